@@ -3,42 +3,21 @@
 //! The build has three results: the descriptor set as published (for reflection and JSON), the broker's side of the
 //! services, and the records on disk. The messages of the services are those of the client's crate.
 
-use std::{env, fs, path::PathBuf};
+use std::{collections::BTreeSet, env, fs, io, path::PathBuf};
 
 use protox::prost::Message as _;
 
-const SOURCES: &[&str] = &[
-    "baton/v1/agent.proto",
-    "baton/v1/agent_service.proto",
-    "baton/v1/audit.proto",
-    "baton/v1/audit_service.proto",
-    "baton/v1/broker_service.proto",
-    "baton/v1/context.proto",
-    "baton/v1/custody.proto",
-    "baton/v1/dead_letter.proto",
-    "baton/v1/dead_letter_service.proto",
-    "baton/v1/envelope.proto",
-    "baton/v1/error.proto",
-    "baton/v1/handoff.proto",
-    "baton/v1/handoff_service.proto",
-    "baton/v1/negotiation.proto",
-    "baton/v1/routing.proto",
-    "baton/v1/routing_service.proto",
-    "baton/v1/task.proto",
-    "baton/v1/task_service.proto",
-    "baton/v1/workspace.proto",
-    "baton/v1/workspace_service.proto",
-    // For clients that work by reflection: they can show error details and write any payload.
-    "google/protobuf/empty.proto",
-    "google/protobuf/wrappers.proto",
-    "google/rpc/error_details.proto",
-];
+/// Schemas of others in the published set. Clients that work by reflection need them to show error details and to
+/// write any payload.
+const COMMON: [&str; 3] =
+    ["google/protobuf/empty.proto", "google/protobuf/wrappers.proto", "google/rpc/error_details.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
 
-    let published = protox::compile(SOURCES, ["proto"])?;
+    let sources = schema_files()?.into_iter().chain(COMMON.map(str::to_owned));
+    let published = protox::compile(sources, ["proto"])?;
     fs::write(out_dir.join("baton.bin"), published.encode_to_vec())?;
     tonic_prost_build::configure()
         .build_client(false)
@@ -51,4 +30,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(out_dir.join("storage.bin"), storage.encode_to_vec())?;
     tonic_prost_build::configure().bytes(".").compile_fds(storage)?;
     Ok(())
+}
+
+/// The files of the published schema, in the order of their names.
+fn schema_files() -> io::Result<Vec<String>> {
+    let names = fs::read_dir("proto/baton/v1")?
+        .map(|entry| Ok(format!("baton/v1/{}", entry?.file_name().to_string_lossy())))
+        .collect::<io::Result<BTreeSet<String>>>()?;
+    Ok(names.into_iter().filter(|name| name.ends_with(".proto")).collect())
 }

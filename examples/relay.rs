@@ -8,11 +8,11 @@
 use std::{collections::HashMap, error::Error, path::PathBuf, sync::Arc};
 
 use baton::{
-    audit::Audit,
     client::{Agent, Client, Delivered, Identity, Options},
     envelope::keys::{PrivateKey, PublicKey},
     ids::{AgentId, KeyId, SystemIds, TaskId},
     proto::v1::{self, MessageType},
+    replay::Replay,
     time::SystemClock,
 };
 use serde_json::json;
@@ -92,17 +92,17 @@ async fn audit(client: &Client, task_id: &str) -> Result<(), Box<dyn Error>> {
     let broker = client.answer(client.agents().get_agent(request).await)?.agent.unwrap_or_default();
     let keys = broker.card.unwrap_or_default().keys;
     let key = PublicKey::parse(&keys.first().ok_or("the broker shows no key")?.public_key)?;
-    let mut audit = Audit::new(TaskId::parse(task_id)?, Some(key));
+    let mut replay = Replay::new(TaskId::parse(task_id)?, Some(key));
     loop {
         let request = v1::GetCustodyLogRequest {
             task_id: task_id.to_owned(),
-            after_number: audit.length(),
+            after_number: replay.length(),
             page_size: 200,
             include_envelopes: true,
         };
         let page = client.answer(client.tasks().get_custody_log(request).await)?;
-        page.entries.iter().try_for_each(|entry| audit.take(entry))?;
-        if audit.length() >= page.custody_length {
+        page.entries.iter().try_for_each(|entry| replay.take(entry))?;
+        if replay.length() >= page.custody_length {
             break;
         }
         if page.entries.is_empty() {
@@ -111,8 +111,8 @@ async fn audit(client: &Client, task_id: &str) -> Result<(), Box<dyn Error>> {
     }
     let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
     let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
-    audit.compare(&task)?;
-    let (entries, head) = (audit.length(), hex::encode(audit.hash()));
+    replay.compare(&task)?;
+    let (entries, head) = (replay.length(), hex::encode(replay.hash()));
     let facts = json!({
         "event": "audited", "entries": entries, "owner": task.owner_id, "epoch": task.epoch, "head": head,
     });

@@ -13,15 +13,21 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, BrokerLimits, Retention, Settings},
+    blobs::BucketOptions,
+    broker::{AgentLimits, BrokerLimits, Settings},
     domain::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
     },
+    traces::Options as TraceOptions,
 };
 
+mod checks;
+mod limits;
+mod plan;
 mod policy_source;
 mod print;
+mod traces;
 mod workspace;
 
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
@@ -32,11 +38,6 @@ use print::{sections, table, text_of};
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
 /// The default data folder.
 pub const DEFAULT_DATA: &str = "baton-data";
-/// The smallest `retention.store_bytes_max`, in bytes: 1 GiB.
-const STORE_BYTES_MIN: u64 = 1 << 30;
-
-/// The smallest `broker_limits.frame_bytes_max`, in bytes.
-const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 /// The configuration of a broker.
 #[derive(Debug, Clone)]
@@ -47,6 +48,10 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Whether the metrics may have an address that is not loopback.
     pub metrics_public: bool,
+    /// Where spans go, and how many.
+    pub traces: TraceOptions,
+    /// The bucket of complete blobs. `None`: they are in the data folder.
+    pub blob_bucket: Option<BucketOptions>,
     /// The data folder.
     pub data: PathBuf,
     /// The source of the server's certificate.
@@ -122,7 +127,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file is not valid TOML, or has an unknown key or an invalid value.
@@ -160,11 +165,19 @@ struct File {
     #[serde(default)]
     retention: RetentionSection,
     #[serde(default)]
+    context: ContextSection,
+    #[serde(default)]
+    blobs: BlobsSection,
+    #[serde(default)]
     workspace: WorkspaceSection,
+    #[serde(default)]
+    plan: PlanSection,
     #[serde(default)]
     broker_limits: BrokerLimitsSection,
     #[serde(default)]
     metrics: MetricsSection,
+    #[serde(default)]
+    traces: traces::TracesSection,
     operators: Option<OperatorTokens>,
     policy: Option<PolicySection>,
 }
@@ -175,6 +188,13 @@ struct MetricsSection {
     listen: Option<SocketAddr>,
     #[serde(default)]
     allow_public: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContextSection {
+    #[serde(default)]
+    require_registered_schemas: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -316,6 +336,28 @@ section!(WorkspaceSection, "workspace", {
     topics_max: u64,
 });
 
+section!(PlanSection, "plan", {
+    dependency_timeout / dependency_timeout_ms,
+    whole_timeout / whole_timeout_ms;
+    enabled: bool,
+    max_concurrency: u32,
+    pass_results: bool,
+    pass_dependency_results: bool,
+    extract_numeric: bool,
+    data_flow_check: plan::Check,
+});
+
+section!(BlobsSection, "blobs", {
+    unheld_lifetime / unheld_lifetime_ms;
+    blob_bytes_max: u64,
+    agent_bytes_max: u64,
+    agent_uploads_max: u32,
+    url: String,
+    endpoint: String,
+    region: String,
+    allow_http: bool,
+});
+
 section!(BrokerLimitsSection, "broker_limits", {
     frame_timeout / frame_timeout_ms,
     keepalive_interval / keepalive_interval_ms,
@@ -338,55 +380,11 @@ struct LimitsSection {
     messages_per_second: Option<u32>,
     bytes_per_second: Option<u32>,
     open_handoffs_max: Option<u32>,
+    open_negotiations_max: Option<u32>,
+    running_plans_max: Option<u32>,
     mailbox_max: Option<u32>,
     sessions_max: Option<u32>,
     card_changes_per_minute: Option<u32>,
-}
-
-impl RetentionSection {
-    fn retention(&self) -> Retention {
-        let defaults = Retention::default();
-        let or = |span: Option<Duration>, otherwise| match span {
-            // 0 means no end.
-            Some(Duration::ZERO) => None,
-            Some(span) => Some(span),
-            None => otherwise,
-        };
-        Retention {
-            message_ids: self.message_ids().unwrap_or(defaults.message_ids),
-            ended_tasks: or(self.ended_tasks(), defaults.ended_tasks),
-            settled_dead_letters: or(self.settled_dead_letters(), defaults.settled_dead_letters),
-            store_bytes_max: self.store_bytes_max.filter(|bytes| *bytes > 0),
-            entries_a_step: defaults.entries_a_step,
-            audit: or(self.audit(), defaults.audit),
-            audit_entries_max: match self.audit_entries_max {
-                Some(0) => None,
-                Some(most) => Some(most),
-                None => defaults.audit_entries_max,
-            },
-        }
-    }
-}
-
-impl BrokerLimitsSection {
-    fn limits(&self) -> BrokerLimits {
-        let defaults = BrokerLimits::default();
-        BrokerLimits {
-            connections_max: self.connections_max.unwrap_or(defaults.connections_max),
-            handshakes_max: self.handshakes_max.unwrap_or(defaults.handshakes_max),
-            calls_max: self.calls_max.unwrap_or(defaults.calls_max),
-            calls_per_connection_max: self.calls_per_connection_max.unwrap_or(defaults.calls_per_connection_max),
-            frame_bytes_max: self.frame_bytes_max.unwrap_or(defaults.frame_bytes_max),
-            network_percent_max: self.network_percent_max.unwrap_or(defaults.network_percent_max),
-            window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
-            connection_window_bytes: self.connection_window_bytes.unwrap_or(defaults.connection_window_bytes),
-            frame_timeout: self.frame_timeout().unwrap_or(defaults.frame_timeout),
-            keepalive_interval: self.keepalive_interval().unwrap_or(defaults.keepalive_interval),
-            keepalive_timeout: self.keepalive_timeout().unwrap_or(defaults.keepalive_timeout),
-            agents_max: self.agents_max.unwrap_or(defaults.agents_max),
-            card_bytes_max: self.card_bytes_max.unwrap_or(defaults.card_bytes_max),
-        }
-    }
 }
 
 fn default_listen() -> SocketAddr {
@@ -414,8 +412,21 @@ impl Config {
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
         let tls = TlsSource::Development;
         let metrics_public = false;
-        Self { listen, metrics, metrics_public, data, tls, plaintext_allowed, operators: None, policy, settings }
-            .checked()
+        let (traces, operators, blob_bucket) = (TraceOptions::default(), None, None);
+        Self {
+            listen,
+            metrics,
+            metrics_public,
+            traces,
+            blob_bucket,
+            data,
+            tls,
+            plaintext_allowed,
+            operators,
+            policy,
+            settings,
+        }
+        .checked()
     }
 
     /// Reads a configuration file.
@@ -431,6 +442,7 @@ impl Config {
         // Before `settings`, which would prefer one of two keys for the same span without a word.
         file.check()?;
         let settings = file.settings();
+        let blob_bucket = file.blobs.bucket()?;
         let plaintext_allowed = file.tls.allow_plaintext;
         let tls = file.tls.source()?;
         let policy = match (file.policy, file.enrollment) {
@@ -442,9 +454,23 @@ impl Config {
                 return Err(ConfigError::Refused(problem.to_owned()));
             }
         };
-        let File { listen, data, operators, metrics, .. } = file;
+        let File { listen, data, operators, metrics, traces, .. } = file;
         let MetricsSection { listen: metrics, allow_public: metrics_public } = metrics;
-        Self { listen, metrics, metrics_public, data, tls, plaintext_allowed, operators, policy, settings }.checked()
+        let traces = traces.options();
+        Self {
+            listen,
+            metrics,
+            metrics_public,
+            traces,
+            blob_bucket,
+            data,
+            tls,
+            plaintext_allowed,
+            operators,
+            policy,
+            settings,
+        }
+        .checked()
     }
 
     /// The whole configuration as TOML, with every default. Parsing it gives the same configuration.
@@ -468,108 +494,19 @@ impl Config {
         let mut metrics = table([("allow_public", self.metrics_public.into())]);
         metrics.extend(self.metrics.map(|listen| ("listen".to_owned(), listen.to_string().into())));
         file.insert("metrics".to_owned(), metrics.into());
+        file.insert("traces".to_owned(), traces::to_toml(&self.traces).into());
         if let Some(OperatorTokens { keys, audience, issuer }) = &self.operators {
             let mut tokens = table([("keys", text_of(keys)), ("audience", audience.clone().into())]);
             tokens.extend(issuer.clone().map(|issuer| ("issuer".to_owned(), issuer.into())));
             file.insert("operators".to_owned(), tokens.into());
         }
-        for (name, section) in sections(settings) {
+        for (name, mut section) in sections(settings) {
+            if let (Some(bucket), "blobs") = (&self.blob_bucket, name) {
+                section.extend(print::bucket(bucket));
+            }
             file.insert(name.to_owned(), section.into());
         }
         toml::to_string(&file).expect("text, numbers and tables are TOML")
-    }
-
-    /// Checks the values, and refuses development settings except on loopback.
-    fn checked(self) -> Result<Self, ConfigError> {
-        let refused = |error: PolicySourceError| ConfigError::Refused(error.to_string());
-        if self.settings.unsigned_allowed && !self.listen.ip().is_loopback() {
-            return Err(refused(PolicySourceError::TooOpen { what: "allow_unsigned", listen: self.listen }));
-        }
-        if self.plaintext_allowed && !self.listen.ip().is_loopback() {
-            return Err(refused(PolicySourceError::TooOpen { what: "plaintext", listen: self.listen }));
-        }
-        if let Some(listen) = self.metrics.filter(|listen| !listen.ip().is_loopback() && !self.metrics_public) {
-            let problem = format!(
-                "metrics.listen is {listen}, and any program that reaches it can read the figures; name a loopback \
-                 address, or set metrics.allow_public = true"
-            );
-            return Err(ConfigError::Refused(problem));
-        }
-        self.check_timeouts()?;
-        self.check_broker_limits()?;
-        self.settings.policies.store(self.policy.load(self.listen).map_err(refused)?);
-        Ok(self)
-    }
-
-    fn check_broker_limits(&self) -> Result<(), ConfigError> {
-        let limits = &self.settings.broker_limits;
-        let refuse = |problem: &str| Err(ConfigError::Refused(format!("broker_limits.{problem}")));
-        if !(1..=100).contains(&limits.network_percent_max) {
-            return refuse("network_percent_max must be from 1 to 100");
-        }
-        // The bounds of HTTP/2: its default window, and its largest.
-        if !(65_535..=0x7fff_ffff).contains(&limits.window_bytes) {
-            return refuse("window_bytes must be from 65535 to 2147483647");
-        }
-        if !(limits.window_bytes..=0x7fff_ffff).contains(&limits.connection_window_bytes) {
-            return refuse("connection_window_bytes must be from window_bytes to 2147483647");
-        }
-        if limits.frame_bytes_max != 0 && limits.frame_bytes_max < FRAMES_BYTES_MIN {
-            return refuse(
-                "frame_bytes_max must be 0 or at least 16777216, so that a frame of 4 MiB fits in each part",
-            );
-        }
-        let spans = [limits.frame_timeout, limits.keepalive_interval, limits.keepalive_timeout];
-        if spans.iter().any(Duration::is_zero) {
-            return refuse("frame_timeout, keepalive_interval and keepalive_timeout must not be 0");
-        }
-        Ok(())
-    }
-
-    fn check_timeouts(&self) -> Result<(), ConfigError> {
-        let TimeoutBounds { shortest, longest } = self.settings.timeout_bounds;
-        let timeouts = self.settings.timeouts;
-        for (name, span) in [
-            ("accept_timeout", timeouts.accept),
-            ("context_timeout", timeouts.context),
-            ("complete_timeout", timeouts.complete),
-            ("whole_timeout", timeouts.whole),
-        ] {
-            if span < shortest || span > longest {
-                let problem = format!("handoff.{name} is {span:?}, outside of {shortest:?} to {longest:?}");
-                return Err(ConfigError::Refused(problem));
-            }
-        }
-        let limits = self.settings.loop_limits;
-        if limits.handoffs_max == 0 || limits.handoffs_max > 16 || limits.handoffs_per_pair_max == 0 {
-            let problem = "handoff.handoffs_max must be from 1 to 16, and handoffs_per_pair_max at least 1".to_owned();
-            return Err(ConfigError::Refused(problem));
-        }
-        if self.settings.ack_wait.is_zero() || self.settings.heartbeat_interval.is_zero() {
-            let problem = "delivery.ack_wait and session.heartbeat_interval must not be 0".to_owned();
-            return Err(ConfigError::Refused(problem));
-        }
-        if self.settings.retention.store_bytes_max.is_some_and(|most| most < STORE_BYTES_MIN) {
-            let problem = format!(
-                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}, because the log and unmerged files count too"
-            );
-            return Err(ConfigError::Refused(problem));
-        }
-        // A message is accepted from one clock window before its timestamp until one after it. Its id must be kept that
-        // long.
-        if self.settings.retention.message_ids < self.settings.clock_window * 2 {
-            let problem = "retention.message_ids must be at least twice session.clock_window: a message that is sent \
-                           again must not be taken for a new one"
-                .to_owned();
-            return Err(ConfigError::Refused(problem));
-        }
-        workspace::check(&self.settings.workspace)?;
-        // A lease of three intervals survives two lost heartbeats.
-        if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
-            let problem = "session.presence_lease must be at least three times heartbeat_interval".to_owned();
-            return Err(ConfigError::Refused(problem));
-        }
-        Ok(())
     }
 }
 
@@ -581,6 +518,8 @@ impl File {
         self.session.check()?;
         self.retention.check()?;
         self.workspace.check()?;
+        self.plan.check()?;
+        self.blobs.check()?;
         self.broker_limits.check()
     }
 
@@ -616,6 +555,11 @@ impl File {
                 messages_per_second: self.limits.messages_per_second.unwrap_or(defaults.limits.messages_per_second),
                 bytes_per_second: self.limits.bytes_per_second.unwrap_or(defaults.limits.bytes_per_second),
                 open_handoffs_max: self.limits.open_handoffs_max.unwrap_or(defaults.limits.open_handoffs_max),
+                open_negotiations_max: self
+                    .limits
+                    .open_negotiations_max
+                    .unwrap_or(defaults.limits.open_negotiations_max),
+                running_plans_max: self.limits.running_plans_max.unwrap_or(defaults.limits.running_plans_max),
                 mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
                 card_changes_per_minute: self
@@ -624,10 +568,16 @@ impl File {
                     .unwrap_or(defaults.limits.card_changes_per_minute),
             },
             workspace: self.workspace.limits(),
+            blobs: self.blobs.limits(),
+            blob_files: None,
+            require_registered_schemas: self.context.require_registered_schemas,
+            plans_enabled: self.plan.enabled.unwrap_or(defaults.plans_enabled),
+            plan_terms: self.plan.terms(),
             retention: self.retention.retention(),
             broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
             policies: defaults.policies,
+            traces: defaults.traces,
             metrics: defaults.metrics,
         }
     }
@@ -684,7 +634,7 @@ mod tests {
         assert_eq!(retention.settled_dead_letters, Some(Duration::from_secs(5)));
         assert_eq!(retention.store_bytes_max, Some(7_000_000_000));
         assert_eq!(retention.message_ids, Duration::from_secs(48 * 60 * 60));
-        assert_eq!(read(TLS).unwrap().settings.retention, Retention::default());
+        assert_eq!(read(TLS).unwrap().settings.retention, crate::broker::Retention::default());
     }
 
     #[test]
@@ -719,7 +669,8 @@ mod tests {
             "listen = \"127.0.0.1:7\"\ndata = \"d\"\nenrollment = \"open\"\nallow_unsigned = true\n{TLS}client_ca = \"a\"\n\
              client_crl = \"l\"\nclient_certificate = \"required\"\nmin_version = \"1.3\"\nallow_plaintext = true\n\
              [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\n[handoff]\naccept_timeout_ms = 1501\n\
-             [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n"
+             [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n\
+             [blobs]\nurl = \"s3://b/one\"\nendpoint = \"http://h:1\"\nregion = \"eu-west-1\"\nallow_http = true\n"
         );
         for text in [TLS, &full] {
             let config = read(text).unwrap();
@@ -761,7 +712,15 @@ mod tests {
             (format!("{TLS}[workspace]\nbytes_max = 1048575\n"), "bytes_max"),
             (format!("{TLS}[workspace]\nentry_lifetime_ms = 0\n"), "entry_lifetime"),
             (format!("{TLS}[workspace]\ntopics_max = 0\n"), "topics_max"),
+            (format!("{TLS}[plan]\nmax_concurrency = 65\n"), "max_concurrency"),
+            (format!("{TLS}[plan]\nwhole_timeout_ms = 0\n"), "whole_timeout"),
+            (format!("{TLS}[plan]\ndata_flow_check = \"LAX\"\n"), "data_flow_check"),
             (format!("{TLS}[retention]\nstore_bytes_max = 1000\n"), "store_bytes_max"),
+            (format!("{TLS}[blobs]\nurl = \"gs://b\"\n"), "blobs.url"),
+            (format!("{TLS}[blobs]\nurl = \"s3://key:secret@b\"\n"), "blobs.url"),
+            (format!("{TLS}[blobs]\nregion = \"eu-west-1\"\n"), "blobs.url"),
+            (format!("{TLS}[blobs]\nurl = \"s3://b\"\nendpoint = \"http://h:1\"\n"), "allow_http"),
+            (format!("{TLS}[blobs]\nurl = \"s3://b\"\nendpoint = \"h:1\"\n"), "blobs.endpoint"),
             (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),

@@ -74,7 +74,7 @@ pub(crate) fn write_at(file: &File, path: &Path, bytes: &[u8], at: u64) -> io::R
     Ok(())
 }
 
-/// Syncs a file's content, and what is needed to find it.
+/// Syncs a file's content and the metadata to find it.
 pub(crate) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
     file.sync_data()?;
     #[cfg(test)]

@@ -4,15 +4,20 @@
 //! The pipeline and the replay of a custody log share [`input_of`], so that both get the same input. This module must
 //! not know the state of a task.
 
+mod plan;
+
 pub use baton_client::envelope::*;
+pub use plan::{plan_of, plan_to_v1};
 
 use crate::{
     domain::{
         Header,
         handoff::{Input, LoopLimits, Message, PassedOver, Question, Request, Timeouts},
+        negotiation::{self, Mandate, NewOffer},
+        plan::PlanRef,
         routing::{HandoffRef, RunId, TurnId},
     },
-    ids::AgentId,
+    ids::{AgentId, MessageId},
 };
 
 /// The agents and the terms that the broker resolved for an envelope.
@@ -28,31 +33,22 @@ pub struct Resolved<'a> {
 }
 
 /// The input of an envelope. `None`: mail that the broker only carries, a heartbeat, a request without terms, or
-/// an append, whose input needs the limits of workspaces.
+/// an append or a plan, whose input needs the limits or the terms of the broker.
 pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<Input> {
     let message = match body {
-        Body::Heartbeat(_) | Body::Mail | Body::Append(_) => return None,
-        Body::Request(request) => {
-            let (timeouts, loop_limits) = resolved.terms?;
-            return Some(Input::Request(Request {
-                id: header.message_id,
-                task: header.task.clone()?,
-                from: header.sender.clone(),
-                epoch: header.epoch,
-                receiver: header.receiver.to_string(),
-                candidates: resolved.agents.to_vec(),
-                passed_over: resolved.passed_over.to_vec(),
-                task_type: request.task_type.clone(),
-                reason: request.reason,
-                mode: request.mode,
-                loan_timeout: request.loan_timeout,
-                submitter: request.submitter.clone(),
-                routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
-                priority: request.priority,
-                timeouts,
-                loop_limits,
-                parent: request.parent.clone(),
-            }));
+        Body::Heartbeat(_)
+        | Body::Mail
+        | Body::Append(_)
+        | Body::Plan(_)
+        | Body::TaskRequest(_)
+        | Body::TaskOffer(_)
+        | Body::TaskDecline
+        | Body::TaskAccept { terms: None, .. }
+        | Body::NegotiationClosed => return None,
+        Body::Request(request) => return request_of(header, request, resolved, None),
+        // The accept of an offer is the request of the handoff that it awards.
+        Body::TaskAccept { terms: Some(terms), .. } => {
+            return request_of(header, terms, resolved, header.correlation);
         }
         Body::Reject { reason, text, retry_after, .. } => Message::Reject {
             reason: *reason,
@@ -84,4 +80,121 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         }
     };
     Some(Input::Message { from: header.sender.clone(), epoch: header.epoch, message })
+}
+
+/// The request of the handoff that a `TaskRequest` gives the broker a mandate for. `None`: it gives none.
+pub fn mandated_request_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<Input> {
+    match body {
+        Body::TaskRequest(request) if request.rule.is_some() => {
+            request_of(header, request.terms.as_deref()?, resolved, Some(header.message_id))
+        }
+        _ => None,
+    }
+}
+
+fn request_of(
+    header: &Header,
+    request: &RequestBody,
+    resolved: Resolved<'_>,
+    negotiation: Option<MessageId>,
+) -> Option<Input> {
+    let (timeouts, loop_limits) = resolved.terms?;
+    Some(Input::Request(Request {
+        id: header.message_id,
+        task: header.task.clone()?,
+        from: header.sender.clone(),
+        epoch: header.epoch,
+        receiver: header.receiver.to_string(),
+        candidates: resolved.agents.to_vec(),
+        passed_over: resolved.passed_over.to_vec(),
+        task_type: request.task_type.clone(),
+        reason: request.reason,
+        mode: request.mode,
+        loan_timeout: request.loan_timeout,
+        submitter: request.submitter.clone(),
+        plan: request.plan.as_ref().map(|(plan, subtask)| PlanRef { plan: plan.clone(), subtask: subtask.clone() }),
+        routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
+        priority: request.priority,
+        timeouts,
+        loop_limits,
+        parent: request.parent.clone(),
+        negotiation,
+    }))
+}
+
+/// The limits of a negotiation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NegotiationLimits {
+    /// The most agents that one request asks.
+    pub asked_max: usize,
+    /// The time for offers of a request that names no deadline.
+    pub offers_timeout: std::time::Duration,
+    /// The longest time for offers that a request may name.
+    pub offers_timeout_max: std::time::Duration,
+    /// The time for the decision of a request that names none.
+    pub decision_timeout: std::time::Duration,
+}
+
+/// The input of a `TaskRequest` for the negotiation machine.
+pub fn negotiation_of(
+    header: &Header,
+    request: &TaskRequestBody,
+    resolved: Resolved<'_>,
+    limits: NegotiationLimits,
+) -> negotiation::Input {
+    let mandate = |terms: &RequestBody| {
+        let (timeouts, loop_limits) = resolved.terms?;
+        Some(Mandate {
+            task_type: terms.task_type.clone(),
+            reason: terms.reason,
+            mode: terms.mode,
+            loan_timeout: terms.loan_timeout,
+            priority: terms.priority,
+            timeouts,
+            loop_limits,
+        })
+    };
+    negotiation::Input::Request(Box::new(negotiation::Request {
+        id: header.message_id,
+        requester: header.sender.clone(),
+        receiver: header.receiver.to_string(),
+        asked: resolved.agents.to_vec(),
+        asked_max: limits.asked_max,
+        task_type: request.task_type.clone(),
+        task: header.task.clone().map(|task| (task, header.epoch)),
+        mandate: request.terms.as_deref().filter(|_| request.rule.is_some()).and_then(mandate),
+        rule: request.rule,
+        min_confidence: request.min_confidence,
+        max_cost: request.max_cost,
+        offers_wanted: request.offers_wanted,
+        offers_deadline: request.offers_deadline,
+        offers_timeout: limits.offers_timeout,
+        offers_timeout_max: limits.offers_timeout_max,
+        decision_timeout: request.decision_timeout.unwrap_or(limits.decision_timeout),
+    }))
+}
+
+/// The input of an offer, a decline or an accept for the negotiation machine. `None`: the message is none of these.
+pub fn answer_of(header: &Header, body: &Body, to: &AgentId) -> Option<negotiation::Input> {
+    let (from, to) = (header.sender.clone(), to.clone());
+    match body {
+        Body::TaskOffer(offer) => {
+            let offer = NewOffer {
+                id: header.message_id,
+                confidence: offer.confidence,
+                estimated_duration: offer.estimated_duration,
+                cost: offer.cost,
+                round: offer.round,
+                is_withdrawal: offer.is_withdrawal,
+                valid_until: offer.valid_until,
+            };
+            Some(negotiation::Input::Offer { from, to, offer })
+        }
+        Body::TaskDecline => Some(negotiation::Input::Decline { from, to }),
+        Body::TaskAccept { offer, terms } => {
+            let handoff = terms.as_ref().map(|_| header.message_id);
+            Some(negotiation::Input::Accept { from, to, offer: *offer, handoff })
+        }
+        _ => None,
+    }
 }

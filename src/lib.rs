@@ -4,7 +4,7 @@
 // Only the library has an API; tests and benches share items by a plain `pub`.
 #![warn(unreachable_pub)]
 
-pub mod audit;
+pub mod blobs;
 pub mod broker;
 pub mod cli;
 pub mod config;
@@ -18,8 +18,10 @@ pub mod metrics;
 pub mod policy;
 pub mod proto;
 pub mod records;
+pub mod replay;
 pub mod server;
 pub mod store;
+pub mod traces;
 pub mod wire;
 
 pub use baton_client as client;

@@ -3,12 +3,17 @@
 //! Owns the names, the labels and the text format. Each label is one of a fixed set of words: no id of an agent, a task
 //! or a message is ever a label, so the number of series is bounded. Must not know who reads the figures, nor the store.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 pub use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text},
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text},
     metrics::{
+        MetricType,
         counter::Counter,
         family::{Family, MetricConstructor},
         histogram::{Histogram, exponential_buckets},
@@ -24,7 +29,11 @@ use crate::{
         dead_letter::ParkReason,
         handoff::{Handoff, Mode, State},
         mailbox::{Fate, Next},
+        negotiation,
+        plan::PlanState,
         presence::Liveness,
+        routing::RunState,
+        threads::{self, RequestEnd, Unresolved},
     },
 };
 
@@ -50,6 +59,12 @@ impl MetricConstructor<Histogram> for Seconds {
 struct EndLabels {
     outcome: &'static str,
     mode: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Closing {
+    outcome: &'static str,
     reason: &'static str,
 }
 
@@ -94,14 +109,41 @@ struct PresenceLabel {
     presence: &'static str,
 }
 
+/// The loads of all agents at the latest scrape. Each scrape replaces them, so the buckets may fall.
+#[derive(Debug, Clone)]
+struct AgentLoads(Arc<Mutex<Histogram>>);
+
+impl Default for AgentLoads {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(load_histogram())))
+    }
+}
+
+impl Collector for AgentLoads {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help = "Part of its capacity that an agent uses, over all registered agents with a capacity, at the scrape";
+        let loads = self.0.lock().expect("no holder panics");
+        let encoder = encoder.encode_descriptor("agent_load_ratio", help, None, MetricType::Histogram)?;
+        loads.encode(encoder)
+    }
+}
+
+fn load_histogram() -> Histogram {
+    Histogram::new([0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0])
+}
+
 /// All figures of a broker. They begin at 0 when the process starts.
 pub struct Metrics {
     registry: Registry,
     handoffs: Family<EndLabels, Counter>,
+    negotiations: Family<Closing, Counter>,
     handoff_seconds: Family<Outcome, Histogram, Seconds>,
     handoff_state_seconds: Family<InState, Histogram, Seconds>,
-    /// Handoffs that have not ended.
-    pub handoffs_open: Gauge,
+    handoffs_open: Family<InState, Gauge>,
+    runs: Family<Outcome, Counter>,
+    thread_steps: Counter,
+    thread_requests: Family<Outcome, Counter>,
+    plans: Family<Outcome, Counter>,
     messages: Family<MessageLabels, Counter>,
     refusals: Family<Reason, Counter>,
     limit_refusals: Family<Limit, Counter>,
@@ -120,12 +162,37 @@ pub struct Metrics {
     commit_seconds: Histogram,
     commit_changes: Histogram,
     agents: Family<PresenceLabel, Gauge>,
+    agent_loads: AgentLoads,
     /// Open sessions, and open calls of `Receive`.
     pub sessions: Gauge,
     /// Bytes of the store on disk.
     pub store_bytes: Gauge,
     /// The end of the server certificate's validity, in seconds since 1970.
     pub certificate_expiry: Gauge,
+    spans: Family<Resulting, Counter>,
+}
+
+/// What became of spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanResult {
+    /// The collector has taken them.
+    Sent,
+    /// The collector was down, too slow, or refused them.
+    Failed,
+    /// The queue to the collector was full.
+    Dropped,
+}
+
+impl SpanResult {
+    const ALL: [Self; 3] = [Self::Sent, Self::Failed, Self::Dropped];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "SENT",
+            Self::Failed => "FAILED",
+            Self::Dropped => "DROPPED",
+        }
+    }
 }
 
 /// A change that the figures count after its commit.
@@ -174,9 +241,14 @@ impl Metrics {
         let mut metrics = Self {
             registry: Registry::with_prefix("baton"),
             handoffs: Family::default(),
+            negotiations: Family::default(),
             handoff_seconds: Family::new_with_constructor(Seconds),
+            plans: Family::default(),
             handoff_state_seconds: Family::new_with_constructor(Seconds),
-            handoffs_open: Gauge::default(),
+            handoffs_open: Family::default(),
+            runs: Family::default(),
+            thread_steps: Counter::default(),
+            thread_requests: Family::default(),
             messages: Family::default(),
             refusals: Family::default(),
             limit_refusals: Family::default(),
@@ -191,9 +263,11 @@ impl Metrics {
             commit_seconds: Seconds.new_metric(),
             commit_changes: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
             agents: Family::default(),
+            agent_loads: AgentLoads::default(),
             sessions: Gauge::default(),
             store_bytes: Gauge::default(),
             certificate_expiry: Gauge::default(),
+            spans: Family::default(),
         };
         metrics.register();
         metrics.begin_series();
@@ -207,6 +281,12 @@ impl Metrics {
             "Handoffs that have ended, by outcome, mode and error code (NONE: completed)",
             self.handoffs.clone(),
         );
+        registry.register(
+            "negotiations",
+            "Negotiations that have ended, by outcome and error code (NONE: not failed)",
+            self.negotiations.clone(),
+        );
+        registry.register("plans", "Rounds of plans that have ended, by outcome", self.plans.clone());
         registry.register_with_unit(
             "handoff",
             "Time from the stored request to the end of a handoff",
@@ -219,7 +299,14 @@ impl Metrics {
             Unit::Seconds,
             self.handoff_state_seconds.clone(),
         );
-        registry.register("handoffs_open", "Handoffs that have not ended", self.handoffs_open.clone());
+        registry.register("handoffs_open", "Handoffs that have not ended, by state", self.handoffs_open.clone());
+        registry.register("runs", "Runs through graphs that have ended, by outcome", self.runs.clone());
+        registry.register("thread_steps", "Steps of threads that have begun", self.thread_steps.clone());
+        registry.register(
+            "thread_requests",
+            "Requests for another persona that have ended, by outcome",
+            self.thread_requests.clone(),
+        );
         registry.register(
             "messages",
             "Verified envelopes, by type and result (ACCEPTED, REPEATED or REFUSED)",
@@ -264,6 +351,7 @@ impl Metrics {
         );
         registry.register("commit_group_changes", "Changes in a commit batch", self.commit_changes.clone());
         registry.register("agents", "Registered agents, by presence", self.agents.clone());
+        registry.register_collector(Box::new(self.agent_loads.clone()));
         registry.register("sessions", "Open sessions, and open calls of Receive", self.sessions.clone());
         registry.register_with_unit("store", "Size of the store on disk", Unit::Bytes, self.store_bytes.clone());
         registry.register_with_unit(
@@ -271,6 +359,11 @@ impl Metrics {
             "End of the server certificate's validity, in seconds since 1970",
             Unit::Seconds,
             self.certificate_expiry.clone(),
+        );
+        registry.register(
+            "spans",
+            "Spans for the collector, by result: SENT, FAILED or DROPPED (the queue was full)",
+            self.spans.clone(),
         );
         let build = [("version", env!("CARGO_PKG_VERSION")), ("processor", std::env::consts::ARCH)];
         registry.register("build", "The version of the broker, and its processor", Info::new(build));
@@ -283,6 +376,9 @@ impl Metrics {
         for result in ["VERIFIED", "REFUSED"] {
             drop(self.verifications.get_or_create(&Resulting { result }));
         }
+        for result in SpanResult::ALL {
+            drop(self.spans.get_or_create(&Resulting { result: result.name() }));
+        }
         for kind in ["FIRST", "AGAIN"] {
             drop(self.deliveries.get_or_create(&Kind { kind }));
         }
@@ -293,9 +389,46 @@ impl Metrics {
         for state in State::ALL.into_iter().filter(|state| state.is_final()) {
             drop(self.handoff_seconds.get_or_create(&Outcome { outcome: state.name() }));
         }
+        for state in RunState::ALL.into_iter().filter(|state| state.is_final()) {
+            drop(self.runs.get_or_create(&Outcome { outcome: state.name() }));
+        }
+        let ends = [RequestEnd::Promoted, RequestEnd::Replaced, RequestEnd::Cleared];
+        for end in ends.into_iter().chain([RequestEnd::Failed(Unresolved::NoSpec)]) {
+            drop(self.thread_requests.get_or_create(&Outcome { outcome: end.name() }));
+        }
+        for outcome in [negotiation::State::Settled, negotiation::State::Cancelled] {
+            drop(self.negotiations.get_or_create(&Closing { outcome: outcome.name(), reason: NO_REASON }));
+        }
+        for state in PlanState::ALL.into_iter().filter(|state| state.is_final()) {
+            drop(self.plans.get_or_create(&Outcome { outcome: state.name() }));
+        }
         for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
             drop(self.agents.get_or_create(&PresenceLabel { presence: presence_name(liveness) }));
         }
+    }
+
+    /// Counts a handoff that is in this open state, or no longer is.
+    pub fn open_handoffs_changed(&self, state: State, is_more: bool) {
+        let open = self.handoffs_open.get_or_create(&InState { state: state.name() });
+        if is_more {
+            open.inc()
+        } else {
+            open.dec()
+        };
+    }
+
+    /// Sets the numbers of open handoffs to 0, before they are counted.
+    pub fn no_open_handoffs(&self) {
+        for state in State::ALL.into_iter().filter(|state| !state.is_final()) {
+            self.handoffs_open.get_or_create(&InState { state: state.name() }).set(0);
+        }
+    }
+
+    /// Sets the loads of all agents whose capacity is known, each as the part of the capacity that is in use.
+    pub fn set_loads(&self, loads: impl IntoIterator<Item = f64>) {
+        let now = load_histogram();
+        loads.into_iter().for_each(|load| now.observe(load));
+        *self.agent_loads.0.lock().expect("no holder panics") = now;
     }
 
     /// All figures in the text format of OpenMetrics.
@@ -323,6 +456,42 @@ impl Metrics {
 
     /// Counts a committed step of an entity.
     pub fn entity_moved(&self, before: Option<&Entity>, after: &Entity) {
+        let had_ended = before.is_some_and(Entity::has_ended);
+        if let Entity::Run(run) = after
+            && run.state.is_final()
+            && !had_ended
+        {
+            self.runs.get_or_create(&Outcome { outcome: run.state.name() }).inc();
+        }
+        if let Entity::ThreadEntry(entry) = after {
+            match &entry.event {
+                threads::Event::Boundary(_) => {
+                    self.thread_steps.inc();
+                }
+                threads::Event::RequestEnded(ended) => {
+                    self.thread_requests.get_or_create(&Outcome { outcome: ended.end.name() }).inc();
+                }
+                threads::Event::Created { .. }
+                | threads::Event::Requested { .. }
+                | threads::Event::Activated { .. }
+                | threads::Event::Cleared { .. }
+                | threads::Event::RunBegan { .. }
+                | threads::Event::RunEnded { .. } => {}
+            }
+        }
+        if let Entity::Negotiation(negotiation) = after
+            && negotiation.state.is_final()
+            && !had_ended
+        {
+            let reason = negotiation.failure.as_ref().map_or(NO_REASON, |failure| failure.code.name());
+            self.negotiations.get_or_create(&Closing { outcome: negotiation.state.name(), reason }).inc();
+        }
+        if let Entity::Plan(plan) = after
+            && plan.state.is_final()
+            && !had_ended
+        {
+            self.plans.get_or_create(&Outcome { outcome: plan.state.name() }).inc();
+        }
         let Entity::Handoff(after) = after else { return };
         let Some(Entity::Handoff(before)) = before else { return };
         if before.state == after.state {
@@ -393,6 +562,11 @@ impl Metrics {
     /// Counts the time of a commit batch.
     pub fn commit_took(&self, time: Duration) {
         self.commit_seconds.observe(time.as_secs_f64());
+    }
+
+    /// Counts spans.
+    pub fn spans(&self, result: SpanResult, many: usize) {
+        self.spans.get_or_create(&Resulting { result: result.name() }).inc_by(many as u64);
     }
 
     /// Sets the number of agents of one presence.

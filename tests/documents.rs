@@ -39,7 +39,7 @@ fn library() -> Vec<PathBuf> {
     ["src", "clients/rust/src"].iter().flat_map(|folder| sources(&root().join(folder))).collect()
 }
 
-/// Whether `cargo test` with these words would run a test: `process access::nobody_reads`, `--lib jwt`, `damage`.
+/// Whether `cargo test` with these words would run a test: `process access::agents_read`, `--lib jwt`, `damage`.
 fn is_there(words: &str) -> bool {
     let (target, filter) = words.split_once(' ').unwrap_or((words, ""));
     let files = match target {

@@ -83,7 +83,7 @@ def public(seed):
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
-# ----------------------------------------------------- edwards25519 (RFC 8032), for signatures that nobody should take
+# ----------------------------------------------------- edwards25519 (RFC 8032), for signatures that no verifier may accept
 
 P = 2**255 - 19
 L = 2**252 + 27742317777372353535851937790883648493

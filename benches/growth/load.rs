@@ -37,7 +37,7 @@ const CONTEXT_BYTES: usize = 2048;
 const GROUP_TIME: Duration = Duration::from_millis(2);
 
 /// The cost of one handoff or one message.
-pub struct Cost {
+pub(crate) struct Cost {
     /// Wall-clock time.
     pub wall_us: f64,
     /// Processor time of the engine's thread.
@@ -53,7 +53,7 @@ struct Session {
     events: mpsc::UnboundedReceiver<Event>,
 }
 
-pub struct Load {
+pub(crate) struct Load {
     store: Arc<EmbeddedStore>,
     engine: Engine,
     settings: Arc<Settings>,
@@ -64,7 +64,7 @@ pub struct Load {
     written: AtomicU64,
 }
 
-pub fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     status.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
 }
@@ -86,7 +86,7 @@ fn open(folder: &Path) -> Arc<EmbeddedStore> {
 }
 
 impl Load {
-    pub fn open(folder: &Path, keep: Option<Duration>) -> Self {
+    pub(crate) fn open(folder: &Path, keep: Option<Duration>) -> Self {
         let mut settings = Settings { unsigned_allowed: true, ..Settings::default() };
         if let Some(keep) = keep {
             settings.retention = Retention { message_ids: keep, ended_tasks: Some(keep), ..Retention::default() };
@@ -137,11 +137,11 @@ impl Load {
         self.engine.handle(register, self.now);
     }
 
-    pub fn tasks(&self) -> u64 {
+    pub(crate) fn tasks(&self) -> u64 {
         self.tasks
     }
 
-    pub fn written_bytes(&self) -> u64 {
+    pub(crate) fn written_bytes(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
@@ -153,13 +153,12 @@ impl Load {
     }
 
     fn submit<M: Message + Name>(&mut self, words: &Words<'_>, kind: T, payload: &M) -> String {
-        let (seconds, nanos) = self.now.to_parts();
         let message_id = SystemIds.message_id(self.now).to_string();
         let envelope = v1::Envelope {
             message_id: message_id.clone(),
             sender_id: words.from.to_owned(),
             receiver_id: words.to.to_owned(),
-            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            timestamp: Some(self.now.into()),
             message_type: kind.into(),
             correlation_id: words.handoff.to_owned(),
             task_id: words.task.to_owned(),
@@ -202,7 +201,7 @@ impl Load {
     }
 
     /// Runs this number of whole handoffs.
-    pub fn hand_over(&mut self, count: u64, ended: bool) -> Cost {
+    pub(crate) fn hand_over(&mut self, count: u64, ended: bool) -> Cost {
         let context = context();
         self.measured(count, |load, some| {
             for _ in 0..some {
@@ -249,7 +248,7 @@ impl Load {
     }
 
     /// Sends one message to each of this number of disconnected agents.
-    pub fn write_to_the_absent(&mut self, first: u64, count: u64) -> Cost {
+    pub(crate) fn write_to_the_absent(&mut self, first: u64, count: u64) -> Cost {
         let mut next = first;
         self.measured(count, |load, some| {
             for _ in 0..some {
@@ -267,7 +266,7 @@ impl Load {
     }
 
     /// Sends requests that no agent decides for a long time.
-    pub fn leave_open(&mut self, count: u64) -> Cost {
+    pub(crate) fn leave_open(&mut self, count: u64) -> Cost {
         self.measured(count, |load, some| {
             for _ in 0..some {
                 load.tasks += 1;
@@ -287,7 +286,7 @@ impl Load {
     }
 
     /// Drops the engine without a stop, and opens the store again.
-    pub fn start_again(&mut self, folder: &Path) -> (Duration, u64) {
+    pub(crate) fn start_again(&mut self, folder: &Path) -> (Duration, u64) {
         let empty = tempfile::tempdir().expect("there is room for a folder");
         self.store = open(empty.path());
         self.engine = engine(self.store.clone(), &self.settings, self.now);
@@ -366,5 +365,5 @@ fn context() -> v1::TaskContextTransfer {
         content: Some(v1::context_section::Content::Json(json)),
         ..Default::default()
     };
-    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into() }
+    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into(), ..Default::default() }
 }

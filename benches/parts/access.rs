@@ -8,7 +8,7 @@ use baton::{
 
 use super::Part;
 
-pub fn parts() -> Vec<Part> {
+pub(crate) fn parts() -> Vec<Part> {
     let (known, new, shared) = (Policies::built_in(), Policies::built_in(), Policies::built_in());
     let types = |name: &str| vec![AgentType::parse(name).expect("it is a name")];
     let (from, to) = (types("support"), types("billing"));

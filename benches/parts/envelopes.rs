@@ -43,7 +43,7 @@ fn context(composer: &Composer) -> v1::Envelope {
     composer.compose("bench-taker", MessageType::TaskContextTransfer, &about, &context)
 }
 
-pub fn parts() -> Vec<Part> {
+pub(crate) fn parts() -> Vec<Part> {
     [signatures(), batches(), whole_envelopes()].into_iter().flatten().collect()
 }
 

@@ -7,7 +7,9 @@
 //! ```
 
 mod access;
+mod directory;
 mod envelopes;
+mod negotiations;
 mod states;
 mod stores;
 
@@ -35,7 +37,13 @@ impl Part {
 }
 
 fn main() {
-    let parts = access::parts().into_iter().chain(envelopes::parts()).chain(states::parts()).chain(stores::parts());
+    let parts = access::parts()
+        .into_iter()
+        .chain(directory::parts())
+        .chain(envelopes::parts())
+        .chain(negotiations::parts())
+        .chain(states::parts())
+        .chain(stores::parts());
     match std::env::var("PARTS_TURNS") {
         Ok(turns) => take_turns(parts, &turns),
         Err(_) => measure(parts),

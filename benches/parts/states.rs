@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use baton::{
     domain::handoff::{
-        Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, Task, Timeouts, step,
+        Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Snapshot, Task, Timeouts, step,
     },
     ids::{AgentId, MessageId, TaskId},
     records::{HandoffRecord, RequestPlace},
@@ -30,6 +30,7 @@ fn said(from: &str, message: Message) -> Input {
 /// The four messages of a handoff, in order.
 fn inputs() -> [Input; 4] {
     let request = Input::Request(Request {
+        plan: None,
         id: MessageId::from_bytes([1; 16]),
         task: TaskId::parse("bench-task").unwrap(),
         from: agent("giver"),
@@ -47,6 +48,7 @@ fn inputs() -> [Input; 4] {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        negotiation: None,
     });
     let accept = said("taker", Message::Accept { wanted_sections: vec![], estimate: None });
     let context = said("giver", Message::Context { digest: DIGEST });
@@ -56,18 +58,18 @@ fn inputs() -> [Input; 4] {
 
 fn take(known: Option<&(Task, Handoff)>, input: &Input) -> (Task, Handoff) {
     let (task, handoff) = known.map(|(task, handoff)| (task, handoff)).unzip();
-    match step(Situation { task, handoff, gone: &[] }, input, now()).unwrap() {
+    match step(Snapshot { task, handoff, gone: &[] }, input, now()).unwrap() {
         Outcome::Moved(transition) => (transition.task, transition.handoff.unwrap()),
         Outcome::Unchanged => unreachable!("each of the four moves it"),
     }
 }
 
-pub fn parts() -> Vec<Part> {
+pub(crate) fn parts() -> Vec<Part> {
     let inputs = inputs();
     let ended = inputs.iter().fold(None, |known, input| Some(take(known.as_ref(), input)));
     let (_, handoff) = ended.expect("four were taken");
     let place = RequestPlace { message: handoff.id, sequence: 1, expires_at: None };
-    let record = HandoffRecord { handoff: handoff.into(), sequence: 1, request: place };
+    let record = HandoffRecord { handoff: handoff.into(), sequence: 1, changed: 1, request: place, trace: None };
     let stored = record.encode();
     vec![
         Part::many("step/whole handoff", 4, move || {

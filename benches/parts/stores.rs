@@ -12,7 +12,7 @@ const RECORD_BYTES: usize = 300;
 const RECORDS: [Table; 5] =
     [Table::Tasks, Table::Handoffs, Table::HandoffsBySequence, Table::Mailbox, Table::HandoffsByAgent];
 
-pub fn parts() -> Vec<Part> {
+pub(crate) fn parts() -> Vec<Part> {
     let folder = Rc::new(tempfile::tempdir().unwrap());
     let store = Rc::new(EmbeddedStore::open(&folder.path().join("store")).unwrap());
     let mut file = File::create(folder.path().join("plain")).unwrap();

@@ -22,10 +22,10 @@ use tokio::sync::mpsc::UnboundedSender;
 const GROUP_MAX: usize = 1024;
 
 /// The outgoing channel of a session. Each item is a burst of frames that are written together.
-pub type Way = UnboundedSender<Vec<v1::ConnectResponse>>;
+pub(crate) type Way = UnboundedSender<Vec<v1::ConnectResponse>>;
 
 /// An envelope on its way through the pipeline.
-pub struct Submission {
+pub(crate) struct Submission {
     pub request_id: u64,
     pub raw: Bytes,
     pub message_id: String,
@@ -35,13 +35,13 @@ pub struct Submission {
     pub signed: Option<(Vec<u8>, Signature, VerifyingKey)>,
 }
 
-pub struct Engine {
+pub(crate) struct Engine {
     pub submissions: Mutex<Sender<Submission>>,
     pub ways: Arc<Mutex<HashMap<Arc<str>, Way>>>,
 }
 
 impl Engine {
-    pub fn start(path: &Path, syncs: bool) -> io::Result<Self> {
+    pub(crate) fn start(path: &Path, syncs: bool) -> io::Result<Self> {
         let (submissions, unverified) = channel();
         let (verified, to_append) = channel();
         let ways = Arc::new(Mutex::new(HashMap::new()));

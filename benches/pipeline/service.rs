@@ -27,13 +27,13 @@ use super::{
 
 type Outcome<T> = Result<Response<T>, Status>;
 
-pub struct Service {
+pub(crate) struct Service {
     engine: Arc<Engine>,
     keys: Mutex<HashMap<String, VerifyingKey>>,
 }
 
 impl Service {
-    pub fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self { engine, keys: Mutex::default() }
     }
 }

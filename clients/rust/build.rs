@@ -3,38 +3,18 @@
 //! In the Rust types every field of type `Envelope` is declared as `bytes`. On the wire both are the same
 //! length-delimited field. So an envelope is held and forwarded byte for byte as received, without a copy.
 
-use prost_types::{DescriptorProto, field_descriptor_proto::Type};
+use std::{collections::BTreeSet, fs, io};
 
-const SOURCES: &[&str] = &[
-    "baton/v1/agent.proto",
-    "baton/v1/agent_service.proto",
-    "baton/v1/audit.proto",
-    "baton/v1/audit_service.proto",
-    "baton/v1/broker_service.proto",
-    "baton/v1/context.proto",
-    "baton/v1/custody.proto",
-    "baton/v1/dead_letter.proto",
-    "baton/v1/dead_letter_service.proto",
-    "baton/v1/envelope.proto",
-    "baton/v1/error.proto",
-    "baton/v1/handoff.proto",
-    "baton/v1/handoff_service.proto",
-    "baton/v1/negotiation.proto",
-    "baton/v1/routing.proto",
-    "baton/v1/routing_service.proto",
-    "baton/v1/task.proto",
-    "baton/v1/task_service.proto",
-    "baton/v1/workspace.proto",
-    "baton/v1/workspace_service.proto",
-];
+use prost_types::{DescriptorProto, field_descriptor_proto::Type};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let mut files = protox::compile(SOURCES, ["proto"])?;
+    let mut files = protox::compile(schema_files()?, ["proto"])?;
     for file in &mut files.file {
         file.message_type.iter_mut().for_each(keep_envelopes_as_bytes);
     }
     let mut config = prost_build::Config::new();
+    config.boxed(".baton.v1.WatchHandoffsResponse.event.handoff");
     config.boxed(".baton.v1.WatchTaskResponse.update.entry");
     config.boxed(".baton.v1.WatchEntriesResponse.update.entry");
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
@@ -57,4 +37,12 @@ fn keep_envelopes_as_bytes(message: &mut DescriptorProto) {
         }
     }
     message.nested_type.iter_mut().for_each(keep_envelopes_as_bytes);
+}
+
+/// The files of the published schema, in the order of their names.
+fn schema_files() -> io::Result<Vec<String>> {
+    let names = fs::read_dir("proto/baton/v1")?
+        .map(|entry| Ok(format!("baton/v1/{}", entry?.file_name().to_string_lossy())))
+        .collect::<io::Result<BTreeSet<String>>>()?;
+    Ok(names.into_iter().filter(|name| name.ends_with(".proto")).collect())
 }

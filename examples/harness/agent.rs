@@ -36,18 +36,18 @@ pub(super) struct Manners {
 }
 
 impl Manners {
-    pub fn new(wrong: Option<Wrong>) -> Arc<Self> {
+    pub(crate) fn new(wrong: Option<Wrong>) -> Arc<Self> {
         let how = Mutex::default();
         Arc::new(Self { how, released: watch::Sender::new(0), accepted: Mutex::default(), wrong })
     }
 
-    pub fn set(&self, command: &Value) {
+    pub(crate) fn set(&self, command: &Value) {
         let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
         self.how.lock().expect("no holder panics").insert(text("type"), text("as"));
         done(command, json!({}));
     }
 
-    pub fn release(&self, command: &Value) {
+    pub(crate) fn release(&self, command: &Value) {
         self.released.send_modify(|count| *count += 1);
         done(command, json!({}));
     }
@@ -67,7 +67,7 @@ impl Manners {
 
     /// Reports the handler call, and acts as configured for the message type. Returns true if the normal handling must
     /// follow.
-    pub async fn obey(&self, delivered: &Delivered) -> Result<bool, NotTaken> {
+    pub(crate) async fn obey(&self, delivered: &Delivered) -> Result<bool, NotTaken> {
         let kind = kind_name(delivered.kind());
         // Subscribes before the report: the suite may release the handler as soon as it reads the report.
         let mut released = self.released.subscribe();
@@ -257,7 +257,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub async fn connect(command: &Value, wrong: Option<Wrong>) -> Result<Self, ClientError> {
+    pub(crate) async fn connect(command: &Value, wrong: Option<Wrong>) -> Result<Self, ClientError> {
         let mut options = options(command).map_err(|error| ClientError::Answer(error.to_string()))?;
         if wrong == Some(Wrong::IgnoresTimeouts) {
             options.handler_timeout = None;
@@ -287,15 +287,15 @@ impl Agent {
         Ok(Self { link, manners, stop, stopped, calls: Mutex::default() })
     }
 
-    pub fn handle(&self, command: &Value) {
+    pub(crate) fn handle(&self, command: &Value) {
         self.manners.set(command);
     }
 
-    pub fn release(&self, command: &Value) {
+    pub(crate) fn release(&self, command: &Value) {
         self.manners.release(command);
     }
 
-    pub fn send(&self, command: Value) {
+    pub(crate) fn send(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
             let text = match command["bytes"].as_u64() {
@@ -315,7 +315,7 @@ impl Agent {
         });
     }
 
-    pub fn hand_over(&self, command: Value) {
+    pub(crate) fn hand_over(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
             let (to, about, request) = request_of(&command);
@@ -326,7 +326,7 @@ impl Agent {
         });
     }
 
-    pub fn resume(&self, command: Value) {
+    pub(crate) fn resume(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         if wrong == Some(Wrong::CannotResume) {
             failed_as(&command, json!({"kind": "other", "message": "nothing was asked here"}), wrong);
@@ -341,7 +341,7 @@ impl Agent {
         });
     }
 
-    pub fn recall(&self, command: Value) {
+    pub(crate) fn recall(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
             let text = |name: &str| command[name].as_str().unwrap_or_default();
@@ -352,7 +352,7 @@ impl Agent {
         });
     }
 
-    pub fn cancel(&self, command: &Value) {
+    pub(crate) fn cancel(&self, command: &Value) {
         let calls = self.calls.lock().expect("no holder panics");
         if let Some(call) = command["call"].as_u64().and_then(|id| calls.get(&id)) {
             call.cancel();
@@ -360,7 +360,7 @@ impl Agent {
         done(command, json!({}));
     }
 
-    pub fn delegate(&self, command: Value) {
+    pub(crate) fn delegate(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         let cancelled = CancellationToken::new();
         let id = command["id"].as_u64().unwrap_or_default();
@@ -395,7 +395,7 @@ impl Agent {
         });
     }
 
-    pub fn owned_tasks(&self, command: Value) {
+    pub(crate) fn owned_tasks(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
             let tasks = match wrong {
@@ -415,7 +415,7 @@ impl Agent {
         });
     }
 
-    pub fn close(&self, command: Value) {
+    pub(crate) fn close(&self, command: Value) {
         let (stop, stopped) = (self.stop.clone(), self.stopped.clone());
         if self.manners.is_wrong(Wrong::StopsAtOnce) {
             std::process::exit(0);

@@ -92,7 +92,7 @@ pub(super) async fn first_page(link: &Link) -> Result<Vec<(String, u64, String)>
 
 impl Wrong {
     /// Sends a message with the fault, if the fault concerns sending.
-    pub async fn send(
+    pub(crate) async fn send(
         self,
         link: &Link,
         to: &str,

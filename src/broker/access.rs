@@ -13,9 +13,10 @@ use super::{
 use crate::{
     domain::{
         handoff::{Handoff, Task},
+        plan::Plan,
         routing::{Run, RunId},
     },
-    ids::{AgentId, AgentType, GraphId, MessageId, TaskId, WorkspaceId},
+    ids::{AgentId, AgentType, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId, WorkspaceId},
     policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };
@@ -106,20 +107,33 @@ pub enum Purpose {
     ReadTasks,
     ReassignTasks,
     ReadHandoffs,
+    ReadNegotiations,
     ReadDeadLetters,
     SettleDeadLetters,
     ReadAuditLog,
     ReadWorkspaces,
+    ReadContexts,
     Enroll,
     Invite,
     ManageKeys,
     ChangeCards,
     Deregister,
     ReadRuns,
+    ReadPlans,
+    SubmitPlan,
+    CancelPlans,
     ReadGraphs,
     RegisterGraph,
     StartRun,
+    ReadBlobs,
+    WriteBlobs,
+    ReadSchemas,
+    RegisterSchema,
     RecordTurn,
+    ReadSpecs,
+    ManageSpecs,
+    UseThreads,
+    ReadThreads,
 }
 
 impl Purpose {
@@ -128,9 +142,11 @@ impl Purpose {
             Self::ReadTasks => Action::ReadTask,
             Self::ReassignTasks => Action::ReassignTask,
             Self::ReadHandoffs => Action::ReadHandoff,
+            Self::ReadNegotiations => Action::ReadNegotiation,
             Self::ReadDeadLetters => Action::ReadDeadLetter,
             Self::SettleDeadLetters => Action::SettleDeadLetter,
             Self::ReadAuditLog => Action::ReadAuditLog,
+            Self::ReadContexts => Action::ReadContext,
             Self::ReadWorkspaces => Action::ReadWorkspace { topic: "" },
             Self::Enroll => Action::Enroll,
             Self::Invite => Action::Invite,
@@ -138,10 +154,21 @@ impl Purpose {
             Self::ChangeCards => Action::ChangeCard,
             Self::Deregister => Action::Deregister { force: false },
             Self::ReadRuns => Action::ReadRun,
+            Self::ReadPlans => Action::ReadPlan,
+            Self::SubmitPlan => Action::SubmitPlan { plan: "" },
+            Self::CancelPlans => Action::CancelPlan,
             Self::ReadGraphs => Action::ReadDirectory,
             Self::RegisterGraph => Action::RegisterGraph { graph: "" },
             Self::StartRun => Action::StartRun { graph: "" },
+            Self::ReadBlobs => Action::ReadBlob,
+            Self::WriteBlobs => Action::WriteBlob,
+            Self::ReadSchemas => Action::ReadDirectory,
+            Self::RegisterSchema => Action::RegisterSchema { schema: "" },
             Self::RecordTurn => Action::RecordTurn,
+            Self::ReadSpecs => Action::ReadDirectory,
+            Self::ManageSpecs => Action::ManageSpecs { spec: "" },
+            Self::UseThreads => Action::UseThread,
+            Self::ReadThreads => Action::ReadThread,
         }
     }
 }
@@ -151,9 +178,19 @@ pub fn graph_registration(graph: &GraphId) -> Action<'_> {
     Action::RegisterGraph { graph: graph.as_str() }
 }
 
+/// The registration of this schema, for [`Access::check_broker`].
+pub fn schema_registration(schema: &str) -> Action<'_> {
+    Action::RegisterSchema { schema }
+}
+
 /// The start of a run through this graph, for [`Access::check_broker`].
 pub fn run_start(graph: &GraphId) -> Action<'_> {
     Action::StartRun { graph: graph.as_str() }
+}
+
+/// The registration of this spec, for [`Access::check_broker`].
+pub fn spec_registration(spec: &SpecId) -> Action<'_> {
+    Action::ManageSpecs { spec: spec.as_str() }
 }
 
 /// The most that a caller may see. Within it, the policies decide about each record.
@@ -202,6 +239,7 @@ impl Access<'_> {
         let policies = self.policies.load();
         let is_beyond = |principal: Principal<'_>| policies.may_reach_beyond_participation(principal, purpose.action());
         match (self.with_principal(caller, is_beyond), caller) {
+            // A policy for one record beyond participation is enough: each record is still asked about.
             (true, _) => Ok(Reach::Everything),
             (false, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
             // An operator takes part in no task, handoff or dead letter of its own.
@@ -231,6 +269,7 @@ impl Access<'_> {
         mode: &'static str,
     ) -> Result<(), BrokerError> {
         let action = Action::HandOff { task_type, mode };
+        // A text that names no caller has no rights of its own.
         let caller = Caller::of_submitter(submitter).unwrap_or(Caller::Anonymous);
         self.check(&caller, action, Resource::Agent(to.as_asked()))
     }
@@ -252,12 +291,22 @@ impl Access<'_> {
 
     /// Whether the caller may see this handoff.
     pub fn may_see_handoff(self, caller: &Caller, handoff: &Handoff) -> bool {
+        // An agent that was passed over was never asked, and must not learn of the handoff.
         let offers = handoff.offers.iter().filter(|offer| !offer.passed_over);
         let offered = offers.map(|offer| offer.candidate.as_str());
         let participants: Vec<&str> = std::iter::once(handoff.sender.as_str()).chain(offered).collect();
         let id = handoff.id.to_string();
         let shared = Shared { id: &id, participants: &participants };
         self.check(caller, Action::ReadHandoff, Resource::Handoff(shared)).is_ok()
+    }
+
+    /// Whether the caller may see this negotiation.
+    pub fn may_see_negotiation(self, caller: &Caller, negotiation: &crate::domain::negotiation::Negotiation) -> bool {
+        let asked = negotiation.threads.iter().map(|thread| thread.agent.as_str());
+        let participants: Vec<&str> = std::iter::once(negotiation.requester.as_str()).chain(asked).collect();
+        let id = negotiation.id.to_string();
+        let shared = Shared { id: &id, participants: &participants };
+        self.check(caller, Action::ReadNegotiation, Resource::Negotiation(shared)).is_ok()
     }
 
     /// Whether the caller may see this task.
@@ -281,10 +330,16 @@ impl Access<'_> {
     }
     /// Whether the caller may read the contexts of a task without being a party to them. `None`: the task is removed.
     pub fn may_read_contexts(self, caller: &Caller, id: &str, task: Option<&Task>) -> bool {
+        self.check_contexts(caller, id, task).is_ok()
+    }
+
+    /// Checks that the caller may read the contexts of a task without being a party to them.
+    pub fn check_contexts(self, caller: &Caller, id: &str, task: Option<&Task>) -> Result<(), BrokerError> {
         let participants: Vec<&str> = task.iter().flat_map(|task| task.owners()).map(AgentId::as_str).collect();
         let shared = Shared { id, participants: &participants };
-        self.check(caller, Action::ReadContext, Resource::Task(shared)).is_ok()
+        self.check(caller, Action::ReadContext, Resource::Task(shared))
     }
+
     /// Checks that the caller may do this to the broker itself.
     pub fn check_broker(self, caller: &Caller, action: Action<'_>) -> Result<(), BrokerError> {
         self.check(caller, action, Resource::Broker)
@@ -319,8 +374,56 @@ impl Access<'_> {
     pub fn no_such_run(self, caller: &Caller, id: RunId) -> BrokerError {
         let run = id.to_string();
         let resource = Resource::Run(Shared { id: &run, participants: &[] });
+        // Asked about a run without participants: a caller that may read no run at all learns this, and not whether the
+        // run exists.
         let denied = self.check(caller, Action::ReadRun, resource).err();
         denied.unwrap_or(BrokerError::RunUnknown { run })
+    }
+
+    /// Checks that the caller may do this to a thread with these participants.
+    pub fn about_thread(
+        self,
+        caller: &Caller,
+        action: Action<'_>,
+        id: &ThreadId,
+        participants: &[AgentId],
+    ) -> Result<(), BrokerError> {
+        let participants: Vec<&str> = participants.iter().map(AgentId::as_str).collect();
+        self.check(caller, action, Resource::Thread(Shared { id: id.as_str(), participants: &participants }))
+    }
+
+    /// Checks that the caller may create this thread, with itself as a participant.
+    pub fn may_create_thread(self, caller: &Caller, id: &ThreadId) -> Result<(), BrokerError> {
+        // The thread does not exist yet, so its future creator is asked about as its participant.
+        let participants: Vec<AgentId> = caller.agent().ok().cloned().into_iter().collect();
+        self.about_thread(caller, Action::UseThread, id, &participants)
+    }
+
+    /// The error for a thread that does not exist or that the caller may not see.
+    pub fn no_such_thread(self, caller: &Caller, id: &ThreadId) -> BrokerError {
+        let denied = self.about_thread(caller, Action::ReadThread, id, &[]).err();
+        denied.unwrap_or_else(|| BrokerError::ThreadUnknown { thread: id.to_string() })
+    }
+
+    /// Whether the caller may see this plan.
+    pub fn may_see_plan(self, caller: &Caller, plan: &Plan) -> bool {
+        let agents = plan.participants();
+        let participants: Vec<&str> = agents.iter().map(AgentId::as_str).collect();
+        let shared = Shared { id: plan.id.as_str(), participants: &participants };
+        self.check(caller, Action::ReadPlan, Resource::Plan(shared)).is_ok()
+    }
+
+    /// Checks that the caller may cancel or retry this plan. Only its submitter takes part in that.
+    pub fn may_cancel_plan(self, caller: &Caller, plan: &Plan) -> Result<(), BrokerError> {
+        let shared = Shared { id: plan.id.as_str(), participants: &[plan.submitter.as_str()] };
+        self.check(caller, Action::CancelPlan, Resource::Plan(shared))
+    }
+
+    /// The error for a plan that does not exist or that the caller may not see.
+    pub fn no_such_plan(self, caller: &Caller, id: &PlanId) -> BrokerError {
+        let resource = Resource::Plan(Shared { id: id.as_str(), participants: &[] });
+        let denied = self.check(caller, Action::ReadPlan, resource).err();
+        denied.unwrap_or_else(|| BrokerError::PlanUnknown { plan: id.to_string() })
     }
 
     /// Whether the caller may see this dead letter.
@@ -345,6 +448,11 @@ impl Access<'_> {
         self.check(caller, action, Resource::DeadLetter(shared))
     }
 
+    /// Whether the caller may see tasks in which it takes no part.
+    pub fn may_see_all_tasks(self, caller: &Caller) -> Result<(), BrokerError> {
+        self.check(caller, Action::ReadTask, Resource::Task(Shared { id: "", participants: &[] }))
+    }
+
     /// The error for a task that does not exist or that the caller may not see. It does not reveal which of the two
     /// holds.
     pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {
@@ -366,6 +474,14 @@ impl Access<'_> {
     pub fn no_such_workspace(self, caller: &Caller, action: Action<'_>, id: &WorkspaceId) -> BrokerError {
         let denied = self.about_workspace(caller, action, id, &[]).err();
         denied.unwrap_or_else(|| BrokerError::WorkspaceUnknown { workspace: id.to_string() })
+    }
+
+    /// The same error for a negotiation.
+    pub fn no_such_negotiation(self, caller: &Caller, id: MessageId) -> BrokerError {
+        let negotiation = id.to_string();
+        let resource = Resource::Negotiation(Shared { id: &negotiation, participants: &[] });
+        let denied = self.check(caller, Action::ReadNegotiation, resource).err();
+        denied.unwrap_or(BrokerError::NegotiationUnknown { negotiation })
     }
 
     /// The same error for a dead letter to be read.

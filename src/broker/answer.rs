@@ -122,6 +122,7 @@ impl SessionReply {
         if self.request_id == 0 && outcome.is_ok() {
             return;
         }
+        // The permit travels with the answer, so that the session's bound counts answers that are not read yet.
         let Self { events, request_id, permit } = self;
         events.send(Event::Answer { request_id, outcome, permit: Some(permit) });
     }
@@ -145,6 +146,7 @@ impl Answered {
     /// The same reply with a refusal in place of its answer.
     pub(super) fn refused(self, error: Refused) -> Self {
         Self(match self.0 {
+            // A commit that fails turns the answers of its whole batch into refusals.
             Sending::Caller { send, .. } => Sending::Caller { send, refusal: Some(error) },
             Sending::Session(reply, _) => Sending::Session(reply, Err(error)),
         })

@@ -6,7 +6,7 @@ use crate::{
     store::{Order, Store, Table},
 };
 
-/// An entry of a log, with the record of its message if it is that of one.
+/// An entry of a log. The entry of a message comes with the record of the message.
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) entry: LogEntry,
@@ -22,6 +22,7 @@ pub(super) fn items(
 ) -> Result<Vec<(u64, LogItem)>, BrokerError> {
     let paged = record.paged();
     let mut items = Vec::new();
+    // The latest items are in the task's record, so a reader at the end of the log needs no scan.
     if after < paged {
         let range = LogPage::range(record.sequence, &record.task.id, LogPage::first_of(after + 1));
         // The first page may have only one wanted item.
@@ -31,9 +32,10 @@ pub(super) fn items(
             items.extend((first..).zip(page));
         }
     }
-    // A page that is newer than the task's record has what the record's tail has.
+    // A later page than the task's record was read, and repeats items of the record's tail.
     items.retain(|(number, _)| *number <= paged);
     items.extend((paged + 1..).zip(record.log_tail.iter().cloned()));
+    // The first page begins at its own first item, which may be before the wanted one.
     items.retain(|(number, _)| *number > after);
     items.truncate(limit);
     Ok(items)

@@ -4,12 +4,13 @@
 
 mod activity;
 mod index;
+mod keys;
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 pub(super) use self::activity::Activity;
 pub use self::index::Filter;
 use self::index::{Index, Selected};
+pub(super) use self::keys::AllKeys;
 use super::{
     BrokerError, BrokerIdentity,
     engine::{KEYS_MAX, VOUCHERS_MAX},
@@ -29,7 +31,7 @@ use crate::{
         presence::{PresenceCheck, PresenceRule, Signs},
     },
     envelope::{
-        Checks, EnvelopeError, KeyRing, KeyRingError,
+        Checks, EnvelopeError,
         keys::{PublicKey, PublicKeyError},
     },
     ids::{AgentId, AgentType, IdMap, KeyId, check_name},
@@ -161,7 +163,7 @@ impl matching::Skill for v1::AgentSkill {
 struct Agents {
     /// All agents, deregistered ones too.
     by_id: BTreeMap<AgentId, Arc<Entry>>,
-    /// The registered agents by what is on their cards.
+    /// The registered agents by the fields of their cards.
     index: Index,
     /// All agents in the order of their last changes.
     by_change: BTreeMap<u64, Arc<Entry>>,
@@ -172,6 +174,7 @@ impl Agents {
     fn insert(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         let before = self.by_id.insert(entry.id.clone(), entry.clone());
         if let Some(before) = &before {
+            // Both are keyed by fields that the change may have altered, so the former entry leaves them first.
             self.index.remove(before);
             self.by_change.remove(&before.record.changed);
         }
@@ -193,6 +196,8 @@ pub struct Directory {
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<IdMap<AgentId, Presence>>,
     activity: RwLock<IdMap<AgentId, Activity>>,
+    /// Whether the letters of all activities are counted.
+    mail_is_counted: AtomicBool,
     /// The number of the last offer that was made; see [`Facts::asked`].
     asked: AtomicU64,
     /// The sequence of the last change of an agent.
@@ -210,6 +215,7 @@ impl Directory {
             key_owners: RwLock::default(),
             presence: RwLock::default(),
             activity: RwLock::default(),
+            mail_is_counted: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             last_change: watch::Sender::default(),
         };
@@ -225,8 +231,14 @@ impl Directory {
         self.agents.read().expect("no writer panics").by_id.get(agent).cloned()
     }
 
+    /// The number of registered agents, without the coordinator.
+    pub fn registered_count(&self) -> usize {
+        let agents = self.agents.read().expect("no writer panics");
+        agents.by_id.values().filter(|entry| entry.is_registered() && !entry.id().is_coordinator()).count()
+    }
+
     /// The number of agents without the coordinator, deregistered ones too.
-    pub fn registered(&self) -> usize {
+    pub fn count(&self) -> usize {
         let agents = self.agents.read().expect("no writer panics");
         agents.by_id.len() - usize::from(agents.by_id.contains_key(&AgentId::coordinator()))
     }
@@ -269,7 +281,9 @@ impl Directory {
             Selected::Nothing => return (Vec::new(), None),
         };
         let examined: Vec<_> = after_id(set, after).take(limit).collect();
+        // The last examined agent and not the last match: a page without a match still has to lead on.
         let last = examined.last().filter(|_| examined.len() == limit).map(|entry| entry.id.clone());
+        // The index selects by one field of the filter, so the others are checked here.
         let fits = |entry: &&&Arc<Entry>| entry.is_registered() && agents.index.matches(&entry.id, filter);
         (examined.iter().filter(fits).map(|entry| (*entry).clone()).collect(), last)
     }
@@ -394,10 +408,28 @@ impl Directory {
         activity.get(agent).map_or((0, 0), |activity| (activity.owned, activity.offers))
     }
 
-    /// Forgets all counts of tasks and offers, before they are counted again.
+    /// The number of letters that wait for the agent. `None`: the broker has just started, and still counts.
+    pub fn letters(&self, agent: &AgentId) -> Option<u64> {
+        let activity = self.activity.read().expect("no writer panics");
+        let is_counted = self.mail_is_counted.load(Ordering::Relaxed);
+        is_counted.then(|| activity.get(agent).map_or(0, |activity| activity.letters))
+    }
+
+    /// Notes whether all letters of the store are counted.
+    pub(super) fn mail_is_counted(&self, is_counted: bool) {
+        self.mail_is_counted.store(is_counted, Ordering::Relaxed);
+    }
+
+    /// Forgets all counts of tasks, offers and letters, before they are counted again.
     pub(super) fn clear_counts(&self) {
+        self.mail_is_counted(false);
         let mut all = self.activity.write().expect("no writer panics");
-        all.values_mut().for_each(|activity| (activity.owned, activity.offers) = (0, 0));
+        all.values_mut().for_each(|activity| (activity.owned, activity.offers, activity.letters) = (0, 0, 0));
+    }
+
+    /// The load of the agent in permille of its capacity. 0: the agent is unknown.
+    pub fn load(&self, agent: &AgentId, now: Timestamp) -> u32 {
+        self.get(agent).map_or(0, |entry| self.busy(&entry, now).load.permille())
     }
 
     /// The presence of the agent.
@@ -430,11 +462,20 @@ impl Directory {
 
     /// Replaces all agents and clears the presence, as at a start.
     pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
+        // The lease of an agent without a sign of life counts from the new start.
         *self.rule.write().expect("no writer panics") = rule;
-        *self.agents.write().expect("no writer panics") = Agents::default();
-        self.card_bytes.store(0, Ordering::Relaxed);
-        self.key_owners.write().expect("no writer panics").clear();
-        agents.into_iter().for_each(|entry| self.put(entry));
+        let (mut all, mut owners, mut card_bytes, mut change) = (Agents::default(), HashMap::new(), 0, 0);
+        for entry in agents {
+            owners.extend(entry.keys.values().map(|valid| (*valid.key.as_bytes(), entry.id())));
+            card_bytes += entry.card_bytes();
+            change = entry.record.changed.max(change);
+            all.insert(Arc::new(entry));
+        }
+        // Replaced whole: meanwhile other threads verify signatures, and must not miss an agent.
+        *self.agents.write().expect("no writer panics") = all;
+        *self.key_owners.write().expect("no writer panics") = owners;
+        self.card_bytes.store(card_bytes, Ordering::Relaxed);
+        self.last_change.send_if_modified(|last| change > std::mem::replace(last, change.max(*last)));
         self.presence.write().expect("no writer panics").clear();
         self.activity.write().expect("no writer panics").clear();
     }
@@ -456,39 +497,19 @@ impl Directory {
         let before = self.agents.write().expect("no writer panics").insert(Arc::new(entry));
         self.card_bytes.fetch_sub(before.as_ref().map_or(0, |entry| entry.card_bytes()), Ordering::Relaxed);
         let mut owners = self.key_owners.write().expect("no writer panics");
-        // The former keys go first: a key that is on both cards keeps its owner.
+        // The former keys go first: a key on both cards keeps its owner.
         for valid in before.iter().flat_map(|entry| entry.keys.values()) {
             owners.remove(valid.key.as_bytes());
         }
         owners.extend(keys.into_iter().map(|key| (key, id.clone())));
         drop(owners);
-        // A watcher that is told of the change finds it in the directory.
+        // Told last, so that a watcher finds the change in the directory.
         self.last_change.send_if_modified(|last| change > std::mem::replace(last, change.max(*last)));
     }
 
     pub(super) fn change_presence(&self, agent: &AgentId, change: impl FnOnce(&mut Presence)) {
         let mut presence = self.presence.write().expect("no writer panics");
         change(presence.entry(agent.clone()).or_default());
-    }
-}
-
-/// All keys on the cards, valid or not. Used to tell the holder of a key why a signature was refused.
-pub(super) struct AllKeys<'a>(pub(super) &'a Directory);
-
-impl KeyRing for AllKeys<'_> {
-    fn key(&self, agent: &AgentId, key_id: &KeyId, _: Timestamp) -> Result<PublicKey, KeyRingError> {
-        let entry = self.0.get(agent).ok_or(KeyRingError::Unknown)?;
-        entry.keys.get(key_id).map(|known| known.key.clone()).ok_or(KeyRingError::Unknown)
-    }
-}
-
-impl KeyRing for Directory {
-    fn key(&self, agent: &AgentId, key_id: &KeyId, now: Timestamp) -> Result<PublicKey, KeyRingError> {
-        let entry = self.get(agent).ok_or(KeyRingError::Unknown)?;
-        let key = entry.keys.get(key_id).ok_or(KeyRingError::Unknown)?;
-        let begun = key.not_before.is_none_or(|start| start <= now);
-        let over = key.not_after.is_some_and(|end| end <= now);
-        if key.revoked || over || !begun { Err(KeyRingError::NotValid) } else { Ok(key.key.clone()) }
     }
 }
 
@@ -562,10 +583,13 @@ pub const CARD_BYTES_MAX: usize = 64 * 1024;
 const SKILL_PARTS_MAX: usize = 16;
 
 fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
+    // Keys have a bound of their own, and their number grows with each rotation.
     let keys: usize = card.keys.iter().map(Message::encoded_len).sum();
     if card.encoded_len() - keys > CARD_BYTES_MAX {
         checks.wrong("card", format!("must have at most {CARD_BYTES_MAX} bytes without its keys"));
     }
+    // The broker's own id signs receipts and notices. The prefix of its other agents is checked where an agent
+    // registers, since the coordinator has a card too.
     if let Some(id) = checks.id("card.agent_id", &card.agent_id, AgentId::parse)
         && id == AgentId::broker()
     {
@@ -621,7 +645,7 @@ fn parse_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<Opti
             let valid = ValidKey { key: public, not_before, not_after, revoked: key.revoke_time.is_some() };
             Ok(key_id.map(|key_id| (key_id, valid)))
         }
-        // A weak key has a code of its own (SPEC 2), so it is no violation among others.
+        // A weak key has a code of its own (SPEC 2), which no list of violations shows.
         Err(error @ PublicKeyError::Weak) => {
             Err(BrokerError::KeyWeak { key_id: key.key_id.clone(), problem: error.to_string() })
         }
@@ -700,6 +724,6 @@ mod tests {
         assert_eq!((of("x"), of("y"), of("z")), ("b".to_owned(), String::new(), "a".to_owned()));
         assert!(directory.card_bytes() < before);
         directory.reset(RULE, []);
-        assert_eq!((of("x"), directory.card_bytes(), directory.registered()), (String::new(), 0, 0));
+        assert_eq!((of("x"), directory.card_bytes(), directory.count()), (String::new(), 0, 0));
     }
 }

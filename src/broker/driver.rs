@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     BrokerError, BrokerIdentity, Events, OutgoingDelivery, Refused, Reply, Settings, Updates, WatcherId,
     access::{Access, Caller},
+    changes::HandoffChanges,
     directory::{AllKeys, Directory},
     engine::{Command, ConsumerKind, Engine, RecoverError},
     identity::Identities,
@@ -38,7 +39,7 @@ use crate::{
 
 /// The most commands in one commit batch.
 const GROUP_MAX: usize = 1024;
-/// The longest sleep of the engine's thread, so that the thread soon notices a clock that is set forward.
+/// The longest sleep of the engine's thread, so that the thread soon notices a forward step of the clock.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The time between two attempts to recover from a failed commit.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
@@ -78,6 +79,7 @@ struct Shared {
     queue: CommandQueue,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
+    handoff_changes: Arc<HandoffChanges>,
     identities: Identities,
     rates: Arc<Rates>,
     identity: BrokerIdentity,
@@ -104,10 +106,11 @@ impl Broker {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
+        // Before the thread starts, so that a damaged store fails the start and not the first call.
         let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
         let ended = CancellationToken::new();
         let (serves, serving) = watch::channel(true);
-        let directory = engine.directory().clone();
+        let (directory, handoff_changes) = (engine.directory().clone(), engine.handoff_changes().clone());
         let open_handoffs_at_start = engine.open_handoffs();
         let rates = Arc::new(Rates::new(&settings.limits));
         let (queue, commands) = command_queue();
@@ -123,6 +126,7 @@ impl Broker {
             queue,
             store,
             directory,
+            handoff_changes,
             identities,
             rates,
             identity,
@@ -160,12 +164,17 @@ impl Broker {
         &self.shared.directory
     }
 
+    /// The latest changes of handoffs.
+    pub fn handoff_changes(&self) -> &HandoffChanges {
+        &self.shared.handoff_changes
+    }
+
     /// The number of open handoffs in the store at the start.
     pub fn open_handoffs_at_start(&self) -> usize {
         self.shared.open_handoffs_at_start
     }
 
-    /// The store.
+    /// The store, for reads beside the engine.
     pub(super) fn store(&self) -> &dyn Store {
         &*self.shared.store
     }
@@ -216,6 +225,7 @@ impl Broker {
     /// has the cause, and the message is delivered again.
     pub fn envelope(&self, delivery: &OutgoingDelivery) -> Option<Bytes> {
         let found = read_envelope(delivery.bytes_at, |key| Ok::<_, BrokerError>(self.shared.store.get(key)?));
+        // The delivery is lost and not the message: its lease ends, and it is dispatched again.
         let found = found.inspect_err(|error| {
             tracing::error!(sequence = delivery.sequence, %error, "failed to read an envelope");
         });
@@ -246,6 +256,8 @@ impl Broker {
             self.shared.rates.check(agent, bytes).map_err(refused)?;
         }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
+            // Only for an authenticated agent, whose bounds limit the kept bytes. Any other client could fill the
+            // store.
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
                 let (agent, raw, text) = (agent.clone(), raw.clone(), error.to_string());
                 self.send_if_room(Command::KeepRefused { agent, raw, reason, text });
@@ -265,9 +277,10 @@ impl Broker {
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
         let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed);
+        // Counted before the error is disguised for a caller without an identity.
         self.shared.settings.metrics.verified(verified.is_ok());
         let verified = verified
-            .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))?;
+            .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anonymous(error, raw) }))?;
         // Without a session the sender is authenticated only now. An earlier count would let any client use up another
         // agent's rate.
         if session.is_none() {
@@ -278,7 +291,7 @@ impl Broker {
 
     /// Hides the existence of agents and keys from a caller without an identity. An unknown sender or key is reported
     /// as a wrong signature. An expired or revoked key is too, unless the signature shows that the caller has it.
-    fn as_told_to_anybody(&self, error: EnvelopeError, raw: Bytes) -> EnvelopeError {
+    fn as_told_to_anonymous(&self, error: EnvelopeError, raw: Bytes) -> EnvelopeError {
         match error {
             EnvelopeError::KeyUnknown { sender, key_id } => EnvelopeError::SignatureInvalid { sender, key_id },
             EnvelopeError::KeyNotValid { sender, key_id } => {
@@ -337,6 +350,7 @@ impl Broker {
 
     /// Sends a command to the engine and waits for its answer.
     pub async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refused> {
+        // An engine that ends drops the reply, and the caller learns of the stop.
         let (reply, receiver) = Reply::once();
         self.send(command(reply)).await?;
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
@@ -359,6 +373,7 @@ impl Broker {
 
     /// Checks that the agent may open one more session or call of `Receive`.
     pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        // 0 means no limit.
         let most = self.shared.settings.limits.sessions_max;
         // Sessions whose `Open` still waits in the queue are not counted.
         let presence = self.shared.directory.presence(agent);
@@ -383,6 +398,7 @@ impl Broker {
 
     /// Tells every session that the broker is about to stop, and starts their end.
     pub async fn drain(&self) {
+        // The notice first: a session that ends at once could no longer deliver it.
         drop(self.send(Command::GoAway).await);
         self.shared.draining.cancel();
     }
@@ -437,7 +453,7 @@ pub struct OpenConsumer {
 }
 
 impl OpenConsumer {
-    /// The id that commands name the consumer by. It is never used again.
+    /// The id that commands name the consumer by. No other consumer ever has it.
     pub fn id(&self) -> ConsumerId {
         self.id
     }
@@ -486,6 +502,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
         | EnvelopeError::PayloadTooLarge { .. }
         | EnvelopeError::EntryTooLarge { .. }
         | EnvelopeError::FrameTooLarge { .. }
+        | EnvelopeError::UnpacksTooLarge
         | EnvelopeError::ContextDigestMismatch { .. }
         | EnvelopeError::SignatureVersionUnknown { .. }
         | EnvelopeError::SignatureMissing
@@ -507,6 +524,7 @@ async fn run(
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        // The sleep is bounded, because the clock may be set while the thread sleeps.
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
             // Recovery goes first, or a busy queue would delay it; commands go before the sleep.
@@ -527,6 +545,7 @@ async fn run(
         // it.
         engine.tick(now);
         let began = engine.has_changes().then(|| clock.now());
+        // One commit for all commands and timers of the round. Nothing is sent before it.
         engine.finish(now);
         if let Some(began) = began {
             engine.metrics().commit_took(clock.now().since(began));

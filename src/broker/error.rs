@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    domain::{EntityId, admission::AdmissionError, routing},
+    domain::{EntityId, admission::AdmissionError, context},
     ids::AgentId,
     store::{CommitError, ReadError},
 };
@@ -121,9 +121,15 @@ pub enum BrokerError {
         /// The id that the call names.
         workspace: String,
     },
-    /// A graph or a run refuses the input.
+    /// A rule about versions of contexts refuses the input.
     #[error(transparent)]
-    Routing(#[from] routing::Rejection),
+    Context(#[from] context::Rejection),
+    /// The section is secret, and the caller is no party of the context.
+    #[error("{caller} may not read a secret section: it is for the parties of the context only")]
+    SectionSecret {
+        /// The caller, as a text.
+        caller: String,
+    },
     /// The graph does not exist.
     #[error("graph {graph} does not exist")]
     GraphUnknown {
@@ -136,11 +142,119 @@ pub enum BrokerError {
         /// The id that the call names.
         run: String,
     },
+    /// The spec or the revision does not exist.
+    #[error("{kind} spec {spec} does not exist{}", if *revision == 0 { String::new() } else { format!(" at revision {revision}") })]
+    SpecUnknown {
+        /// The kind of the spec: agent or model.
+        kind: &'static str,
+        /// The id that the call names.
+        spec: String,
+        /// The revision that the call names. 0: the latest.
+        revision: u64,
+    },
+    /// The thread does not exist.
+    #[error("thread {thread} does not exist")]
+    ThreadUnknown {
+        /// The id that the call names.
+        thread: String,
+    },
+    /// The plan does not exist.
+    #[error("plan {plan} does not exist")]
+    PlanUnknown {
+        /// The id that the call names.
+        plan: String,
+    },
+    /// The plan has errors.
+    #[error("the plan is not valid: {}", violations.iter().map(|violation| &*violation.problem).collect::<Vec<_>>().join("; "))]
+    PlanInvalid {
+        /// The problems; never empty.
+        violations: Vec<FieldViolation>,
+    },
     /// The graph has errors.
     #[error("the graph is not valid: {}", violations.iter().map(|violation| &*violation.problem).collect::<Vec<_>>().join("; "))]
     GraphInvalid {
         /// The problems; never empty.
         violations: Vec<FieldViolation>,
+    },
+    /// The caller knows no blob with this digest.
+    #[error("blob {blob} does not exist")]
+    BlobUnknown {
+        /// The digest in hex.
+        blob: String,
+    },
+    /// The caller has no unfinished upload of this blob.
+    #[error("there is no unfinished upload of blob {blob}")]
+    UploadUnknown {
+        /// The digest in hex.
+        blob: String,
+    },
+    /// A message refers to a blob that its sender has not completely written.
+    #[error("blob {blob} is not completely written")]
+    BlobIncomplete {
+        /// The digest in hex.
+        blob: String,
+    },
+    /// The bytes of an upload have another digest.
+    #[error("the written bytes have the SHA-256 {found}, and are dropped")]
+    BlobDigestMismatch {
+        /// The digest of the bytes in hex.
+        found: String,
+    },
+    /// An offset or a range is beyond the bytes that there are.
+    #[error("the range is beyond the {committed} bytes that there are")]
+    BlobOutOfRange {
+        /// The number of bytes that there are.
+        committed: u64,
+    },
+    /// A quota of blobs is used up.
+    #[error("the limit of {limit} {what} is reached")]
+    BlobQuota {
+        /// The counted objects.
+        what: &'static str,
+        /// The value of the limit.
+        limit: u64,
+    },
+    /// The workspace that is to hold a blob is closed.
+    #[error("workspace {workspace} is closed: its owner has ended, and it holds no further blob")]
+    BlobHolderClosed {
+        /// The id of the workspace.
+        workspace: String,
+    },
+    /// No schema is registered under this id and version.
+    #[error("schema {schema:?} has no registered version {version:?}")]
+    SchemaUnknown {
+        /// The id of the schema.
+        schema: String,
+        /// The version of the schema, as registered or asked for.
+        version: String,
+        /// The field of a context that names the schema; empty for a call about the schema.
+        violations: Vec<FieldViolation>,
+    },
+    /// The id and version belong to another schema.
+    #[error("version {version:?} of schema {schema:?} is registered with another text, and never changes")]
+    SchemaExists {
+        /// The id of the schema.
+        schema: String,
+        /// The version of the schema, as registered or asked for.
+        version: String,
+    },
+    /// The text is no schema that the broker checks with.
+    #[error("the schema {problem}")]
+    SchemaRejected {
+        /// The first problem of the text.
+        problem: String,
+    },
+    /// A context does not fit its schemas.
+    #[error("the context does not fit: {}", violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    ContextSchemaViolation {
+        /// The problems; never empty.
+        violations: Vec<FieldViolation>,
+    },
+    /// The negotiation does not exist.
+    #[error("negotiation {negotiation} does not exist")]
+    NegotiationUnknown {
+        /// The id that the call names.
+        negotiation: String,
     },
     /// The delivery does not exist or has ended.
     #[error("delivery {delivery:?} is not leased to this agent: it was acknowledged, or its lease expired")]
@@ -232,6 +346,12 @@ pub enum BrokerError {
     /// The broker is about to stop.
     #[error("the broker is stopping; connect again later")]
     ShuttingDown,
+    /// The identity of an open call has ended: a key of the agent was revoked, or the agent was deregistered.
+    #[error("the call has ended: {why}")]
+    IdentityEnded {
+        /// The reason for people to read.
+        why: super::Away,
+    },
     /// The store refuses writes.
     #[error("the broker cannot write to its store; send the same message with the same message_id again later")]
     StoreUnavailable,
@@ -256,6 +376,15 @@ impl BrokerError {
             EntityId::Graph(id) => Self::GraphUnknown { graph: id.to_string() },
             EntityId::Run(run) | EntityId::RunEntry(run, _) | EntityId::RunTurn(run, _) => {
                 Self::RunUnknown { run: run.to_string() }
+            }
+            EntityId::Spec(kind, id) => Self::SpecUnknown { kind: kind.name(), spec: id.to_string(), revision: 0 },
+            EntityId::SpecRevision(kind, id, revision) => {
+                Self::SpecUnknown { kind: kind.name(), spec: id.to_string(), revision: *revision }
+            }
+            EntityId::Thread(id) | EntityId::ThreadEntry(id, _) => Self::ThreadUnknown { thread: id.to_string() },
+            EntityId::Negotiation(id) => Self::NegotiationUnknown { negotiation: id.to_string() },
+            EntityId::Plan(plan) | EntityId::PlanSpec(plan) | EntityId::PlanEntry(plan, _) => {
+                Self::PlanUnknown { plan: plan.to_string() }
             }
             #[cfg(test)]
             EntityId::Probe(_) => Self::Internal,
@@ -283,10 +412,26 @@ impl Refusal for BrokerError {
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::WorkspaceUnknown { .. } => ErrorCode::WorkspaceUnknown,
-            Self::Routing(rejection) => rejection.code(),
+            Self::Context(rejection) => rejection.code(),
             Self::GraphUnknown { .. } => ErrorCode::GraphUnknown,
             Self::RunUnknown { .. } => ErrorCode::RunUnknown,
+            Self::SpecUnknown { .. } => ErrorCode::SpecUnknown,
+            Self::ThreadUnknown { .. } => ErrorCode::ThreadUnknown,
             Self::GraphInvalid { .. } => ErrorCode::GraphInvalid,
+            Self::BlobUnknown { .. } => ErrorCode::BlobUnknown,
+            Self::UploadUnknown { .. } => ErrorCode::UploadUnknown,
+            Self::BlobIncomplete { .. } => ErrorCode::BlobIncomplete,
+            Self::BlobDigestMismatch { .. } => ErrorCode::BlobDigestMismatch,
+            Self::BlobOutOfRange { .. } => ErrorCode::BlobOutOfRange,
+            Self::BlobQuota { .. } => ErrorCode::QuotaExceeded,
+            Self::BlobHolderClosed { .. } => ErrorCode::WorkspaceClosed,
+            Self::SchemaUnknown { .. } => ErrorCode::SchemaUnknown,
+            Self::SchemaExists { .. } => ErrorCode::SchemaExists,
+            Self::SchemaRejected { .. } => ErrorCode::SchemaRejected,
+            Self::ContextSchemaViolation { .. } => ErrorCode::ContextSchemaViolation,
+            Self::NegotiationUnknown { .. } => ErrorCode::NegotiationUnknown,
+            Self::PlanUnknown { .. } => ErrorCode::PlanUnknown,
+            Self::PlanInvalid { .. } => ErrorCode::PlanInvalid,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
             Self::DeadLetterUnknown { .. } => ErrorCode::DeadLetterUnknown,
             Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,
@@ -297,12 +442,15 @@ impl Refusal for BrokerError {
             Self::IdentityMissing => ErrorCode::IdentityMissing,
             Self::TokenInvalid => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,
-            Self::PermissionDenied(_) | Self::AgentsOnly { .. } => ErrorCode::PermissionDenied,
+            Self::PermissionDenied(_) | Self::AgentsOnly { .. } | Self::SectionSecret { .. } => {
+                ErrorCode::PermissionDenied
+            }
             Self::PageTokenInvalid => ErrorCode::PageTokenInvalid,
             Self::Conflict => ErrorCode::Conflict,
             Self::TlsRequired => ErrorCode::TlsRequired,
             Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::IdentityEnded { .. } => ErrorCode::KeyNotValid,
             Self::StoreUnavailable => ErrorCode::StoreUnavailable,
             Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::Internal => ErrorCode::Internal,
@@ -315,7 +463,9 @@ impl Refusal for BrokerError {
             Self::AgentBusy { tasks, offers, .. } => {
                 vec![("owned_tasks", tasks.to_string()), ("open_offers", offers.to_string())]
             }
-            Self::Routing(rejection) => rejection.metadata(),
+            Self::Context(rejection) => rejection.metadata(),
+            Self::BlobOutOfRange { committed } => vec![("committed_bytes", committed.to_string())],
+            Self::BlobQuota { what, limit } => vec![("quota", (*what).to_owned()), ("limit", limit.to_string())],
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
             Self::PermissionDenied(denied) => vec![
                 ("action", denied.action_name.to_owned()),
@@ -328,7 +478,11 @@ impl Refusal for BrokerError {
 
     fn violations(&self) -> &[FieldViolation] {
         match self {
-            Self::Fields { violations } | Self::GraphInvalid { violations } => violations,
+            Self::Fields { violations }
+            | Self::GraphInvalid { violations }
+            | Self::PlanInvalid { violations }
+            | Self::SchemaUnknown { violations, .. }
+            | Self::ContextSchemaViolation { violations } => violations,
             Self::NotAdmitted(error) => error.violations(),
             _ => &[],
         }

@@ -7,8 +7,9 @@ use super::{Broker, BrokerError};
 use crate::{
     domain::presence::Liveness,
     ids::AgentId,
-    records::{DeadLetterRecord, decode_letter},
+    records::{DeadLetterRecord, decode_letter, mailbox_range},
     store::{KeyBytes, Order, Record, Store, Table},
+    time::Timestamp,
 };
 
 /// The most agents or records that one read takes.
@@ -21,13 +22,15 @@ impl Broker {
         let now = self.now();
         let mut by_liveness = [0; 3];
         let mut sessions = 0;
+        let mut loads = Vec::new();
         let mut after: Option<AgentId> = None;
         loop {
             let agents = self.directory().list(after.as_ref(), READ_AT_ONCE);
             let Some(last) = agents.last() else { break };
             after = Some(last.id());
-            for agent in agents.iter().filter(|agent| agent.is_registered()) {
+            for agent in agents.iter().filter(|agent| self.directory().is_registered(&agent.id())) {
                 let id = agent.id();
+                loads.extend(self.directory().busy(agent, now).load.ratio());
                 by_liveness[self.directory().liveness(&id, now) as usize] += 1;
                 let signs = self.directory().presence(&id).signs;
                 sessions += i64::from(signs.sessions) + i64::from(signs.receives);
@@ -36,11 +39,19 @@ impl Broker {
         for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
             metrics.set_agents(liveness, by_liveness[liveness as usize]);
         }
+        metrics.set_loads(loads);
         metrics.sessions.set(sessions);
         // The size is unknown during a compaction. The former one stays then.
         if let Some(size) = self.store().size_bytes() {
             metrics.store_bytes.set(i64::try_from(size).unwrap_or(i64::MAX));
         }
+    }
+
+    /// The time at which the oldest letter of an agent's mailbox was stored. May wait for the disk.
+    pub fn oldest_letter(&self, agent: &AgentId) -> Result<Option<Timestamp>, BrokerError> {
+        let first = self.store().scan(Table::Mailbox, mailbox_range(agent), Order::Ascending, 1)?;
+        let letter = first.first().map(|(key, record)| decode_letter(key, &record.value)).transpose()?;
+        Ok(letter.map(|letter| letter.stored_at))
     }
 
     /// Counts the stored letters and the parked dead letters. Reads both tables, so it may wait for the disk: at most

@@ -57,6 +57,7 @@ impl Challenges {
     fn add(&mut self, challenge: [u8; 32], agent: AgentId, expires_at: Timestamp, now: Timestamp) {
         while let Some(oldest) = self.order.front() {
             // Used and expired challenges go first; a valid one goes only if the table is full.
+            // A challenge that was used is in `order` alone, and leaves it here.
             let is_over = self.open.get(oldest).is_none_or(|(_, expires_at)| *expires_at <= now);
             if !is_over && self.order.len() < CHALLENGES_MAX {
                 break;
@@ -88,6 +89,7 @@ impl Tokens {
         // An agent at its limit gives up its oldest token; only a full table is searched for expired tokens.
         if of_one >= TOKENS_OF_ONE_MAX {
             let oldest = self.of.get_mut(&agent).and_then(VecDeque::pop_front);
+            // The agent is not refused: its earlier processes may have left their tokens without a use.
             oldest.map(|oldest| self.out.remove(&oldest));
         } else if self.out.len() >= TOKENS_MAX {
             self.forget_ended(now);
@@ -154,6 +156,8 @@ impl Identities {
         if proof.agent.is_reserved() {
             return Err(BrokerError::ChallengeFailed);
         }
+        // One error for an unknown agent, a revoked key and a wrong signature: the answer must not reveal which agents
+        // exist.
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;
         let input = signing::session_input(proof.agent.as_str(), proof.key_id.as_str(), proof.challenge);
         let in_time = is_in_time(expires_at, CHALLENGE_LIFETIME, now);
@@ -169,12 +173,14 @@ impl Identities {
 
     /// The caller with this token. An agent's token is valid as long as the key that it was obtained with.
     pub fn caller(&self, token: Option<&str>, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
+        // No token is no error: the policies permit some calls to any caller. A wrong token is one.
         let Some(token) = token else { return Ok(Caller::Anonymous) };
         let digest = digest(token);
         // Digests are compared, so the duration of the comparison reveals nothing about the token.
         if digest == self.operator {
             return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
         }
+        // Before the table of agents' tokens, because the text of a signed token is in no table.
         if let Some(name) = self.operators.load().as_ref().and_then(|keys| keys.operator(token, now)) {
             return Ok(Caller::Operator(name));
         }
@@ -318,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_challenges_shut_nobody_out_and_hold_a_bounded_amount() {
+    fn endless_challenges_shut_no_agent_out_and_hold_a_bounded_amount() {
         let case = case();
         let first = case.challenge(0);
         for _ in 0..CHALLENGES_MAX {

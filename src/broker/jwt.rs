@@ -74,6 +74,7 @@ impl OperatorKeys {
         let fits = |key: &&SigningKey| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let claims = self.keys.iter().filter(fits).find_map(|key| self.claims(token, &header, key))?;
         let (seconds, _) = now.to_parts();
+        // By the broker's clock, which tests and the simulator set.
         let in_time = claims.exp > seconds && claims.nbf.is_none_or(|not_before| not_before <= seconds);
         (in_time && is_name(&claims.sub)).then_some(claims.sub)
     }
@@ -86,6 +87,7 @@ impl OperatorKeys {
         let mut validation = Validation::new(header.alg);
         validation.algorithms.clone_from(&key.algorithms);
         validation.set_audience(&[&self.audience]);
+        // Without a configured issuer the keys alone say who may sign.
         if let Some(issuer) = &self.issuer {
             validation.set_issuer(&[issuer]);
         }
@@ -112,6 +114,7 @@ fn from_pem(pem: &[u8]) -> Option<SigningKey> {
     let ed = || DecodingKey::from_ed_pem(pem).ok().map(|key| made(key, &[Algorithm::EdDSA]));
     let ec = || DecodingKey::from_ec_pem(pem).ok().map(|key| made(key, &[Algorithm::ES256, Algorithm::ES384]));
     let rsa = || DecodingKey::from_rsa_pem(pem).ok().map(|key| made(key, &RSA));
+    // A PEM file does not name the algorithm in a form that the library reads, so each kind is tried.
     ed().or_else(ec).or_else(rsa)
 }
 
@@ -223,11 +226,11 @@ mod tests {
             ("over", with("exp", NOW)),
             ("without an end", without("exp")),
             ("not yet good", with("nbf", NOW + 1)),
-            ("for somebody else", with("aud", "another-service")),
-            ("for nobody", without("aud")),
+            ("for another service", with("aud", "another-service")),
+            ("without an audience", without("aud")),
             ("by another issuer", with("iss", "https://evil.example")),
             ("by no issuer", without("iss")),
-            ("of nobody", without("sub")),
+            ("without a subject", without("sub")),
             ("of an empty name", with("sub", "")),
             ("of the broker's own operator", with("sub", LOCAL_OPERATOR)),
             ("of the broker's own operator, in disguise", with("sub", format!(" {LOCAL_OPERATOR}"))),

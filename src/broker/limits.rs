@@ -27,6 +27,7 @@ impl Rates {
     pub fn new(limits: &AgentLimits) -> Self {
         let frame = NonZeroU32::new(u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
         let limiter = |rate: u32, least: NonZeroU32| {
+            // 0 means no limit, so no limiter exists.
             let rate = NonZeroU32::new(rate)?;
             // A burst smaller than one frame would never let a large frame pass.
             Some(RateLimiter::keyed(Quota::per_second(rate).allow_burst(rate.max(least))))
@@ -57,6 +58,7 @@ impl Rates {
     /// Counts `many` reads as messages, but never more than the burst. Fails with the time to wait if the rate is
     /// exceeded.
     pub fn check_reads(&self, agent: &AgentId, many: usize) -> Result<(), BrokerError> {
+        // More than the burst could never be taken, and the list would never be read.
         let many = u32::try_from(many).unwrap_or(u32::MAX).min(self.messages_at_once);
         let many = NonZeroU32::new(many).unwrap_or(NonZeroU32::MIN);
         take(self.messages.as_ref(), agent, many, "the agent sends and reads too much a second")

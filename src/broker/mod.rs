@@ -10,7 +10,8 @@
 
 pub mod access;
 mod answer;
-mod answer_schema;
+pub mod changes;
+mod contexts;
 mod custody;
 pub mod directory;
 mod driver;
@@ -19,6 +20,7 @@ mod error;
 mod figures;
 mod finding;
 pub mod identity;
+pub(crate) mod json_schema;
 pub mod jwt;
 pub mod limits;
 mod output;
@@ -30,5 +32,5 @@ mod stored;
 pub use answer::{Acknowledged, Answer, Answered, Credited, Reassigned, Refused, Reply, SessionReply, refused};
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};
 pub use error::BrokerError;
-pub use output::{Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
-pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, Signer};
+pub use output::{Away, Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
+pub use settings::{AgentLimits, BlobLimits, BrokerIdentity, BrokerLimits, Retention, Settings, Signer};

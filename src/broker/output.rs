@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::{Answer, Answered, Refused, engine::Engine};
 use crate::{
-    domain::mailbox::EnvelopePlace,
+    domain::{TraceContext, mailbox::EnvelopePlace},
     ids::{IdSet, MessageId},
     records::EntityRecord,
     time::Timestamp,
@@ -72,7 +72,32 @@ pub enum Event {
     /// A message for the agent.
     Delivery(OutgoingDelivery),
     /// The consumer is about to be closed.
-    GoAway,
+    GoAway(Away),
+}
+
+/// The reason why a consumer is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Away {
+    /// The broker stops.
+    Stopping,
+    /// The broker begins again with what its disk has.
+    BeginsAgain,
+    /// A key of the agent was revoked.
+    KeyRevoked,
+    /// The agent was deregistered.
+    Deregistered,
+}
+
+/// The reason for people to read.
+impl std::fmt::Display for Away {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Stopping => "the broker is stopping",
+            Self::BeginsAgain => "the broker begins again after a failure of its disk or a change of its clock",
+            Self::KeyRevoked => "a key of the agent was revoked; authenticate again with a valid key",
+            Self::Deregistered => "the agent was deregistered",
+        })
+    }
 }
 
 /// A message dispatched to an agent. It names the envelope instead of holding it: deliveries may wait long for a slow
@@ -91,6 +116,8 @@ pub struct OutgoingDelivery {
     pub ack_deadline: Timestamp,
     /// The handoff, if the message is its request.
     pub handoff: Option<MessageId>,
+    /// The trace context that the agent continues.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// The channel to a consumer. The channel is unbounded: permits bound the answers, and credit bounds the deliveries.

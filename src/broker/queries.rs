@@ -1,7 +1,18 @@
 //! Queries of stored records. They run beside the pipeline, and see only durable state.
 
 mod audit;
+mod blobs;
+mod contexts;
+mod handoff_changes;
+mod handoffs;
+mod inbox;
+mod logs;
+mod negotiations;
+mod plans;
 mod routing;
+mod schemas;
+mod task_updates;
+mod threads;
 mod workspaces;
 
 use std::{ops::Bound, sync::Arc};
@@ -12,6 +23,7 @@ use prost::Message as _;
 use super::{
     BrokerError,
     access::{Access, Caller, Purpose, Reach},
+    contexts::{has_secret, payload_in},
     custody::{self, Logged},
     limits::Rates,
     stored,
@@ -33,7 +45,14 @@ use crate::{
     time::Timestamp,
 };
 
-pub use self::routing::{RunFilter, RunLogPage};
+pub use self::contexts::{ContextView, SectionQuery, section_info};
+pub use self::handoff_changes::{Backlog, BacklogPage};
+pub use self::handoffs::HandoffFilter;
+pub use self::logs::{LogPage, NumberedEntry};
+pub use self::negotiations::NegotiationFilter;
+pub use self::routing::RunFilter;
+pub use self::threads::ThreadFilter;
+use self::workspaces::StoredEntities;
 pub use self::workspaces::{EntryPage, EntryQuery, WorkspaceView};
 
 /// The most entries that one page examines. A page whose filter matches little ends early, with a token for the next
@@ -44,17 +63,6 @@ const READ_AT_A_TIME: usize = 256;
 /// The most dead letters that one scan reads. Each may hold a whole frame.
 const DEAD_LETTERS_AT_A_TIME: usize = 8;
 
-/// A filter of handoffs. All conditions that are set must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HandoffFilter {
-    /// The task that the handoff is to move.
-    pub task: Option<TaskId>,
-    /// The sender or candidate of the handoff.
-    pub agent: Option<AgentId>,
-    /// The permitted states. Empty: all.
-    pub states: Vec<State>,
-}
-
 /// A filter of tasks. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskFilter {
@@ -64,12 +72,14 @@ pub struct TaskFilter {
     pub statuses: Vec<TaskStatus>,
     /// The task that the task is a part of.
     pub parent: Option<TaskId>,
+    /// Whether the list is in the order of the latest updates, and not of the creations.
+    pub by_update: bool,
 }
 
 /// A task with what its messages say of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownTask {
-    /// The task.
+    /// The stored task with the head of its custody log.
     pub record: TaskRecord,
     /// The status update with the task's result.
     pub result: Option<v1::TaskStatusUpdate>,
@@ -84,9 +94,9 @@ pub struct ShownTask {
 /// A handoff with what its request says of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownHandoff {
-    /// The handoff.
+    /// The stored state of the handoff.
     pub handoff: Arc<Handoff>,
-    /// The request.
+    /// The payload of the request. Empty: the request is removed.
     pub request: v1::HandoffRequest,
 }
 
@@ -189,6 +199,7 @@ impl View<'_> {
     /// One handoff that the caller may see.
     pub fn handoff(&self, id: MessageId) -> Result<Arc<Handoff>, BrokerError> {
         let stored = stored::entity(self.store, &EntityId::Handoff(id))?;
+        // Before the policies: a removed handoff gets the answer of an unknown one.
         let stored = self.whole_handoff(stored)?;
         let seen = stored.filter(|handoff| self.access.may_see_handoff(self.caller, handoff));
         // A handoff that does not exist and a hidden one get the same answer (SPEC 5).
@@ -209,9 +220,7 @@ impl View<'_> {
     fn payload_of<M: prost::Message + Default>(&self, message: MessageId) -> Result<Option<M>, BrokerError> {
         let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
         let Some(bytes) = read_envelope(EnvelopePlace::Message(message), read)? else { return Ok(None) };
-        let payload = v1::Envelope::decode(bytes).ok().and_then(|envelope| envelope.payload);
-        let payload = payload.and_then(|payload| M::decode(payload.value).ok());
-        payload.map(Some).ok_or_else(|| {
+        payload_in(&bytes).map(Some).ok_or_else(|| {
             tracing::error!(%message, "a stored envelope does not decode");
             BrokerError::Internal
         })
@@ -225,8 +234,8 @@ impl View<'_> {
         Ok(is_whole.then_some(handoff))
     }
 
-    /// One task that the caller may see, with its result, its open question and its parts. The agent that is asked the
-    /// open question sees that question, also without the right to see the task.
+    /// One task that the caller may see, with its result, its open question and its parts. The agent of the open
+    /// question sees the question, also without the right to see the task.
     pub fn shown_task(&self, id: &TaskId) -> Result<ShownTask, BrokerError> {
         let stored = self.store.get(&TaskRecord::key(id))?;
         let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
@@ -238,12 +247,14 @@ impl View<'_> {
             return Err(self.access.no_such_task(self.caller, id));
         }
         let prompt = open.map(|prompt| self.payload_of(prompt.id)).transpose()?.flatten();
+        // An agent that was asked one question takes no part in the task, so it sees neither result nor parts.
         if !is_seen {
             return Ok(ShownTask { record, result: None, prompt, parts: Vec::new(), is_asked_only: true });
         }
         let result = record.task.result.map(|message| self.payload_of(message)).transpose()?.flatten();
         let list = TaskRecord::parts(id);
         let range = (Bound::Included(list.key(0)), Bound::Included(list.key(u64::MAX)));
+        // Only the latest ones: a list of all has pages of its own.
         let parts = self.store.scan(list.table, range, Order::Descending, PARTS_SHOWN_MAX)?;
         let parts = parts.iter().map(|(_, part)| TaskRecord::decode_part(&part.value)).collect::<Result<_, _>>()?;
         Ok(ShownTask { record, result, prompt, parts, is_asked_only: false })
@@ -257,43 +268,20 @@ impl View<'_> {
         seen.ok_or_else(|| self.access.no_such_task(self.caller, id))
     }
 
-    /// The handoffs that the caller may see, newest first.
-    pub fn handoffs(
-        &self,
-        filter: &HandoffFilter,
-        size: usize,
-        token: &str,
-    ) -> Result<Page<Arc<Handoff>>, BrokerError> {
-        let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
-        let list = self.list(Purpose::ReadHandoffs, tables, filter.agent.as_ref())?;
-        let wanted = |handoff: &Arc<Handoff>| {
-            let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
-            filter.agent.as_ref().is_none_or(agent_fits)
-                && (filter.states.is_empty() || filter.states.contains(&handoff.state))
-                && self.access.may_see_handoff(self.caller, handoff)
-        };
-        let read = |number, value: &Bytes| {
-            let place = HandoffPlace::decode(number, value)?;
-            // The entry names the task, so a handoff of another task costs no read of its record.
-            if filter.task.as_ref().is_some_and(|task| place.task != *task) {
-                return Ok(None);
-            }
-            let (id, task) = (EntityId::Handoff(place.handoff), EntityId::Task(place.task));
-            Ok(self.whole_handoff(stored::entity_in(self.store, &id, &task)?)?.filter(wanted))
-        };
-        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
-    }
-
     /// The tasks that the caller may see, newest first. Those of one agent are in the order in which the agent joined
     /// them.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
         let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
+        // The narrowest list that has all wanted tasks: one agent's own, or that of the named owner.
         let named = filter.owner.as_ref();
         let list = self.list(Purpose::ReadTasks, tables, named)?;
         let of_agent = match self.access.reach(self.caller, Purpose::ReadTasks)? {
             Reach::Own(agent) => Some(agent),
             Reach::Everything | Reach::Nothing => named,
         };
+        if filter.by_update {
+            return self.tasks_by_update(filter, size, token);
+        }
         let wanted = |record: &TaskRecord| {
             filter.owner.as_ref().is_none_or(|owner| record.task.owner == *owner)
                 && (filter.statuses.is_empty() || filter.statuses.contains(&record.task.status))
@@ -340,17 +328,21 @@ impl View<'_> {
         let whole = |envelope| DeadBytes { envelope, context_digest: Bytes::new() };
         let is_context = dead.summary.message_type == MessageType::TaskContextTransfer.number();
         let is_own = matches!(self.caller, Caller::Agent(agent) if *agent == dead.agent);
-        if !is_context || is_own || self.is_party(&envelope) {
+        // Only a context has contents that a reader of the dead letter may lack the right to.
+        if !is_context {
+            return Ok(whole(envelope));
+        }
+        if !has_secret(&envelope) && (is_own || self.is_party(&envelope)) {
             return Ok(whole(envelope));
         }
         let task = TaskId::parse(&dead.summary.task_id).ok();
         let stored = task.map(|task| self.store.get(&TaskRecord::key(&task))).transpose()?.flatten();
         let record = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
-        if self.reads_all_contexts(&dead.summary.task_id, record.as_ref())? {
+        // A secret section is in no dead letter, for any caller: who may read it asks for the section.
+        if !has_secret(&envelope) && self.reads_all_contexts(&dead.summary.task_id, record.as_ref())? {
             return Ok(whole(envelope));
         }
-        let payload = v1::Envelope::decode(envelope).ok().and_then(|envelope| envelope.payload);
-        let context = payload.and_then(|payload| v1::TaskContextTransfer::decode(payload.value).ok());
+        let context: Option<v1::TaskContextTransfer> = payload_in(&envelope);
         let context_digest = context.map(|context| context.context_digest).unwrap_or_default();
         Ok(DeadBytes { envelope: Bytes::new(), context_digest })
     }
@@ -365,7 +357,15 @@ impl View<'_> {
     /// Whether the caller may read every context of a task: it owns the task, or is the candidate of the open handoff
     /// from its accept on, or a policy permits it.
     fn reads_all_contexts(&self, id: &str, record: Option<&TaskRecord>) -> Result<bool, BrokerError> {
-        if let (Caller::Agent(agent), Some(record)) = (self.caller, record) {
+        if record.map_or(Ok(false), |record| self.holds_contexts(record))? {
+            return Ok(true);
+        }
+        Ok(self.access.may_read_contexts(self.caller, id, record.map(|record| &*record.task)))
+    }
+
+    /// Whether the caller owns the task, or is the candidate of the open handoff from its accept on.
+    fn holds_contexts(&self, record: &TaskRecord) -> Result<bool, BrokerError> {
+        if let Caller::Agent(agent) = self.caller {
             if record.task.owner == *agent {
                 return Ok(true);
             }
@@ -374,12 +374,10 @@ impl View<'_> {
                 let stored = stored::entity_in(self.store, &id, &task)?;
                 let handoff = stored.as_ref().and_then(EntityRecord::as_handoff).map(|record| &record.handoff);
                 let has_accepted = |handoff: &Handoff| matches!(handoff.state, State::Accepted | State::ContextSent);
-                if handoff.is_some_and(|handoff| handoff.candidate == *agent && has_accepted(handoff)) {
-                    return Ok(true);
-                }
+                return Ok(handoff.is_some_and(|handoff| handoff.candidate == *agent && has_accepted(handoff)));
             }
         }
-        Ok(self.access.may_read_contexts(self.caller, id, record.map(|record| &*record.task)))
+        Ok(false)
     }
 
     /// An envelope by sequence.
@@ -452,6 +450,7 @@ impl View<'_> {
             };
             looked_at_last = Some(number);
             found.extend(self.wanted_dead_letter(filter, number, &record.value)?);
+            // The second bound is on the work: a filter without a match must not read the whole list in one call.
             if found.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
                 return Ok((found, Some(number)));
             }
@@ -526,15 +525,21 @@ impl View<'_> {
         let custody_hash = hash.to_vec().into();
         let mut shown = v1::CustodyLogEntry { entry_bytes, custody_hash, ..Default::default() };
         if let Some(Event::Accepted(accepted)) = &entry.event {
+            // Watchers of a task show progress and results without a second call.
             let is_status = accepted.message_type == MessageType::TaskStatusUpdate.number();
             if envelopes || is_status {
+                // An envelope is in the record of its message only where the keys of messages grow with time; else it
+                // has a record of its own.
                 let inline = message.as_ref().and_then(|message| message.logged()?.envelope.clone());
                 shown.envelope = match inline {
                     Some(envelope) => envelope,
                     None => self.envelope(accepted.sequence)?,
                 };
-                let is_context = accepted.message_type == MessageType::TaskContextTransfer.number();
-                if is_context && !reads_contexts && !self.is_party(&shown.envelope) {
+                let is_context = [MessageType::TaskContextTransfer, MessageType::ContextCheckpoint]
+                    .iter()
+                    .any(|kind| accepted.message_type == kind.number());
+                let is_hidden = || !reads_contexts && !self.is_party(&shown.envelope) || has_secret(&shown.envelope);
+                if is_context && is_hidden() {
                     shown.envelope = Bytes::new(); // the entry has the digest
                 }
             }
@@ -636,6 +641,7 @@ impl Entries<'_> {
         // Counted before the read, so that a caller over its rate costs no scan.
         self.view.count(self.at_a_time)?;
         let entries = self.view.store.scan(self.list.table, self.range.clone(), self.order, self.at_a_time)?;
+        // A full read may be the last one, too. Then the next finds nothing.
         self.is_over = entries.len() < self.at_a_time;
         self.read = entries.into_iter();
         Ok(())

@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 
 use crate::{
+    blobs::BlobFiles,
     domain::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
+        plan,
         presence::PresenceRule,
         workspace,
     },
@@ -21,6 +23,7 @@ use crate::{
     policy::Policies,
     proto::v1,
     time::Timestamp,
+    traces::Traces,
 };
 
 /// The limits and spans of SPEC 2, 3 and 4.
@@ -52,6 +55,17 @@ pub struct Settings {
     pub limits: AgentLimits,
     /// The limits of each workspace.
     pub workspace: workspace::Limits,
+    /// The limits of blobs.
+    pub blobs: BlobLimits,
+    /// The files of blobs. `None`: the broker keeps no blobs.
+    pub blob_files: Option<Arc<BlobFiles>>,
+    /// Whether each schema that a context names has to be registered. Otherwise a context stays unchecked where its
+    /// schema is not registered.
+    pub require_registered_schemas: bool,
+    /// Whether the broker accepts plans.
+    pub plans_enabled: bool,
+    /// The terms of plans, where a plan names none.
+    pub plan_terms: plan::Terms,
     /// The retention of ended and settled records.
     pub retention: Retention,
     /// The limits of all clients together.
@@ -62,6 +76,32 @@ pub struct Settings {
     pub policies: Arc<ArcSwap<Policies>>,
     /// The figures of this broker, for all its parts.
     pub metrics: Arc<Metrics>,
+    /// The spans of this broker. `None`: off.
+    pub traces: Option<Arc<Traces>>,
+}
+
+/// The limits of blobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobLimits {
+    /// The most bytes of one blob.
+    pub blob_bytes_max: u64,
+    /// The most bytes of all blobs and uploads of one agent.
+    pub agent_bytes_max: u64,
+    /// The most unfinished uploads of one agent.
+    pub agent_uploads_max: u32,
+    /// The time for which a blob without a hold is kept, and an upload that is not continued.
+    pub unheld_lifetime: Duration,
+}
+
+impl Default for BlobLimits {
+    fn default() -> Self {
+        Self {
+            blob_bytes_max: 1 << 30,
+            agent_bytes_max: 10 << 30,
+            agent_uploads_max: 64,
+            unheld_lifetime: Duration::from_secs(24 * 60 * 60),
+        }
+    }
 }
 
 /// The limits of one agent, so that no agent can crowd out the others (SPEC 5). 0 means no limit.
@@ -73,6 +113,10 @@ pub struct AgentLimits {
     pub bytes_per_second: u32,
     /// The most open handoffs that the agent has requested.
     pub open_handoffs_max: u32,
+    /// The most negotiations in which it waits for offers or decides about them.
+    pub open_negotiations_max: u32,
+    /// The most plans that it has submitted and that run.
+    pub running_plans_max: u32,
     /// The most messages that wait in its mailbox.
     pub mailbox_max: u32,
     /// The most open sessions and calls of `Receive`.
@@ -88,6 +132,8 @@ impl Default for AgentLimits {
             messages_per_second: 20_000,
             bytes_per_second: 256 * 1024 * 1024,
             open_handoffs_max: 100_000,
+            open_negotiations_max: 1000,
+            running_plans_max: 1000,
             mailbox_max: 1_000_000,
             sessions_max: 256,
             card_changes_per_minute: 60,
@@ -201,6 +247,7 @@ impl BrokerLimits {
     pub fn credit_per_connection(&self) -> u32 {
         let frames = self.unread_frames();
         let calls = match self.calls_per_connection_max {
+            // 0 means no limit of calls: then half of the frames are set aside for them.
             0 => frames / 2,
             calls => calls.min(frames / 2),
         };
@@ -227,11 +274,17 @@ impl Default for Settings {
             mail_recorded_max: 1000,
             limits: AgentLimits::default(),
             workspace: workspace::Limits::default(),
+            blobs: BlobLimits::default(),
+            blob_files: None,
+            require_registered_schemas: false,
+            plans_enabled: true,
+            plan_terms: plan::Terms::default(),
             retention: Retention::default(),
             broker_limits: BrokerLimits::default(),
             unsigned_allowed: false,
             policies: Arc::new(ArcSwap::new(Policies::built_in())),
             metrics: Arc::default(),
+            traces: None,
         }
     }
 }

@@ -256,6 +256,16 @@ fn read_skills(path: &std::path::Path) -> Result<Vec<v1::AgentSkill>, Failure> {
     values.into_iter().map(json::parse).collect()
 }
 
+/// The number of letters that wait for an agent, and since when the oldest one does.
+fn mail(mailbox: Option<&v1::Mailbox>) -> String {
+    let Some(mailbox) = mailbox else { return String::new() };
+    let letters = mailbox.letter_count.map_or_else(|| "not counted yet".to_owned(), |count| count.to_string());
+    match &mailbox.oldest_letter_time {
+        Some(oldest) => format!("{letters}, the oldest of {}", output::time(Some(oldest))),
+        None => letters,
+    }
+}
+
 fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
     output.one(agent, |agent| {
         let card = agent.card.clone().unwrap_or_default();
@@ -272,6 +282,7 @@ fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
             ("presence".into(), output::short(agent.presence().as_str_name(), "PRESENCE_")),
             ("sessions".into(), agent.session_count.to_string()),
             ("load".into(), find::load(agent.load.as_ref())),
+            ("mail".into(), mail(agent.mailbox.as_ref())),
             ("etag".into(), agent.etag.clone()),
             ("registered".into(), output::time(agent.create_time.as_ref())),
         ]);

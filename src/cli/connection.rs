@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, local::LocalBroker};
+use super::{Failure, local::LocalBroker, saved::Saved};
 use crate::{
     client::{Agent, Client, ClientCertificate, Identity, Options},
     config::{DEFAULT_DATA, DEFAULT_LISTEN},
@@ -40,19 +40,30 @@ pub(super) struct ConnectionArgs {
     /// The private key of the client certificate, a PEM file.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
+    /// The agent of the saved connection.
+    #[arg(skip)]
+    agent: Option<SavedAgent>,
+}
+
+/// The agent that a saved connection acts as. Its key is read only when it is needed.
+#[derive(Debug, Clone)]
+struct SavedAgent {
+    id: AgentId,
+    key: PathBuf,
+    key_id: KeyId,
 }
 
 /// Flags of every command that acts as an agent.
 #[derive(Debug, Clone, Args)]
 pub(super) struct IdentityArgs {
-    /// The id of the agent to act as.
-    #[arg(long, value_name = "AGENT")]
+    /// The id of the agent to act as. A saved connection may have it (`baton context add`).
+    #[arg(id = "acting_id", long = "id", value_name = "AGENT", requires = "acting_key")]
     id: AgentId,
     /// The agent's private key, a file from `baton keygen`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(id = "acting_key", long = "key", value_name = "FILE", requires = "acting_id")]
     key: PathBuf,
     /// The key's name among the agent's keys (key_id).
-    #[arg(long, default_value = "k1", value_name = "KEY")]
+    #[arg(id = "acting_key_id", long = "key-id", default_value = "k1", value_name = "KEY")]
     key_id: KeyId,
 }
 
@@ -81,6 +92,24 @@ impl OptionalIdentityArgs {
 }
 
 impl ConnectionArgs {
+    /// Takes the agent of a saved connection: calls without a token authenticate as it.
+    pub(super) fn act_as(&mut self, saved: &Saved) -> Result<(), Failure> {
+        let Some((id, key)) = saved.id.as_deref().zip(saved.key.clone()) else { return Ok(()) };
+        let id = AgentId::parse(id).map_err(|error| Failure::usage(format!("the context's id: {error}")))?;
+        let key_id = KeyId::parse(saved.key_id.as_deref().unwrap_or("k1"));
+        let key_id = key_id.map_err(|error| Failure::usage(format!("the context's key_id: {error}")))?;
+        self.agent = Some(SavedAgent { id, key, key_id });
+        Ok(())
+    }
+
+    /// The broker and the CA file that flags or the environment name.
+    pub(super) fn server_and_ca(&self) -> Result<(Option<String>, Option<PathBuf>), Failure> {
+        if let Some(ca) = &self.ca {
+            check_ca(ca)?;
+        }
+        Ok((self.named().cloned(), self.ca.clone()))
+    }
+
     /// Whether a flag or the environment names a broker.
     pub(super) fn names_a_broker(&self) -> bool {
         self.named().is_some()
@@ -112,19 +141,30 @@ impl ConnectionArgs {
         if let Some(path) = &ca {
             check_ca(path)?;
         }
-        let given = self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        let token = given.or_else(|| local_token.flatten().filter(|_| as_local_operator));
+        let token = self.given_token().or_else(|| local_token.flatten().filter(|_| as_local_operator));
         let certificate = self.cert.clone().zip(self.cert_key.clone());
         if let Some((_, key)) = &certificate {
             check_private(key)?;
         }
         let certificate = certificate.map(|(certificate, key)| ClientCertificate { certificate, key });
-        Ok(Options { server, ca, token, certificate })
+        Ok(Options { server, ca, token, certificate, compression: None })
     }
 
-    /// Connects as an operator, or as the agent that owns the token.
+    /// Connects as the owner of the token, else as the agent of the saved connection, else as an operator.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.options()?).await?)
+        match &self.agent {
+            Some(agent) if self.given_token().is_none() && self.cert.is_none() => {
+                let key = read_key(&agent.key)?;
+                let identity = Identity { agent: agent.id.clone(), key_id: agent.key_id.clone(), key };
+                let client = self.client_without_token().await?;
+                Ok(client.with_token(&client.prove(&identity).await?)?)
+            }
+            _ => Ok(Client::connect(&self.options()?).await?),
+        }
+    }
+
+    fn given_token(&self) -> Option<String> {
+        self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
     }
 
     /// The options of a command that acts as an agent. The agent authenticates by its key and needs no token.

@@ -12,6 +12,7 @@ use super::{
     connection::ConnectionArgs,
     exit, json,
     output::{self, Output},
+    progress,
     resolve::{self, Prefix},
     table::Column,
 };
@@ -160,16 +161,12 @@ async fn list(
     output: &Output,
 ) -> Result<(), Failure> {
     let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto(client).await? });
-    let (mut dead_letters, mut page_token) = (Vec::new(), String::new());
-    while let Some(page_size) = output::page_size(limit, dead_letters.len()) {
+    let dead_letters = output::pages(limit, async |page_size, page_token| {
         let request = v1::ListDeadLettersRequest { page_size, page_token, filter: filter.clone() };
         let page = client.answer(client.dead_letters().list_dead_letters(request).await)?;
-        dead_letters.extend(page.dead_letters);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
+        Ok((page.dead_letters, page.next_page_token))
+    })
+    .await?;
     let columns = [
         Column::Whole("ID"),
         Column::Whole("REASON"),
@@ -275,18 +272,20 @@ async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(
 async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, output: Output) -> Result<(), Failure> {
     let mut answers = client.answer(client.dead_letters().redrive_dead_letters(request).await)?;
     let (mut redriven, mut stayed) = (0u64, 0u64);
+    let bar = progress::beside_output("dead letters");
     loop {
         let answer = tokio::select! {
             answer = answers.next() => answer,
             // The end of the stream ends the redrive at the broker. The rest stays parked.
             _ = tokio::signal::ctrl_c() => {
-                tell!("interrupted; run the same command again to continue");
+                bar.suspend(|| tell!("interrupted; run the same command again to continue"));
                 break;
             }
         };
         let Some(answer) = answer else { break };
         let answer = client.answer(answer.map(tonic::Response::new))?;
         let dead = answer.dead_letter.unwrap_or_default();
+        bar.inc(1);
         match answer.error {
             None => {
                 redriven += 1;
@@ -295,10 +294,12 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
             Some(error) => {
                 stayed += 1;
                 let refused = ClientError::of_message(&error);
-                tell!("dead letter {} stays parked: {}", output::line(&dead.dead_letter_id), exit::describe(&refused));
+                let (id, why) = (output::line(&dead.dead_letter_id), exit::describe(&refused));
+                bar.suspend(|| tell!("dead letter {id} stays parked: {why}"));
             }
         }
     }
+    bar.finish_and_clear();
     tell!("{redriven} redriven, {stayed} stay parked");
     if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters were not redriven")) }
 }
@@ -329,10 +330,14 @@ async fn export(client: &Client, filter: &FilterArgs, state: StateArg) -> Result
     let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto(client).await? });
     let request = v1::ExportDeadLettersRequest { filter };
     let mut entries = client.answer(client.dead_letters().export_dead_letters(request).await)?;
+    let bar = progress::beside_output("dead letters");
     while let Some(entry) = entries.next().await {
         let entry = client.answer(entry.map(tonic::Response::new))?;
-        output::say_json(&whole(&entry.dead_letter.unwrap_or_default())?);
+        let whole = whole(&entry.dead_letter.unwrap_or_default())?;
+        bar.inc(1);
+        output::say_json(&whole);
     }
+    bar.finish_and_clear();
     Ok(())
 }
 

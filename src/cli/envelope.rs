@@ -85,8 +85,7 @@ fn sign(key: &Path, key_id: &KeyId, input: &InputArgs) -> Result<(), Failure> {
         envelope.message_id = SystemIds.message_id(now).to_string();
     }
     if envelope.timestamp.is_none() {
-        let (seconds, nanos) = now.to_parts();
-        envelope.timestamp = Some(prost_types::Timestamp { seconds, nanos });
+        envelope.timestamp = Some(now.into());
     }
     if envelope.message_type() == MessageType::Unspecified {
         envelope.message_type = type_of_payload(&envelope).into();

@@ -90,6 +90,7 @@ impl From<ClientError> for Failure {
             | ClientError::Certificate { .. }
             | ClientError::Address { .. }
             | ClientError::PlaintextAfar { .. }
+            | ClientError::File { .. }
             | ClientError::Token => CONFIGURATION,
             ClientError::Unreachable { .. } | ClientError::Untrusted { .. } | ClientError::Untimely { .. } => {
                 UNREACHABLE
@@ -134,6 +135,8 @@ impl From<ServerError> for Failure {
             | ServerError::DevelopmentCa(_)
             | ServerError::Tls(_)
             | ServerError::OperatorKeys { .. }
+            | ServerError::Traces(_)
+            | ServerError::Bucket(_)
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::MetricsListen { problem, .. } => match problem.kind() {
                 io::ErrorKind::AddrInUse => PORT_IN_USE,

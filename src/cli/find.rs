@@ -150,7 +150,7 @@ fn text(agent_type: Option<AgentType>) -> String {
     agent_type.map(|agent_type| agent_type.to_string()).unwrap_or_default()
 }
 
-fn presence(presence: v1::Presence) -> String {
+pub(super) fn presence(presence: v1::Presence) -> String {
     output::short(presence.as_str_name(), "PRESENCE_")
 }
 
@@ -165,9 +165,7 @@ pub(super) fn load(load: Option<&v1::AgentLoad>) -> String {
 
 pub(super) async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
-    let mut request = v1::ListAgentsRequest {
-        page_size: 1000,
-        page_token: String::new(),
+    let request = v1::ListAgentsRequest {
         agent_type: text(args.agent_type),
         skill: args.skill,
         tag: args.tag,
@@ -175,16 +173,14 @@ pub(super) async fn list(args: ListArgs, connection: &ConnectionArgs, output: &O
         task_type: args.task_type,
         presence: args.presence.map_or(0, |presence| presence.to_proto().into()),
         include_deregistered: args.deregistered,
+        ..Default::default()
     };
-    let mut agents = Vec::new();
-    loop {
-        let page = client.answer(client.agents().list_agents(request.clone()).await)?;
-        agents.extend(page.agents);
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
+    let agents = output::pages(u32::MAX, async |page_size, page_token| {
+        let request = v1::ListAgentsRequest { page_size, page_token, ..request.clone() };
+        let page = client.answer(client.agents().list_agents(request).await)?;
+        Ok((page.agents, page.next_page_token))
+    })
+    .await?;
     let columns = [
         Column::Id("AGENT"),
         Column::Text("TYPES"),
@@ -208,7 +204,7 @@ pub(super) async fn list(args: ListArgs, connection: &ConnectionArgs, output: &O
 
 pub(super) async fn find(args: FindArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
-    let mut request = v1::FindAgentsRequest {
+    let request = v1::FindAgentsRequest {
         agent_type: text(args.agent_type),
         required_skills: args.required_skills,
         preferred_skills: args.preferred_skills,
@@ -218,20 +214,15 @@ pub(super) async fn find(args: FindArgs, connection: &ConnectionArgs, output: &O
         priority: args.priority.to_proto().into(),
         as_sender_id: args.as_sender.map(|agent| agent.to_string()).unwrap_or_default(),
         include_gone: args.gone,
-        page_size: 0,
-        page_token: String::new(),
+        ..Default::default()
     };
-    let mut matches = Vec::new();
-    while let Some(size) = output::page_size(args.limit, matches.len()) {
+    let matches = output::pages(args.limit, async |page_size, page_token| {
         // A page token continues a search with pages of any size.
-        request.page_size = size;
-        let page = client.answer(client.agents().find_agents(request.clone()).await)?;
-        matches.extend(page.matches);
-        request.page_token = page.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
+        let request = v1::FindAgentsRequest { page_size, page_token, ..request.clone() };
+        let page = client.answer(client.agents().find_agents(request).await)?;
+        Ok((page.matches, page.next_page_token))
+    })
+    .await?;
     if output.is_table() && args.explain {
         matches.iter().for_each(|found| say_lines!("{}", found.explain()));
         return Ok(());

@@ -125,16 +125,12 @@ fn validate(problems: &[v1::GraphProblem], output: Output) -> Result<(), Failure
 }
 
 async fn list(client: &Client, limit: u32, output: Output) -> Result<(), Failure> {
-    let (mut graphs, mut page_token) = (Vec::new(), String::new());
-    while let Some(page_size) = output::page_size(limit, graphs.len()) {
+    let graphs = output::pages(limit, async |page_size, page_token| {
         let request = v1::ListGraphsRequest { page_size, page_token };
         let page = client.answer(client.routing().list_graphs(request).await)?;
-        graphs.extend(page.graphs);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
+        Ok((page.graphs, page.next_page_token))
+    })
+    .await?;
     let columns = [Column::Id("GRAPH"), Column::Whole("REVISION"), Column::Whole("STEPS"), Column::Text("DESCRIPTION")];
     output.list(&columns, &graphs, |graph| {
         vec![graph.graph_id.clone(), graph.revision.to_string(), graph.steps_max.to_string(), graph.description.clone()]

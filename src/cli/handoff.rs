@@ -1,23 +1,26 @@
 //! `baton handoff`: request, answer, list, show, watch.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    io::{self, BufRead as _, IsTerminal as _},
+    time::Duration,
+};
 
 use clap::{Args, Subcommand, ValueEnum};
 use prost::{Message, Name};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    duration, json,
+    duration, handoffs_watch,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
+    task_context::{ContextArgs, Want},
 };
 use crate::{
-    client::{About, Client, Composer, context_of},
+    client::{About, Client, Composer, Trust, completion_of},
     ids::{AgentId, IdSource as _, MessageId, SystemIds, TaskId},
-    proto::v1::{self, MessageType},
+    proto::v1::{self, MessageType, context_section::Content},
     time::{Clock as _, SystemClock},
 };
 
@@ -32,13 +35,18 @@ pub(super) enum HandoffCommand {
     Request(RequestArgs),
     /// Accept a handoff that is offered to this agent. The sender then sends the context.
     #[command(after_help = "Examples:
-  baton handoff accept crash-7 --id bob --key bob.pem")]
+  baton handoff accept crash-7 --id bob --key bob.pem
+  baton handoff accept crash-7 --id bob --key bob.pem --want goals --want history_log:last=5")]
     Accept {
         #[command(flatten)]
         answer: AnswerArgs,
         /// The time that the takeover will take. A longer time than the timeout of the completion replaces it.
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         estimate: Option<Duration>,
+        /// A section of the context that this agent wants: NAME, NAME:last=NUMBER, NAME:without-tool-calls or
+        /// NAME:summary. May be repeated. Default: all sections.
+        #[arg(long = "want", value_name = "SECTION")]
+        wants: Vec<Want>,
     },
     /// Reject a handoff that is offered to this agent. The broker then asks the next candidate.
     #[command(after_help = "Examples:
@@ -66,17 +74,23 @@ pub(super) enum HandoffCommand {
     Context {
         #[command(flatten)]
         answer: AnswerArgs,
-        /// A JSON file with one object. Each member becomes a section of the context.
-        #[arg(long, value_name = "FILE")]
-        file: PathBuf,
+        #[command(flatten)]
+        context: ContextArgs,
     },
     /// Complete a handoff. This agent then owns the task.
+    ///
+    /// Fetches the context, verifies the signature of the owner and the digest, and shows the context on stderr. On a
+    /// terminal it asks before it signs; elsewhere it needs --yes.
     #[command(after_help = "Examples:
   baton handoff complete crash-7 --id bob --key bob.pem
+  baton handoff complete crash-7 --id bob --key bob.pem --yes
   baton handoff complete crash-7 --id bob --key bob.pem --failed --details 'the log is cut off'")]
     Complete {
         #[command(flatten)]
         answer: AnswerArgs,
+        /// Take the task over without a question.
+        #[arg(long)]
+        yes: bool,
         /// Report that the task could not be taken over. The sender keeps it.
         #[arg(long)]
         failed: bool,
@@ -98,13 +112,7 @@ pub(super) enum HandoffCommand {
         /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff.
         id: Prefix,
     },
-    /// Print the steps of one handoff as they happen, until it ends.
-    #[command(after_help = "Examples:
-  baton handoff watch crash-7")]
-    Watch {
-        /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff.
-        id: Prefix,
-    },
+    Watch(handoffs_watch::WatchArgs),
 }
 
 /// Request a handoff: ask another agent to take a task.
@@ -184,7 +192,8 @@ pub(super) struct AnswerArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton handoff list --state requested --state accepted
-  baton handoff list --agent alice --limit 10 -o json")]
+  baton handoff list --agent alice --limit 10 -o json
+  baton handoff list --open --to bob --due-within 30s")]
 pub(super) struct ListArgs {
     /// List only handoffs of this task: its id, or a unique prefix of it.
     #[arg(long, value_name = "TASK")]
@@ -192,9 +201,24 @@ pub(super) struct ListArgs {
     /// List only handoffs with this agent as sender or candidate: its id, or a unique prefix of it.
     #[arg(long, value_name = "AGENT")]
     agent: Option<Prefix>,
+    /// List only handoffs with this agent as sender: its id, or a unique prefix of it.
+    #[arg(long, value_name = "AGENT")]
+    from: Option<Prefix>,
+    /// List only handoffs with this agent as present or last candidate: its id, or a unique prefix of it.
+    #[arg(long, value_name = "AGENT")]
+    to: Option<Prefix>,
+    /// List only handoffs of this task type.
+    #[arg(long, value_name = "TYPE")]
+    task_type: Option<String>,
     /// List only handoffs in this state, for example ACCEPTED. May be repeated.
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<String>,
+    /// List only handoffs that have not ended.
+    #[arg(long)]
+    open: bool,
+    /// List only open handoffs whose next deadline is at most this far away, for example 30s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    due_within: Option<Duration>,
     /// The most handoffs to list.
     #[arg(long, default_value_t = 50)]
     limit: u32,
@@ -222,8 +246,12 @@ pub(super) enum Reason {
 pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         HandoffCommand::Request(args) => request(args, connection, output).await,
-        HandoffCommand::Accept { answer: args, estimate } => {
-            let payload = v1::HandoffAccept { estimated_handoff_time: span(estimate)?, ..Default::default() };
+        HandoffCommand::Accept { answer: args, estimate, wants } => {
+            let payload = v1::HandoffAccept {
+                estimated_handoff_time: span(estimate)?,
+                wishes: wants.into_iter().map(Into::into).collect(),
+                ..Default::default()
+            };
             answer(&args, connection, output, MessageType::HandoffAccept, |_| payload).await
         }
         HandoffCommand::Reject { answer: args, reason, text, suggestions, retry_after } => {
@@ -235,18 +263,17 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
             };
             answer(&args, connection, output, MessageType::HandoffReject, |_| payload).await
         }
-        HandoffCommand::Context { answer: args, file } => {
-            let payload = read_context(&file)?;
+        HandoffCommand::Context { answer: args, context } => {
+            let payload = context.read()?;
             answer(&args, connection, output, MessageType::TaskContextTransfer, |_| payload).await
         }
-        HandoffCommand::Complete { answer: args, failed, details } => {
-            let outcome = if failed { v1::HandoffOutcome::Failure } else { v1::HandoffOutcome::Success };
-            let payload = |handoff: &v1::Handoff| v1::HandoffComplete {
-                outcome: outcome.into(),
-                context_digest: handoff.context_digest.clone(),
-                details,
-            };
-            answer(&args, connection, output, MessageType::HandoffComplete, payload).await
+        HandoffCommand::Complete { answer: args, failed: true, details, yes: _ } => {
+            let payload =
+                v1::HandoffComplete { outcome: v1::HandoffOutcome::Failure.into(), details, ..Default::default() };
+            answer(&args, connection, output, MessageType::HandoffComplete, |_| payload).await
+        }
+        HandoffCommand::Complete { answer: args, failed: false, details, yes } => {
+            complete(&args, (&details, yes), connection, output).await
         }
         HandoffCommand::Cancel(args) => {
             let payload = v1::HandoffCancel::default();
@@ -258,7 +285,7 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
             let handoff = get(&client, &id.handoff(&client).await?).await?;
             show(&handoff, output)
         }
-        HandoffCommand::Watch { id } => watch(id, connection, output).await,
+        HandoffCommand::Watch(args) => handoffs_watch::run(args, connection, output).await,
     }
 }
 
@@ -326,6 +353,86 @@ async fn answer<M: Message + Name>(
     send(&client, &composer, to, kind, &about, &payload(&handoff), output).await
 }
 
+/// Takes a task over: verifies its context, shows it, and asks before it signs.
+async fn complete(
+    args: &AnswerArgs,
+    (details, yes): (&str, bool),
+    connection: &ConnectionArgs,
+    output: &Output,
+) -> Result<(), Failure> {
+    if !yes && !io::stdin().is_terminal() {
+        return Err(Failure::usage("without a terminal to ask on, --yes is needed to take the task over"));
+    }
+    let (client, composer) = as_agent(&args.identity, connection).await?;
+    let handoff_id = args.handoff.handoff(&client).await?.to_string();
+    let request = v1::GetHandoffRequest { handoff_id, include_context: true };
+    let found = client.answer(client.handoffs().get_handoff(request).await)?;
+    let handoff = found.handoff.unwrap_or_default();
+    // The broker refuses a completion in any other state, and its refusal names the state.
+    let mut payload = v1::HandoffComplete { outcome: v1::HandoffOutcome::Success.into(), ..Default::default() };
+    if handoff.state() == v1::HandoffState::ContextSent {
+        let context = verified_context(&client, &handoff, found.context).await?;
+        payload = completion_of(&context);
+        show_context(&handoff, &context);
+        if !yes && !is_wanted(&handoff)? {
+            return Err(Failure::failed("nothing was signed, and the task stays with its owner"));
+        }
+    }
+    details.clone_into(&mut payload.details);
+    let about = About::handoff(&handoff.task_id, handoff.epoch, &handoff.handoff_id);
+    send(&client, &composer, &handoff.sender_id, MessageType::HandoffComplete, &about, &payload, output).await
+}
+
+/// The context of a handoff, after its signature and its digest are verified.
+async fn verified_context(
+    client: &Client,
+    handoff: &v1::Handoff,
+    envelope: bytes::Bytes,
+) -> Result<v1::TaskContextTransfer, Failure> {
+    let wrong = |problem: &str| Failure::refused(format!("the context is not what the owner has sent: {problem}"));
+    if envelope.is_empty() {
+        return Err(wrong("the broker shows none"));
+    }
+    let envelope = client.verified(envelope, &Trust::Broker, SystemClock.now()).await?;
+    // The signature covers these fields, so the owner has sent this context for this handoff.
+    let is_of_handoff = envelope.sender_id == handoff.sender_id
+        && envelope.message_type() == MessageType::TaskContextTransfer
+        && (envelope.task_id.as_str(), envelope.epoch) == (handoff.task_id.as_str(), handoff.epoch)
+        && envelope.correlation_id == handoff.handoff_id;
+    if !is_of_handoff {
+        return Err(wrong("the broker shows a message of another agent or handoff"));
+    }
+    let payload = envelope.payload.unwrap_or_default();
+    let context = v1::TaskContextTransfer::decode(payload.value).map_err(|error| wrong(&error.to_string()))?;
+    let digest = completion_of(&context).context_digest;
+    if digest != context.context_digest || digest != handoff.context_digest {
+        return Err(wrong("its digest is another one"));
+    }
+    Ok(context)
+}
+
+fn show_context(handoff: &v1::Handoff, context: &v1::TaskContextTransfer) {
+    tell!("context of task {} from {}, signature and digest verified", handoff.task_id, handoff.sender_id);
+    for section in &context.sections {
+        let content = match &section.content {
+            Some(Content::Json(json)) => output::line(json).into_owned(),
+            Some(Content::Delta(_)) => "a change to an earlier version".to_owned(),
+            Some(Content::Bytes(bytes)) => format!("{} bytes of {}", bytes.data.len(), output::line(&bytes.media_type)),
+            Some(Content::Reference(reference)) => format!("see {}", output::line(&reference.uri)),
+            None => String::new(),
+        };
+        tell!("  {}: {content}", output::line(&section.name));
+    }
+}
+
+/// Asks the person at the terminal.
+fn is_wanted(handoff: &v1::Handoff) -> Result<bool, Failure> {
+    tell!("take over task {} from {}? [y/N]", handoff.task_id, handoff.sender_id);
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
 pub(super) async fn send<M: Message + Name>(
     client: &Client,
     composer: &Composer,
@@ -359,25 +466,8 @@ pub(super) async fn as_agent(
     Ok((client, composer))
 }
 
-fn read_context(path: &std::path::Path) -> Result<v1::TaskContextTransfer, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
-    let value: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not a JSON object: {error}")))?;
-    let sections: Vec<(&str, String)> =
-        value.iter().map(|(name, value)| (name.as_str(), section_text(value))).collect();
-    Ok(context_of(sections))
-}
-
-/// The JSON of a section. A value other than an object or a list is wrapped in an object.
-fn section_text(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::Object(_) | serde_json::Value::Array(_) => value.to_string(),
-        other => serde_json::json!({ "value": other }).to_string(),
-    }
-}
-
 async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
-    let request = v1::GetHandoffRequest { handoff_id: id.to_string() };
+    let request = v1::GetHandoffRequest { handoff_id: id.to_string(), ..Default::default() };
     Ok(client.answer(client.handoffs().get_handoff(request).await)?.handoff.unwrap_or_default())
 }
 
@@ -392,22 +482,27 @@ async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> R
     let client = connection.client().await?;
     let task_id = resolve::task_filter(args.task.as_ref(), &client).await?;
     let agent_id = resolve::agent_filter(args.agent.as_ref(), &client).await?;
-    let (mut handoffs, mut page_token) = (Vec::new(), String::new());
-    while let Some(page_size) = output::page_size(args.limit, handoffs.len()) {
+    let sender_id = resolve::agent_filter(args.from.as_ref(), &client).await?;
+    let candidate_id = resolve::agent_filter(args.to.as_ref(), &client).await?;
+    // One time for all pages: a page token continues a list with the same filters.
+    let deadline_before = args.due_within.map(|span| SystemClock.now().plus(span).into());
+    let handoffs = output::pages(args.limit, async |page_size, page_token| {
         let request = v1::ListHandoffsRequest {
             page_size,
             page_token,
             task_id: task_id.clone(),
             agent_id: agent_id.clone(),
+            sender_id: sender_id.clone(),
+            candidate_id: candidate_id.clone(),
+            task_type: args.task_type.clone().unwrap_or_default(),
             states: Vec::clone(&states),
+            open_only: args.open,
+            deadline_before,
         };
         let page = client.answer(client.handoffs().list_handoffs(request).await)?;
-        handoffs.extend(page.handoffs);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
+        Ok((page.handoffs, page.next_page_token))
+    })
+    .await?;
     let columns = [
         Column::Id("HANDOFF"),
         Column::Id("TASK"),
@@ -459,24 +554,6 @@ fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
     })?;
     if output.is_table() {
         handoff.transitions.iter().for_each(say_step);
-    }
-    Ok(())
-}
-
-async fn watch(id: Prefix, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
-    let request = v1::WatchHandoffRequest { handoff_id: id.handoff(&client).await?.to_string() };
-    let mut updates = client.answer(client.handoffs().watch_handoff(request).await)?;
-    let mut printed = 0;
-    while let Some(update) = updates.next().await {
-        let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
-        if output.is_table() {
-            // Each update has every step so far, and only the new ones are printed.
-            handoff.transitions.iter().skip(printed).for_each(say_step);
-        } else {
-            output.next(&json::of(&handoff)?)?;
-        }
-        printed = handoff.transitions.len();
     }
     Ok(())
 }

@@ -1,20 +1,25 @@
-//! `baton mail receive`.
+//! `baton mail`: receive, send.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    json,
+    handoff, json,
     output::{self, Output},
 };
-use crate::proto::v1::{self, acknowledgement::Outcome};
+use crate::{
+    client::About,
+    ids::TaskId,
+    proto::v1::{self, MessageType, acknowledgement::Outcome},
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
-  baton mail receive --id alice --key alice.pem --ack")]
+  baton mail receive --id alice --key alice.pem --ack
+  baton mail send --id alice --key alice.pem --to bob --text hello")]
 pub(super) enum MailCommand {
     /// Print deliveries as they arrive, each with its envelope and payload, as JSON lines unless -o says otherwise.
     #[command(after_help = "Examples:
@@ -31,10 +36,43 @@ pub(super) enum MailCommand {
         #[arg(long)]
         ack: bool,
     },
+    Send(Box<SendArgs>),
+}
+
+/// Send mail to agents: an Info, or a Delegation of work. No ownership moves.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton mail send --id alice --key alice.pem --to bob --text 'the build is green'
+  baton mail send --id alice --key alice.pem --to all:analyst --topic prices --data '{\"gold\": 2391}'
+  baton mail send --id alice --key alice.pem --to bob --delegation --text 'count the lines' --data '{\"file\": \"a.txt\"}'")]
+pub(super) struct SendArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// The receiver: an agent, type:TYPE for the best agent of a type, or all:TYPE for each.
+    #[arg(long, value_name = "RECEIVER")]
+    to: String,
+    /// The information, or the work of a delegation, for people to read.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", required_unless_present = "data")]
+    text: String,
+    /// The information, or the input of a delegation, for programs: a JSON object.
+    #[arg(long, value_name = "JSON")]
+    data: Option<String>,
+    /// The topic of the information.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TOPIC", conflicts_with = "delegation")]
+    topic: String,
+    /// Send a Delegation: an order of work. To lend a task, use `baton handoff request --delegate`.
+    #[arg(long)]
+    delegation: bool,
+    /// A task of this agent that the mail is about.
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
 }
 
 pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let MailCommand::Receive { identity, max, ack } = command;
+    let (identity, max, ack) = match command {
+        MailCommand::Receive { identity, max, ack } => (identity, max, ack),
+        MailCommand::Send(args) => return send(*args, connection, output).await,
+    };
     let client = connection.client_without_token().await?;
     let client = client.with_token(&client.prove(&identity.load()?).await?)?;
     let request = v1::ReceiveRequest { max_deliveries: max.unwrap_or(0), max_outstanding: 0 };
@@ -52,6 +90,29 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, outpu
         }
     }
     Ok(())
+}
+
+async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let about = args.task.map(|task| About::task(task.as_str(), 0)).unwrap_or_default();
+    let data = args.data.as_deref().map(parse_data).transpose()?;
+    let envelope = if args.delegation {
+        let payload = v1::Delegation { description: args.text, input: data };
+        composer.encode(&args.to, MessageType::Delegation, &about, &payload)
+    } else {
+        let payload = v1::Info { topic: args.topic, text: args.text, data };
+        composer.encode(&args.to, MessageType::Info, &about, &payload)
+    };
+    let receipt = client.send(envelope).await?;
+    output.one(&receipt, |receipt| vec![("message".into(), receipt.message_id.clone())])
+}
+
+fn parse_data(text: &str) -> Result<prost_types::Struct, Failure> {
+    let value = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    let value = value.map_err(|error| Failure::usage(format!("--data is not a JSON object: {error}")))?;
+    // A Struct has no name of its own in the schema of this program.
+    let info: v1::Info = json::parse(serde_json::json!({ "data": serde_json::Value::from(value) }))?;
+    Ok(info.data.unwrap_or_default())
 }
 
 fn show(delivery: &v1::Delivery, output: Output) -> Result<(), Failure> {

@@ -78,6 +78,13 @@ pub(super) fn say_json(value: &Value) {
     write(&escape::json(&value.to_string()));
 }
 
+/// Sends control sequences of this program to the terminal, with lines that are escaped. A failed write is ignored: the
+/// terminal has gone.
+pub(super) fn control(text: &str) {
+    let mut terminal = std::io::stdout().lock();
+    drop(terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush()));
+}
+
 /// Prints an escaped text.
 pub(super) fn say_text(text: &str) {
     write(text);
@@ -103,6 +110,20 @@ pub(super) enum Format {
     Dot,
     /// A diagram in the language of Mermaid. Only of commands that show a graph.
     Mermaid,
+}
+
+impl Format {
+    /// The name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Json => "json",
+            Self::Jsonl => "jsonl",
+            Self::Yaml => "yaml",
+            Self::Dot => "dot",
+            Self::Mermaid => "mermaid",
+        }
+    }
 }
 
 /// The language of a diagram.
@@ -235,6 +256,24 @@ fn with_marks(value: &Value, mark: &str, strings: &mut Vec<String>) -> Value {
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
+}
+
+/// Gets pages until there are `limit` items or no further page. `page` gets a size and a token, and returns the items
+/// of the page with the token of the next one.
+pub(super) async fn pages<T>(
+    limit: u32,
+    mut page: impl AsyncFnMut(u32, String) -> Result<(Vec<T>, String), Failure>,
+) -> Result<Vec<T>, Failure> {
+    let (mut items, mut page_token) = (Vec::new(), String::new());
+    while let Some(size) = page_size(limit, items.len()) {
+        let (more, next) = page(size, page_token).await?;
+        items.extend(more);
+        page_token = next;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    Ok(items)
 }
 
 /// The size of the next page when `there` of at most `limit` entries have been read; `None` if `limit` is reached. A

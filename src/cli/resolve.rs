@@ -47,7 +47,7 @@ impl Prefix {
         let whole = MessageId::parse(&self.0).ok();
         // A handoff id is tried first: a task may have any id, even the id of another task's handoff.
         if let Some(id) = whole {
-            let request = v1::GetHandoffRequest { handoff_id: id.to_string() };
+            let request = v1::GetHandoffRequest { handoff_id: id.to_string(), ..Default::default() };
             match client.answer(client.handoffs().get_handoff(request).await) {
                 Ok(_) => return Ok(id),
                 Err(error @ ClientError::Refused(_)) if !is_of_caller(&error) => {}

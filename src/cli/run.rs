@@ -274,16 +274,12 @@ async fn turn(args: TurnArgs, connection: &ConnectionArgs, output: Output) -> Re
 }
 
 async fn list(client: &Client, filter: &v1::ListRunsRequest, limit: u32, output: Output) -> Result<(), Failure> {
-    let (mut runs, mut page_token) = (Vec::new(), String::new());
-    while let Some(page_size) = output::page_size(limit, runs.len()) {
+    let runs = output::pages(limit, async |page_size, page_token| {
         let request = v1::ListRunsRequest { page_size, page_token, ..filter.clone() };
         let page = client.answer(client.routing().list_runs(request).await)?;
-        runs.extend(page.runs);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
+        Ok((page.runs, page.next_page_token))
+    })
+    .await?;
     let columns = [
         Column::Id("RUN"),
         Column::Id("GRAPH"),

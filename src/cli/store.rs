@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Failure, json,
     output::{Format, Output},
+    progress,
 };
 use crate::{
     config::DEFAULT_DATA,
@@ -57,10 +58,12 @@ struct Count {
 fn check(args: &StoreArgs, output: &Output) -> Result<(), Failure> {
     let mut counts: BTreeMap<&str, Count> = Table::ALL.iter().map(|table| (table.name(), Count::default())).collect();
     let mut damages = Vec::new();
+    let bar = progress::counting("records");
     read_all(&args.data.join("store"), |found| match found {
         Found::Record { table, key, record } => {
             let count = counts.entry(table.name()).or_default();
             count.records += 1;
+            bar.inc(1);
             if let Err(problem) = records::check(table, &key, &record.value) {
                 count.damaged += 1;
                 damages.push(damage(&args.data, Some(table), &key, &problem.to_string()));
@@ -71,6 +74,7 @@ fn check(args: &StoreArgs, output: &Output) -> Result<(), Failure> {
             damages.push(damage(&path, table, &key, &problem));
         }
     })?;
+    bar.finish_and_clear();
     if output.is_table() {
         say!("{:<22}{:>10}{:>10}", "TABLE", "RECORDS", "DAMAGED");
         counts.iter().for_each(|(table, count)| say!("{table:<22}{:>10}{:>10}", count.records, count.damaged));
@@ -88,24 +92,29 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
     let mut damaged = 0;
     let out = Output::new(Some(Format::Jsonl));
     let mut failed = None;
+    let bar = progress::beside_output("records");
     read_all(&args.data.join("store"), |found| match found {
         Found::Record { table, key, record } => {
-            let written = out.value(&json!({
+            let shown = json!({
                 "table": table.name(), "key": hex::encode(&key), "revision": record.revision,
                 "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
-            }));
+            });
+            bar.inc(1);
+            let written = out.value(&shown);
             // Keeps the first failure and reads on, so that later damage is reported too.
             failed = failed.take().or(written.err());
             if let Err(problem) = records::check(table, &key, &record.value) {
                 damaged += 1;
-                tell!("damaged: {}", line(&damage(&args.data, Some(table), &key, &problem.to_string())));
+                let damage = damage(&args.data, Some(table), &key, &problem.to_string());
+                bar.suspend(|| tell!("damaged: {}", line(&damage)));
             }
         }
         Found::Damaged { path, table, key, problem } => {
             damaged += 1;
-            tell!("damaged: {}", line(&damage(&path, table, &key, &problem)));
+            bar.suspend(|| tell!("damaged: {}", line(&damage(&path, table, &key, &problem))));
         }
     })?;
+    bar.finish_and_clear();
     match failed {
         Some(failure) => Err(failure),
         None => verdict(damaged),
@@ -149,6 +158,8 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::AgentStatistics => "baton.storage.v1.AgentStatisticsRecord",
         Table::Tasks => "baton.storage.v1.TaskRecord",
         Table::Handoffs => "baton.storage.v1.HandoffRecord",
+        Table::Negotiations => "baton.storage.v1.NegotiationRecord",
+        Table::NegotiationBids => "baton.storage.v1.BidsRecord",
         Table::Messages => "baton.storage.v1.MessageRecord",
         Table::Mailbox => "baton.storage.v1.LetterRecord",
         Table::DeadLetters => "baton.storage.v1.DeadLetterRecord",
@@ -159,17 +170,29 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
         Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
         Table::Workspaces => "baton.storage.v1.WorkspaceRecord",
+        Table::ContextVersions => "baton.storage.v1.ContextVersionRecord",
+        Table::ContextSections => "baton.storage.v1.ContextSectionRecord",
         Table::WorkspaceEntries => "baton.storage.v1.WorkspaceEntryRecord",
         Table::Graphs => "baton.storage.v1.GraphRecord",
         Table::Runs => "baton.storage.v1.RunRecord",
         Table::RunLog => "baton.v1.RunEntry",
         Table::RunTurns => "baton.storage.v1.RunTurnRecord",
+        Table::Schemas => "baton.storage.v1.SchemaRecord",
+        Table::Specs | Table::SpecRevisions => "baton.storage.v1.SpecRecord",
+        Table::Threads => "baton.storage.v1.ThreadRecord",
+        Table::ThreadLog => "baton.v1.ThreadEntry",
+        Table::Plans => "baton.storage.v1.PlanRecord",
+        Table::PlanSpecs => "baton.storage.v1.PlanSpecRecord",
+        Table::PlanLog => "baton.v1.PlanEntry",
         Table::HandoffsByAgent
         | Table::HandoffsBySequence
         | Table::DeadLettersByAgent
+        | Table::NegotiationsBySequence
+        | Table::NegotiationsByAgent
         | Table::Outbox
         | Table::Parts
         | Table::Listings
+        | Table::Blobs
         | Table::Timers
         | Table::Expirations => return None,
     };

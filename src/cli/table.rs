@@ -43,6 +43,11 @@ pub(super) fn print(columns: &[Column], rows: impl IntoIterator<Item = Vec<Strin
     say_lines!("{}", render(columns, rows.into_iter().collect(), terminal.max(WIDTH_MIN)));
 }
 
+/// The lines of a table that fits this width, the header first.
+pub(super) fn lines(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>, width: usize) -> Vec<String> {
+    render(columns, rows.into_iter().collect(), width).lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
 fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> String {
     for cell in rows.iter_mut().flatten() {
         // Escapes first: an escape is wider than the character, and the widths below must count it.

@@ -15,11 +15,11 @@ use super::{
     table::Column,
 };
 use crate::{
-    audit::{Audit, AuditError},
     client::{About, Client},
     envelope::{self, keys::PublicKey},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
+    replay::{Replay, ReplayError},
     time::{Clock as _, SystemClock},
 };
 
@@ -32,7 +32,8 @@ pub(super) enum TaskCommand {
     /// List tasks, newest first.
     #[command(after_help = "Examples:
   baton task list
-  baton task list --owner alice --limit 10 -o json")]
+  baton task list --owner alice --limit 10 -o json
+  baton task list --by-update --status waiting-for-input")]
     List {
         /// List only tasks that this agent owns: its id, or a unique prefix of it.
         #[arg(long, value_name = "AGENT")]
@@ -40,6 +41,12 @@ pub(super) enum TaskCommand {
         /// List only parts of this task: its id, or a unique prefix of it.
         #[arg(long, value_name = "TASK")]
         parent: Option<Prefix>,
+        /// List only tasks with this status, for example in-progress. May be repeated.
+        #[arg(long = "status", value_name = "STATUS")]
+        statuses: Vec<String>,
+        /// List the latest updates first, and not the latest creations. Needs the right to read all tasks.
+        #[arg(long)]
+        by_update: bool,
         /// The most tasks to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
@@ -172,6 +179,14 @@ pub(super) struct StatusArgs {
     answer_schema: Option<PathBuf>,
 }
 
+/// The number of a status of a list, like in-progress or IN_PROGRESS.
+fn listed_status(name: &str) -> Result<i32, Failure> {
+    let full = format!("TASK_STATUS_{}", name.to_uppercase().replace('-', "_"));
+    let status = v1::TaskStatus::from_str_name(&full).filter(|status| *status != v1::TaskStatus::Unspecified);
+    let unknown = || Failure::usage(format!("--status {name} is not a status; for example in-progress"));
+    status.map(i32::from).ok_or_else(unknown)
+}
+
 /// A status that an owner reports.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Status {
@@ -217,26 +232,26 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         TaskCommand::Input(args) => input(args, connection, output).await,
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,
-        TaskCommand::List { owner, parent, limit } => {
+        TaskCommand::List { owner, parent, statuses, by_update, limit } => {
+            let statuses = statuses.iter().map(|name| listed_status(name)).collect::<Result<Vec<i32>, _>>()?;
+            let order = if by_update { v1::TaskOrder::Update } else { v1::TaskOrder::Unspecified };
             let client = connection.client().await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
             let parent_task_id = resolve::task_filter(parent.as_ref(), &client).await?;
-            let (mut tasks, mut page_token) = (Vec::new(), String::new());
-            while let Some(page_size) = output::page_size(limit, tasks.len()) {
+            let tasks = output::pages(limit, async |page_size, page_token| {
                 let request = v1::ListTasksRequest {
                     page_size,
                     page_token,
                     owner_id: owner_id.clone(),
                     parent_task_id: parent_task_id.clone(),
+                    statuses: Vec::clone(&statuses),
+                    order: order.into(),
                     ..Default::default()
                 };
                 let page = client.answer(client.tasks().list_tasks(request).await)?;
-                tasks.extend(page.tasks);
-                page_token = page.next_page_token;
-                if page_token.is_empty() {
-                    break;
-                }
-            }
+                Ok((page.tasks, page.next_page_token))
+            })
+            .await?;
             let columns = [
                 Column::Id("TASK"),
                 Column::Text("TYPE"),
@@ -293,10 +308,7 @@ async fn report(args: StatusArgs, connection: &ConnectionArgs, output: &Output) 
 
 fn prompt(args: &StatusArgs) -> Result<Option<v1::TaskPrompt>, Failure> {
     let (Some(question), Some(answer_by)) = (&args.question, &args.answer_by) else { return Ok(None) };
-    let answer_before = args.answer_before.map(|span| {
-        let (seconds, nanos) = SystemClock.now().plus(span).to_parts();
-        prost_types::Timestamp { seconds, nanos }
-    });
+    let answer_before = args.answer_before.map(|span| SystemClock.now().plus(span).into());
     let schema = args.answer_schema.as_ref();
     let schema = schema.map(|path| std::fs::read_to_string(path).map_err(|error| Failure::file(path, error)));
     Ok(Some(v1::TaskPrompt {
@@ -451,6 +463,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
         Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
         Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
+        Some(Event::Awarded(award)) => format!("awarded to {}", award.candidate_ids.join(", then ")),
         None => String::new(),
     };
     let state = match entry.handoff_state() {
@@ -474,12 +487,12 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     let broker = client.answer(client.agents().get_agent(request).await)?.agent.and_then(|agent| agent.card);
     let key = broker.and_then(|card| card.keys.first().and_then(|key| PublicKey::parse(&key.public_key).ok()));
     let key = key.ok_or_else(|| Failure::failed("the broker publishes no key to verify its receipts with"))?;
-    let broken = |error: AuditError| Failure::failed(format!("the custody log of {id} is not valid: {error}"));
-    let mut audit = Audit::new(id.clone(), Some(key));
+    let broken = |error: ReplayError| Failure::failed(format!("the custody log of {id} is not valid: {error}"));
+    let mut replay = Replay::new(id.clone(), Some(key));
     loop {
         let request = v1::GetCustodyLogRequest {
             task_id: id.to_string(),
-            after_number: audit.length(),
+            after_number: replay.length(),
             page_size: 1000,
             include_envelopes: true,
         };
@@ -487,10 +500,10 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
         // A replay needs each entry from the first: without one, no later state can be verified.
         if let Some(gap) = page.gap {
             let problem = format!("entries {} to {} are missing", gap.first_number, gap.last_number);
-            return Err(broken(AuditError { number: gap.first_number, problem }));
+            return Err(broken(ReplayError { number: gap.first_number, problem }));
         }
-        page.entries.iter().try_for_each(|entry| audit.take(entry)).map_err(broken)?;
-        if audit.length() >= page.custody_length {
+        page.entries.iter().try_for_each(|entry| replay.take(entry)).map_err(broken)?;
+        if replay.length() >= page.custody_length {
             break;
         }
     }
@@ -498,28 +511,28 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
     // Entries may have been added since the log was read. Then the log is longer than the replay, and the task's state
     // cannot be compared.
-    if task.custody_length == audit.length() {
-        audit.compare(&task).map_err(broken)?;
+    if task.custody_length == replay.length() {
+        replay.compare(&task).map_err(broken)?;
     }
-    let handoffs = audit.handoffs().count();
+    let handoffs = replay.handoffs().count();
     if output.is_table() {
         say!(
             "the custody log of {id} is valid: {} entries, {} receipts, {} refusals",
-            audit.length(),
-            audit.receipts(),
-            audit.refusals()
+            replay.length(),
+            replay.receipts(),
+            replay.refusals()
         );
-        if audit.withheld() > 0 {
-            say!("{} contexts are shown by their digests only", audit.withheld());
+        if replay.withheld() > 0 {
+            say!("{} contexts are shown by their digests only", replay.withheld());
         }
         say!("the replay gives owner {} at epoch {}, {handoffs} handoffs", task.owner_id, task.epoch);
-        say!("head {}", hex::encode(audit.hash()));
+        say!("head {}", hex::encode(replay.hash()));
         return Ok(());
     }
     output.value(&serde_json::json!({
-        "taskId": id.to_string(), "entries": audit.length(), "receipts": audit.receipts(),
-        "refusals": audit.refusals(), "handoffs": handoffs, "ownerId": task.owner_id, "epoch": task.epoch,
-        "custodyHash": hex::encode(audit.hash()),
+        "taskId": id.to_string(), "entries": replay.length(), "receipts": replay.receipts(),
+        "refusals": replay.refusals(), "handoffs": handoffs, "ownerId": task.owner_id, "epoch": task.epoch,
+        "custodyHash": hex::encode(replay.hash()),
     }))
 }
 

@@ -16,12 +16,13 @@ use crate::{
     config::{ConfigError, PolicySourceError},
     domain::{
         admission::AdmissionError,
+        context::Rejection as ContextRejection,
         handoff::{Hop, PromptState, Rejection, State, TaskStatus},
-        routing,
+        negotiation, routing, threads,
         workspace::{Rejection as WorkspaceRejection, WorkspaceId},
     },
     envelope::{EnvelopeError, keys::KeyFileError},
-    ids::{AgentId, GraphId, KeyId, MessageId, NodeId, TaskId},
+    ids::{AgentId, GraphId, KeyId, MessageId, NodeId, SpecId, TaskId},
     policy::{CaseError, PolicyError},
     server::{
         FolderError, ServerError,
@@ -106,7 +107,10 @@ fn errors_are_reviewed() {
     add("refusals: admission", refusals(admission_errors()));
     add("refusals: state machine", refusals(rejections()));
     add("refusals: workspaces", refusals(workspace_rejections()));
+    add("refusals: contexts", refusals(context_rejections()));
     add("refusals: runs", refusals(routing_rejections()));
+    add("refusals: threads", refusals(thread_rejections()));
+    add("refusals: negotiations", refusals(negotiation_rejections()));
     add("refusals: calls", refusals(broker_errors()));
     add("policies", plain(policy_errors()));
     add("policy tests", plain(case_errors()));
@@ -244,6 +248,7 @@ fn envelope_errors() -> Vec<EnvelopeError> {
         EnvelopeError::PayloadTooLarge { .. } => EnvelopeError::PayloadTooLarge { bytes: 1_048_577 };
         EnvelopeError::EntryTooLarge { .. } => EnvelopeError::EntryTooLarge { bytes: 1_048_577 };
         EnvelopeError::FrameTooLarge { .. } => EnvelopeError::FrameTooLarge { bytes: 4_194_305 };
+        EnvelopeError::UnpacksTooLarge => EnvelopeError::UnpacksTooLarge;
         EnvelopeError::ContextDigestMismatch { .. } => EnvelopeError::ContextDigestMismatch { expected: [7; 32] };
         EnvelopeError::SignatureVersionUnknown { .. } => EnvelopeError::SignatureVersionUnknown { version: 9 };
         EnvelopeError::SignatureMissing => EnvelopeError::SignatureMissing;
@@ -271,6 +276,22 @@ fn admission_errors() -> Vec<AdmissionError> {
         AdmissionError::ReceiverInvalid { .. } => AdmissionError::ReceiverInvalid {
             receiver: "all:expert".into(), problem: "a handoff needs one receiver".into() };
         AdmissionError::Rejected(_) => AdmissionError::Rejected(Rejection::TaskUnknown);
+    })
+}
+
+fn context_rejections() -> Vec<ContextRejection> {
+    let section = || "notes".to_owned();
+    samples!(ContextRejection {
+        ContextRejection::BaseUnknown { .. } => ContextRejection::BaseUnknown { section: section(), known: Some([7; 32]) };
+        ContextRejection::DeltaInvalid { .. } => ContextRejection::DeltaInvalid {
+            section: section(),
+            problem: "the base is bytes, and only JSON can be changed".into(),
+            expected: None,
+        };
+        ContextRejection::VersionUnknown { .. } => ContextRejection::VersionUnknown {
+            task: TaskId::parse("crash-7").unwrap(),
+            what: "version 9 of its context".into(),
+        };
     })
 }
 
@@ -335,14 +356,72 @@ fn routing_rejections() -> Vec<routing::Rejection> {
     })
 }
 
+fn thread_rejections() -> Vec<threads::Rejection> {
+    use threads::Rejection;
+    let spec = || SpecId::parse("writer").unwrap();
+    let run = threads::ThreadRunId(message());
+    samples!(Rejection {
+        Rejection::ThreadUnknown => Rejection::ThreadUnknown;
+        Rejection::ThreadExists => Rejection::ThreadExists;
+        Rejection::TooManyRevisions { .. } => Rejection::TooManyRevisions { spec: spec() };
+        Rejection::ResolveFailed { .. } => Rejection::ResolveFailed { spec: spec(), why: threads::Unresolved::NoModel };
+        Rejection::PluginMissing { .. } => Rejection::PluginMissing { spec: spec(), list: "hook_filter" };
+        Rejection::ActionIdReused { .. } => Rejection::ActionIdReused { action: threads::ActionId(message()) };
+        Rejection::RunOpen { .. } => Rejection::RunOpen { run, until: Timestamp::default() };
+        Rejection::RunEnded { .. } => Rejection::RunEnded { run };
+        Rejection::WrongStep { .. } => Rejection::WrongStep { claimed: 7, current: 2 };
+        Rejection::TaskUnknown { .. } => Rejection::TaskUnknown { task: task() };
+        Rejection::NotOwner { .. } => Rejection::NotOwner { task: task() };
+    })
+}
+
+fn negotiation_rejections() -> Vec<negotiation::Rejection> {
+    use negotiation::Rejection as R;
+    samples!(R {
+        R::Unknown => R::Unknown;
+        R::Exists => R::Exists;
+        R::Fields { .. } => R::Fields { violations: violations() };
+        R::TooManyAsked { .. } => R::TooManyAsked { found: 1001, most: 1000 };
+        R::NotAsked { .. } => R::NotAsked { problem: "only an agent that was asked may offer" };
+        R::Closed { .. } => R::Closed { state: negotiation::State::Settled };
+        R::NotStanding { .. } => R::NotStanding { problem: "the bidder's offer stands, and the requester is on turn" };
+        R::OfferUnknown { .. } => R::OfferUnknown { offer: message() };
+        R::RoundLimit { .. } => R::RoundLimit { round: 4 };
+    })
+}
+
 fn broker_errors() -> Vec<BrokerError> {
     let key_id = || "k1".to_owned();
     samples!(BrokerError {
         BrokerError::Fields { .. } => BrokerError::Fields { violations: violations() };
         BrokerError::NotAdmitted(_) => BrokerError::NotAdmitted(Rejection::TaskUnknown.into());
-        BrokerError::Routing(_) => BrokerError::Routing(routing::Rejection::RunUnknown);
+        BrokerError::Context(_) => BrokerError::Context(ContextRejection::VersionUnknown {
+            task: TaskId::parse("crash-7").unwrap(),
+            what: "version 9 of its context".into(),
+        });
+        BrokerError::SectionSecret { .. } => BrokerError::SectionSecret { caller: "operator ops".into() };
         BrokerError::GraphUnknown { .. } => BrokerError::GraphUnknown { graph: "search".into() };
+        BrokerError::BlobUnknown { .. } => BrokerError::BlobUnknown { blob: "9f86".into() };
+        BrokerError::UploadUnknown { .. } => BrokerError::UploadUnknown { blob: "9f86".into() };
+        BrokerError::BlobIncomplete { .. } => BrokerError::BlobIncomplete { blob: "9f86".into() };
+        BrokerError::BlobDigestMismatch { .. } => BrokerError::BlobDigestMismatch { found: "60303ae2".into() };
+        BrokerError::BlobOutOfRange { .. } => BrokerError::BlobOutOfRange { committed: 1_048_576 };
+        BrokerError::BlobQuota { .. } => BrokerError::BlobQuota {
+            what: "unfinished uploads of an agent", limit: 64 };
+        BrokerError::BlobHolderClosed { .. } => BrokerError::BlobHolderClosed { workspace: "task:crash-7".into() };
+        BrokerError::SchemaUnknown { .. } => BrokerError::SchemaUnknown {
+            schema: "log".into(), version: "1".into(), violations: Vec::new() };
+        BrokerError::SchemaExists { .. } => BrokerError::SchemaExists { schema: "log".into(), version: "1".into() };
+        BrokerError::SchemaRejected { .. } => BrokerError::SchemaRejected {
+            problem: "has a $ref to \"https://example.com/log\", which is no part of it".into() };
+        BrokerError::ContextSchemaViolation { .. } => BrokerError::ContextSchemaViolation { violations: violations() };
+        BrokerError::PlanUnknown { .. } => BrokerError::PlanUnknown { plan: "q3".into() };
+        BrokerError::PlanInvalid { .. } => BrokerError::PlanInvalid { violations: vec![FieldViolation {
+            path: "plan.subtasks".into(), problem: "EMPTY: the plan has no subtask".into() }] };
         BrokerError::RunUnknown { .. } => BrokerError::RunUnknown { run: message().to_string() };
+        BrokerError::SpecUnknown { .. } => BrokerError::SpecUnknown {
+            kind: "agent", spec: "writer".into(), revision: 3 };
+        BrokerError::ThreadUnknown { .. } => BrokerError::ThreadUnknown { thread: "support".into() };
         BrokerError::GraphInvalid { .. } => BrokerError::GraphInvalid { violations: vec![FieldViolation {
             path: "graph.nodes".into(), problem: "EMPTY: the graph has no node".into() }] };
         BrokerError::SenderMismatch { .. } => BrokerError::SenderMismatch { sender: agent("alice"), agent: agent("bob") };
@@ -362,6 +441,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::TaskUnknown { .. } => BrokerError::TaskUnknown { task: "crash-7".into() };
         BrokerError::HandoffUnknown { .. } => BrokerError::HandoffUnknown { handoff: message().to_string() };
         BrokerError::WorkspaceUnknown { .. } => BrokerError::WorkspaceUnknown { workspace: "task:crash-7".into() };
+        BrokerError::NegotiationUnknown { .. } => BrokerError::NegotiationUnknown { negotiation: message().to_string() };
         BrokerError::DeliveryUnknown { .. } => BrokerError::DeliveryUnknown { delivery: "17-1".into() };
         BrokerError::DeadLetterUnknown { .. } => BrokerError::DeadLetterUnknown { dead_letter: "17".into() };
         BrokerError::DeadLetterSettled { .. } => BrokerError::DeadLetterSettled { dead_letter: 17, state: "DISCARDED" };
@@ -381,6 +461,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::LimitExceeded { .. } => BrokerError::LimitExceeded {
             what: "the receiver's mailbox is full", retry_after: Duration::from_secs(1) };
         BrokerError::ShuttingDown => BrokerError::ShuttingDown;
+        BrokerError::IdentityEnded { .. } => BrokerError::IdentityEnded { why: crate::broker::Away::KeyRevoked };
         BrokerError::StoreUnavailable => BrokerError::StoreUnavailable;
         BrokerError::NotSupported { .. } => BrokerError::NotSupported { what: "TaskAccept" };
         BrokerError::Internal => BrokerError::Internal;
@@ -441,6 +522,7 @@ fn client_errors() -> Vec<ClientError> {
         ClientError::Ca { .. } => ClientError::Ca { path: "ca.pem".into(), source: absent() };
         ClientError::Address { .. } => ClientError::Address { server: "[".into(), source: address };
         ClientError::PlaintextAfar { .. } => ClientError::PlaintextAfar { server: "http://broker.example".into() };
+        ClientError::File { .. } => ClientError::File { path: "crash.core".into(), source: absent() };
         ClientError::Token => ClientError::Token;
         ClientError::Unreachable { .. } => ClientError::Unreachable {
             server: server(), problem: "Connection refused (os error 111)".into() };
@@ -550,6 +632,7 @@ fn server_errors() -> Vec<ServerError> {
     errors.extend(bind_errors().into_iter().map(ServerError::Bind));
     errors.extend(samples!(ServerError {
         ServerError::Folder(_) => ;
+        ServerError::Bucket(_) => ServerError::Bucket(io::Error::new(io::ErrorKind::InvalidInput, "must name a bucket"));
         ServerError::Store(_) => ServerError::Store(OpenError::NotAStore { path: "baton-data/store".into() });
         ServerError::DevelopmentCa(_) => ;
         ServerError::Tls(_) => ;
@@ -559,6 +642,8 @@ fn server_errors() -> Vec<ServerError> {
         ServerError::MetricsListen { .. } => ServerError::MetricsListen {
             address: "127.0.0.1:22868".parse().unwrap(),
             problem: io::Error::new(io::ErrorKind::AddrInUse, "Address already in use") };
+        ServerError::Traces(_) => ServerError::Traces(crate::traces::StartError::Endpoint {
+            named_by: "traces.endpoint", endpoint: "localhost:4317".to_owned() });
         ServerError::Start(_) => ServerError::Start(StartError::Store(BrokerError::Internal)),
             ServerError::Start(StartError::Thread(absent()));
         // Only a wrong schema in the program makes one.

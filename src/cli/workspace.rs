@@ -154,7 +154,7 @@ impl std::str::FromStr for WorkspaceArg {
 }
 
 impl ReaderArgs {
-    async fn client(self, connection: &ConnectionArgs) -> Result<Client, Failure> {
+    pub(super) async fn client(self, connection: &ConnectionArgs) -> Result<Client, Failure> {
         let (Some(agent), Some(path)) = (self.id, self.key) else { return connection.client().await };
         let key = super::connection::read_key(&path)?;
         let identity = crate::client::Identity { agent, key_id: self.key_id, key };

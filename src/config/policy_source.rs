@@ -50,12 +50,12 @@ impl PolicySource {
             Self::Path(path) => Arc::new(Policies::parse(&Source::read(path)?)?),
         };
         // Asks the loaded policies, not the setting, so that a policy file that opens enrollment is refused too.
-        let anybody = Question {
+        let anonymous = Question {
             principal: Principal::Anonymous,
             action: Action::Enroll,
-            resource: Resource::Agent(Agent { id: "anybody", types: &[] }),
+            resource: Resource::Agent(Agent { id: "anonymous", types: &[] }),
         };
-        if !listen.ip().is_loopback() && policies.decide(&anybody).is_allowed {
+        if !listen.ip().is_loopback() && policies.decide(&anonymous).is_allowed {
             return Err(PolicySourceError::TooOpen { what: "open enrollment", listen });
         }
         Ok(policies)

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use super::{ClientCertificates, MinimumTls, TlsSource};
-use crate::broker::Settings;
+use crate::{blobs::BucketOptions, broker::Settings, domain::plan::DataFlowCheck};
 
 pub(super) fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Table {
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -18,7 +18,7 @@ fn words_of(span: Duration) -> toml::Value {
 }
 
 /// The sections with settings of the protocol.
-pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] {
+pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 10] {
     let Settings { timeouts, timeout_bounds, loop_limits, limits, workspace, retention, .. } = settings;
     let all = &settings.broker_limits;
     // 0 stands for no end. Parsing it gives `None` again.
@@ -61,6 +61,8 @@ pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] 
                 ("messages_per_second", limits.messages_per_second.into()),
                 ("bytes_per_second", limits.bytes_per_second.into()),
                 ("open_handoffs_max", limits.open_handoffs_max.into()),
+                ("open_negotiations_max", limits.open_negotiations_max.into()),
+                ("running_plans_max", limits.running_plans_max.into()),
                 ("mailbox_max", limits.mailbox_max.into()),
                 ("sessions_max", limits.sessions_max.into()),
                 ("card_changes_per_minute", limits.card_changes_per_minute.into()),
@@ -84,6 +86,16 @@ pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] 
                 ("card_bytes_max", bytes(all.card_bytes_max)),
             ]),
         ),
+        ("context", table([("require_registered_schemas", settings.require_registered_schemas.into())])),
+        (
+            "blobs",
+            table([
+                ("blob_bytes_max", bytes(settings.blobs.blob_bytes_max)),
+                ("agent_bytes_max", bytes(settings.blobs.agent_bytes_max)),
+                ("agent_uploads_max", settings.blobs.agent_uploads_max.into()),
+                ("unheld_lifetime", words_of(settings.blobs.unheld_lifetime)),
+            ]),
+        ),
         (
             "workspace",
             table([
@@ -91,6 +103,25 @@ pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] 
                 ("bytes_max", bytes(workspace.bytes_max)),
                 ("entries_max", bytes(workspace.entries_max)),
                 ("topics_max", bytes(workspace.topics_max)),
+            ]),
+        ),
+        (
+            "plan",
+            table([
+                ("enabled", settings.plans_enabled.into()),
+                ("max_concurrency", settings.plan_terms.max_concurrency.into()),
+                ("dependency_timeout", words_of(settings.plan_terms.dependency_timeout)),
+                ("whole_timeout", words_of(settings.plan_terms.whole_timeout)),
+                ("pass_results", settings.plan_terms.pass_results.into()),
+                ("pass_dependency_results", settings.plan_terms.pass_dependency_results.into()),
+                ("extract_numeric", settings.plan_terms.extract_numeric.into()),
+                (
+                    "data_flow_check",
+                    match settings.plan_terms.data_flow_check {
+                        DataFlowCheck::Strict => "STRICT".into(),
+                        DataFlowCheck::Lenient => "LENIENT".into(),
+                    },
+                ),
             ]),
         ),
         (
@@ -105,6 +136,15 @@ pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] 
             ]),
         ),
     ]
+}
+
+/// The keys of a bucket, in the section of blobs.
+pub(super) fn bucket(bucket: &BucketOptions) -> toml::Table {
+    let BucketOptions { url, endpoint, region, allow_http } = bucket;
+    let mut keys = table([("url", url.clone().into()), ("allow_http", (*allow_http).into())]);
+    keys.extend(endpoint.clone().map(|endpoint| ("endpoint".to_owned(), endpoint.into())));
+    keys.extend(region.clone().map(|region| ("region".to_owned(), region.into())));
+    keys
 }
 
 impl TlsSource {

@@ -57,7 +57,7 @@ pub struct CaseResult {
     /// The rule under test.
     #[serde(flatten)]
     pub rule: Rule,
-    /// The outcome.
+    /// Whether the target kept the rule.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// The duration of the case; milliseconds in JSON.

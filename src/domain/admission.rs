@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::{
-    Correlation, Handling, Header, Outsider, Receiver,
-    handoff::{Handoff, OFFERS_MAX, Rejection, Task},
+    Correlation, Handling, Header, MessageType, Outsider, Receiver,
+    handoff::{Handoff, OFFERS_MAX, Rejection, Task, check_owner},
     removed_task::RemovedTask,
 };
 use crate::{
@@ -165,6 +165,8 @@ pub fn check_timestamp(
     now: Timestamp,
 ) -> Result<(), AdmissionError> {
     let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
+    // In both directions: an old timestamp may be a repeat whose id is removed, a future one would outlive its id's
+    // record.
     if off_by > window {
         return Err(AdmissionError::TimestampOutsideWindow { off_by, window });
     }
@@ -232,7 +234,14 @@ pub fn admit(
 ) -> Result<Standing, AdmissionError> {
     let is_mail = match header.rules().handling {
         Handling::Mail | Handling::Heartbeat => true,
-        Handling::Request | Handling::Handoff | Handling::Status | Handling::Task | Handling::Workspace => false,
+        // An accept that names a task is the request of a handoff; the other messages of a negotiation move no task.
+        Handling::Negotiation => header.message_type != MessageType::TaskAccept,
+        Handling::Request
+        | Handling::Handoff
+        | Handling::Status
+        | Handling::Task
+        | Handling::Workspace
+        | Handling::Plan => false,
     };
     match known {
         KnownTask::Known(known, open) => {
@@ -252,6 +261,8 @@ pub fn admit(
             if !removed.owners.contains(&header.sender) {
                 return answer_outsider(header, task);
             }
+            // In the order of a living task: a stale message of a former owner is StaleEpoch, whether the task is
+            // removed or not.
             fence(header, removed.epoch)?;
             // A removed task has no custody log any more, so the broker carries mail about it without a record.
             if is_mail { Ok(Standing::Carried) } else { Err(Rejection::TaskFinal { status: removed.status }.into()) }
@@ -259,10 +270,13 @@ pub fn admit(
         KnownTask::Unknown => match header.rules().handling {
             // A request with an unknown task creates the task (SPEC 2).
             Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
+            Handling::Negotiation if !is_mail => Ok(Standing::OnRecord),
             Handling::Handoff
             | Handling::Status
             | Handling::Task
             | Handling::Workspace
+            | Handling::Negotiation
+            | Handling::Plan
             | Handling::Heartbeat
             | Handling::Mail => answer_outsider(header, task),
         },
@@ -274,6 +288,24 @@ pub fn admit(
 pub fn admit_asked(header: &Header, task: &Task) -> Result<Standing, AdmissionError> {
     fence(header, task.epoch)?;
     Ok(Standing::Carried)
+}
+
+/// Checks the task of a `TaskRequest` with a mandate: the sender owns it at the request's epoch, or it does not exist.
+pub fn check_mandate(header: &Header, known: KnownTask<'_>) -> Result<(), Rejection> {
+    match known {
+        KnownTask::Known(task, _) => {
+            // The owner and the epoch before the status, so that an outsider does not learn that the task has ended.
+            check_owner(task, &header.sender, header.epoch)?;
+            match task.status.is_final() {
+                true => Err(Rejection::TaskFinal { status: task.status }),
+                false => Ok(()),
+            }
+        }
+        KnownTask::Removed(removed) => Err(Rejection::TaskFinal { status: removed.status }),
+        // The award would create the task, at epoch 1 (SPEC 2).
+        KnownTask::Unknown if header.epoch > 1 => Err(Rejection::EpochAhead { claimed: header.epoch, current: 1 }),
+        KnownTask::Unknown => Ok(()),
+    }
 }
 
 fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, AdmissionError> {
@@ -321,6 +353,7 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
 /// The most refusals of this sender that the task's custody log may hold, if it may hold `most` of all senders.
 /// Candidates that never owned the task leave half of the room to its present and former owners.
 pub fn refusals_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
+    // A candidate may be asked without its will, and could fill the log of a task that is not its own.
     if task.has_been_owned_by(sender) { most } else { most.div_ceil(2) }
 }
 
@@ -342,6 +375,7 @@ pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: 
         let path = "envelope.payload.parent_task_id".to_owned();
         AdmissionError::ParentInvalid { violation: FieldViolation { path, problem: problem.to_owned() } }
     };
+    // Before the owner: a new task has none yet, and the answer NOT_OWNER would mislead.
     if header.task.as_ref() == Some(id) {
         return Err(invalid("must be another task: no task is a part of itself"));
     }
@@ -352,6 +386,7 @@ pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: 
     if parent.status.is_final() {
         return Err(Rejection::TaskFinal { status: parent.status }.into());
     }
+    // The level is found by a walk up the parents, which this bounds.
     if level >= LEVELS_MAX {
         return Err(invalid(&format!("is on level {level} of at most {LEVELS_MAX}, and can have no parts")));
     }
@@ -362,6 +397,8 @@ pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: 
 
 /// Checks an agent that a message names as a receiver or a candidate.
 pub fn check_named(agent: &AgentId, is_registered: bool) -> Result<(), AdmissionError> {
+    // Before the registry, which has neither of the two: RECEIVER_UNKNOWN would send the caller to look for a typing
+    // error.
     if *agent == AgentId::broker() {
         let problem = "it is the broker itself".to_owned();
         return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem });
@@ -396,6 +433,7 @@ pub fn candidates(
     must_have_one: bool,
 ) -> Result<Vec<AgentId>, AdmissionError> {
     let mut seen = std::collections::HashSet::new();
+    // The sender goes silently: a type or a suggestion may include it. As a named receiver, `check_not_own` refuses it.
     candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
     // Each offer goes to another agent, so further candidates could never be asked.
     candidates.truncate(OFFERS_MAX);
@@ -406,7 +444,7 @@ pub fn candidates(
 pub fn receivers_of_type(header: &Header, mut able: Vec<AgentId>) -> Result<Vec<AgentId>, AdmissionError> {
     match header.receiver {
         Receiver::AnyOf(_) => able.truncate(1),
-        Receiver::AllOf(_) | Receiver::Agent(_) | Receiver::Nobody => {}
+        Receiver::AllOf(_) | Receiver::Agent(_) | Receiver::Absent => {}
     }
     or_unknown(header, able)
 }

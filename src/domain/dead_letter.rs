@@ -173,6 +173,7 @@ impl RefusedEnvelopes {
     /// are kept. Computes the digest only if the bounds leave room.
     pub fn admit(&mut self, bytes: usize, digest: impl FnOnce() -> [u8; 32]) -> bool {
         // The kept bytes never exceed the bound, so the subtraction cannot underflow.
+        // The bounds before the digest: a flood over them must not cost a hash for each envelope.
         let has_room = self.digests.len() < REFUSED_ENVELOPES_MAX && bytes <= REFUSED_BYTES_MAX - self.bytes;
         let is_kept = has_room && self.digests.insert(digest());
         if is_kept {

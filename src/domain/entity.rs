@@ -12,11 +12,15 @@ use super::{
     dead_letter::ParkReason,
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
+    negotiation::{self, Closed, Mandate, Negotiation, WaitingMail},
+    plan::{self, Plan, PlanEntry, Report},
     routing::{self, Graph, Run, RunEntry, RunId, RunTurn, TurnId},
+    threads::{self, LEASE, Spec, SpecKind, Thread, ThreadEntry},
     workspace::{self, Append, Entry, Workspace, WorkspaceId},
 };
 use crate::{
-    ids::{AgentId, GraphId, MessageId, TaskId},
+    codes::Refusal,
+    ids::{AgentId, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId},
     time::Timestamp,
 };
 
@@ -37,6 +41,22 @@ pub enum EntityId {
     RunEntry(RunId, u64),
     /// A turn of a run.
     RunTurn(RunId, TurnId),
+    /// The latest revision of a spec.
+    Spec(SpecKind, SpecId),
+    /// A revision of a spec, by its number.
+    SpecRevision(SpecKind, SpecId, u64),
+    /// A thread, a conversation with one persona at a time.
+    Thread(ThreadId),
+    /// An entry of a thread's log, by its number.
+    ThreadEntry(ThreadId, u64),
+    /// A request for offers, by the id of its message.
+    Negotiation(MessageId),
+    /// A plan that runs.
+    Plan(PlanId),
+    /// A plan as its submitter has written it.
+    PlanSpec(PlanId),
+    /// An entry of a plan's log, by its number.
+    PlanEntry(PlanId, u64),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeId),
@@ -59,6 +79,22 @@ pub enum Entity {
     RunEntry(Arc<RunEntry>),
     /// The place of a turn in the log of its run. It never changes.
     RunTurn(Arc<RunTurn>),
+    /// The latest revision of a spec.
+    Spec(Arc<Spec>),
+    /// A revision of a spec. It never changes.
+    SpecRevision(Arc<Spec>),
+    /// A conversation with one persona at a time.
+    Thread(Arc<Thread>),
+    /// An entry of a thread's log. It never changes.
+    ThreadEntry(Arc<ThreadEntry>),
+    /// A request for offers, with the offers.
+    Negotiation(Arc<Negotiation>),
+    /// A plan that runs.
+    Plan(Arc<Plan>),
+    /// A plan as its submitter has written it. It never changes.
+    PlanSpec(Arc<plan::Spec>),
+    /// An entry of a plan's log. It never changes.
+    PlanEntry(Arc<PlanEntry>),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(Arc<Probe>),
@@ -76,6 +112,28 @@ pub trait Reader {
     /// entries: a replay of a custody log needs none.
     fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
         let _ = (workspace, sequence);
+        Ok(None)
+    }
+
+    /// The request of a negotiation in this agent's mailbox. A replay of a custody log has no mailboxes.
+    fn waiting_mail(&mut self, _negotiation: MessageId, _agent: &AgentId) -> Result<WaitingMail, ReadError> {
+        Ok(WaitingMail::None)
+    }
+
+    /// The load of an agent in permille of its capacity, 0 if it is not known.
+    fn load(&mut self, _agent: &AgentId) -> u32 {
+        0
+    }
+
+    /// Whether the agent is registered and the policies let `from` hand it a task under these terms.
+    fn may_hand_off(&mut self, _from: &AgentId, _to: &AgentId, _mandate: &Mandate) -> bool {
+        true
+    }
+
+    /// The report in a status update, whose payload a machine does not know. `None`: the message is not there, or the
+    /// reader has no messages: a replay of a custody log needs none.
+    fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {
+        let _ = message;
         Ok(None)
     }
 }
@@ -102,9 +160,17 @@ pub enum Input {
         append: Append,
         /// The limits of the workspace.
         limits: workspace::Limits,
+        /// Whether the coordinator appends a result, which it does in the commit that ends a plan too.
+        is_result: bool,
     },
     /// A call about a graph or a run.
     Routing(routing::Input),
+    /// A call about a spec or a thread.
+    Thread(threads::Input),
+    /// A message or a call about a negotiation.
+    Negotiation(negotiation::Input),
+    /// A call or a message about a plan.
+    Plan(plan::Input),
     /// An agent acked a delivery that reports to this entity.
     Acked {
         /// The agent whose mailbox had the delivery.
@@ -119,7 +185,7 @@ pub enum Input {
         /// The role of the delivery for the entity.
         role: Acked,
     },
-    /// The agent with an open delivery that reports to this entity is gone.
+    /// The agent with an open delivery that reports to this entity is gone, or the owner of this task.
     AgentGone,
     /// Time has passed. The machine handles overdue deadlines, and changes nothing else.
     Time,
@@ -132,6 +198,12 @@ pub enum Input {
 pub enum Told {
     /// An input for a run, from a handoff.
     Run(routing::Word),
+    /// Opens the handoff of an award. The handoff answers with [`negotiation::Word::NotTaken`] if it cannot be opened.
+    Handoff(negotiation::Award),
+    /// An input for a negotiation.
+    Negotiation(negotiation::Word),
+    /// An input for a plan, from one of its tasks.
+    Plan(plan::Word),
     /// An input for the test machine.
     #[cfg(test)]
     Probe(probe::Word),
@@ -184,13 +256,15 @@ pub enum Effect {
     KeepEntry(Entry),
     /// Removes expired entries of a workspace with their envelopes.
     RemoveEntries {
-        /// The workspace.
+        /// The workspace whose entries expire.
         workspace: WorkspaceId,
         /// The number of the first entry to remove.
         first_sequence: u64,
         /// The number of the last one, at most 63 after the first.
         last_sequence: u64,
     },
+    /// Removes an entity that nothing refers to. It has neither a deadline nor a place in a list.
+    Remove(EntityId),
     /// Sends an input to another entity: in the same transaction, or in a later one if the transaction has sent too
     /// many.
     Send {
@@ -201,6 +275,30 @@ pub enum Effect {
     },
     /// The coordinator sends a message, which is composed, signed and applied in the same transaction.
     Order(Order),
+    /// Removes the message that opened this entity from an agent's mailbox, if it waits there. It is no dead letter.
+    Withdraw {
+        /// The entity that the message opened.
+        entity: EntityId,
+        /// The agent that owns the mailbox.
+        from: AgentId,
+    },
+    /// Removes deliveries that the agent has answered from its mailbox, unless a consumer holds them. They are no dead
+    /// letters: an agent that works by calls alone fetches no mail.
+    Settle {
+        /// The agent that owns the mailbox.
+        of: AgentId,
+        /// The answered deliveries.
+        answered: Answered,
+    },
+}
+
+/// The deliveries of an [`Effect::Settle`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answered {
+    /// The offer and the context of a handoff.
+    Handoff(MessageId),
+    /// The delivery of a message: a question, or a request for offers.
+    Message(MessageId),
 }
 
 /// The mail of an [`Effect::Deliver`].
@@ -224,6 +322,8 @@ pub enum Mail {
         /// The entity's task, and its epoch.
         task: Option<(TaskId, u64)>,
     },
+    /// A `NegotiationClosed` of the broker.
+    Closed(Closed),
 }
 
 /// The reasons why a step fails. A failed step changes nothing.
@@ -238,9 +338,33 @@ pub enum StepError {
     /// A rule of graphs and runs forbids the step.
     #[error(transparent)]
     Routing(#[from] routing::Rejection),
+    /// A rule of specs and threads forbids the step.
+    #[error(transparent)]
+    Thread(#[from] threads::Rejection),
+    /// A rule of negotiations forbids the step.
+    #[error(transparent)]
+    Negotiation(#[from] negotiation::Rejection),
+    /// A rule of plans forbids the step.
+    #[error(transparent)]
+    Plan(#[from] plan::Rejection),
     /// A stored entity cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+impl StepError {
+    /// The refusal by a machine. Fails if a stored entity cannot be read.
+    pub fn into_refusal(self) -> Result<Arc<dyn Refusal + Send + Sync>, ReadError> {
+        Ok(match self {
+            Self::Rejected(rejection) => Arc::new(rejection),
+            Self::Workspace(rejection) => Arc::new(rejection),
+            Self::Routing(rejection) => Arc::new(rejection),
+            Self::Thread(rejection) => Arc::new(rejection),
+            Self::Negotiation(rejection) => Arc::new(rejection),
+            Self::Plan(rejection) => Arc::new(rejection),
+            Self::Read(error) => return Err(error),
+        })
+    }
 }
 
 /// Applies one input to one entity. `now` is the time of the entity's log.
@@ -252,6 +376,14 @@ pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timesta
         EntityId::Run(id) => routing::step_run(*id, input, read, now),
         // They never change, and are written by the steps of their runs.
         EntityId::RunEntry(..) | EntityId::RunTurn(..) => Ok(Transition::default()),
+        EntityId::Spec(kind, id) => threads::step_spec(*kind, id, input, read),
+        EntityId::Thread(id) => threads::step_thread(id, input, read, now),
+        // They never change, and are written by the steps of their specs and threads.
+        EntityId::SpecRevision(..) | EntityId::ThreadEntry(..) => Ok(Transition::default()),
+        EntityId::Negotiation(id) => negotiation::step_entity(*id, input, read, now),
+        EntityId::Plan(id) => plan::step(id, input, read, now),
+        // They never change, and are written by the steps of their plans.
+        EntityId::PlanSpec(_) | EntityId::PlanEntry(..) => Ok(Transition::default()),
         #[cfg(test)]
         EntityId::Probe(id) => probe::step(*id, input, read, now),
     }
@@ -268,6 +400,14 @@ impl Entity {
             Self::Run(run) => EntityId::Run(run.id),
             Self::RunEntry(entry) => EntityId::RunEntry(entry.run, entry.number),
             Self::RunTurn(turn) => EntityId::RunTurn(turn.run, turn.turn),
+            Self::Spec(spec) => EntityId::Spec(spec.kind, spec.id.clone()),
+            Self::SpecRevision(spec) => EntityId::SpecRevision(spec.kind, spec.id.clone(), spec.revision),
+            Self::Thread(thread) => EntityId::Thread(thread.id.clone()),
+            Self::ThreadEntry(entry) => EntityId::ThreadEntry(entry.thread.clone(), entry.number),
+            Self::Negotiation(negotiation) => EntityId::Negotiation(negotiation.id),
+            Self::Plan(plan) => EntityId::Plan(plan.id.clone()),
+            Self::PlanSpec(spec) => EntityId::PlanSpec(spec.id.clone()),
+            Self::PlanEntry(entry) => EntityId::PlanEntry(entry.plan.clone(), entry.number),
             #[cfg(test)]
             Self::Probe(probe) => EntityId::Probe(probe.id),
         }
@@ -282,6 +422,12 @@ impl Entity {
             Self::Workspace(_) => None,
             // A run has a log of its own, also a run over a task.
             Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            // A thread has a log of its own, also a thread of a task.
+            Self::Spec(_) | Self::SpecRevision(_) | Self::Thread(_) | Self::ThreadEntry(_) => None,
+            // Its steps change no task. What an award does to a task is a step of the handoff.
+            Self::Negotiation(_) => None,
+            // A plan has a log of its own, and its tasks have theirs.
+            Self::Plan(_) | Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -294,7 +440,16 @@ impl Entity {
             Self::Handoff(handoff) => handoff.next_deadline(),
             Self::Workspace(workspace) => workspace.next_expiry,
             Self::Run(run) => run.next_deadline(),
-            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Thread(thread) => thread.next_deadline(),
+            Self::Graph(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::ThreadEntry(_) => None,
+            Self::Negotiation(negotiation) => negotiation.next_deadline(),
+            Self::Plan(plan) => plan.next_deadline(),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             #[cfg(test)]
             Self::Probe(probe) => probe.deadline,
         }
@@ -304,9 +459,17 @@ impl Entity {
     pub fn no_deadline_before(&self) -> Timestamp {
         match self {
             Self::Task(_) | Self::Workspace(_) => Timestamp::default(),
+            Self::Plan(_) | Self::PlanSpec(_) | Self::PlanEntry(_) => Timestamp::default(),
             Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
             Self::Run(run) => run.deadline,
-            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => Timestamp::default(),
+            Self::Thread(thread) => thread.created_at.plus(LEASE),
+            Self::Graph(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::ThreadEntry(_) => Timestamp::default(),
+            Self::Negotiation(negotiation) => negotiation.created_at,
             #[cfg(test)]
             Self::Probe(_) => Timestamp::default(),
         }
@@ -320,7 +483,16 @@ impl Entity {
             // It ends with its owner, which has the end on record.
             Self::Workspace(_) => false,
             Self::Run(run) => run.state.is_final(),
-            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => false,
+            Self::Thread(thread) => thread.has_ended,
+            Self::Graph(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::ThreadEntry(_) => false,
+            Self::Negotiation(negotiation) => negotiation.state.is_final(),
+            Self::Plan(plan) => plan.state.is_final(),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => false,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -332,6 +504,10 @@ impl Entity {
             Self::Task(_) | Self::Workspace(_) => None,
             Self::Handoff(handoff) => Some(&handoff.sender),
             Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Spec(_) | Self::SpecRevision(_) | Self::Thread(_) | Self::ThreadEntry(_) => None,
+            Self::Negotiation(negotiation) => Some(&negotiation.requester),
+            Self::Plan(plan) => Some(&plan.submitter),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -348,6 +524,16 @@ impl fmt::Display for EntityId {
             Self::Run(id) => write!(formatter, "run {id}"),
             Self::RunEntry(run, number) => write!(formatter, "entry {number} of run {run}"),
             Self::RunTurn(run, turn) => write!(formatter, "turn {turn} of run {run}"),
+            Self::Spec(kind, id) => write!(formatter, "{} spec {id}", kind.name()),
+            Self::SpecRevision(kind, id, revision) => {
+                write!(formatter, "revision {revision} of {} spec {id}", kind.name())
+            }
+            Self::Thread(id) => write!(formatter, "thread {id}"),
+            Self::ThreadEntry(thread, number) => write!(formatter, "entry {number} of thread {thread}"),
+            Self::Negotiation(id) => write!(formatter, "negotiation {id}"),
+            Self::Plan(id) => write!(formatter, "plan {id}"),
+            Self::PlanSpec(id) => write!(formatter, "the subtasks of plan {id}"),
+            Self::PlanEntry(plan, number) => write!(formatter, "entry {number} of plan {plan}"),
             #[cfg(test)]
             Self::Probe(id) => write!(formatter, "probe {}", id.0),
         }

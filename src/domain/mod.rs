@@ -4,25 +4,31 @@
 //! random numbers: the present time and every id come in as arguments.
 
 pub mod admission;
+pub mod context;
 pub mod coordinator;
 pub mod dead_letter;
 mod entity;
 pub mod handoff;
 pub mod mailbox;
 pub mod matching;
+pub mod negotiation;
+pub mod plan;
 pub mod presence;
 #[cfg(test)]
 pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
 pub mod routing;
+pub mod threads;
 pub mod workspace;
 
 pub(crate) use baton_client::numbered;
 pub use baton_client::protocol::{
     Append, Correlation, ENTRY_BYTES_MAX, Handling, Header, MessageRules, MessageType, Names, OtherSide, Outsider,
-    Receiver, Receivers, RequestedTimeouts, rules,
+    Receiver, Receivers, RequestedTimeouts, TraceContext, rules,
 };
-pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
+pub use entity::{
+    Answered, Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step,
+};
 pub use removed_task::RemovedTask;
 pub use request_terms::{TimeoutBounds, check_fallbacks};

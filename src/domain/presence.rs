@@ -53,6 +53,7 @@ impl PresenceRule {
     /// The time at which the agent is gone without a further sign of life. `None`: a call of `Receive` is open.
     pub fn gone_at(&self, signs: Signs) -> Option<Timestamp> {
         match signs.receives {
+            // After a start no agent has had the chance to come back, so its lease begins with the start.
             0 => Some(signs.last_seen.unwrap_or(self.started_at).plus(self.lease)),
             _ => None,
         }

@@ -87,9 +87,14 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
         Input::Handoff { .. }
         | Input::Append { .. }
         | Input::Routing(_)
+        | Input::Thread(_)
+        | Input::Plan(_)
         | Input::Undeliverable { .. }
         | Input::AgentGone
-        | Input::Told(Told::Run(_)) => return Ok(Transition::default()),
+        | Input::Negotiation(_)
+        | Input::Told(Told::Run(_) | Told::Handoff(_) | Told::Negotiation(_) | Told::Plan(_)) => {
+            return Ok(Transition::default());
+        }
     }
     Ok(Transition { writes: vec![Entity::Probe(Arc::new(probe))], effects })
 }

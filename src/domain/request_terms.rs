@@ -19,11 +19,7 @@ pub struct TimeoutBounds {
 
 impl Timeouts {
     /// The timeouts of a handoff: those of its request, else `self`. The error names each field that is out of bounds.
-    pub fn requested(
-        &self,
-        wanted: &RequestedTimeouts,
-        bounds: TimeoutBounds,
-    ) -> Result<Timeouts, Vec<FieldViolation>> {
+    pub fn requested(&self, wanted: &RequestedTimeouts, bounds: TimeoutBounds) -> Result<Self, Vec<FieldViolation>> {
         let mut violations = Vec::new();
         let mut choose = |name: &str, asked: Option<Duration>, otherwise: Duration| {
             let span = asked.unwrap_or(otherwise);
@@ -33,7 +29,7 @@ impl Timeouts {
             }
             span
         };
-        let timeouts = Timeouts {
+        let timeouts = Self {
             accept: choose("accept", wanted.accept, self.accept),
             context: choose("context", wanted.context, self.context),
             complete: choose("complete", wanted.complete, self.complete),
@@ -48,6 +44,7 @@ impl LoopLimits {
     /// request asks for no limit.
     #[must_use]
     pub fn lowered_to(self, (handoffs, per_pair): (u32, u32)) -> Self {
+        // A request may only lower a limit: the limits protect the operator and the owners of the task, not its sender.
         let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
         Self {
             handoffs_max: lower(handoffs, self.handoffs_max),

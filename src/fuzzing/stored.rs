@@ -12,7 +12,6 @@ use prost::Message as _;
 
 use super::split;
 use crate::{
-    audit::Audit,
     envelope::signing,
     ids::TaskId,
     proto::v1,
@@ -20,6 +19,7 @@ use crate::{
         self, AgentRecord, DeadLetterRecord, HandoffRecord, InvitationRecord, MessageRecord, TaskRecord,
         WorkspaceEntryRecord, WorkspaceRecord,
     },
+    replay::Replay,
     store::{Change, EmbeddedStore, Found, Key, Record, Store as _, Table, Write, read_all},
 };
 
@@ -57,6 +57,15 @@ pub(super) fn records(bytes: &[u8]) {
         Table::WorkspaceEntries => {
             is_the_same_again!(|value| WorkspaceEntryRecord::decode(key, value), WorkspaceEntryRecord::encode);
         }
+        Table::ContextVersions => {
+            is_the_same_again!(
+                |value| records::ContextVersionRecord::decode(key, value),
+                records::ContextVersionRecord::encode
+            );
+        }
+        Table::ContextSections => {
+            is_the_same_again!(records::ContextSectionRecord::decode, records::ContextSectionRecord::encode);
+        }
         _ => {}
     }
 }
@@ -67,21 +76,21 @@ pub(super) fn audit(bytes: &[u8]) {
     let Some((length, rest)) = split(bytes) else { return };
     let (task, rest) = rest.split_at(length.min(rest.len()));
     let Ok(Ok(task)) = std::str::from_utf8(task).map(TaskId::parse) else { return };
-    let mut audit = Audit::new(task, None);
+    let mut replay = Replay::new(task, None);
     let mut rest = Bytes::copy_from_slice(rest);
     while let Ok(mut shown) = v1::CustodyLogEntry::decode_length_delimited(&mut rest) {
         // The fuzzer cannot guess a hash. Most entries get the right one, so that replay reads their content.
         if shown.custody_hash.is_empty() {
-            shown.custody_hash = signing::custody_hash(audit.hash(), &shown.entry_bytes).to_vec().into();
+            shown.custody_hash = signing::custody_hash(replay.hash(), &shown.entry_bytes).to_vec().into();
         }
-        let before = (audit.length(), *audit.hash());
-        match audit.take(&shown) {
+        let before = (replay.length(), *replay.hash());
+        match replay.take(&shown) {
             Ok(()) => {
-                assert_eq!(audit.length(), before.0 + 1);
-                assert!(audit.take(&shown).is_err(), "an entry was taken twice");
+                assert_eq!(replay.length(), before.0 + 1);
+                assert!(replay.take(&shown).is_err(), "an entry was taken twice");
             }
             Err(_) => {
-                assert_eq!((audit.length(), *audit.hash()), before);
+                assert_eq!((replay.length(), *replay.hash()), before);
                 break;
             }
         }

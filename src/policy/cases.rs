@@ -56,8 +56,8 @@ pub struct Asked {
     /// The action, for example handOff. `baton policy show schema` lists all actions.
     #[arg(long, value_name = "ACTION")]
     pub action: String,
-    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID,
-    /// workspace:ID, or broker.
+    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID,
+    /// workspace:ID, run:ID, thread:ID, or broker.
     #[arg(long, value_name = "WHAT")]
     pub resource: String,
     /// A type of the agent that is the resource. May be repeated.
@@ -95,6 +95,18 @@ pub struct Asked {
     #[serde(default)]
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub graph_id: String,
+    /// For registerSchema: the id of the schema.
+    #[serde(default)]
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub schema_id: String,
+    /// For manageSpecs: the id of the spec.
+    #[serde(default)]
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub spec_id: String,
+    /// For submitPlan: the id of the plan.
+    #[serde(default)]
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub plan_id: String,
 }
 
 fn transfer() -> String {
@@ -113,8 +125,8 @@ pub enum CaseError {
     Principal(String),
     /// The text is not a resource.
     #[error(
-        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, \
-         workspace:ID, run:ID or broker"
+        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID, \
+         workspace:ID, run:ID, thread:ID, plan:ID or broker"
     )]
     Resource(String),
     /// The text is not an action.
@@ -156,9 +168,12 @@ impl Asked {
             Some(("type", name)) => Resource::Type(name),
             Some(("task", id)) => Resource::Task(shared(id)),
             Some(("handoff", id)) => Resource::Handoff(shared(id)),
+            Some(("negotiation", id)) => Resource::Negotiation(shared(id)),
             Some(("dead-letter", id)) => Resource::DeadLetter(shared(id)),
             Some(("workspace", id)) => Resource::Workspace(shared(id)),
             Some(("run", id)) => Resource::Run(shared(id)),
+            Some(("thread", id)) => Resource::Thread(shared(id)),
+            Some(("plan", id)) => Resource::Plan(shared(id)),
             None if self.resource == "broker" => Resource::Broker,
             Some(_) | None => return Err(CaseError::Resource(self.resource.clone())),
         };
@@ -168,7 +183,7 @@ impl Asked {
     }
 
     fn action(&self) -> Result<Action<'_>, CaseError> {
-        let Self { task_type, mode, message_type, topic, graph_id, .. } = self;
+        let Self { task_type, mode, message_type, topic, graph_id, schema_id, spec_id, plan_id, .. } = self;
         let agent = || {
             let id = self.agent.as_ref().ok_or(CaseError::AgentMissing)?.as_str();
             Ok(Agent { id, types: &[] })
@@ -181,6 +196,7 @@ impl Asked {
             "reassignTask" => Action::ReassignTask,
             "readContext" => Action::ReadContext,
             "readHandoff" => Action::ReadHandoff,
+            "readNegotiation" => Action::ReadNegotiation,
             "readDeadLetter" => Action::ReadDeadLetter,
             "settleDeadLetter" => Action::SettleDeadLetter,
             "readDirectory" => Action::ReadDirectory,
@@ -195,8 +211,17 @@ impl Asked {
             "readWorkspace" => Action::ReadWorkspace { topic },
             "registerGraph" => Action::RegisterGraph { graph: graph_id },
             "startRun" => Action::StartRun { graph: graph_id },
+            "writeBlob" => Action::WriteBlob,
+            "readBlob" => Action::ReadBlob,
+            "registerSchema" => Action::RegisterSchema { schema: schema_id },
             "recordTurn" => Action::RecordTurn,
             "readRun" => Action::ReadRun,
+            "manageSpecs" => Action::ManageSpecs { spec: spec_id },
+            "useThread" => Action::UseThread,
+            "readThread" => Action::ReadThread,
+            "submitPlan" => Action::SubmitPlan { plan: plan_id },
+            "readPlan" => Action::ReadPlan,
+            "cancelPlan" => Action::CancelPlan,
             unknown => return Err(CaseError::Action(unknown.to_owned())),
         })
     }
@@ -261,10 +286,15 @@ mod tests {
                 "sendToAll" | "assignType" => ("agent:a", "type:t"),
                 "readTask" | "reassignTask" | "readContext" => ("anonymous", "task:t"),
                 "readHandoff" => ("anonymous", "handoff:h"),
+                "readNegotiation" => ("anonymous", "negotiation:n"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
-                "appendWorkspace" | "readWorkspace" => ("agent:a", "workspace:task:t"),
-                "readDirectory" | "invite" | "readAuditLog" | "registerGraph" | "startRun" => ("operator:o", "broker"),
+                "appendWorkspace" | "readWorkspace" | "writeBlob" | "readBlob" => ("agent:a", "workspace:task:t"),
+                "readDirectory" | "invite" | "readAuditLog" | "registerGraph" | "startRun" | "registerSchema"
+                | "manageSpecs" => ("operator:o", "broker"),
+                "useThread" | "readThread" => ("agent:a", "thread:t"),
+                "submitPlan" => ("operator:o", "broker"),
                 "recordTurn" | "readRun" => ("agent:a", "run:r"),
+                "readPlan" | "cancelPlan" => ("agent:a", "plan:p"),
                 _ => ("agent:a", "agent:b"),
             };
             let text = format!(

@@ -15,9 +15,9 @@ use crate::ids::AgentType;
 /// A question: may this principal do this action to this resource?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question<'a> {
-    /// The principal.
+    /// The caller that acts.
     pub principal: Principal<'a>,
-    /// The action.
+    /// The action, with the context that rules may ask for.
     pub action: Action<'a>,
     /// The resource. The schema says which kinds go with which action.
     pub resource: Resource<'a>,
@@ -70,6 +70,7 @@ actions! {
     ReadContext = "readContext",
     ReassignTask = "reassignTask",
     ReadHandoff = "readHandoff",
+    ReadNegotiation = "readNegotiation",
     ReadDeadLetter = "readDeadLetter",
     SettleDeadLetter = "settleDeadLetter",
     ReadDirectory = "readDirectory",
@@ -84,8 +85,17 @@ actions! {
     ReadWorkspace { topic: &'a str } = "readWorkspace",
     RegisterGraph { graph: &'a str } = "registerGraph",
     StartRun { graph: &'a str } = "startRun",
+    WriteBlob = "writeBlob",
+    ReadBlob = "readBlob",
+    RegisterSchema { schema: &'a str } = "registerSchema",
     RecordTurn = "recordTurn",
     ReadRun = "readRun",
+    ManageSpecs { spec: &'a str } = "manageSpecs",
+    UseThread = "useThread",
+    ReadThread = "readThread",
+    SubmitPlan { plan: &'a str } = "submitPlan",
+    ReadPlan = "readPlan",
+    CancelPlan = "cancelPlan",
 }
 
 /// The object of an action.
@@ -99,12 +109,18 @@ pub enum Resource<'a> {
     Task(Shared<'a>),
     /// A handoff, with its participants.
     Handoff(Shared<'a>),
+    /// A negotiation, with its participants.
+    Negotiation(Shared<'a>),
     /// A dead letter, with its participants.
     DeadLetter(Shared<'a>),
     /// A workspace, with its participants.
     Workspace(Shared<'a>),
     /// A run, with its participants.
     Run(Shared<'a>),
+    /// A thread, with its participants.
+    Thread(Shared<'a>),
+    /// A plan, with its participants.
+    Plan(Shared<'a>),
     /// The broker itself.
     Broker,
 }
@@ -126,9 +142,12 @@ struct Kinds {
     broker: EntityTypeName,
     task: EntityTypeName,
     handoff: EntityTypeName,
+    negotiation: EntityTypeName,
     dead_letter: EntityTypeName,
     workspace: EntityTypeName,
     run: EntityTypeName,
+    thread: EntityTypeName,
+    plan: EntityTypeName,
     action: EntityTypeName,
 }
 
@@ -142,9 +161,12 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         broker: kind("Broker"),
         task: kind("Task"),
         handoff: kind("Handoff"),
+        negotiation: kind("Negotiation"),
         dead_letter: kind("DeadLetter"),
         workspace: kind("Workspace"),
         run: kind("Run"),
+        thread: kind("Thread"),
+        plan: kind("Plan"),
         action: kind("Action"),
     }
 });
@@ -210,9 +232,12 @@ impl Resource<'_> {
             Self::Type(name) => Entity::with_uid(uid(&KINDS.kind, name)),
             Self::Task(shared) => shared.entity(&KINDS.task),
             Self::Handoff(shared) => shared.entity(&KINDS.handoff),
+            Self::Negotiation(shared) => shared.entity(&KINDS.negotiation),
             Self::DeadLetter(shared) => shared.entity(&KINDS.dead_letter),
             Self::Workspace(shared) => shared.entity(&KINDS.workspace),
             Self::Run(shared) => shared.entity(&KINDS.run),
+            Self::Thread(shared) => shared.entity(&KINDS.thread),
+            Self::Plan(shared) => shared.entity(&KINDS.plan),
             Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
         }
     }
@@ -249,12 +274,22 @@ impl Action<'_> {
                 vec![("force".to_owned(), RestrictedExpression::new_bool(*force))]
             }
             Self::RegisterGraph { graph } | Self::StartRun { graph } => vec![("graphId".to_owned(), text(graph))],
+            Self::RegisterSchema { schema } => vec![("schemaId".to_owned(), text(schema))],
+            Self::ManageSpecs { spec } => vec![("specId".to_owned(), text(spec))],
+            Self::SubmitPlan { plan } => vec![("planId".to_owned(), text(plan))],
             Self::RecordTurn
+            | Self::WriteBlob
+            | Self::ReadBlob
             | Self::ReadRun
+            | Self::UseThread
+            | Self::ReadThread
+            | Self::ReadPlan
+            | Self::CancelPlan
             | Self::ReadTask
             | Self::ReadContext
             | Self::ReassignTask
             | Self::ReadHandoff
+            | Self::ReadNegotiation
             | Self::ReadDeadLetter
             | Self::SettleDeadLetter
             | Self::ReadDirectory
@@ -327,7 +362,10 @@ impl Question<'_> {
             | Resource::Handoff(_)
             | Resource::DeadLetter(_)
             | Resource::Broker
-            | Resource::Run(_) => return None,
+            | Resource::Run(_)
+            | Resource::Plan(_)
+            | Resource::Thread(_)
+            | Resource::Negotiation(_) => return None,
         }
         self.action.write_context(&mut key).then_some(key)
     }
@@ -355,7 +393,10 @@ impl std::fmt::Display for Action<'_> {
             }
             Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => write!(formatter, " (topic {topic:?})"),
             Self::Deregister { force } => write!(formatter, " (force {force})"),
+            Self::SubmitPlan { plan } => write!(formatter, " (planId {plan:?})"),
             Self::RegisterGraph { graph } | Self::StartRun { graph } => write!(formatter, " (graphId {graph:?})"),
+            Self::RegisterSchema { schema } => write!(formatter, " (schemaId {schema:?})"),
+            Self::ManageSpecs { spec } => write!(formatter, " (specId {spec:?})"),
             _ => Ok(()),
         }
     }
@@ -388,6 +429,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::ReassignTask, Resource::Task(shared)),
             (principal, Action::ReadContext, Resource::Task(shared)),
             (principal, Action::ReadHandoff, Resource::Handoff(shared)),
+            (principal, Action::ReadNegotiation, Resource::Negotiation(shared)),
             (principal, Action::ReadDeadLetter, Resource::DeadLetter(shared)),
             (principal, Action::SettleDeadLetter, Resource::DeadLetter(shared)),
             (principal, Action::ReadDirectory, Resource::Broker),
@@ -401,8 +443,17 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::ReadWorkspace { topic: "t" }, Resource::Workspace(shared)),
             (principal, Action::RegisterGraph { graph: "g" }, Resource::Broker),
             (principal, Action::StartRun { graph: "g" }, Resource::Broker),
+            (principal, Action::WriteBlob, Resource::Workspace(shared)),
+            (principal, Action::ReadBlob, Resource::Workspace(shared)),
+            (principal, Action::RegisterSchema { schema: "s" }, Resource::Broker),
             (principal, Action::RecordTurn, Resource::Run(shared)),
             (principal, Action::ReadRun, Resource::Run(shared)),
+            (principal, Action::ManageSpecs { spec: "s" }, Resource::Broker),
+            (principal, Action::UseThread, Resource::Thread(shared)),
+            (principal, Action::ReadThread, Resource::Thread(shared)),
+            (principal, Action::SubmitPlan { plan: "p" }, Resource::Broker),
+            (principal, Action::ReadPlan, Resource::Plan(shared)),
+            (principal, Action::CancelPlan, Resource::Plan(shared)),
         ]);
     }
     all.into_iter().map(|(principal, action, resource)| Question { principal, action, resource }).collect()

@@ -33,7 +33,7 @@ impl StatisticsRecord {
         reader.agent(text)
     }
 
-    /// Encodes the statistics.
+    /// The value of the record.
     pub fn encode(statistics: &Statistics) -> Bytes {
         let results = statistics.results();
         let at = |result: &OfferResult| result.at.unix_milliseconds();
@@ -52,7 +52,7 @@ impl StatisticsRecord {
         .into()
     }
 
-    /// Decodes the statistics.
+    /// Parses the value of the record. Fails if the bytes are damaged.
     pub fn decode(value: &Bytes) -> Result<Statistics, DecodeError> {
         let reader = Reader(Table::AgentStatistics.name());
         let stored: storage::AgentStatisticsRecord = reader.message(value)?;

@@ -3,7 +3,6 @@
 
 use bytes::Bytes;
 use prost::Message;
-use prost_types::Timestamp as WireTime;
 
 use super::{DecodeError, Reader, by_number, chain, unchain};
 use crate::{
@@ -118,10 +117,9 @@ impl AuditHead {
 
 /// The bytes of the entry for an act.
 pub fn audit_entry(number: u64, at: Timestamp, act: AuditAct) -> Bytes {
-    let (seconds, nanos) = at.to_parts();
     v1::AuditEntry {
         number,
-        entry_time: Some(WireTime { seconds, nanos }),
+        entry_time: Some(at.into()),
         actor: act.actor,
         action: act.action.into(),
         subject: act.subject,

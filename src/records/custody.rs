@@ -6,7 +6,6 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use prost::Message as _;
-use prost_types::Timestamp as WireTime;
 
 use super::{DecodeError, Reader, by_name_and_number, id_bytes, number_of, texts};
 use crate::{
@@ -48,7 +47,7 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// Decodes the entry.
+    /// Parses the bytes of the entry. Fails if they are damaged.
     pub fn decode(&self) -> Result<v1::CustodyEntry, DecodeError> {
         Reader("custody").message(&self.bytes)
     }
@@ -148,6 +147,15 @@ pub enum CustodyEvent<'a> {
     Reassigned(&'a Seize),
     /// The log has no room for further plain mail.
     MailOmitted,
+    /// The broker opened the handoff of an award, under the mandate of a `TaskRequest`.
+    Awarded {
+        /// The bytes of the `TaskRequest`.
+        task_request: &'a Bytes,
+        /// The candidates of the handoff.
+        candidates: &'a [AgentId],
+        /// The terms of the handoff.
+        terms: (Timeouts, LoopLimits),
+    },
     /// A dead request was redriven.
     Redriven {
         /// The number of the dead letter.
@@ -197,6 +205,13 @@ pub fn custody_entry(
             handoff_id: seize.handoff.to_string(),
         }),
         CustodyEvent::MailOmitted => Event::MailOmitted(v1::CustodyMailOmitted {}),
+        CustodyEvent::Awarded { task_request, candidates, terms: (timeouts, limits) } => {
+            Event::Awarded(v1::CustodyAward {
+                task_request: (*task_request).clone(),
+                candidate_ids: texts(candidates),
+                terms: Some(terms(*timeouts, *limits)),
+            })
+        }
         CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {
             dead_letter_id: dead_letter.to_string(),
             former_handoff_id: former.to_string(),
@@ -204,10 +219,9 @@ pub fn custody_entry(
             candidate_ids: texts(candidates),
         }),
     };
-    let (seconds, nanos) = at.to_parts();
     v1::CustodyEntry {
         number,
-        entry_time: Some(WireTime { seconds, nanos }),
+        entry_time: Some(at.into()),
         event: Some(event),
         owner_id: task.owner.to_string(),
         epoch: task.epoch,
@@ -231,7 +245,9 @@ fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnve
         resolved_agent_ids: texts(facts.resolved.agents),
         error_code,
         context_digest: match facts.envelope.body() {
-            Body::Handoff(Message::Context { digest }) => Bytes::copy_from_slice(digest),
+            Body::Handoff(Message::Context { digest } | Message::Checkpoint { digest }) => {
+                Bytes::copy_from_slice(digest)
+            }
             _ => Bytes::new(),
         },
         terms: facts.resolved.terms.map(|(timeouts, limits)| terms(timeouts, limits)),

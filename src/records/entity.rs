@@ -1,4 +1,4 @@
-//! The stored form of every entity: its key, its index entries, and the outbox of inputs from entity to entity.
+//! The stored form of every entity: its key and its index entries.
 //!
 //! A machine has an arm in each match here, and a separate file beside this one for its record.
 
@@ -9,20 +9,13 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, GraphRecord, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace,
-    RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord, WorkspaceRecord, by_number, number_of,
+    DecodeError, Expiration, GraphRecord, HandoffPlace, HandoffRecord, List, MessageRecord, NegotiationRecord,
+    PlanEntryRecord, PlanRecord, PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord,
+    SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
 };
-#[cfg(test)]
-use crate::domain::probe::ProbeId;
 use crate::{
-    domain::{
-        Entity, EntityId, Told,
-        handoff::Task,
-        routing::{RunId, TurnId, Word},
-        workspace::WorkspaceId,
-    },
-    ids::{AgentId, GraphId, MessageId, TaskId},
-    store::{Key, Table},
+    domain::{Entity, EntityId, handoff::Task},
+    store::Key,
     time::Timestamp,
 };
 
@@ -43,6 +36,22 @@ pub enum EntityRecord {
     RunEntry(RunEntryRecord),
     /// The place of a turn in the log of its run.
     RunTurn(RunTurnRecord),
+    /// The latest revision of a spec.
+    Spec(SpecRecord),
+    /// A revision of a spec.
+    SpecRevision(SpecRevisionRecord),
+    /// A conversation with one persona at a time.
+    Thread(ThreadRecord),
+    /// An entry of a thread's log.
+    ThreadEntry(ThreadEntryRecord),
+    /// A request for offers, with the offers.
+    Negotiation(NegotiationRecord),
+    /// A plan that runs.
+    Plan(PlanRecord),
+    /// A plan as submitted.
+    PlanSpec(PlanSpecRecord),
+    /// An entry of a plan's log.
+    PlanEntry(PlanEntryRecord),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeRecord),
@@ -71,7 +80,7 @@ impl Pace {
 }
 
 /// The broker's notes for a record that a step writes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Notes {
     /// The sequence of a new entity, its place in lists.
     pub sequence: u64,
@@ -79,6 +88,12 @@ pub struct Notes {
     pub opening: Option<RequestPlace>,
     /// The pace of the step's log.
     pub pace: Pace,
+    /// The sequence of the copy of the opening message that a new entity keeps.
+    pub envelope: Option<u64>,
+    /// The place of a new entity in a trace.
+    pub trace: Option<Box<TracePlace>>,
+    /// The sequence of the latest change of a task or a handoff: a new one if the step changes it. 0 for others.
+    pub changed: u64,
 }
 
 impl EntityRecord {
@@ -93,7 +108,9 @@ impl EntityRecord {
                 Self::Handoff(HandoffRecord {
                     handoff,
                     sequence: before.map_or(notes.sequence, |record| record.sequence),
+                    changed: notes.changed,
                     request: request.expect("a handoff begins with a request"),
+                    trace: before.map_or(notes.trace, |record| record.trace.clone()),
                 })
             }
             Entity::Workspace(workspace) => {
@@ -108,12 +125,45 @@ impl EntityRecord {
                 };
                 Self::Graph(GraphRecord { graph, sequence })
             }
+            Entity::Plan(plan) => {
+                let before = before.and_then(Self::as_plan);
+                let sequence = before.map_or(notes.sequence, |before| before.sequence);
+                let trace = before.map_or(notes.trace, |record| record.trace.clone());
+                Self::Plan(PlanRecord { plan, sequence, pace: notes.pace, trace })
+            }
+            Entity::PlanSpec(spec) => Self::PlanSpec(PlanSpecRecord(spec)),
+            Entity::PlanEntry(entry) => Self::PlanEntry(PlanEntryRecord(entry)),
             Entity::Run(run) => {
                 let sequence = before.and_then(Self::as_run).map_or(notes.sequence, |before| before.sequence);
                 Self::Run(RunRecord { run, sequence, pace: notes.pace })
             }
             Entity::RunEntry(entry) => Self::RunEntry(RunEntryRecord(entry)),
             Entity::RunTurn(turn) => Self::RunTurn(RunTurnRecord(turn)),
+            Entity::Spec(spec) => {
+                let sequence = match before {
+                    Some(Self::Spec(before)) => before.sequence,
+                    Some(_) | None => notes.sequence,
+                };
+                Self::Spec(SpecRecord { spec, sequence })
+            }
+            Entity::SpecRevision(spec) => Self::SpecRevision(SpecRevisionRecord(spec)),
+            Entity::Thread(thread) => {
+                let sequence = before.and_then(Self::as_thread).map_or(notes.sequence, |before| before.sequence);
+                Self::Thread(ThreadRecord { thread, sequence, pace: notes.pace })
+            }
+            Entity::ThreadEntry(entry) => Self::ThreadEntry(ThreadEntryRecord(entry)),
+            Entity::Negotiation(negotiation) => {
+                let before = before.and_then(Self::as_negotiation);
+                let asked = u32::try_from(negotiation.threads.len()).expect("a request asks at most 1,000 agents");
+                Self::Negotiation(NegotiationRecord {
+                    negotiation,
+                    sequence: before.map_or(notes.sequence, |record| record.sequence),
+                    pace: notes.pace,
+                    envelope: before.map_or(notes.envelope, |record| record.envelope),
+                    asked,
+                    trace: before.map_or(notes.trace, |record| record.trace.clone()),
+                })
+            }
             #[cfg(test)]
             Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, pace: notes.pace }),
         }
@@ -143,10 +193,34 @@ impl EntityRecord {
         }
     }
 
+    /// The record of a negotiation, if the entity is one.
+    pub fn as_negotiation(&self) -> Option<&NegotiationRecord> {
+        match self {
+            Self::Negotiation(record) => Some(record),
+            _ => None,
+        }
+    }
+
     /// The record of a run, if the entity is one.
     pub fn as_run(&self) -> Option<&RunRecord> {
         match self {
             Self::Run(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The record of a thread, if the entity is one.
+    pub fn as_thread(&self) -> Option<&ThreadRecord> {
+        match self {
+            Self::Thread(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The record of a plan, if the entity is one.
+    pub fn as_plan(&self) -> Option<&PlanRecord> {
+        match self {
+            Self::Plan(record) => Some(record),
             _ => None,
         }
     }
@@ -160,10 +234,28 @@ impl EntityRecord {
             | EntityId::Graph(_)
             | EntityId::Run(_)
             | EntityId::RunEntry(..)
-            | EntityId::RunTurn(..) => None,
+            | EntityId::RunTurn(..)
+            | EntityId::Spec(..)
+            | EntityId::SpecRevision(..)
+            | EntityId::Thread(_)
+            | EntityId::ThreadEntry(..)
+            | EntityId::Negotiation(_)
+            | EntityId::Plan(_)
+            | EntityId::PlanSpec(_)
+            | EntityId::PlanEntry(..) => None,
             EntityId::Workspace(id) => Some(Self::Workspace(WorkspaceRecord::empty(id.clone()))),
             #[cfg(test)]
             EntityId::Probe(_) => None,
+        }
+    }
+
+    /// The place of the entity in a trace. `None`: it has none, or its kind has no span.
+    pub fn trace(&self) -> Option<&TracePlace> {
+        match self {
+            Self::Handoff(record) => record.trace.as_deref(),
+            Self::Negotiation(record) => record.trace.as_deref(),
+            Self::Plan(record) => record.trace.as_deref(),
+            _ => None,
         }
     }
 
@@ -177,6 +269,14 @@ impl EntityRecord {
             Self::Run(record) => Entity::Run(record.run.clone()),
             Self::RunEntry(record) => Entity::RunEntry(record.0.clone()),
             Self::RunTurn(record) => Entity::RunTurn(record.0.clone()),
+            Self::Spec(record) => Entity::Spec(record.spec.clone()),
+            Self::SpecRevision(record) => Entity::SpecRevision(record.0.clone()),
+            Self::Thread(record) => Entity::Thread(record.thread.clone()),
+            Self::ThreadEntry(record) => Entity::ThreadEntry(record.0.clone()),
+            Self::Negotiation(record) => Entity::Negotiation(record.negotiation.clone()),
+            Self::Plan(record) => Entity::Plan(record.plan.clone()),
+            Self::PlanSpec(record) => Entity::PlanSpec(record.0.clone()),
+            Self::PlanEntry(record) => Entity::PlanEntry(record.0.clone()),
             #[cfg(test)]
             Self::Probe(record) => Entity::Probe(record.probe.clone()),
         }
@@ -192,6 +292,14 @@ impl EntityRecord {
             EntityId::Run(id) => RunRecord::key(*id),
             EntityId::RunEntry(run, number) => RunEntryRecord::key(*run, *number),
             EntityId::RunTurn(run, turn) => RunTurnRecord::key(*run, *turn),
+            EntityId::Spec(kind, id) => SpecRecord::key(*kind, id),
+            EntityId::SpecRevision(kind, id, revision) => SpecRevisionRecord::key(*kind, id, *revision),
+            EntityId::Thread(id) => ThreadRecord::key(id),
+            EntityId::ThreadEntry(thread, number) => ThreadEntryRecord::key(thread, *number),
+            EntityId::Negotiation(id) => NegotiationRecord::key(*id),
+            EntityId::Plan(id) => PlanRecord::key(id),
+            EntityId::PlanSpec(id) => PlanSpecRecord::key(id),
+            EntityId::PlanEntry(plan, number) => PlanEntryRecord::key(plan, *number),
             #[cfg(test)]
             EntityId::Probe(id) => ProbeRecord::key(*id),
         }
@@ -206,7 +314,15 @@ impl EntityRecord {
             | EntityId::Graph(_)
             | EntityId::Run(_)
             | EntityId::RunEntry(..)
-            | EntityId::RunTurn(..) => None,
+            | EntityId::RunTurn(..)
+            | EntityId::Spec(..)
+            | EntityId::SpecRevision(..)
+            | EntityId::Thread(_)
+            | EntityId::ThreadEntry(..)
+            | EntityId::Negotiation(_)
+            | EntityId::Plan(_)
+            | EntityId::PlanSpec(_)
+            | EntityId::PlanEntry(..) => None,
             // The request of a handoff has the id of the handoff.
             EntityId::Handoff(id) => Some(MessageRecord::key(*id)),
             #[cfg(test)]
@@ -227,7 +343,17 @@ impl EntityRecord {
             | Self::Graph(_)
             | Self::Run(_)
             | Self::RunEntry(_)
-            | Self::RunTurn(_) => None,
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::Thread(_)
+            | Self::ThreadEntry(_)
+            | Self::Negotiation(_)
+            | Self::Plan(_)
+            | Self::PlanSpec(_)
+            | Self::PlanEntry(_) => None,
+            // The message of a mandate names no host.
+            Self::Handoff(HandoffRecord { handoff, .. }) if handoff.is_mandated() => None,
             // No message has the id of a redriven handoff.
             Self::Handoff(HandoffRecord { handoff, .. }) => {
                 handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
@@ -271,6 +397,14 @@ impl EntityRecord {
             Self::Run(record) => record.encode(),
             Self::RunEntry(record) => record.encode(),
             Self::RunTurn(record) => record.encode(),
+            Self::Spec(record) => record.encode(),
+            Self::SpecRevision(record) => record.encode(),
+            Self::Thread(record) => record.encode(),
+            Self::ThreadEntry(record) => record.encode(),
+            Self::Negotiation(record) => record.encode(),
+            Self::Plan(record) => record.encode(),
+            Self::PlanSpec(record) => record.encode(),
+            Self::PlanEntry(record) => record.encode(),
             #[cfg(test)]
             Self::Probe(record) => record.encode(),
         }
@@ -286,8 +420,56 @@ impl EntityRecord {
             EntityId::Run(_) => RunRecord::decode(value).map(Self::Run),
             EntityId::RunEntry(run, _) => RunEntryRecord::decode(*run, value).map(Self::RunEntry),
             EntityId::RunTurn(run, turn) => RunTurnRecord::decode(*run, *turn, value).map(Self::RunTurn),
+            EntityId::Spec(kind, _) => SpecRecord::decode(*kind, value).map(Self::Spec),
+            EntityId::SpecRevision(kind, ..) => SpecRevisionRecord::decode(*kind, value).map(Self::SpecRevision),
+            EntityId::Thread(_) => ThreadRecord::decode(value).map(Self::Thread),
+            EntityId::ThreadEntry(thread, _) => ThreadEntryRecord::decode(thread, value).map(Self::ThreadEntry),
+            EntityId::Negotiation(_) => NegotiationRecord::decode(value).map(Self::Negotiation),
+            EntityId::Plan(_) => PlanRecord::decode(value).map(Self::Plan),
+            EntityId::PlanSpec(_) => PlanSpecRecord::decode(value).map(Self::PlanSpec),
+            EntityId::PlanEntry(plan, _) => PlanEntryRecord::decode(plan, value).map(Self::PlanEntry),
             #[cfg(test)]
             EntityId::Probe(_) => ProbeRecord::decode(value).map(Self::Probe),
+        }
+    }
+
+    /// The keys of further rows that have parts of the entity. They are written with its record, and the revision of the
+    /// record guards them.
+    pub fn row_keys(&self) -> Vec<Key> {
+        match self {
+            Self::Negotiation(record) => record.bids_keys().collect(),
+            Self::Task(_)
+            | Self::Handoff(_)
+            | Self::Workspace(_)
+            | Self::Graph(_)
+            | Self::Run(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::Thread(_)
+            | Self::ThreadEntry(_)
+            | Self::Plan(_)
+            | Self::PlanSpec(_)
+            | Self::PlanEntry(_) => Vec::new(),
+            #[cfg(test)]
+            Self::Probe(_) => Vec::new(),
+        }
+    }
+
+    /// The decoded record with its further rows, in the order of [`Self::row_keys`].
+    pub fn with_rows(self, rows: &[Bytes]) -> Result<Self, DecodeError> {
+        match self {
+            Self::Negotiation(record) => record.with_bids(rows).map(Self::Negotiation),
+            other => Ok(other),
+        }
+    }
+
+    /// The further rows that differ from those of the record before.
+    pub fn changed_rows(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+        match self {
+            Self::Negotiation(record) => record.changed_bids(before.and_then(Self::as_negotiation)),
+            _ => Vec::new(),
         }
     }
 
@@ -299,7 +481,18 @@ impl EntityRecord {
             Self::Workspace(_) => return Vec::new(),
             Self::Graph(record) if before.is_none() => return vec![record.listing()],
             Self::Run(record) => return record.new_listings(before.and_then(Self::as_run)),
-            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => return Vec::new(),
+            Self::Spec(record) if before.is_none() => return vec![record.listing()],
+            Self::Thread(record) => return record.new_listings(before.and_then(Self::as_thread)),
+            Self::Graph(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::ThreadEntry(_)
+            | Self::PlanSpec(_)
+            | Self::PlanEntry(_) => return Vec::new(),
+            Self::Negotiation(record) => return record.new_listings(before.and_then(Self::as_negotiation)),
+            Self::Plan(record) => return record.new_listings(before.and_then(Self::as_plan)),
             #[cfg(test)]
             Self::Probe(_) => return Vec::new(),
         };
@@ -310,10 +503,45 @@ impl EntityRecord {
         }
         let listed = before.map(HandoffRecord::participants).unwrap_or_default();
         let place = HandoffPlace { sequence: *sequence, handoff: handoff.id, task: handoff.task.clone() }.encode();
-        let of_all = before.is_none().then(|| HandoffRecord::index_key(*sequence));
+        let of_task = || List::handoffs_of_task(&handoff.task).place(*sequence);
+        let of_all = before.is_none().then(|| [HandoffRecord::index_key(*sequence), of_task()]);
         let participants = HandoffRecord::participants(handoff);
         let of_agents = participants.difference(&listed).map(|agent| HandoffRecord::agent_index_key(agent, *sequence));
-        of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).collect()
+        of_all.into_iter().flatten().chain(of_agents).map(|key| (key, place.clone())).collect()
+    }
+
+    /// The index entries that this version removes from the entity, and those that it adds: a task is listed under the
+    /// agent of its open question.
+    pub fn moved_listings(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
+        let Self::Task(after) = self else { return (None, None) };
+        let before = before.and_then(Self::as_task).and_then(TaskRecord::question_entry);
+        match (before, after.question_entry()) {
+            (Some(before), Some(after)) if before == after => (None, None),
+            (before, after) => (before.map(|(key, _)| key), after),
+        }
+    }
+
+    /// Like [`Self::moved_listings`], for entries whose keys are never used again: a handoff is among the open or the
+    /// ended ones, and a task is listed by its latest update.
+    pub fn passed_listings(&self, before: Option<&Self>) -> (Vec<Key>, Vec<(Key, Bytes)>) {
+        match (self, before) {
+            (Self::Handoff(after), before) => {
+                let before = before.and_then(Self::as_handoff).map(HandoffRecord::passing_entry);
+                let after = after.passing_entry();
+                if before.as_ref() == Some(&after) {
+                    return (Vec::new(), Vec::new());
+                }
+                (before.into_iter().map(|(key, _)| key).collect(), vec![after])
+            }
+            (Self::Task(after), Some(Self::Task(before))) if after.updated == before.updated => {
+                (Vec::new(), Vec::new())
+            }
+            (Self::Task(after), before) => {
+                let before = before.and_then(Self::as_task).map(TaskRecord::update_entry);
+                (before.into_iter().map(|(key, _)| key).collect(), vec![after.update_entry()])
+            }
+            _ => (Vec::new(), Vec::new()),
+        }
     }
 
     /// The message that opened the entity. `None`: the entity never delivers it again.
@@ -324,7 +552,15 @@ impl EntityRecord {
             | Self::Graph(_)
             | Self::Run(_)
             | Self::RunEntry(_)
-            | Self::RunTurn(_) => None,
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::Thread(_)
+            | Self::ThreadEntry(_)
+            | Self::Negotiation(_)
+            | Self::Plan(_)
+            | Self::PlanSpec(_)
+            | Self::PlanEntry(_) => None,
             Self::Handoff(record) => Some(record.request),
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -336,8 +572,13 @@ impl EntityRecord {
         match self {
             Self::Task(record) => Some(record.pace()),
             Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
+            Self::Plan(record) => Some(record.pace),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             Self::Workspace(record) => Some(record.pace),
             Self::Run(record) => Some(record.pace),
+            Self::Thread(record) => Some(record.pace),
+            Self::Negotiation(record) => Some(record.pace),
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace),
         }
@@ -348,10 +589,17 @@ impl EntityRecord {
         match self {
             Self::Task(record) => Some(record.log_time(now, set_back)),
             Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
+            Self::Plan(record) => Some(record.pace.log_time(!record.plan.state.is_final(), now, set_back)),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             Self::Workspace(record) => {
                 Some(record.pace.log_time(record.workspace.next_expiry.is_some(), now, set_back))
             }
             Self::Run(record) => Some(record.pace.log_time(!record.run.state.is_final(), now, set_back)),
+            Self::Thread(record) => Some(record.pace.log_time(!record.thread.has_ended, now, set_back)),
+            Self::Negotiation(record) => {
+                Some(record.pace.log_time(record.negotiation.next_deadline().is_some(), now, set_back))
+            }
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace.log_time(record.probe.deadline.is_some(), now, set_back)),
         }
@@ -361,10 +609,16 @@ impl EntityRecord {
     /// messages.
     pub fn is_settled(&self) -> bool {
         match self {
-            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) => false,
+            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) | Self::Spec(_) => false,
             Self::Handoff(record) => record.handoff.state.is_final(),
             Self::Run(record) => record.run.state.is_final(),
-            Self::RunEntry(_) | Self::RunTurn(_) => true,
+            Self::Thread(record) => record.thread.has_ended,
+            Self::RunEntry(_) | Self::RunTurn(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => true,
+            // Later steps of a final negotiation only tell its bidders.
+            Self::Negotiation(record) => record.negotiation.state.is_final(),
+            // A retry starts an ended plan again.
+            Self::Plan(_) => false,
+            Self::PlanSpec(_) | Self::PlanEntry(_) => true,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -375,7 +629,14 @@ impl EntityRecord {
         match self {
             Self::Task(TaskRecord { task, .. }) => Some((Expiration::Task, task.id.as_str().as_bytes())),
             Self::Handoff(_) | Self::Workspace(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
+            Self::Thread(ThreadRecord { thread, .. }) => Some((Expiration::Thread, thread.id.as_str().as_bytes())),
             Self::Run(RunRecord { run, .. }) => Some((Expiration::Run, run.id.0.as_bytes())),
+            Self::Negotiation(NegotiationRecord { negotiation, .. }) => {
+                Some((Expiration::Negotiation, negotiation.id.as_bytes()))
+            }
+            Self::Plan(PlanRecord { plan, .. }) => Some((Expiration::Plan, plan.id.as_str().as_bytes())),
+            Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -390,216 +651,17 @@ impl TaskRecord {
             log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),
             // The step's own version of the handoff goes in when the transaction is staged.
             handoff: before.and_then(|record| record.handoff.clone()),
-            last_context: before.and_then(|record| record.last_context),
+            context_versions: before.map_or(0, |record| record.context_versions),
+            last_context: before.map_or(0, |record| record.last_context),
             refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
             mail_recorded: before.map_or(0, |record| record.mail_recorded),
             mail_unrecorded: before.map_or(0, |record| record.mail_unrecorded),
+            told_absence: before.map_or(0, |record| record.told_absence),
             asked: before.map(|record| record.asked.clone()).unwrap_or_default(),
             sequence: before.map_or(notes.sequence, |record| record.sequence),
+            updated: notes.changed,
             logged_at: notes.pace.logged_at,
             set_back: notes.pace.set_back,
-        }
-    }
-}
-
-const TASK: u8 = 1;
-const HANDOFF: u8 = 2;
-const WORKSPACE: u8 = 3;
-const GRAPH: u8 = 60;
-const RUN: u8 = 61;
-const RUN_ENTRY: u8 = 62;
-const RUN_TURN: u8 = 63;
-#[cfg(test)]
-const PROBE: u8 = 255;
-
-/// Encodes an entity's id for a key or a value: one byte for the machine, then the id.
-pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
-    match id {
-        EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
-        EntityId::Handoff(id) => [&[HANDOFF], &id.as_bytes()[..]].concat(),
-        EntityId::Workspace(id) => [&[WORKSPACE], id.as_str().as_bytes()].concat(),
-        EntityId::Graph(id) => [&[GRAPH], id.as_str().as_bytes()].concat(),
-        EntityId::Run(id) => [&[RUN], &id.0.as_bytes()[..]].concat(),
-        EntityId::RunEntry(run, number) => [&[RUN_ENTRY], &run.0.as_bytes()[..], &number.to_be_bytes()].concat(),
-        EntityId::RunTurn(run, turn) => [&[RUN_TURN], &run.0.as_bytes()[..], &turn.0.as_bytes()[..]].concat(),
-        #[cfg(test)]
-        EntityId::Probe(id) => [&[PROBE], &id.0.to_be_bytes()[..]].concat(),
-    }
-}
-
-/// Decodes an entity's id.
-pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeError> {
-    let reader = Reader(table.name());
-    match bytes.split_first() {
-        Some((&TASK, id)) => {
-            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
-            Ok(EntityId::Task(TaskId::parse(id).map_err(|error| reader.error(error.to_string()))?))
-        }
-        Some((&HANDOFF, id)) => Ok(EntityId::Handoff(MessageId::from_bytes(
-            id.try_into().map_err(|_| reader.error("a message id has not 16 bytes"))?,
-        ))),
-        Some((&WORKSPACE, id)) => {
-            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
-            Ok(EntityId::Workspace(WorkspaceId::parse(id).map_err(|error| reader.error(error.to_string()))?))
-        }
-        Some((&GRAPH, id)) => {
-            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
-            Ok(EntityId::Graph(GraphId::parse(id).map_err(|error| reader.error(error.to_string()))?))
-        }
-        Some((&RUN, id)) => Ok(EntityId::Run(RunId(reader.message_id(id)?))),
-        Some((&RUN_ENTRY, id)) => {
-            let (run, number) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
-            let number = number.try_into().map_err(|_| reader.error("a number has not 8 bytes"))?;
-            Ok(EntityId::RunEntry(RunId(reader.message_id(run)?), u64::from_be_bytes(number)))
-        }
-        Some((&RUN_TURN, id)) => {
-            let (run, turn) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
-            Ok(EntityId::RunTurn(RunId(reader.message_id(run)?), TurnId(reader.message_id(turn)?)))
-        }
-        #[cfg(test)]
-        Some((&PROBE, id)) => {
-            let id = id.try_into().map_err(|_| reader.error("a probe's id has not 8 bytes"))?;
-            Ok(EntityId::Probe(ProbeId(u64::from_be_bytes(id))))
-        }
-        Some(_) | None => Err(reader.error("an entity is of no known kind")),
-    }
-}
-
-/// A row of table outbox: an input from one entity to another in a later transaction. The commit of the step that the
-/// input causes also removes the row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxRecord {
-    /// The entity that gets the input.
-    pub to: EntityId,
-    /// The input, of the receiving entity's kind.
-    pub told: Told,
-}
-
-impl OutboxRecord {
-    /// The key of a row; keys sort rows in the order of their writing.
-    pub fn key(sequence: u64) -> Key {
-        by_number(Table::Outbox, sequence)
-    }
-
-    /// The sequence in a row's key.
-    pub fn sequence(key: &[u8]) -> Result<u64, DecodeError> {
-        number_of(&Reader(Table::Outbox.name()), key)
-    }
-
-    /// Encodes the row: the length of the entity's id in one byte, the id, and the input.
-    pub fn encode(&self) -> Bytes {
-        let to = encode_entity_id(&self.to);
-        let length = u8::try_from(to.len()).expect("an id has at most 136 bytes");
-        [&[length][..], &to, &encode_told(&self.told)].concat().into()
-    }
-
-    /// Decodes the row.
-    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
-        let reader = Reader(Table::Outbox.name());
-        let (length, rest) = value.split_first().ok_or_else(|| reader.error("a value is empty"))?;
-        let (to, told) =
-            rest.split_at_checked(usize::from(*length)).ok_or_else(|| reader.error("a value is too short"))?;
-        let to = decode_entity_id(Table::Outbox, to)?;
-        let told = decode_told(&reader, &to, told)?;
-        Ok(Self { to, told })
-    }
-}
-
-fn encode_told(told: &Told) -> Vec<u8> {
-    match told {
-        Told::Run(word) => encode_word(word),
-        #[cfg(test)]
-        Told::Probe(word) => super::probe::encode_word(word),
-    }
-}
-
-/// Encodes an input of a run: its kind in one byte, the choice, the handoff; then the new owner, or the task and the
-/// receiver with a zero byte between them. No id has a zero byte.
-fn encode_word(word: &Word) -> Vec<u8> {
-    let (kind, choice, handoff, rest) = match word {
-        Word::HandoffBegan { choice, handoff, task, receiver } => {
-            (BEGAN, choice, handoff, [task.as_str(), receiver].join("\0"))
-        }
-        Word::HandoffEnded { choice, handoff, owner } => {
-            (ENDED, choice, handoff, owner.as_ref().map(ToString::to_string).unwrap_or_default())
-        }
-    };
-    [&[kind], &choice.0.as_bytes()[..], &handoff.as_bytes()[..], rest.as_bytes()].concat()
-}
-
-const BEGAN: u8 = 1;
-const ENDED: u8 = 2;
-
-fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
-    let short = || reader.error("an input is too short");
-    let (kind, rest) = word.split_first().ok_or_else(short)?;
-    let (choice, rest) = rest.split_at_checked(16).ok_or_else(short)?;
-    let (handoff, rest) = rest.split_at_checked(16).ok_or_else(short)?;
-    let (choice, handoff) = (TurnId(reader.message_id(choice)?), reader.message_id(handoff)?);
-    let rest = std::str::from_utf8(rest).map_err(|error| reader.error(error.to_string()))?;
-    match *kind {
-        BEGAN => {
-            let (task, receiver) = rest.split_once('\0').ok_or_else(short)?;
-            Ok(Word::HandoffBegan { choice, handoff, task: reader.task(task)?, receiver: receiver.to_owned() })
-        }
-        ENDED => {
-            let owner: Option<AgentId> = if rest.is_empty() { None } else { Some(reader.agent(rest)?) };
-            Ok(Word::HandoffEnded { choice, handoff, owner })
-        }
-        _ => Err(reader.error("an input is of no known kind")),
-    }
-}
-
-fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
-    match to {
-        EntityId::Run(_) => decode_word(reader, told).map(Told::Run),
-        EntityId::Task(_)
-        | EntityId::Handoff(_)
-        | EntityId::Workspace(_)
-        | EntityId::Graph(_)
-        | EntityId::RunEntry(..)
-        | EntityId::RunTurn(..) => Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len()))),
-        #[cfg(test)]
-        EntityId::Probe(_) => super::probe::decode_word(told).map(Told::Probe).ok_or_else(|| reader.error("no word")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_inputs_of_a_run_come_back_from_the_outbox() {
-        let id = |byte| MessageId::from_bytes([byte; 16]);
-        let (choice, handoff) = (TurnId(id(2)), id(3));
-        let words = [
-            Word::HandoffBegan {
-                choice,
-                handoff,
-                task: TaskId::parse("t").unwrap(),
-                receiver: "type:reviewer".to_owned(),
-            },
-            Word::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
-            Word::HandoffEnded { choice, handoff, owner: None },
-        ];
-        for word in words {
-            let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), told: Told::Run(word) };
-            assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
-        }
-    }
-
-    #[test]
-    fn every_entity_id_comes_back() {
-        let id = |byte| MessageId::from_bytes([byte; 16]);
-        for entity in [
-            EntityId::Task(TaskId::parse("t").unwrap()),
-            EntityId::Handoff(id(1)),
-            EntityId::Graph(GraphId::parse("g").unwrap()),
-            EntityId::Run(RunId(id(1))),
-            EntityId::RunEntry(RunId(id(1)), 7),
-            EntityId::RunTurn(RunId(id(1)), TurnId(id(2))),
-        ] {
-            assert_eq!(decode_entity_id(Table::Timers, &encode_entity_id(&entity)), Ok(entity));
         }
     }
 }

@@ -32,24 +32,56 @@ pub enum Expiration {
     Rest,
     /// The rest of a removed workspace's entries.
     Entries,
+    /// A negotiation, from its end on.
+    Negotiation,
     /// A run, from its end on.
     Run,
+    /// A thread, from its end on.
+    Thread,
+    /// The versions of a removed task's context.
+    Contexts,
+    /// A plan, from its end on.
+    Plan,
+    /// A blob, from the end of its last hold on.
+    Blob,
+    /// An upload, from its latest beginning or continuation on.
+    Upload,
 }
 
 numbered! {
-    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Entries = 6, Run = 61, }
+    Expiration {
+        Messages = 1,
+        Task = 2,
+        DeadLetter = 3,
+        Invitation = 4,
+        Rest = 5,
+        Entries = 6,
+        Contexts = 7,
+        Negotiation = 16,
+        Run = 61,
+        Thread = 62,
+        Plan = 70,
+        Blob = 71,
+        Upload = 72,
+    }
 }
 
 impl Expiration {
     /// All kinds, each once.
-    pub const ALL: [Expiration; 7] = [
-        Expiration::Rest,
-        Expiration::Entries,
-        Expiration::Messages,
-        Expiration::Task,
-        Expiration::DeadLetter,
-        Expiration::Invitation,
-        Expiration::Run,
+    pub const ALL: [Self; 13] = [
+        Self::Rest,
+        Self::Entries,
+        Self::Contexts,
+        Self::Messages,
+        Self::Task,
+        Self::DeadLetter,
+        Self::Invitation,
+        Self::Run,
+        Self::Thread,
+        Self::Negotiation,
+        Self::Plan,
+        Self::Blob,
+        Self::Upload,
     ];
 
     fn byte(self) -> u8 {

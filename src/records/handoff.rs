@@ -1,13 +1,16 @@
-//! Handoffs, in the records of their tasks and in table handoffs, with two indexes: of all handoffs (table
-//! handoffs_by_sequence), and of each participant's handoffs (table handoffs_by_agent). A list of tasks uses the
-//! entries of their handoffs; tasks have no index.
+//! Handoffs, in the records of their tasks and in table handoffs, with their indexes: of all handoffs (table
+//! handoffs_by_sequence), of each participant's (table handoffs_by_agent), and in table listings of each task's, of the
+//! open ones, and of the ended ones in the order of their latest changes.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::{DecodeError, Reader, by_name_and_number, by_number, id_bytes, moment, texts};
+use super::{
+    DecodeError, List, Reader, TracePlace, by_name_and_number, by_number, id_bytes, moment, texts,
+    trace::{place_from_storage, place_to_storage},
+};
 use crate::{
     codes::ErrorCode,
     domain::{
@@ -23,6 +26,30 @@ use crate::{
     time::Timestamp,
 };
 
+/// The list of open handoffs.
+pub(super) const OPEN: u8 = b'o';
+/// The list of ended handoffs by change.
+pub(super) const ENDED: u8 = b'e';
+/// The lists of the handoffs of each task.
+pub(super) const OF_TASK: u8 = b'h';
+
+impl List {
+    /// The open handoffs, by sequence. A value is a [`HandoffPlace`].
+    pub fn open_handoffs() -> Self {
+        Self { table: Table::Listings, prefix: [&[OPEN, 0][..]].into() }
+    }
+
+    /// The ended handoffs, by the sequence of the latest change. A value is a [`HandoffPlace`].
+    pub fn ended_handoffs() -> Self {
+        Self { table: Table::Listings, prefix: [&[ENDED, 0][..]].into() }
+    }
+
+    /// The handoffs of a task, by sequence. A value is a [`HandoffPlace`].
+    pub fn handoffs_of_task(task: &TaskId) -> Self {
+        Self { table: Table::Listings, prefix: [&[OF_TASK][..], task.as_str().as_bytes(), &[0]].into() }
+    }
+}
+
 /// A handoff as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffRecord {
@@ -30,8 +57,12 @@ pub struct HandoffRecord {
     pub handoff: Arc<Handoff>,
     /// The sequence, its place in lists.
     pub sequence: u64,
+    /// The sequence of the latest change, its place in the order of changes.
+    pub changed: u64,
     /// The place of the request, for further candidates.
     pub request: RequestPlace,
+    /// The place in a trace.
+    pub trace: Option<Box<TracePlace>>,
 }
 
 /// The request of a handoff, which is delivered to one candidate after another.
@@ -56,6 +87,21 @@ pub struct HandoffPlace {
     pub task: TaskId,
 }
 
+/// The key of the latest change among the removed handoffs.
+pub fn removed_changes_key() -> Key {
+    Key { table: Table::Meta, key: "removed_handoff_changes".into() }
+}
+
+/// Encodes the sequence under [`removed_changes_key`].
+pub fn encode_removed_changes(last: u64) -> Bytes {
+    storage::SequenceRecord { last, ..Default::default() }.encode_to_vec().into()
+}
+
+/// Decodes the sequence under [`removed_changes_key`].
+pub fn removed_changes(value: &Bytes) -> Result<u64, DecodeError> {
+    Ok(Reader("meta").message::<storage::SequenceRecord>(value)?.last)
+}
+
 impl HandoffPlace {
     /// Encodes the value of the entry: the handoff's id, 16 bytes, then the task's id. The key has the sequence.
     pub fn encode(&self) -> Bytes {
@@ -72,6 +118,11 @@ impl HandoffPlace {
 }
 
 impl HandoffRecord {
+    /// Whether the handoff's request is a mandate: the broker tells each candidate with a message of its own.
+    pub fn is_under_mandate(&self) -> bool {
+        self.handoff.negotiation == Some(self.request.message)
+    }
+
     /// The key of the record.
     pub fn key(handoff: MessageId) -> Key {
         Key { table: Table::Handoffs, key: handoff.as_bytes().into() }
@@ -85,6 +136,26 @@ impl HandoffRecord {
     /// The key in the index of an agent; the value is a [`HandoffPlace`].
     pub fn agent_index_key(agent: &AgentId, sequence: u64) -> Key {
         by_name_and_number(Table::HandoffsByAgent, agent.as_str(), sequence)
+    }
+
+    /// The value of the index entries.
+    pub fn place(&self) -> HandoffPlace {
+        HandoffPlace { sequence: self.sequence, handoff: self.handoff.id, task: self.handoff.task.clone() }
+    }
+
+    /// The index entry that the present version has and an earlier or later one may not have: among the open handoffs,
+    /// or among the ended ones.
+    pub fn passing_entry(&self) -> (Key, Bytes) {
+        let (list, number) = match self.handoff.state.is_final() {
+            false => (List::open_handoffs(), self.sequence),
+            true => (List::ended_handoffs(), self.changed),
+        };
+        (list.place(number), self.place().encode())
+    }
+
+    /// The key in the list of the task's handoffs.
+    pub fn task_index_key(&self) -> Key {
+        List::handoffs_of_task(&self.handoff.task).place(self.sequence)
     }
 
     /// The agents with an index entry of the handoff: the sender and every candidate that got an offer.
@@ -139,6 +210,9 @@ impl HandoffRecord {
             request_message_id: id_bytes(self.request.message),
             request_sequence: self.request.sequence,
             redrive_of_handoff_id: handoff.redrive_of.map(id_bytes).unwrap_or_default(),
+            negotiation_id: handoff.negotiation.map(id_bytes).unwrap_or_default(),
+            trace: self.trace.as_deref().map(place_to_storage),
+            changed: self.changed,
         }
     }
 
@@ -193,6 +267,7 @@ impl HandoffRecord {
             context_delivered: stored.context_delivered,
             let_go: stored.let_go,
             failure,
+            negotiation: reader.optional_message_id(&stored.negotiation_id)?,
             steps: stored.steps.iter().map(|step| step_from_storage(reader, step)).collect::<Result<_, _>>()?,
             created_at: moment(stored.created_at),
             updated_at: moment(stored.updated_at),
@@ -202,15 +277,17 @@ impl HandoffRecord {
             sequence: stored.request_sequence,
             expires_at: stored.expires_at.map(moment),
         };
-        Ok(Self { handoff: Arc::new(handoff), sequence: stored.sequence, request })
+        let trace = place_from_storage(reader, stored.trace)?;
+        let (sequence, changed) = (stored.sequence, stored.changed);
+        Ok(Self { handoff: Arc::new(handoff), sequence, changed, request, trace })
     }
 }
 
-fn nanoseconds(span: Duration) -> u64 {
+pub(super) fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn timeouts_from_storage(reader: &Reader, spans: &[u64]) -> Result<Timeouts, DecodeError> {
+pub(super) fn timeouts_from_storage(reader: &Reader, spans: &[u64]) -> Result<Timeouts, DecodeError> {
     let [accept, context, complete, whole] = spans else { return Err(reader.error("timeouts are not four")) };
     let span = |nanoseconds: &u64| Duration::from_nanos(*nanoseconds);
     Ok(Timeouts { accept: span(accept), context: span(context), complete: span(complete), whole: span(whole) })

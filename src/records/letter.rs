@@ -5,6 +5,7 @@ use prost::Message;
 
 use super::{
     DecodeError, Reader, by_name_and_number, decode_entity_id, encode_entity_id, id_bytes, moment, range_of_name,
+    trace::{context_from_storage, context_to_storage},
 };
 use crate::{
     domain::{
@@ -26,7 +27,7 @@ pub fn mailbox_range(agent: &AgentId) -> KeyRange {
     range_of_name(agent.as_str())
 }
 
-/// Encodes a letter.
+/// The value of a letter in table mailbox.
 pub fn encode_letter(letter: &Letter) -> Bytes {
     to_storage(letter).encode_to_vec().into()
 }
@@ -43,6 +44,13 @@ pub fn letter_place(key: &[u8]) -> Result<u64, DecodeError> {
     Ok(u64::from_be_bytes(*place))
 }
 
+/// The agent in a letter's key.
+pub fn letter_agent(key: &[u8]) -> Result<AgentId, DecodeError> {
+    let reader = Reader("mailbox");
+    let id = key.split_last_chunk::<9>().ok_or_else(|| reader.error("a key is too short"))?.0;
+    reader.agent(std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?)
+}
+
 pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
     storage::LetterRecord {
         message_id: id_bytes(letter.message),
@@ -57,6 +65,8 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         role: letter.report_to.as_ref().map_or(0, |(_, role)| role.number()),
         attempts: letter.attempts.iter().map(attempt_to_storage).collect(),
         envelope_owner: letter.envelope_owner.number(),
+        trace: letter.trace.as_deref().map(context_to_storage),
+        stored_at: letter.stored_at.unix_nanoseconds(),
     }
 }
 
@@ -99,6 +109,7 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
         task,
         priority: reader.some(Priority::from_number(stored.priority), "priority")?,
         expires_at: moment(stored.expires_at),
+        stored_at: moment(stored.stored_at),
         handouts: stored.handouts,
         failures: stored.failures,
         not_before: moment(stored.not_before),
@@ -109,5 +120,6 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
             .map(|attempt| attempt_from_storage(reader, attempt))
             .collect::<Result<_, _>>()?,
         envelope_owner: reader.some(EnvelopeOwner::from_number(stored.envelope_owner), "envelope_owner")?,
+        trace: stored.trace.map(|trace| context_from_storage(reader, trace)).transpose()?.map(Box::new),
     })
 }

@@ -3,9 +3,12 @@
 //! This module owns the key and the encoding of each record, with one file for each kind. It must not know what happens
 //! to a record. A value that does not decode is reported as damaged, never guessed at.
 
+mod absence;
 mod agent;
 mod agent_statistics;
 mod audit;
+mod blob;
+mod context;
 mod custody;
 mod dead_letter;
 mod entity;
@@ -14,38 +17,58 @@ mod handoff;
 mod invitation;
 mod letter;
 mod message;
+mod negotiation;
+mod outbox;
+mod plan;
 #[cfg(test)]
 mod probe;
 mod routing;
+mod schema;
 mod task;
+mod thread;
 mod timer;
+mod trace;
 mod workspace;
 
 use bytes::Bytes;
 
+pub use absence::AbsenceRecord;
 pub use agent::AgentRecord;
 pub use agent_statistics::StatisticsRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
+pub use blob::{BlobRecord, BlobUsage, HoldKeys, UploadRecord};
+pub use context::{ContextSectionRecord, ContextVersionRecord, contexts_range};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
-pub use entity::{EntityRecord, Notes, OutboxRecord, Pace, decode_entity_id, encode_entity_id};
+pub use entity::{EntityRecord, Notes, Pace};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
-pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
+pub use handoff::{
+    HandoffPlace, HandoffRecord, RequestPlace, encode_removed_changes, removed_changes, removed_changes_key,
+};
 pub use invitation::InvitationRecord;
-pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
+pub use letter::{decode_letter, encode_letter, letter_agent, letter_key, letter_place, mailbox_range};
 pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, receipt_of};
+pub use negotiation::NegotiationRecord;
+pub use outbox::{OutboxRecord, decode_entity_id, encode_entity_id};
+pub use plan::{PlanEntryRecord, PlanRecord, PlanSpecRecord, plan_run_to_v1, result_to_v1};
 pub use routing::{
     GraphRecord, RunEntryRecord, RunRecord, RunTurnRecord, choice_to_v1, graph_to_v1, node_state, run_to_v1,
 };
+pub use schema::SchemaRecord;
 pub use task::TaskRecord;
+pub use thread::{
+    SpecRecord, SpecRevisionRecord, ThreadEntryRecord, ThreadRecord, agent_spec, agent_spec_to_v1, ended_request_to_v1,
+    model_spec, model_spec_to_v1, thread_to_v1, unresolved,
+};
 pub use timer::{
     entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
 };
+pub use trace::TracePlace;
 pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 
 use crate::{
     domain::routing::{RunId, TurnId},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, MessageId, PlanId, TaskId},
     proto::{storage, v1},
     store::{Key, KeyBytes, KeyRange, Table},
     time::Timestamp,
@@ -166,6 +189,11 @@ impl List {
         [&*self.prefix, &number.to_be_bytes()].into()
     }
 
+    /// The range of all records of the list.
+    pub fn range(&self) -> KeyRange {
+        (std::ops::Bound::Included(self.key(0)), std::ops::Bound::Included(self.key(u64::MAX)))
+    }
+
     /// The number in a record's key.
     pub fn number(&self, key: &[u8]) -> Result<u64, DecodeError> {
         number_of(&Reader(self.table.name()), key)
@@ -219,8 +247,17 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             | Expiration::Invitation
             | Expiration::Rest
             | Expiration::Entries
-            | Expiration::Run => Ok(()),
+            | Expiration::Contexts
+            | Expiration::Run
+            | Expiration::Thread
+            | Expiration::Negotiation
+            | Expiration::Plan
+            | Expiration::Blob
+            | Expiration::Upload => Ok(()),
         },
+        Table::Negotiations => NegotiationRecord::decode(value).map(drop),
+        Table::NegotiationsBySequence | Table::NegotiationsByAgent => NegotiationRecord::listed(value).map(drop),
+        Table::NegotiationBids => negotiation::decode_bids(value).map(drop),
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Parts => TaskRecord::decode_part(value).map(drop),
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
@@ -233,7 +270,18 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             let id = MessageId::from_bytes([0; 16]);
             RunTurnRecord::decode(RunId(id), TurnId(id), value).map(drop)
         }
+        Table::Blobs => blob::check(key, value),
+        Table::Schemas => SchemaRecord::decode(value).map(drop),
+        Table::ContextVersions => ContextVersionRecord::decode(key, value).map(drop),
+        Table::ContextSections => ContextSectionRecord::decode(value).map(drop),
+        Table::Plans => PlanRecord::decode(value).map(drop),
+        Table::PlanSpecs => PlanSpecRecord::decode(value).map(drop),
+        // The plan is in the key, and any does for a check of the value.
+        Table::PlanLog => PlanEntryRecord::decode(&PlanId::parse("p").expect("a name"), value).map(drop),
         Table::Listings => routing::check_listing(key, value),
+        Table::Specs | Table::SpecRevisions => thread::check_spec(table.name(), key, value),
+        Table::Threads => ThreadRecord::decode(value).map(drop),
+        Table::ThreadLog => ThreadEntryRecord::check(key, value),
         // The first byte of a key names its kind, so at most one of the two can parse it.
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }

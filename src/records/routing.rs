@@ -1,5 +1,6 @@
 //! Graphs (table graphs), runs (table runs), their logs (table run_log) and the places of their turns (table run_turns);
-//! and table listings, the lists of graphs, of runs, and of the runs of an agent.
+//! and table listings, the lists of graphs, runs, specs and threads, and of the runs and threads of an agent. The absences
+//! of owners, in the same table, are in `absence`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ use crate::{
         CallResult, Choice, Event, Failure, Graph, Node, NodeRun, NodeState, Run, RunEntry, RunId, RunState, RunTurn,
         TurnId, TurnOutcome, TurnRecord,
     },
-    ids::{AgentId, AgentType, GraphId, MessageId, NodeId},
+    ids::{AgentId, AgentType, GraphId, MessageId, NodeId, check_name},
     proto::{
         storage,
         v1::{self, run_entry::Event as Stored},
@@ -29,13 +30,28 @@ use crate::{
 
 /// The list of all graphs.
 const GRAPHS: u8 = b'g';
+/// The list of all schemas.
+const SCHEMAS: u8 = b's';
 /// The lists of runs: of all, and of each participant.
 const RUNS: u8 = b'r';
+/// The lists of tasks with an open question, for each agent that is asked.
+const QUESTIONS: u8 = b'q';
+/// The list of all agent specs.
+const AGENT_SPECS: u8 = b'p';
+/// The list of all model specs.
+const MODEL_SPECS: u8 = b'm';
+/// The lists of threads: of all, and of each participant.
+const THREADS: u8 = b't';
 
 impl List {
     /// All graphs, by the sequence of their first registration. A value is a graph's id.
     pub fn of_graphs() -> Self {
         Self { table: Table::Listings, prefix: [&[GRAPHS, 0][..]].into() }
+    }
+
+    /// All schemas, by the sequence of their registration. A value is the key of a schema's record.
+    pub fn of_schemas() -> Self {
+        Self { table: Table::Listings, prefix: [&[SCHEMAS, 0][..]].into() }
     }
 
     /// The runs of an agent, or all runs, by the sequence of their start. A value is a run's id.
@@ -44,7 +60,28 @@ impl List {
         Self { table: Table::Listings, prefix: [&[RUNS][..], agent.as_bytes(), &[0]].into() }
     }
 
-    fn place(&self, sequence: u64) -> Key {
+    /// The tasks with an open question to this agent, by the sequence of the task. A value is a task's id.
+    pub(super) fn of_questions(agent: &AgentId) -> Self {
+        Self { table: Table::Listings, prefix: [&[QUESTIONS][..], agent.as_str().as_bytes(), &[0]].into() }
+    }
+
+    /// All agent specs, by the sequence of their first registration. A value is a spec's id.
+    pub fn of_agent_specs() -> Self {
+        Self { table: Table::Listings, prefix: [&[AGENT_SPECS, 0][..]].into() }
+    }
+
+    /// All model specs, by the sequence of their first registration. A value is a spec's id.
+    pub fn of_model_specs() -> Self {
+        Self { table: Table::Listings, prefix: [&[MODEL_SPECS, 0][..]].into() }
+    }
+
+    /// The threads of an agent, or all threads, by the sequence of their creation. A value is a thread's id.
+    pub fn of_threads(agent: Option<&AgentId>) -> Self {
+        let agent = agent.map_or("", AgentId::as_str);
+        Self { table: Table::Listings, prefix: [&[THREADS][..], agent.as_bytes(), &[0]].into() }
+    }
+
+    pub(super) fn place(&self, sequence: u64) -> Key {
         Key { table: self.table, key: self.key(sequence) }
     }
 }
@@ -52,7 +89,7 @@ impl List {
 /// A graph as stored: its latest revision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphRecord {
-    /// The graph.
+    /// The latest revision of the graph.
     pub graph: Arc<Graph>,
     /// The sequence of the first registration, its place in lists.
     pub sequence: u64,
@@ -289,7 +326,7 @@ impl RunTurnRecord {
     }
 }
 
-/// Checks that a value of table listings names a graph or a run.
+/// Checks that a value of table listings names an entity of the list's kind.
 pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
     let reader = Reader("listings");
     number_of(&reader, key)?;
@@ -299,6 +336,20 @@ pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError>
             GraphId::parse(text).map(drop).map_err(|error| reader.error(error.to_string()))
         }
         Some(&RUNS) => reader.message_id(value).map(drop),
+        Some(&SCHEMAS) => reader.some(value.contains(&0).then_some(()), "the schema"),
+        Some(&(super::handoff::OPEN | super::handoff::ENDED | super::handoff::OF_TASK)) => {
+            super::HandoffPlace::decode(0, value).map(drop)
+        }
+        Some(&(QUESTIONS | super::task::UPDATED)) => {
+            let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
+            reader.task(text).map(drop)
+        }
+        Some(&(AGENT_SPECS | MODEL_SPECS | THREADS)) => {
+            let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
+            check_name(text).map_err(|error| reader.error(error.to_string()))
+        }
+        Some(&super::absence::ABSENCES) => super::AbsenceRecord::decode(key, value).map(drop),
+        Some(&super::plan::PLANS) => super::PlanRecord::listed(value).map(drop),
         Some(_) | None => Err(reader.error("a key is of no known kind")),
     }
 }
@@ -470,11 +521,6 @@ fn uuid(reader: &Reader, text: &str) -> Result<MessageId, DecodeError> {
     MessageId::parse(text).map_err(|error| reader.error(format!("id {text:?} {error}")))
 }
 
-fn time(at: Timestamp) -> prost_types::Timestamp {
-    let (seconds, nanos) = at.to_parts();
-    prost_types::Timestamp { seconds, nanos }
-}
-
 fn entry_to_v1(entry: &RunEntry) -> v1::RunEntry {
     let handoff = |node: &NodeId, choice: &TurnId, handoff: &MessageId, owner: Option<&AgentId>| v1::RunHandoff {
         node_id: node.to_string(),
@@ -499,7 +545,7 @@ fn entry_to_v1(entry: &RunEntry) -> v1::RunEntry {
             error_message: failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
         }),
     };
-    v1::RunEntry { number: entry.number, entry_time: Some(time(entry.at)), event: Some(event) }
+    v1::RunEntry { number: entry.number, entry_time: Some(entry.at.into()), event: Some(event) }
 }
 
 fn entry_from_v1(reader: &Reader, run: RunId, stored: v1::RunEntry) -> Result<RunEntry, DecodeError> {
@@ -560,9 +606,9 @@ pub fn run_to_v1(run: &Run) -> v1::Run {
         error_message: run.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
         turns: run.turns,
         log_length: run.log_length,
-        create_time: Some(time(run.created_at)),
-        update_time: Some(time(run.updated_at)),
-        deadline: Some(time(run.deadline)),
+        create_time: Some(run.created_at.into()),
+        update_time: Some(run.updated_at.into()),
+        deadline: Some(run.deadline.into()),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Table tasks. Lists find tasks by the index entries of their handoffs. Table parts: for each task that is a part of
-//! another one, an index entry under the other one.
+//! Table tasks. Lists find tasks by the index entries of their handoffs, and in table listings by their latest updates.
+//! Table parts: for each task that is a part of another one, an index entry under the other one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +11,18 @@ use super::{
     by_name_and_number, id_bytes, moment, texts,
 };
 use crate::{
-    domain::handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus},
-    ids::{AgentId, MessageId, TaskId},
+    domain::{
+        handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus},
+        plan::PlanRef,
+    },
+    ids::{AgentId, PlanId, TaskId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
 };
+
+/// The list of tasks by update.
+pub(super) const UPDATED: u8 = b'u';
 
 /// A task as stored: its state, and the head of its custody log.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,19 +36,25 @@ pub struct TaskRecord {
     /// The task's latest handoff that a request began, open or ended: one record serves both, since each step of the
     /// handoff also changes the log of the task.
     pub handoff: Option<HandoffRecord>,
-    /// The latest context of the task that an agent or the coordinator has sent. `None`: none was sent.
-    pub last_context: Option<MessageId>,
+    /// The number of the latest version of the task's context; 0: none exists.
+    pub context_versions: u64,
+    /// The number of the latest version that is not the coordinator's; 0: none exists.
+    pub last_context: u64,
     /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
     /// The number of pieces of plain mail in the log. Bounded, because mail changes no state of the task.
     pub mail_recorded: u32,
     /// The number of pieces of plain mail that were delivered after the log had no room for them.
     pub mail_unrecorded: u64,
+    /// The number of the owner's absence that an agent was told of last; 0: none.
+    pub told_absence: u64,
     /// The agents that a participant has asked about the task: the receivers of its `TaskRequest`s, at most
     /// [`Self::ASKED_MAX`].
     pub asked: Vec<AgentId>,
     /// The sequence of the request that created the task, which is also that of its first handoff.
     pub sequence: u64,
+    /// The sequence of the latest change of [`Self::task`], its place in the list by update.
+    pub updated: u64,
     /// The time of the last entry of the custody log. Never goes back.
     pub logged_at: Timestamp,
     /// The part of the set-backs of the broker's clock that the log's time has followed. It stays constant while a
@@ -127,6 +139,29 @@ impl TaskRecord {
         reader.task(id)
     }
 
+    /// The tasks with an open question to an agent, by the sequences of the tasks. A value is a task's id.
+    pub fn asked(agent: &AgentId) -> List {
+        List::of_questions(agent)
+    }
+
+    /// The index entry of the open question.
+    pub(super) fn question_entry(&self) -> Option<(Key, Bytes)> {
+        let list = Self::asked(&self.task.open_prompt()?.asked);
+        let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
+        Some((Key { table: list.table, key: list.key(self.sequence) }, id))
+    }
+
+    /// All tasks, by the sequence of the latest update. A value is a task's id.
+    pub fn by_update() -> List {
+        List { table: Table::Listings, prefix: [&[UPDATED, 0][..]].into() }
+    }
+
+    /// The index entry of the latest update.
+    pub fn update_entry(&self) -> (Key, Bytes) {
+        let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
+        (Self::by_update().place(self.updated), id)
+    }
+
     /// The key of the record.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::Tasks, task.as_str())
@@ -164,8 +199,13 @@ impl TaskRecord {
             seizures: task.seizures.iter().map(seizure_to_storage).collect(),
             mail_recorded: self.mail_recorded,
             mail_unrecorded: self.mail_unrecorded,
+            told_absence: self.told_absence,
+            updated: self.updated,
             asked_agent_ids: texts(&self.asked),
-            last_context_message_id: self.last_context.map(id_bytes).unwrap_or_default(),
+            context_versions: self.context_versions,
+            last_context_version: self.last_context,
+            plan_id: task.plan.as_ref().map(|plan| plan.plan.to_string()).unwrap_or_default(),
+            subtask_id: task.plan.as_ref().map(|plan| plan.subtask.clone()).unwrap_or_default(),
         }
         .encode_to_vec()
         .into()
@@ -185,12 +225,15 @@ impl TaskRecord {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
             log_tail,
             handoff,
-            last_context: reader.optional_message_id(&stored.last_context_message_id)?,
+            context_versions: stored.context_versions,
+            last_context: stored.last_context_version,
             refusals_recorded: stored.refusals_recorded,
             mail_recorded: stored.mail_recorded,
             mail_unrecorded: stored.mail_unrecorded,
+            told_absence: stored.told_absence,
             asked: stored.asked_agent_ids.iter().map(|id| reader.agent(id)).collect::<Result<_, _>>()?,
             sequence: stored.sequence,
+            updated: stored.updated,
             // A record older than this field has nearly the same time in its task.
             logged_at: moment(stored.logged_at.max(stored.updated_at)),
             set_back: Duration::from_nanos(stored.set_back),
@@ -212,6 +255,13 @@ impl TaskRecord {
                 parent: match stored.parent_task_id.as_str() {
                     "" => None,
                     parent => Some(reader.task(parent)?),
+                },
+                plan: match stored.plan_id.as_str() {
+                    "" => None,
+                    plan => {
+                        let plan = PlanId::parse(plan).map_err(|error| reader.error(error.to_string()))?;
+                        Some(PlanRef { plan, subtask: stored.subtask_id })
+                    }
                 },
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
                 hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! store/          tasks, handoffs, mail: see `store`
+//! blobs/          the bytes of blobs: see `blobs`
 //! keys/broker.pem the broker's own key
 //! keys/coordinator.pem the key of its agent baton.coordinator
 //! tls/            the development CA, if used
@@ -21,6 +22,7 @@ use std::{
 use zeroize::Zeroizing;
 
 use crate::{
+    blobs::{BlobFiles, Bucket, Removed},
     broker::{BrokerIdentity, Signer, identity::random_bytes},
     disk,
     envelope::{
@@ -28,6 +30,7 @@ use crate::{
         signing,
     },
     ids::{IdSource, KeyId},
+    records::{BlobRecord, UploadRecord},
     store::{EmbeddedStore, OpenError, Store},
 };
 
@@ -68,23 +71,25 @@ pub enum FolderError {
 pub(super) struct DataFolder {
     path: PathBuf,
     pub(super) store: Arc<dyn Store>,
+    pub(super) blobs: Arc<BlobFiles>,
     pub(super) identity: BrokerIdentity,
     pub(super) operator_token: Zeroizing<String>,
 }
 
 impl DataFolder {
     /// Opens the folder, or creates it.
-    pub(super) fn open(path: &Path, ids: &dyn IdSource) -> Result<Self, FolderError> {
+    pub(super) fn open(path: &Path, ids: &dyn IdSource, bucket: Option<Arc<Bucket>>) -> Result<Self, FolderError> {
         disk::keep_to_owner();
         close(path)?;
         make_folder(path)?;
         // The store comes first, for its lock: this process changes no other file while another broker uses the folder.
         let store = Arc::new(EmbeddedStore::open(&path.join("store"))?);
+        let blobs = Arc::new(open_blobs(path, &*store, bucket)?);
         close_contents(path)?;
         make_folder(&path.join("keys"))?;
         let identity = broker_identity(&path.join("keys").join("broker.pem"), ids)?;
         let operator_token = Zeroizing::new(operator_token(&path.join("operator.token"), ids)?);
-        Ok(Self { path: path.into(), store, identity, operator_token })
+        Ok(Self { path: path.into(), store, blobs, identity, operator_token })
     }
 
     pub(super) fn tls_folder(&self) -> PathBuf {
@@ -106,10 +111,31 @@ impl DataFolder {
     }
 }
 
+/// Opens the folder of blobs, and deletes the files that no record names.
+fn open_blobs(path: &Path, store: &dyn Store, bucket: Option<Arc<Bucket>>) -> Result<BlobFiles, FolderError> {
+    let folder = path.join("blobs");
+    let failed = |source| FolderError::File { path: folder.clone(), source };
+    let blobs = BlobFiles::open(&folder, bucket).map_err(failed)?;
+    let deleted = blobs.sweep(|removed| is_named(store, removed)).map_err(failed)?;
+    if deleted > 0 {
+        tracing::info!(deleted, "deleted files of blobs that no record names");
+    }
+    Ok(blobs)
+}
+
+/// Whether a record names the file of a blob or of an upload. A complete blob whose upload has a record is named by it.
+pub(super) fn is_named(store: &dyn Store, removed: Removed) -> io::Result<bool> {
+    let key = match removed {
+        Removed::Blob(digest) => BlobRecord::key(&digest),
+        Removed::Upload(name) => UploadRecord::name_key(&name),
+    };
+    Ok(store.get(&key).map_err(io::Error::other)?.is_some())
+}
+
 /// The permission bits of other users.
 const OF_OTHERS: u32 = 0o077;
 /// The names of the broker's own files and folders in the data folder.
-const CONTENTS: [&str; 5] = ["store", "keys", "tls", "operator.token", "address"];
+const CONTENTS: [&str; 6] = ["store", "blobs", "keys", "tls", "operator.token", "address"];
 
 /// Removes the permissions of other users from an existing data folder. Fails if the folder belongs to another user, or
 /// has no store and is not empty: such a folder may be meant for others.
@@ -242,7 +268,7 @@ mod tests {
 
     /// Does with a folder what a broker does at start.
     fn start(path: &Path) -> DataFolder {
-        let folder = DataFolder::open(path, &SystemIds).unwrap();
+        let folder = DataFolder::open(path, &SystemIds, None).unwrap();
         let now = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
         DevelopmentCa::load_or_create(&folder.tls_folder(), now, &[]).unwrap();
         folder.write_address(([127, 0, 0, 1], 1).into()).unwrap();
@@ -321,8 +347,8 @@ mod tests {
         let path = parent.path().join("data");
         fs::create_dir(&path).unwrap();
         set_mode(&path, 0o750);
-        fs::write(path.join("notes.txt"), "of somebody").unwrap();
-        match DataFolder::open(&path, &SystemIds) {
+        fs::write(path.join("notes.txt"), "of another program").unwrap();
+        match DataFolder::open(&path, &SystemIds, None) {
             Err(FolderError::Shared { path: found, mode, .. }) => assert_eq!((found, mode), (path.clone(), 0o750)),
             other => panic!("expected Shared, got {:?}", other.err()),
         }
@@ -335,7 +361,7 @@ mod tests {
             std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
             start(&path);
             set_mode(&path, 0o701);
-            let refused = DataFolder::open(&path, &SystemIds).err().expect("it is another user's").to_string();
+            let refused = DataFolder::open(&path, &SystemIds, None).err().expect("it is another user's").to_string();
             assert!(refused.contains("user 12345") && refused.contains("--data"), "{refused}");
         }
     }

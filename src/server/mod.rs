@@ -28,7 +28,8 @@ use self::{
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
-    broker::{Broker, BrokerError, EngineError, identity::Identities, jwt::OperatorKeys},
+    blobs::{BlobFiles, Bucket, Removed},
+    broker::{Broker, BrokerError, EngineError, Settings, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
     metrics::Metrics,
@@ -36,7 +37,9 @@ use crate::{
     proto::{self, v1::AuditAction},
     records::AuditAct,
     store::OpenError,
+    store::Store,
     time::{Clock, SteadyClock},
+    traces::{self, Traces},
     wire::{
         bounds::Bounds,
         edge::{self, BindError, Dispatch, HttpLimits, Listener, RequireTlsLayer},
@@ -57,6 +60,9 @@ pub enum ServerError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The settings of the bucket of blobs, in the configuration or the environment, cannot be used.
+    #[error("failed to use the bucket of blobs: {0}")]
+    Bucket(io::Error),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
@@ -87,6 +93,9 @@ pub enum ServerError {
         /// The error of the operating system.
         problem: io::Error,
     },
+    /// Spans cannot be sent as configured.
+    #[error("failed to start traces: {0}")]
+    Traces(#[from] traces::StartError),
     /// The stored state cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -129,7 +138,8 @@ pub async fn run(
 ) -> Result<(), ServerError> {
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     // Takes the lock of the folder first: everything below may write to it.
-    let folder = DataFolder::open(&config.data, &*ids)?;
+    let bucket = config.blob_bucket.as_ref().map(Bucket::open).transpose().map_err(ServerError::Bucket)?.map(Arc::new);
+    let folder = DataFolder::open(&config.data, &*ids, bucket.clone())?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     note_expiry(&setup, &config.settings.metrics);
@@ -141,10 +151,14 @@ pub async fn run(
         Some(address) => Some(Endpoint::bind(address).await?),
         None => None,
     };
+    let traces = Traces::start(&config.traces, config.settings.metrics.clone())?;
+    if let Some(traces) = &traces {
+        tracing::info!(endpoint = traces.endpoint(), "sending spans");
+    }
     let broker = Broker::start(
         folder.store.clone(),
         folder.identity.clone(),
-        config.settings.clone(),
+        Settings { blob_files: Some(folder.blobs.clone()), traces: traces.clone(), ..config.settings.clone() },
         Identities::new(&folder.operator_token, operators),
         ids,
         clock,
@@ -156,7 +170,7 @@ pub async fn run(
         ca,
         operator_token: folder.operator_token_path(),
         metrics: metrics_endpoint.as_ref().map(Endpoint::address),
-        agents: broker.directory().list(None, usize::MAX).len(),
+        agents: broker.directory().registered_count(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
     // Written before `ready`, because scripts read the file as soon as the broker reports ready.
@@ -170,6 +184,10 @@ pub async fn run(
     ready(&ready_state);
     // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config)).await;
+    if let Some(bucket) = bucket {
+        tokio::spawn(look_for_bucket(bucket));
+    }
+    let deleting = tokio::spawn(delete_removed(folder.store.clone(), folder.blobs.clone()));
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone(), broker.settings().metrics.clone()));
@@ -179,9 +197,14 @@ pub async fn run(
     report.abort();
     metrics_task.inspect(JoinHandle::abort);
     fresh.abort();
+    deleting.abort();
     // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
     folder.remove_address();
+    if let Some(traces) = traces {
+        // The last spans go after the last commit. It waits for the collector, on a thread that may wait.
+        drop(tokio::task::spawn_blocking(move || traces.stop()).await);
+    }
     match stopped {
         // A failure of the engine comes first: it may have caused the failure of serving.
         Ok(()) => served,
@@ -314,6 +337,39 @@ fn certificate(
             folder::warn_of_readers(key);
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
             Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
+        }
+    }
+}
+
+/// Logs a bucket that cannot be used. The broker serves all else without it, and blobs as soon as it can be used.
+async fn look_for_bucket(bucket: Arc<Bucket>) {
+    match bucket.look().await {
+        Ok(()) => tracing::info!("the bucket of blobs can be reached"),
+        Err(error) => tracing::error!(%error, "failed to list the bucket of blobs: blobs may be unavailable"),
+    }
+}
+
+/// Deletes the files of removed blobs and uploads. A stop leaves the rest to the next start.
+async fn delete_removed(store: Arc<dyn Store>, blobs: Arc<BlobFiles>) {
+    loop {
+        blobs.removed().await;
+        for removed in blobs.take_removed() {
+            // The blob may have been written again since then.
+            let (Removed::Blob(name) | Removed::Upload(name)) = removed;
+            let naming = blobs.naming(&name).lock_owned().await;
+            let (store, blobs) = (store.clone(), blobs.clone());
+            let delete = move || {
+                let _naming = naming;
+                if !folder::is_named(&*store, removed)? {
+                    blobs.delete(removed)?;
+                }
+                Ok::<_, io::Error>(())
+            };
+            match tokio::task::spawn_blocking(delete).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(?removed, %error, "failed to delete the file of a removed blob"),
+                Err(error) => tracing::error!(?removed, %error, "failed to delete the file of a removed blob"),
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The checkpoint: the state of the tables that a start begins with, and the entry of the log up to which it goes.
 //!
 //! Owns `tables/`: copies of the tables' files, and a manifest that says which they are, with their lengths and
-//! checksums. The library writes and merges files in `work/`; when it is done, their names are added to `tables/`, and a
-//! new manifest replaces the old one. A start makes `work/` anew from `tables/`. So what the library leaves behind when
-//! it is interrupted, at any moment, is never read again. Must not know what is in a file of the library.
+//! checksums. The library writes and merges files in `work/`; then their names are added to `tables/`, and a new
+//! manifest replaces the old one. A start makes `work/` anew from `tables/`. So what the library leaves behind when it
+//! is interrupted, at any moment, is never read again. Must not know the content of the library's files.
 //!
 //! ```text
 //! MANIFEST, MANIFEST.copy  CRC-32C of the rest in hex, line feed, JSON
@@ -38,7 +38,7 @@ const FILES_FOLDER: &str = "tables";
 /// The bytes at the end of each table file that every start checks; the library finds the rest from there, and checks
 /// each part that it reads.
 const TAIL_BYTES: u64 = 64 * 1024;
-/// How often a table is copied that is being merged meanwhile.
+/// The most copies of a table that merges change meanwhile.
 const TRIES: usize = 20;
 
 /// The files of the tables.
@@ -74,6 +74,7 @@ impl Digest {
         let (mut at, mut chunk) = (0, vec![0; 1024 * 1024]);
         while at < digest.bytes {
             let count = file.read_at(&mut chunk, at)?;
+            // The file became shorter while it was read; the loop would not end.
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -94,11 +95,12 @@ fn tail(file: &File) -> io::Result<u32> {
 }
 
 impl Manifest {
-    /// Reads the manifest. `None`: there is none yet. Fails unless both copies are intact.
+    /// Reads the manifest. `None`: no checkpoint was taken yet. Fails unless both copies are intact.
     pub(super) fn read(store: &Path) -> Result<Option<Self>, Damage> {
         let [first, second] = Self::copies(store);
         let missing = |name: &str| Damage::new(&store.join(TABLES_FOLDER).join(name), "it is not there");
         match (first?, second?) {
+            // One copy without the other is damage: both are written before a checkpoint counts, and never removed.
             (None, None) => Ok(None),
             (Some(_), None) => Err(missing(COPIES[1])),
             (None, Some(_)) => Err(missing(COPIES[0])),
@@ -127,6 +129,7 @@ impl Manifest {
     pub(super) fn salvage(store: &Path) -> (Self, Vec<Damage>) {
         let damages = Self::read(store).err().into_iter().collect();
         let copies = Self::copies(store).into_iter().filter_map(|copy| copy.ok().flatten());
+        // Without an intact copy the log alone is read: a dump gives what it can.
         (copies.max_by_key(|copy| copy.number).unwrap_or_default(), damages)
     }
 
@@ -148,12 +151,13 @@ impl Manifest {
         })
     }
 
-    /// Checks that every table file is there, its length, and its end. With `whole`, checks every byte. Calls `found`
+    /// Checks the presence, the length and the end of every table file. With `whole`, checks every byte. Calls `found`
     /// for each damaged one with the name of its table.
     pub(super) fn verify(&self, store: &Path, whole: bool, mut found: impl FnMut(&str, Damage)) {
         for (table, _, path, digest) in self.files(store) {
             let is_right = || -> io::Result<bool> {
                 let file = File::open(&path)?;
+                // The cheap checks first; the whole file is read only if they pass.
                 Ok(file.metadata()?.len() == digest.bytes
                     && tail(&file)? == digest.tail_crc32c
                     && (!whole || Digest::of(&path)? == *digest))
@@ -205,9 +209,11 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Makes `work/` from a manifest whose files are intact, and removes what is in neither.
+    /// Makes `work/` from a manifest whose files are intact, and removes all other files.
     pub(super) fn open(store: &Path, manifest: Manifest) -> io::Result<Self> {
         disk::make_folder(&store.join(TABLES_FOLDER))?;
+        // A power cut may have left one copy behind the other. Both must agree before the next checkpoint writes the
+        // first of them.
         if Manifest::copies(store).iter().any(|copy| !matches!(copy, Ok(Some(copy)) if *copy == manifest)) {
             manifest.write(store)?;
         }
@@ -234,15 +240,19 @@ impl Checkpoint {
         let mut manifest = self.manifest.lock().expect("no holder panics");
         let mut next = manifest.clone();
         next.number += 1;
+        // A merge passes 0, and must not move the position back.
         next.flushed_upto = next.flushed_upto.max(upto);
         for table in changed {
             let files = self.take_over(*table, manifest.tables.get(table.name()))?;
             next.tables.insert(table.name().to_owned(), files);
         }
+        // The names of the new files are durable before a manifest names them.
         disk::sync_folder(&self.store.join(TABLES_FOLDER))?;
         next.write(&self.store)?;
+        // Only after the write: a failed checkpoint leaves the former one in force, here as on disk.
         *manifest = next;
         self.flushed_upto.store(manifest.flushed_upto, Ordering::Release);
+        // Last, since the former manifest may need the files until the new one is written.
         self.remove_others(&manifest)?;
         Ok(())
     }
@@ -266,6 +276,7 @@ impl Checkpoint {
         for path in files_of(&copy.join(FILES_FOLDER))? {
             let name = name_of(&path);
             let known = former.and_then(|former| former.files.get(&name));
+            // A table file never changes, so a known one keeps its checksum and is not read again.
             let digest = match known {
                 Some(digest) => *digest,
                 None => {
@@ -293,7 +304,7 @@ impl Checkpoint {
     }
 }
 
-/// Removes the tables of a store that is not open.
+/// Removes the tables in `work/`. The store must be closed.
 pub(super) fn remove_work(store: &Path) -> io::Result<()> {
     match fs::remove_dir_all(store.join(WORK_FOLDER)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -316,7 +327,7 @@ fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
     open_tree(to, None).map(drop)
 }
 
-/// The files in a folder, without those that are being made.
+/// The files in a folder, without unfinished drafts.
 fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let all = entries(folder).map_err(|damage| io::Error::other(damage.problem))?;
     Ok(all.into_iter().filter(|path| path.is_file() && !name_of(path).starts_with('.')).collect())

@@ -12,7 +12,7 @@ pub fn put(table: Table, key: &str, revision: u64, value: &str) -> Write {
     Write { key: key_of(table, key), record: Some(record), is_new: false }
 }
 
-/// A delete.
+/// A write that deletes a record.
 pub fn delete(table: Table, key: &str) -> Write {
     Write { key: key_of(table, key), record: None, is_new: false }
 }

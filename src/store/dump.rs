@@ -29,7 +29,7 @@ pub enum Found {
         table: Table,
         /// The record's key.
         key: Bytes,
-        /// The record.
+        /// The newest version of the record.
         record: Record,
     },
     /// A damaged place.
@@ -67,6 +67,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
         }
     });
     let committed = groups_committed(path).unwrap_or(0);
+    // A reported damage explains the short log already.
     if log.end < committed && log.damages.is_empty() {
         let file = log.newest().map_or_else(|| path.join(LOG_FOLDER), Path::to_path_buf);
         let problem = format!("the store ends at group {}, but group {committed} was written", log.end);
@@ -76,6 +77,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     let temporary = tempfile::tempdir().map_err(|source| OpenError::File { path: std::env::temp_dir(), source })?;
     let folder = path.join(TABLES_FOLDER);
     for table in Table::ALL {
+        // The log's records are kept out of the tables, so they can be read even if the table cannot.
         let mut newer = newer.remove(&table).unwrap_or_default();
         let copy = temporary.path().join(table.name());
         // The library may panic over bytes that it did not write.
@@ -90,6 +92,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
             Err(_) => Some("it cannot be read further".to_owned()),
         };
         problem.into_iter().for_each(|problem| found(damaged(Damage::new(&folder, problem), Some(table))));
+        // The records of the log behind the last key that the table gave.
         newer.into_iter().filter_map(|(key, record)| Some((key, record?))).for_each(|(key, record)| {
             found(Found::Record { table, key: Bytes::copy_from_slice(&key), record });
         });
@@ -123,6 +126,7 @@ fn read_table(tree: &AnyTree, table: Table, folder: &Path, newer: &mut Newer, fo
     let in_order = |key: Bytes, stored: Bytes| {
         let key_bytes = KeyBytes::from(&*key);
         let of_log = |key: &KeyBytes, record| Found::Record { table, key: Bytes::copy_from_slice(key), record };
+        // The records of both in the order of their keys, so that the output of a whole store needs no sorting.
         while let Some(entry) = newer.first_entry().filter(|entry| *entry.key() < key_bytes) {
             let (key, record) = entry.remove_entry();
             record.into_iter().for_each(|record| found(of_log(&key, record)));
@@ -145,6 +149,8 @@ fn read_around_damage(tree: &AnyTree, mut found: impl FnMut(Bytes, Bytes), mut f
         for entry in tree.range((from.clone(), Bound::Unbounded), NEWEST, None) {
             match entry.into_inner() {
                 Ok((key, stored)) => {
+                    // Excluded: after a damage the search begins behind the last record that was given, and gives none
+                    // twice.
                     from = Bound::Excluded(key.to_vec());
                     found(key.into(), stored.into());
                 }
@@ -199,7 +205,7 @@ fn number(from: &Bound<Vec<u8>>) -> Number {
     number
 }
 
-/// The number that is larger by 2 to the power of `bit`; `None` if there is none of that length.
+/// The number that is larger by 2 to the power of `bit`. `None`: the sum is longer.
 fn plus_bit(low: &Number, bit: usize) -> Option<Number> {
     let mut sum = *low;
     let last = KEY_BYTES - 1 - bit / 8;

@@ -50,7 +50,7 @@ pub struct EmbeddedStore {
     path: PathBuf,
     /// `None` only while [`Store::recover`] reopens the tables.
     opened: RwLock<Option<Arc<Opened>>>,
-    /// Locked during a whole commit. Lock order: `log`, `opened`, `memtables`, `flushing`.
+    /// Locked during a whole commit. Lock order: `log`, `flushing`, `opened`, `memtables`.
     log: Mutex<Log>,
     /// The thread that writes memtables into table files, if one runs.
     flushing: Mutex<Option<JoinHandle<()>>>,
@@ -59,7 +59,7 @@ pub struct EmbeddedStore {
     _lock: File,
 }
 
-/// The log, and what is to be known of its end.
+/// The log, its commit mark, and the size of its part that the tables do not have.
 struct Log {
     entries: Box<dyn CommitLog>,
     commit_mark: File,
@@ -86,6 +86,7 @@ impl Failures {
         let Err(error) = written else { return };
         tracing::error!(%error, "failed to write records into their tables");
         let is_full = matches!(error, lsm_tree::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull);
+        // Counted once a recovery: several threads fail at once over the same full or broken disk.
         let is_first = !self.is_poisoned.swap(true, Ordering::AcqRel);
         self.of_tables.fetch_add(u32::from(is_first && !is_full), Ordering::Relaxed);
     }
@@ -96,7 +97,7 @@ struct Opened {
     memtables: RwLock<MemTables>,
     tables: Tables,
     checkpoint: Checkpoint,
-    /// The thread that merges table files where there are many, if one was started.
+    /// The thread that merges table files of a table with many, if one was started.
     merging: Mutex<Option<JoinHandle<()>>>,
     compaction: Mutex<Compaction>,
 }
@@ -130,6 +131,7 @@ impl Opened {
     }
 
     fn merge(&self) -> lsm_tree::Result<()> {
+        // A merge changes no record, so the checkpoint keeps its position in the log: 0 never raises it.
         let changed = self.tables.merge()?;
         if changed.is_empty() {
             return Ok(());
@@ -137,13 +139,14 @@ impl Opened {
         self.checkpoint.save(&changed, 0)
     }
 
-    /// Starts a thread that merges table files, unless one runs. Waits for it if it is far behind: this back-pressure
-    /// bounds the files that a reader looks at.
+    /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
+    /// back-pressure bounds the files that a reader looks at.
     fn start_merge(self: &Arc<Self>, failures: &Arc<Failures>) {
         let mut merging = self.merging.lock().expect("no holder panics");
         if merging.as_ref().is_some_and(|thread| !thread.is_finished()) && !self.tables.is_behind() {
             return;
         }
+        // The thread has ended, or is waited for here. What it had to report, it has noted.
         drop(merging.take().map(JoinHandle::join));
         let (opened, failures) = (self.clone(), failures.clone());
         *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
@@ -158,9 +161,14 @@ impl Opened {
     }
 
     fn compact(&self, mut chosen: Vec<Table>) -> lsm_tree::Result<()> {
+        // Looks again after each pass: removals go on meanwhile, and a request for space may have come.
         while !chosen.is_empty() {
             for table in chosen {
-                self.tables.compact(table)?;
+                if !self.tables.compact(table)? {
+                    // Later flushes start the next attempt: a disk that fails must not be tried again without a pause.
+                    self.compaction().is_running = false;
+                    return Ok(());
+                }
                 self.checkpoint.save(&[table], 0)?;
             }
             chosen = self.next_to_compact();
@@ -186,11 +194,13 @@ impl Opened {
             }
         });
         let mut compaction = self.compaction();
+        // The thread may have ended by now, and then its own `false` stands.
         compaction.is_running &= thread.is_some();
         compaction.thread = thread;
     }
 
     fn wait_for_merges(&self) {
+        // The locks are free again before the threads are joined, because `compact` takes one of them.
         let threads = [self.merging.lock().expect("no holder panics").take(), self.compaction().thread.take()];
         threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     }
@@ -203,10 +213,13 @@ impl EmbeddedStore {
             let path = path.to_owned();
             move |source| OpenError::File { path, source }
         };
+        // The order matters: the format and the lock are checked before any file changes, since another version or
+        // another broker may have the folder.
         disk::make_folder(path).map_err(file_error(path))?;
         check_format(path)?;
         let lock = lock(path)?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
+        // Without a commit mark any end of the log is accepted: the mark detects damage, and is no part of the data.
         let (opened, entries, active_bytes) = open_whole(path, groups_committed(path).unwrap_or(0), None)?;
         let commit_mark = open_mark(path).map_err(file_error(&path.join(MARK_FILE)))?;
         disk::sync_folder(path).map_err(file_error(path))?;
@@ -262,11 +275,15 @@ impl EmbeddedStore {
         if self.failures.is_poisoned() {
             return;
         }
+        // Read before the rotation, with the log locked: every entry up to here is in the memtable that becomes
+        // immutable.
         let upto = log.entries.end();
         let memtable = opened.memtables_mut().rotate();
         log.active_bytes = 0;
         let (opened, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
+            // A failed flush poisons the store, and the next recovery reads its records from the log again. The
+            // immutable memtable serves reads meanwhile.
             failures.note(&opened.flush(&memtable, upto));
             opened.start_merge(&failures);
             opened.start_compaction(&failures);
@@ -291,9 +308,11 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
+        // The flush before the merges, because it starts them.
         if let Some(opened) = self.opened.write().expect("no holder panics").take() {
             opened.wait_for_merges();
         }
+        // A start makes the folder anew, so a failure only leaves files behind.
         if let Err(error) = remove_work(&self.path) {
             tracing::debug!(%error, "failed to remove the working copy of the tables");
         }
@@ -303,6 +322,7 @@ impl Drop for EmbeddedStore {
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
         let opened = self.opened_to_read()?;
+        // The memtables first: the tables may have an older version of the record, or one that is deleted since.
         if let Some(newest) = opened.memtables().get(key) {
             return Ok(newest.cloned());
         }
@@ -349,6 +369,7 @@ impl Store for EmbeddedStore {
         let log = self.log.lock().expect("no holder panics");
         let opened = self.opened()?;
         let compaction = opened.compaction();
+        // During a compaction the files of both versions exist, and the sum would show more than the store needs.
         let is_known = !compaction.is_running && !compaction.is_wanted;
         is_known.then(|| opened.tables.size_bytes() + log.entries.size_bytes())
     }
@@ -371,6 +392,7 @@ impl Store for EmbeddedStore {
         if self.failures.is_poisoned() {
             return Err(poisoned());
         }
+        // `None` only during a recovery, which holds the log, and after a failed one, which leaves the store poisoned.
         let opened = self.opened().ok_or_else(poisoned)?;
         let Decision { outcomes, writes } = decide(group, |key| self.revision(&opened, key))?;
         // Every change was refused or wrote nothing, so no sync is due.
@@ -380,16 +402,21 @@ impl Store for EmbeddedStore {
         let entry = encode_writes(&writes);
         let after = log.entries.end();
         let position = log.entries.append(after, &entry).map_err(|error| {
+            // An entry that is too large was not written, so the store is as before. After any other failure the entry
+            // may come back at the next start, although its senders were told that it failed.
             if let AppendError::Unknown(_) | AppendError::Fenced { .. } = error {
                 self.failures.is_poisoned.store(true, Ordering::Release);
             }
             CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
         log.active_bytes += entry.len() + writes.len() * WRITE_BYTES;
+        // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
+        // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
         if let Err(error) = write_mark(&log.commit_mark, &self.path, position) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the commit mark");
         }
+        // Here and not in the flush, because only the commit holds the log.
         if let Err(error) = log.entries.trim(opened.checkpoint.flushed_upto() + 1) {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
         }
@@ -403,6 +430,7 @@ impl Store for EmbeddedStore {
     /// little space to write, this fails before anything is closed, and reads continue.
     fn recover(&self) -> Result<(), OpenError> {
         let mut log = self.log.lock().expect("no holder panics");
+        // Before anything is closed: reads go on while the disk is full.
         make_sure_of_room(&self.path)?;
         self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
         let mut opened = self.opened.write().expect("no writer panics");
@@ -410,11 +438,13 @@ impl Store for EmbeddedStore {
             opened.wait_for_merges();
         }
         if self.failures.of_tables.load(Ordering::Relaxed) > 1 {
-            // The disk has space, and the tables still cannot be written: a file that is merged may be damaged.
+            // The disk has space, and the tables still cannot be written: a merge may read a damaged file.
             Manifest::read(&self.path)?.unwrap_or_default().check(&self.path, true)?;
             self.failures.of_tables.store(0, Ordering::Relaxed);
         }
         let end = log.entries.end();
+        // Entries behind the acknowledged end are cut off: their senders were told of a failure and may send them
+        // again.
         let (reopened, entries, active_bytes) = open_whole(&self.path, end, Some(end))?;
         (log.entries, log.active_bytes) = (Box::new(entries), active_bytes);
         *opened = Some(reopened);
@@ -447,10 +477,12 @@ fn open_whole(
     if let Some(damage) = contents.damages.first() {
         return Err(damage.clone().into());
     }
+    // After the damages, which name the broken place. A log that is merely too short reads as intact.
     if contents.end < acknowledged {
         let log = contents.newest().unwrap_or(&log_folder).into();
         return Err(OpenError::LostWrites { path: path.into(), log, end: contents.end, commit_mark: acknowledged });
     }
+    // The ends of the files only: a full check would read the whole store at each start.
     manifest.check(path, false)?;
     if let Some(last) = last {
         wal::cut_behind(&log_folder, from, last)?;
@@ -463,6 +495,7 @@ fn open_whole(
             |source: lsm_tree::Error| OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() };
         opened.checkpoint.save(&Table::ALL, 0).map_err(of_tables)?;
     }
+    // After the tables: a log beside missing tables would look like a damaged store to the next start.
     disk::make_folder(&log_folder).map_err(|source| file_error(&log_folder, source))?;
     let log = SegmentLog::open(&log_folder, contents).map_err(|source| file_error(&log_folder, source))?;
     let (mut unknown, mut bytes) = (None, 0);
@@ -473,6 +506,7 @@ fn open_whole(
             bytes += WRITE_BYTES;
             memtables.replay(key, record);
         });
+        // An unknown entry fails the start, so only the first is reported.
         if read.is_none() {
             unknown.get_or_insert(position);
         }
@@ -508,7 +542,7 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
 /// Starts a thread with a priority below threads that answer callers.
 fn spawn_behind(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
-        #[cfg(target_os = "linux")] // elsewhere it is for the whole process
+        #[cfg(target_os = "linux")] // elsewhere the call changes the whole process
         if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
             tracing::debug!(%error, "failed to lower the priority of a thread");
         }

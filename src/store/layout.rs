@@ -19,7 +19,7 @@ use std::{
 use crate::disk;
 
 /// The content of `FORMAT` for this version.
-const FORMAT: &str = "baton-store 14\n";
+const FORMAT: &str = "baton-store 17\n";
 pub(super) const LOG_FOLDER: &str = "wal";
 pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";
@@ -143,7 +143,7 @@ impl Damage {
     }
 }
 
-/// The files and folders in a folder, in the order of their names; none if it is missing.
+/// The files and folders in a folder, in the order of their names. A missing folder has none.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Damage> {
     let read = || -> io::Result<Vec<PathBuf>> {
         let mut all = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
@@ -210,6 +210,7 @@ fn compare_format(path: &Path, found: &[u8]) -> Result<(), OpenError> {
     if found == FORMAT.as_bytes() {
         return Ok(());
     }
+    // The file may be foreign, so the message shows only its beginning.
     let found = String::from_utf8_lossy(found).trim_end().chars().take(80).collect();
     Err(OpenError::Format { path: path.into(), found })
 }
@@ -232,6 +233,7 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
         Err(TryLockError::Error(source)) => return Err(error(source)),
     }
+    // Only the holder of the lock writes its id: a reader that finds the lock free never uses the id.
     let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(error)?;
     Ok(file)
@@ -252,6 +254,7 @@ pub(super) fn write_mark(file: &File, path: &Path, position: u64) -> io::Result<
 pub fn groups_committed(path: &Path) -> Option<u64> {
     let stored: [u8; 20] = fs::read(path.join(MARK_FILE)).ok()?.try_into().ok()?;
     let position = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
+    // Compares all 20 bytes, magic and checksum included.
     (stored == encode_mark(position)).then_some(position)
 }
 
@@ -278,6 +281,7 @@ pub(super) fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
         (0..ROOM_BYTES / chunk.len()).try_for_each(|_| file.write_all(&chunk))?;
         file.sync_all()
     });
+    // Removed whether or not the write worked: on a full disk the part that was written takes space, too.
     let removed = remove_room(path);
     written.and(removed).map_err(|source| OpenError::File { path: file_path, source })
 }

@@ -1,6 +1,6 @@
 //! The memtables: records that the log has and that are not in their tables yet.
 //!
-//! Owns which version of such a record is the newest. A group goes into the log at once, and its records into their
+//! Owns which version of these records is the newest. A group goes into the log at once, and its records into their
 //! tables later, many at a time. A newer version of a record replaces the older one, and a broker soon writes most
 //! records again or removes them, so few of all versions reach a table. Must not know the layout on disk.
 
@@ -34,6 +34,7 @@ enum Entries {
 impl Entries {
     fn of(table: Table) -> Self {
         match table {
+            // The tables with the most writes. Each is read by key, and scanned only by rare lists.
             Table::Tasks | Table::Handoffs | Table::Messages | Table::Envelopes => Self::ByKey(HashMap::default()),
             _ => Self::Ordered(BTreeMap::new()),
         }
@@ -119,7 +120,7 @@ impl MemTable {
 pub(super) struct MemTables {
     /// Takes the writes of each group.
     active: MemTable,
-    /// The former active one. It is being written into the tables, and stays here until the next rotation, so that
+    /// The former active one. A flush writes it into the tables, and it stays here until the next rotation, so that
     /// reads of recent records need no disk.
     immutable: Arc<MemTable>,
 }
@@ -127,6 +128,7 @@ pub(super) struct MemTables {
 impl MemTables {
     /// The newest version of a record. `Some(None)`: the record is deleted. `None`: the tables have the newest version.
     pub(super) fn get(&self, key: &Key) -> Option<Option<&Record>> {
+        // A deletion in the active memtable is an answer too, and must hide the older record.
         let latest = self.active.get(key).or_else(|| self.immutable.get(key))?;
         Some(latest.record.as_ref())
     }
@@ -144,6 +146,8 @@ impl MemTables {
         }
         let mut records = 0;
         let is_wanted = |(_, record): &(_, &Option<Record>)| {
+            // Deleted records do not count against the limit, since they hide records of the tables and give the reader
+            // nothing.
             let is_wanted = records < limit;
             records += usize::from(record.is_some());
             is_wanted
@@ -191,6 +195,7 @@ fn is_empty((start, end): &KeyRange) -> bool {
     match (start, end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(start), Bound::Included(end)) => start > end,
+        // Excluded at both ends, `start..start` has no key either.
         (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
     }
 }

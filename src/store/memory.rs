@@ -64,6 +64,8 @@ impl Store for MemoryStore {
         let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));
         let Decision { outcomes, writes } = decide(group, revision_of)?;
         for write in writes {
+            // The engine on disk trusts this promise, and an old version may come back if it is wrong. Tests find it
+            // out here.
             assert!(!write.is_new || !records.contains_key(&write.key), "{:?} is said to be new", write.key);
             match write.record {
                 Some(record) => records.insert(write.key, record),

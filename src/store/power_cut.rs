@@ -1,12 +1,12 @@
 //! A test: the disk as a power cut leaves it, at any moment of a store's life.
 //!
 //! The run of a store is recorded: each write, sync, and change of names that `disk` makes, of every thread, in order.
-//! From that, disks are made. A synced write is on each of them. Of the others, each sector of 512 bytes is there or
+//! From that, disks are made. A synced write is on each of them. Of the others, each sector of 512 bytes is written or
 //! not, and each change of a name, in two models: ext4 keeps a beginning of all changes of names and metadata, and any
 //! sync keeps all before it; strict POSIX keeps any subset, except what a sync of the same file or folder kept.
 //!
-//! A table file counts as one write of the whole file, made when `checkpoint` adds its name to `tables/`: whatever the
-//! library synced before does not count. `work/` has garbage after every cut, since a start does not read it.
+//! A table file counts as one write of the whole file, made when `checkpoint` adds its name to `tables/`: earlier syncs
+//! of the library do not count. `work/` has garbage after every cut, since a start does not read it.
 
 use std::{
     collections::BTreeMap,
@@ -24,9 +24,9 @@ use crate::disk::{self, trace::Op};
 const SECTOR: usize = 512;
 
 /// Random numbers from a seed.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % sides
@@ -138,22 +138,22 @@ impl Disk {
     }
 
     /// The files that a power cut leaves now.
-    fn cut(&self, model: Model, dice: &mut Dice) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn cut(&self, model: Model, rng: &mut Rng) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut names = self.durable.clone();
-        let kept = dice.roll(self.pending.len() + 1);
+        let kept = rng.roll(self.pending.len() + 1);
         for (place, change) in self.pending.iter().enumerate() {
-            if if model == Model::Ext4 { place < kept } else { dice.coin() } {
+            if if model == Model::Ext4 { place < kept } else { rng.coin() } {
                 change.apply(&mut names);
             }
         }
         let mut content = |inode: &Inode| {
             let mut bytes = inode.durable.clone();
-            let way = dice.roll(4);
+            let way = rng.roll(4);
             for op in &inode.pending {
                 write(&mut bytes, op, |_| match way {
                     0 => false,
                     1 => true,
-                    _ => dice.coin(),
+                    _ => rng.coin(),
                 });
             }
             bytes
@@ -186,13 +186,13 @@ fn temporary() -> tempfile::TempDir {
     }
 }
 
-fn group(number: u64, dice: &mut Dice) -> Vec<Change> {
-    let key = |dice: &mut Dice| format!("{:03}", dice.roll(200));
-    let value = "v".repeat(dice.roll(2500));
+fn group(number: u64, rng: &mut Rng) -> Vec<Change> {
+    let key = |rng: &mut Rng| format!("{:03}", rng.roll(200));
+    let value = "v".repeat(rng.roll(2500));
     let mut writes = vec![put(Table::Meta, "sequence", number + 1, &number.to_string())];
     for table in [Table::Tasks, Table::Envelopes, Table::Mailbox] {
-        writes.push(put(table, &key(dice), number + 1, &value));
-        writes.push(delete(table, &key(dice)));
+        writes.push(put(table, &key(rng), number + 1, &value));
+        writes.push(delete(table, &key(rng)));
     }
     vec![Change { expectations: Vec::new(), writes }]
 }
@@ -201,9 +201,9 @@ fn group(number: u64, dice: &mut Dice) -> Vec<Change> {
 type States = Vec<NaiveStore>;
 
 /// Commits groups, and remarks each receipt.
-fn commit_groups(store: &EmbeddedStore, folder: &Path, states: &mut States, count: u64, dice: &mut Dice) {
+fn commit_groups(store: &EmbeddedStore, folder: &Path, states: &mut States, count: u64, rng: &mut Rng) {
     for _ in 0..count {
-        let group = group(states.len() as u64, dice);
+        let group = group(states.len() as u64, rng);
         let mut state = states.last().unwrap().clone();
         state.apply(&group[0]);
         states.push(state);
@@ -223,11 +223,11 @@ fn is_of_the_store(path: &Path) -> bool {
 }
 
 /// Makes the folder that a power cut at `moment` leaves.
-fn image(start: &Disk, from: &Path, ops: &[(PathBuf, Op)], model: Model, dice: &mut Dice) -> tempfile::TempDir {
+fn image(start: &Disk, from: &Path, ops: &[(PathBuf, Op)], model: Model, rng: &mut Rng) -> tempfile::TempDir {
     let mut disk = start.clone();
     ops.iter().filter(|(path, _)| is_of_the_store(path)).for_each(|(path, op)| disk.carry_out(model, path, op));
     let folder = temporary();
-    for (path, bytes) in disk.cut(model, dice) {
+    for (path, bytes) in disk.cut(model, rng) {
         let path = folder.path().join(path.strip_prefix(from).unwrap());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
@@ -277,13 +277,13 @@ fn cuts() -> usize {
 /// BATON_POWER_CUTS: the number of disks, or 150.
 #[test]
 fn a_power_cut_at_any_moment_loses_no_receipted_group_and_damages_nothing() {
-    let mut dice = Dice(20_261_122);
+    let mut rng = Rng(20_261_122);
     let folder = temporary();
     let ops = disk::trace::record(folder.path());
     let mut states = vec![NaiveStore::default()];
     for _ in 0..4 {
         let store = EmbeddedStore::open(folder.path()).unwrap();
-        commit_groups(&store, folder.path(), &mut states, 200, &mut dice);
+        commit_groups(&store, folder.path(), &mut states, 200, &mut rng);
     }
     let ops = std::mem::take(&mut *ops.lock().unwrap());
     let manifests =
@@ -296,9 +296,9 @@ fn a_power_cut_at_any_moment_loses_no_receipted_group_and_damages_nothing() {
     assert!(ops.iter().filter(used_again).count() > 5, "files of the log were used again");
     for cut in 0..cuts() {
         let model = if cut % 2 == 0 { Model::Ext4 } else { Model::Posix };
-        let moment = dice.roll(ops.len() + 1);
+        let moment = rng.roll(ops.len() + 1);
         let what = format!("cut {cut}, {model:?}, after operation {moment} of {}", ops.len());
-        let image_folder = image(&Disk::default(), folder.path(), &ops[..moment], model, &mut dice);
+        let image_folder = image(&Disk::default(), folder.path(), &ops[..moment], model, &mut rng);
         let done = receipted(&ops[..moment], 0);
         if cut % 3 != 0 {
             assert_whole(&open(image_folder.path(), &what), &states, done, &what);
@@ -312,12 +312,12 @@ fn a_power_cut_at_any_moment_loses_no_receipted_group_and_damages_nothing() {
             let store = open(image_folder.path(), &what);
             let last = assert_whole(&store, &states, done, &what);
             states.truncate(last + 1);
-            commit_groups(&store, image_folder.path(), &mut states, 3, &mut dice);
+            commit_groups(&store, image_folder.path(), &mut states, 3, &mut rng);
         }
         let later = std::mem::take(&mut *later.lock().unwrap());
-        let moment = dice.roll(later.len() + 1);
+        let moment = rng.roll(later.len() + 1);
         let what = format!("{what}, then after operation {moment} of {}", later.len());
-        let again = image(&start, image_folder.path(), &later[..moment], model, &mut dice);
+        let again = image(&start, image_folder.path(), &later[..moment], model, &mut rng);
         let done = receipted(&later[..moment], done);
         let store = open(again.path(), &what);
         let last = last_group(&store);

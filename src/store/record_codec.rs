@@ -43,6 +43,7 @@ pub(super) fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<
     let revision = u64::from_be_bytes(stored[1..9].try_into().expect("8 bytes"));
     let expected = u32::from_be_bytes(stored[9..RECORD_HEAD].try_into().expect("4 bytes"));
     let value = stored.slice(RECORD_HEAD..);
+    // After the format, which decides what the bytes of the checksum are.
     if checksum(table, key, revision, &value) != expected {
         return Err("its checksum is wrong");
     }
@@ -80,6 +81,7 @@ pub(super) fn decode_writes(mut stored: &[u8], mut found: impl FnMut(Key, Option
         let key = KeyBytes::from(take_bytes(&mut stored)?);
         let revision = u64::from_be_bytes(take(&mut stored)?);
         let value = take_bytes(&mut stored)?;
+        // A copy: a slice would keep the whole entry in memory as long as one of its records.
         let record = || Record { revision, value: Bytes::copy_from_slice(value) };
         found(Key { table, key }, (revision > 0).then(record));
     }

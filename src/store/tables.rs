@@ -1,15 +1,12 @@
 //! The tables: a log-structured merge tree each, by the library `lsm-tree`.
 //!
 //! Owns how the library is used: how memtables get into table files, what readers see, and when files are merged. The
-//! library's own memtables stay empty. A table may lack what is in the log; `checkpoint` owns which state of the tables
+//! library's own memtables stay empty. A table may lack records of the log; `checkpoint` owns which state of the tables
 //! a start begins with. Must not know the layout of the library's files.
 
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
@@ -35,7 +32,7 @@ const MERGES_MAX: usize = 16;
 const RUNS_MAX: usize = 16;
 /// The unmerged files of a table that are merged at a time. More of them are less writing, and slower reads.
 const RUNS_A_MERGE: u8 = 6;
-/// The smallest table that is merged to give space back, in bytes.
+/// The smallest table, in bytes, for a merge that gives space back.
 const GIVE_BACK_BYTES_MIN: u64 = 32 * 1024 * 1024;
 /// A table is merged as a whole when its tombstones times this factor reach its entries. Each tombstone is an entry
 /// beside the entry that it removes, so at a factor of 4 half of the entries are obsolete.
@@ -44,8 +41,8 @@ const TOMBSTONES_WEIGHT: u64 = 4;
 /// The open tables.
 pub(super) struct Tables {
     trees: [AnyTree; Table::ALL.len()],
-    /// The tables that are being merged as a whole, which excludes other merges.
-    compacting: [AtomicBool; Table::ALL.len()],
+    /// Held while files of a table are merged: two merges must not take the same ones.
+    merging: [Mutex<()>; Table::ALL.len()],
 }
 
 /// Opens the tree in a folder, or creates it.
@@ -79,7 +76,7 @@ impl Tables {
         let trees = Table::ALL.iter().map(open).collect::<lsm_tree::Result<Vec<_>>>()?;
         Ok(Self {
             trees: trees.try_into().unwrap_or_else(|_| unreachable!("a tree for each table")),
-            compacting: Default::default(),
+            merging: std::array::from_fn(|_| Mutex::default()),
         })
     }
 
@@ -115,6 +112,7 @@ impl Tables {
         for table in Table::ALL {
             let tree = self.tree(table);
             let mut records = memtable.records(table).peekable();
+            // Most flushes touch few tables. The checkpoint keeps the others as they are.
             if records.peek().is_none() {
                 continue;
             }
@@ -122,6 +120,7 @@ impl Tables {
             for (key, record) in records {
                 match record {
                     Some(record) => file.write(&**key, encode_record(table, key, record))?,
+                    // The tables below may have the record, and only a merge knows that none has.
                     None => file.write_tombstone(&**key)?,
                 }
             }
@@ -131,18 +130,17 @@ impl Tables {
         Ok(changed)
     }
 
-    /// Whether a table has so many unmerged files that merges must catch up before the next flush.
+    /// Whether a table has [`RUNS_MAX`] unmerged files or more: merges must catch up before the next flush.
     pub(super) fn is_behind(&self) -> bool {
         self.trees.iter().any(|tree| tree.l0_run_count() >= RUNS_MAX)
     }
 
-    /// Merges files where there are many. Returns the tables that were merged.
+    /// Merges the files of tables that have many. Returns the tables that were merged.
     pub(super) fn merge(&self) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
         for table in Table::ALL {
-            if self.compacting[table as usize].load(Ordering::Acquire) {
-                continue;
-            }
+            // A compaction merges all files of the table, these too.
+            let Ok(_merging) = self.merging[table as usize].try_lock() else { continue };
             match self.merge_table(table) {
                 Ok(false) => {}
                 Ok(true) => changed.push(table),
@@ -160,6 +158,7 @@ impl Tables {
             let before = shape();
             let strategy = Leveled::default().with_table_target_size(FILE_BYTES).with_l0_threshold(RUNS_A_MERGE);
             tree.compact(Arc::new(strategy), NEWEST)?;
+            // The library does not say whether it merged, so the shape of the tree decides.
             if before == shape() {
                 return Ok(merges > 0);
             }
@@ -173,21 +172,26 @@ impl Tables {
             let tree = self.tree(*table);
             let tombstones = tree.tombstone_count();
             tombstones > 0
+                // A small table is not worth rewriting, even on request.
                 && tree.disk_space() >= GIVE_BACK_BYTES_MIN
                 && (even_a_little || tombstones * TOMBSTONES_WEIGHT >= tree.approximate_len() as u64)
         };
         Table::ALL.into_iter().filter(is_worth_it).collect()
     }
 
-    /// Merges a whole table, which drops its removed records. Meanwhile records go into the table as ever.
-    pub(super) fn compact(&self, table: Table) -> lsm_tree::Result<()> {
-        let (tree, index) = (self.tree(table), table as usize);
+    /// Merges a whole table, which drops its removed records. Meanwhile records go into the table as ever. Returns false
+    /// after a failure of the disk: the table is as before.
+    pub(super) fn compact(&self, table: Table) -> lsm_tree::Result<bool> {
+        let tree = self.tree(table);
+        // The library leaves out the files that another merge has in hand, and the removed records with them.
+        let _merging = self.merging[table as usize].lock().expect("no merge panics");
         let before = tree.disk_space();
-        self.compacting[index].store(true, Ordering::Release);
         let merged = tree.major_compact(FILE_BYTES, NEWEST);
-        self.compacting[index].store(false, Ordering::Release);
         tracing::info!(table = table.name(), bytes_before = before, bytes = tree.disk_space(), "gave space back");
-        merged.or_else(|error| kept_going(table, error))
+        match merged {
+            Ok(()) => Ok(true),
+            Err(error) => kept_going(table, error).map(|()| false),
+        }
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
@@ -195,7 +199,8 @@ impl Tables {
     }
 }
 
-/// The table stays whole if the disk fails in a merge, so that is no reason to stop. A file that cannot be decoded is.
+/// After a failure of the disk in a merge the table is whole as before, so the store goes on. A file that cannot be
+/// decoded stops it.
 fn kept_going(table: Table, error: lsm_tree::Error) -> lsm_tree::Result<()> {
     let lsm_tree::Error::Io(error) = error else { return Err(error) };
     tracing::warn!(table = table.name(), %error, "failed to merge table files");

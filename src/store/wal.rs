@@ -49,7 +49,7 @@ pub(super) enum AppendError {
     /// Another writer appended first. Nothing was written.
     #[error("the log ends at entry {end}, and the writer knows it up to entry {after}")]
     Fenced { after: Position, end: Position },
-    /// The entry may be in the log or not, now or later. The log takes no further entries until it is opened again.
+    /// The entry may be in the log, now or after a restart. The log takes no further entries until it is reopened.
     #[error(transparent)]
     Unknown(#[from] io::Error),
     /// Nothing was written.
@@ -77,10 +77,10 @@ pub(super) trait CommitLog: Send {
 
 /// The largest content of an entry, in bytes.
 const ENTRY_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// The bytes of a segment when it is made. When they are used, the next entry begins another segment. Small in debug
-/// builds, so that tests have several segments.
+/// The bytes of a new segment. When they are used, the next entry begins another segment. Small in debug builds, so
+/// that tests have several segments.
 const SEGMENT_BYTES: u64 = if cfg!(debug_assertions) { 32 * 1024 } else { 16 * 1024 * 1024 };
-/// The capacity of the buffer, in bytes, that is kept after a large entry.
+/// The capacity in bytes to which the buffer shrinks after a large entry.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The most free files that are kept.
 const FREE_MAX: usize = 8;
@@ -119,8 +119,10 @@ impl Segment {
         let keys = HEADS_AT.map(|at| {
             let head = bytes.get(at..at + HEAD)?;
             let key = head[24..40].try_into().expect("16 bytes");
+            // Compares all bytes of the head, its position included: a file under another name is damaged.
             (encode_head(first, &key) == head).then_some(key)
         });
+        // One head is enough to read, but the damage is reported as long as both can still be compared.
         if keys.contains(&None) || keys[0] != keys[1] {
             damages.push(Damage::new(path, "one of its two heads is not what was written"));
         }
@@ -169,9 +171,11 @@ pub(super) fn scan(folder: &Path, from: Position, mut found: impl FnMut(Position
         if next.is_some_and(|next| next <= from) {
             continue;
         }
+        // Positions are dense, so a gap between two files means that one between them is missing.
         if *first > end + 1 {
             log.damages.push(Damage::new(folder, format!("entry {} is not there, but entry {first} is", end + 1)));
         }
+        // Also for a file that cannot be read: the next file must not report the same gap again.
         end = first - 1;
         let bytes = match fs::read(path) {
             Ok(bytes) => Bytes::from(bytes),
@@ -195,6 +199,7 @@ pub(super) fn scan(folder: &Path, from: Position, mut found: impl FnMut(Position
     if names.is_empty() && from > 1 {
         log.damages.push(Damage::new(folder, "its files are not there"));
     }
+    // Without files the log has no end of its own, with or without entries in the tables.
     log.end = if names.is_empty() { 0 } else { end };
     if let Some(newest) = log.newest().filter(|_| log.end + 1 < from) {
         let problem = format!("it ends at entry {}, but the tables have entries up to {}", log.end, from - 1);
@@ -203,14 +208,14 @@ pub(super) fn scan(folder: &Path, from: Position, mut found: impl FnMut(Position
     log
 }
 
-/// The first position of a segment, by its name; `None` for a file that is none: a free one, a draft left by a power cut,
-/// or a foreign file.
+/// The first position of a segment, by its name. `None`: the file is no segment but a free one, a draft left by a power
+/// cut, or foreign.
 fn position_of(path: &Path) -> Option<Position> {
     path.file_name()?.to_str()?.parse().ok().filter(|first| *first > 0)
 }
 
-/// Ends the log behind `last`, the last acknowledged entry. An entry behind it is readable now, but may not be synced
-/// and could be lost in a power cut. Changes nothing if any part of the log from `from` on is damaged.
+/// Ends the log behind `last`, the last acknowledged entry. A later entry is readable now, but may not be synced and
+/// could be lost in a power cut. Changes nothing if any part of the log from `from` on is damaged.
 pub(super) fn cut_behind(folder: &Path, from: Position, last: Position) -> Result<(), Damage> {
     let log = scan(folder, from, |_, _, _| {});
     if let Some(damage) = log.damages.into_iter().next() {
@@ -226,6 +231,8 @@ pub(super) fn cut_behind(folder: &Path, from: Position, last: Position) -> Resul
         let reader = Reader { bytes: fs::read(&newest.path)?.into(), key: SegmentKey::new(&newest.key) };
         let end = reader.entries(newest.first, Some(last + 1), |_, _| {}).end;
         let file = File::options().write(true).open(&newest.path)?;
+        // Zeros in place of the head make the entry unreadable. A later entry cannot follow it, because a failed write
+        // is the last.
         disk::write_at(&file, &newest.path, &[0; ENTRY_HEAD], end as u64)?;
         disk::sync(&file, &newest.path)
     };
@@ -277,12 +284,16 @@ impl Reader {
             let (wanted, from) = (entries.last + 1, entries.end);
             let entry = self.entry_at(from, &(wanted..=wanted)).or_else(|| {
                 // An intact entry behind an unreadable one shows that the unreadable one was written wholly.
+                // More entries than this do not fit into the file, so a larger position is chance or an entry of the
+                // file's former use.
                 let positions = wanted..=wanted + (self.bytes.len() / ENTRY_HEAD) as u64;
                 let mut places = (from..self.bytes.len()).step_by(ALIGNMENT);
                 let (at, entry) = places.find_map(|at| Some((at, self.entry_at(at, &positions)?)))?;
                 entries.damages.push(format!("bytes {from} to {at} are not what was written"));
                 Some(entry)
             });
+            // No entry follows: in the last segment this is the end, in any other the check below reports what is
+            // missing.
             let Some(entry) = entry.filter(|entry| next.is_none_or(|next| entry.position < next)) else { break };
             (entries.last, entries.end) = (entry.position, entry.end);
             found(entry.position, entry.content);
@@ -345,6 +356,7 @@ impl SegmentLog {
     /// Opens the log after its last entry, given the result of [`scan`]. The next entry is written over a torn one.
     pub(super) fn open(folder: &Path, contents: Contents) -> io::Result<Self> {
         let Contents { mut segments, end_at, end, .. } = contents;
+        // Files are reused because a sync of allocated blocks writes no metadata.
         let mut free = entries(folder).map_err(|damage| io::Error::other(damage.problem))?;
         free.retain(|path| path.to_str().is_some_and(|path| path.ends_with(FREE_SUFFIX)));
         let open = match segments.last() {
@@ -367,13 +379,16 @@ impl SegmentLog {
 
 impl CommitLog for SegmentLog {
     fn append(&mut self, after: Position, entry: &[u8]) -> Result<Position, AppendError> {
+        // The caller has computed its changes from another state of the log, so they must not be appended.
         if after != self.end {
             return Err(AppendError::Fenced { after, end: self.end });
         }
+        // Before the first byte is written, so that a refusal leaves the log as it was.
         if entry.len() > ENTRY_BYTES_MAX {
             return Err(AppendError::TooLarge { bytes: entry.len() });
         }
         let position = after + 1;
+        // Only between entries: no entry spans two files.
         if self.open.at >= SEGMENT_BYTES {
             let (segment, open) = begin(&self.folder, position, self.free.pop())?;
             self.segments.push(segment);
@@ -383,6 +398,7 @@ impl CommitLog for SegmentLog {
         self.buffer.shrink_to(BUFFER_BYTES_MAX);
         put_entry(&mut self.buffer, &self.open.key, self.open.at, position, entry);
         let path = &self.segments.last().expect("it is open").path;
+        // One write and one sync. If either fails, `open.at` and `end` stay, and the caller must not append again.
         disk::write_at(&self.open.file, path, &self.buffer, self.open.at)?;
         disk::sync_data(&self.open.file, path)?;
         self.open.at += self.buffer.len() as u64;
@@ -400,8 +416,11 @@ impl CommitLog for SegmentLog {
     }
 
     fn trim(&mut self, before: Position) -> io::Result<()> {
+        // A segment goes once the next one begins at or before the wanted position. So the last one stays, and with it
+        // the end.
         while self.segments.get(1).is_some_and(|second| second.first <= before) {
             let Segment { path, first, .. } = self.segments[0].clone();
+            // A segment with one huge entry would keep its blocks for ever.
             if self.free.len() < FREE_MAX && fs::metadata(&path)?.len() <= 2 * SEGMENT_BYTES {
                 let free = self.folder.join(format!("{first}{FREE_SUFFIX}"));
                 disk::rename(&path, &free)?;
@@ -420,7 +439,7 @@ impl CommitLog for SegmentLog {
     }
 }
 
-/// Begins the segment of the entries from `first` on, in a free file if there is one.
+/// Begins the segment of the entries from `first` on, in a free file or else in a new one.
 fn begin(folder: &Path, first: Position, free: Option<PathBuf>) -> io::Result<(Segment, Open)> {
     let (path, key) = (folder.join(first.to_string()), SystemIds.random());
     let mut heads = vec![0; ENTRIES_AT];
@@ -428,11 +447,14 @@ fn begin(folder: &Path, first: Position, free: Option<PathBuf>) -> io::Result<(S
     match free {
         Some(free) => {
             let file = File::options().write(true).open(&free)?;
+            // The heads are synced before the rename: under its new name the file must have its new key, or old entries
+            // would read as new ones.
             disk::write_at(&file, &free, &heads, 0)?;
             disk::sync(&file, &free)?;
             disk::rename(&free, &path)?;
         }
         None => {
+            // Whole from the start, so that later syncs need not write the size of the file.
             heads.resize(SEGMENT_BYTES as usize, 0);
             disk::write_whole(&path, &heads)?;
         }

@@ -3,10 +3,10 @@
 use std::{collections::HashMap, time::Duration};
 
 use prost::Message as _;
-use tonic::{Code, Status};
+use tonic::Status;
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::codes::{Category, ErrorCode, Refusal};
+use crate::codes::Refusal;
 
 /// The domain of every `google.rpc.ErrorInfo` of the broker.
 pub const DOMAIN: &str = "baton";
@@ -23,7 +23,7 @@ pub fn of(refusal: &dyn Refusal) -> Status {
     if let Some(retry_after) = refusal.retry_after() {
         details.set_retry_info(Some(retry_after));
     }
-    Status::with_error_details(grpc_code(code), refusal.to_string(), details)
+    Status::with_error_details(code.category().grpc_code(), refusal.to_string(), details)
 }
 
 /// The status of a refusal as a message, for answers on a session.
@@ -48,27 +48,16 @@ pub const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 /// The time that a client is told to wait when all clients together exceed a bound.
 pub const RETRY_OVERUSE_AFTER: Duration = Duration::from_secs(1);
 
-fn grpc_code(code: ErrorCode) -> Code {
-    match code.category() {
-        Category::InvalidArgument => Code::InvalidArgument,
-        Category::Unauthenticated => Code::Unauthenticated,
-        Category::PermissionDenied => Code::PermissionDenied,
-        Category::NotFound => Code::NotFound,
-        Category::AlreadyExists => Code::AlreadyExists,
-        Category::FailedPrecondition => Code::FailedPrecondition,
-        Category::Aborted => Code::Aborted,
-        Category::ResourceExhausted => Code::ResourceExhausted,
-        Category::Unavailable => Code::Unavailable,
-        Category::Unimplemented => Code::Unimplemented,
-        // A notification code appears in notices only. As a refusal it would be a bug of the broker.
-        Category::Internal | Category::NotificationOnly => Code::Internal,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
-    use crate::{broker::BrokerError, codes::FieldViolation, proto::v1};
+    use crate::{
+        broker::BrokerError,
+        codes::{ErrorCode, FieldViolation},
+        proto::v1,
+    };
 
     #[test]
     fn the_codes_are_those_of_the_schema() {

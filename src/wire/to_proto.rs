@@ -5,12 +5,13 @@ use std::sync::Arc;
 use crate::{
     broker::{
         directory::{Busy, Directory, Entry, Liveness, Presence},
-        queries::{ShownHandoff, ShownTask, WorkspaceView},
+        queries::{ContextView, ShownHandoff, ShownTask, WorkspaceView, section_info},
     },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
         matching::Factor,
+        negotiation::{AwardRule, Negotiation, Thread},
         workspace,
     },
     ids::AgentId,
@@ -19,13 +20,25 @@ use crate::{
     time::Timestamp,
 };
 
-pub(super) fn time(time: Timestamp) -> prost_types::Timestamp {
-    let (seconds, nanos) = time.to_parts();
-    prost_types::Timestamp { seconds, nanos }
-}
-
 pub(super) fn span(span: std::time::Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(span).unwrap_or_default()
+}
+
+pub(super) fn context_version(view: &ContextView) -> v1::ContextVersion {
+    let version = &view.version;
+    v1::ContextVersion {
+        task_id: version.task.to_string(),
+        version: version.number,
+        epoch: version.epoch,
+        author_id: version.author.to_string(),
+        handoff_id: version.handoff.map(|id| id.to_string()).unwrap_or_default(),
+        message_id: version.message.to_string(),
+        context_digest: version.digest.to_vec().into(),
+        sections: version.sections.iter().map(section_info).collect(),
+        create_time: Some(version.created_at.into()),
+        receiver_id: version.receiver.as_ref().map(ToString::to_string).unwrap_or_default(),
+        digests_only: !view.has_contents,
+    }
 }
 
 pub(super) fn workspace(view: &WorkspaceView, limits: &workspace::Limits) -> v1::Workspace {
@@ -77,10 +90,10 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         priority: handoff.priority.number(),
         task_type: handoff.task_type.clone(),
         reason: handoff.reason,
-        deadline: handoff.step_deadline.filter(|_| open).map(time),
-        whole_deadline: Some(time(handoff.whole_deadline)),
-        create_time: Some(time(handoff.created_at)),
-        update_time: Some(time(handoff.updated_at)),
+        deadline: handoff.step_deadline.filter(|_| open).map(Into::into),
+        whole_deadline: Some(handoff.whole_deadline.into()),
+        create_time: Some(handoff.created_at.into()),
+        update_time: Some(handoff.updated_at.into()),
         offers: handoff.offers.iter().map(offer).collect(),
         next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
         transitions: handoff.steps.iter().map(transition).collect(),
@@ -99,21 +112,64 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
     }
 }
 
+pub(super) fn negotiation(negotiation: &Negotiation) -> v1::Negotiation {
+    let (award, failure) = (negotiation.award.as_ref(), negotiation.failure.as_ref());
+    let winner = negotiation.winner.as_ref().or(award.map(|award| &award.bidder)).filter(|_| failure.is_none());
+    v1::Negotiation {
+        negotiation_id: negotiation.id.to_string(),
+        requester_id: negotiation.requester.to_string(),
+        receiver_id: negotiation.receiver.clone(),
+        state: negotiation.state.number(),
+        task_type: negotiation.task_type.clone(),
+        task_id: negotiation.task.as_ref().map(|(task, _)| task.to_string()).unwrap_or_default(),
+        award_rule: negotiation.rule.map_or(0, AwardRule::number),
+        offers_wanted: negotiation.offers_wanted,
+        offers_deadline: Some(negotiation.offers_deadline.into()),
+        decision_deadline: negotiation.decision_deadline.map(Into::into),
+        bids: negotiation.threads.iter().map(|thread| bid(thread)).collect(),
+        asked: u32::try_from(negotiation.threads.len()).unwrap_or(u32::MAX),
+        offer_id: award.map(|award| award.offer.to_string()).unwrap_or_default(),
+        winner_id: winner.map(ToString::to_string).unwrap_or_default(),
+        handoff_id: award.and_then(|award| award.handoff).map(|handoff| handoff.to_string()).unwrap_or_default(),
+        error_code: failure.map_or(0, |failure| failure.code.number()),
+        error_message: failure.map(|failure| failure.message.clone()).unwrap_or_default(),
+        create_time: Some(negotiation.created_at.into()),
+        close_time: negotiation.closed_at.map(Into::into),
+        update_time: Some(negotiation.updated_at.into()),
+    }
+}
+
+fn bid(thread: &Thread) -> v1::NegotiationBid {
+    let offer = thread.offer.as_ref();
+    v1::NegotiationBid {
+        agent_id: thread.agent.to_string(),
+        state: thread.state.number(),
+        offer_id: offer.map(|offer| offer.id.to_string()).unwrap_or_default(),
+        confidence: offer.map_or(0.0, |offer| offer.confidence),
+        estimated_duration: offer.and_then(|offer| offer.estimated_duration).map(span),
+        cost: offer.map_or(0.0, |offer| offer.cost),
+        round: thread.round,
+        valid_until: offer.and_then(|offer| offer.valid_until).map(Into::into),
+        offer_time: offer.map(|offer| offer.offered_at.into()),
+        counter_offer_id: thread.counter.map(|id| id.to_string()).unwrap_or_default(),
+    }
+}
+
 fn offer(offer: &Offer) -> v1::HandoffOffer {
     v1::HandoffOffer {
         candidate_id: offer.candidate.to_string(),
-        offer_time: Some(time(offer.offered_at)),
+        offer_time: Some(offer.offered_at.into()),
         outcome: offer.outcome.number(),
         reject_reason: offer.reject_reason,
         reason_text: offer.reason_text.clone(),
-        retry_time: offer.retry_at.map(time),
+        retry_time: offer.retry_at.map(Into::into),
         passed_over: offer.passed_over,
     }
 }
 
 fn transition(step: &Step) -> v1::HandoffTransition {
     v1::HandoffTransition {
-        transition_time: Some(time(step.at)),
+        transition_time: Some(step.at.into()),
         cause: step.cause.number(),
         state: step.state.number(),
         sender_view: step.sender_view.number(),
@@ -129,7 +185,7 @@ pub(super) fn shown_task(shown: &ShownTask) -> v1::Task {
         message_id: prompt.id.to_string(),
         asked_agent_id: prompt.asked.to_string(),
         prompt: shown.prompt.as_ref().and_then(|status| status.prompt.clone()),
-        ask_time: Some(time(prompt.asked_at)),
+        ask_time: Some(prompt.asked_at.into()),
     });
     if shown.is_asked_only {
         return v1::Task {
@@ -169,8 +225,8 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         unrecorded_mail_count: record.mail_unrecorded,
         custody_length: record.custody.length,
         custody_hash: record.custody.hash.to_vec().into(),
-        create_time: Some(time(task.created_at)),
-        update_time: Some(time(task.updated_at)),
+        create_time: Some(task.created_at.into()),
+        update_time: Some(task.updated_at.into()),
         parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
         ..Default::default()
     }
@@ -180,7 +236,7 @@ fn loan(loan: &Loan) -> v1::TaskLoan {
     v1::TaskLoan {
         delegator_id: loan.delegator.to_string(),
         handoff_id: loan.handoff.to_string(),
-        due_time: loan.due.map(time),
+        due_time: loan.due.map(Into::into),
     }
 }
 
@@ -244,9 +300,9 @@ pub(super) fn agent(directory: &Directory, entry: &Arc<Entry>, now: Timestamp) -
         presence: is_there.into(),
         session_count: presence.signs.sessions,
         last_heartbeat: presence.heartbeat.as_ref().map(|(heartbeat, _)| heartbeat.clone()),
-        last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| time(*at)),
-        create_time: Some(time(entry.record.created_at)).filter(|_| !is_broker),
-        update_time: Some(time(entry.record.updated_at)).filter(|_| !is_broker),
+        last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| (*at).into()),
+        create_time: Some(entry.record.created_at.into()).filter(|_| !is_broker),
+        update_time: Some(entry.record.updated_at.into()).filter(|_| !is_broker),
         load: Some(load(directory.busy(entry, now))).filter(|_| !is_broker),
         statistics: (statistics.offers > 0).then(|| v1::AgentStatistics {
             offers: statistics.offers,
@@ -254,7 +310,8 @@ pub(super) fn agent(directory: &Directory, entry: &Arc<Entry>, now: Timestamp) -
             median_decision_time: statistics.median_decision.map(span),
         }),
         etag: if is_broker { String::new() } else { entry.etag() },
-        deregister_time: entry.record.deregistered_at.map(time),
+        deregister_time: entry.record.deregistered_at.map(Into::into),
+        mailbox: None,
     }
 }
 
@@ -266,7 +323,7 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
         reason: dead.reason.number(),
         reason_text: dead.reason_text.clone(),
         state: dead.state.number(),
-        park_time: Some(time(dead.parked_at)),
+        park_time: Some(dead.parked_at.into()),
         agent_id: dead.agent.to_string(),
         message_id: dead.summary.message_id.clone(),
         sender_id: dead.summary.sender_id.clone(),
@@ -281,7 +338,7 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
         attempts: dead.attempts.iter().map(delivery_attempt).collect(),
         handout_count: letter.map_or(0, |letter| letter.handouts),
         failure_count: letter.map_or(0, |letter| letter.failures),
-        settle_time: settlement.map(|settlement| time(settlement.at)),
+        settle_time: settlement.map(|settlement| settlement.at.into()),
         settle_text: settlement.map(|settlement| settlement.text.clone()).unwrap_or_default(),
         redriven_to_agent_id: settlement
             .and_then(|settlement| settlement.redriven_to.as_ref())
@@ -298,8 +355,8 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
 
 fn delivery_attempt((agent, attempt): &(AgentId, Attempt)) -> v1::DeliveryAttempt {
     v1::DeliveryAttempt {
-        handout_time: Some(time(attempt.handed_out_at)),
-        end_time: Some(time(attempt.ended_at)),
+        handout_time: Some(attempt.handed_out_at.into()),
+        end_time: Some(attempt.ended_at.into()),
         end: attempt.end.number(),
         reason_text: attempt.text.clone(),
         agent_id: agent.to_string(),
@@ -320,7 +377,8 @@ mod tests {
                 Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
             },
             mailbox::AttemptEnd,
-            routing::{RunState, Severity},
+            plan::{DataFlowCheck, Mode as PlanMode, PlanState, Severity as PlanSeverity, SubtaskState},
+            routing::RunState,
         },
         proto::v1,
     };
@@ -349,7 +407,11 @@ mod tests {
         assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
         assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
         assert_same_numbers!(RunState, RunState, "RUN_STATE_", except: []);
-        assert_same_numbers!(Severity, ProblemSeverity, "PROBLEM_SEVERITY_", except: []);
+        assert_same_numbers!(PlanSeverity, ProblemSeverity, "PROBLEM_SEVERITY_", except: []);
+        assert_same_numbers!(PlanMode, PlanMode, "PLAN_MODE_", except: []);
+        assert_same_numbers!(PlanState, PlanState, "PLAN_STATE_", except: []);
+        assert_same_numbers!(SubtaskState, SubtaskState, "SUBTASK_STATE_", except: []);
+        assert_same_numbers!(DataFlowCheck, DataFlowCheck, "DATA_FLOW_CHECK_", except: []);
         assert_same_numbers!(Acked, HandoffMail, "HANDOFF_MAIL_", except: []);
         assert_same_numbers!(ParkReason, DeadLetterReason, "DEAD_LETTER_REASON_", except: []);
         assert_same_numbers!(DeadState, DeadLetterState, "DEAD_LETTER_STATE_", except: []);

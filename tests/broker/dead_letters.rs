@@ -82,7 +82,7 @@ fn every_attempt_is_on_record_with_how_it_ended_and_the_envelope_byte_for_byte()
 }
 
 #[test]
-fn a_request_that_nobody_decides_is_a_dead_letter() {
+fn a_request_without_a_decision_is_a_dead_letter() {
     let mut world = World::with(&["a", "b"]);
     let mut b = world.connect("b");
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
@@ -102,7 +102,7 @@ fn a_request_that_everybody_rejects_is_a_dead_letter() {
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
     world.send(world.reject("b", "a", &id, &["c"])).unwrap();
-    assert!(world.dead_letters().is_empty(), "there is still somebody to ask");
+    assert!(world.dead_letters().is_empty(), "there is still an agent to ask");
     world.take_and_ack(&mut c);
     world.send(world.reject("c", "a", &id, &[])).unwrap();
     let dead = world.dead_letters().remove(0);
@@ -124,8 +124,7 @@ fn a_request_that_never_arrives_is_a_dead_letter_when_its_whole_time_is_up() {
 fn mail_of_one_who_is_away_expires_by_itself_also_over_a_restart() {
     let mut world = World::with(&["a", "b"]);
     let expire = |world: &World, text: &str, seconds: u64| {
-        let (seconds, nanos) = world.now.plus(Duration::from_secs(seconds)).to_parts();
-        let expires_at = Some(prost_types::Timestamp { seconds, nanos });
+        let expires_at = Some(world.now.plus(Duration::from_secs(seconds)).into());
         v1::Envelope { expires_at, ..world.info("a", "b", text) }
     };
     world.send(expire(&world, "soon", 10)).unwrap();
@@ -150,8 +149,7 @@ fn mail_of_one_who_is_away_expires_by_itself_also_over_a_restart() {
 fn mail_that_is_handed_out_when_its_time_is_over_can_still_be_acked() {
     let mut world = World::with(&["a", "b"]);
     let mut b = world.connect("b");
-    let (seconds, nanos) = world.now.plus(Duration::from_secs(5)).to_parts();
-    let expires_at = Some(prost_types::Timestamp { seconds, nanos });
+    let expires_at = Some(world.now.plus(Duration::from_secs(5)).into());
     world.send(v1::Envelope { expires_at, ..world.info("a", "b", "one") }).unwrap();
     let (delivery, _) = b.delivery();
     world.pass(Duration::from_secs(10));
@@ -163,9 +161,8 @@ fn mail_that_is_handed_out_when_its_time_is_over_can_still_be_acked() {
 #[test]
 fn many_messages_that_expire_at_once_all_become_dead_letters() {
     let mut world = World::with(&["a", "b"]);
-    let (seconds, nanos) = world.now.plus(Duration::from_secs(5)).to_parts();
     for number in 0..600 {
-        let expires_at = Some(prost_types::Timestamp { seconds, nanos });
+        let expires_at = Some(world.now.plus(Duration::from_secs(5)).into());
         world.send(v1::Envelope { expires_at, ..world.info("a", "b", &number.to_string()) }).unwrap();
     }
     world.pass(Duration::from_secs(5));
@@ -209,7 +206,7 @@ fn a_redriven_message_is_delivered_once_more_with_fresh_counts() {
 }
 
 #[test]
-fn a_redrive_may_go_to_somebody_else() {
+fn a_redrive_may_go_to_another_agent() {
     let mut world = World::with(&["a", "b", "c"]);
     let number = parked_info(&mut world);
     let redriven = world.redrive(number, Some("c")).unwrap();
@@ -231,7 +228,7 @@ fn what_was_redriven_or_discarded_is_settled() {
         }
     }
     assert_refused(world.redrive(9999, None), ErrorCode::DeadLetterUnknown);
-    assert_refused(world.redrive(third, Some("nobody")), ErrorCode::ReceiverUnknown);
+    assert_refused(world.redrive(third, Some("unknown")), ErrorCode::ReceiverUnknown);
     assert_eq!(world.dead_letters().last().unwrap().state, DeadState::Parked, "nothing has changed");
 }
 
@@ -285,7 +282,7 @@ fn a_redriven_request_is_a_new_handoff_that_can_be_completed() {
 }
 
 #[test]
-fn a_request_may_be_redriven_to_somebody_else() {
+fn a_request_may_be_redriven_to_another_agent() {
     let mut world = World::with(&["a", "b", "c"]);
     let mut b = world.connect("b");
     world.send(world.request("a", "b", 1)).unwrap();

@@ -60,7 +60,7 @@ fn an_ack_is_final_and_a_second_one_is_refused() {
 }
 
 #[test]
-fn an_ack_of_somebody_else_s_delivery_is_refused() {
+fn an_ack_of_another_agents_delivery_is_refused() {
     let mut world = World::with(&["a", "b"]);
     let (a, mut b) = (world.connect("a"), world.connect("b"));
     world.send(world.info("a", "b", "one")).unwrap();
@@ -191,8 +191,7 @@ fn deliveries_of_a_receive_call_outlive_it_until_their_deadline() {
 fn expired_mail_is_a_dead_letter_and_is_not_delivered() {
     let mut world = World::with(&["a", "b"]);
     let mut envelope = world.info("a", "b", "one");
-    let (seconds, nanos) = world.now.plus(Duration::from_secs(60)).to_parts();
-    envelope.expires_at = Some(prost_types::Timestamp { seconds, nanos });
+    envelope.expires_at = Some(world.now.plus(Duration::from_secs(60)).into());
     world.send(envelope).unwrap();
     world.send(world.info("a", "b", "two")).unwrap();
     world.pass(Duration::from_secs(60));

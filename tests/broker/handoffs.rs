@@ -119,12 +119,12 @@ fn a_rejected_handoff_goes_to_the_next_agent_of_the_type() {
 }
 
 #[test]
-fn a_handoff_that_nobody_takes_is_rejected_and_the_sender_keeps_the_task() {
+fn a_handoff_that_all_reject_is_rejected_and_the_sender_keeps_the_task() {
     let mut world = World::with(&["a", "b"]);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
-    world.send(world.reject("b", "a", &id, &["nobody"])).unwrap();
+    world.send(world.reject("b", "a", &id, &["unknown"])).unwrap();
     assert_eq!(kind(&world.take_and_ack(&mut a)), MessageType::HandoffReject);
     let told = notice(&world.take_and_ack(&mut a));
     assert_eq!(told.error_code(), v1::ErrorCode::NoCandidate);
@@ -141,7 +141,7 @@ fn a_suggested_agent_is_asked_next_and_unknown_suggestions_are_passed_over() {
     let (mut b, mut c) = (world.connect("b"), world.connect("c"));
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
-    world.send(world.reject("b", "a", &id, &["nobody", "c"])).unwrap();
+    world.send(world.reject("b", "a", &id, &["unknown", "c"])).unwrap();
     assert_eq!(world.take_and_ack(&mut c).message_id, id);
 }
 
@@ -281,6 +281,7 @@ fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
         Event::Redriven(_) => "redriven",
         Event::Reassigned(_) => "reassigned",
         Event::MailOmitted(_) => "mail omitted",
+        Event::Awarded(_) => "awarded",
     };
     let log = world.custody("t");
     let events: Vec<_> = log.iter().map(name).collect();

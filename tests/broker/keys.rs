@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use baton::{
     broker::{
+        Away,
         access::Caller,
         directory::Entry,
         engine::{Command, KeyChange},
@@ -93,7 +94,7 @@ fn revoking_ends_sessions_and_keeps_handoffs_and_mail() {
     change(&mut world, operator(), "b", add("k2", 2, &[], HOUR)).unwrap();
     assert!(!session.was_sent_away(), "a new key is no reason");
     change(&mut world, operator(), "b", revoke("k1")).unwrap();
-    assert!(session.was_sent_away());
+    assert_eq!(session.sent_away(), Some(Away::KeyRevoked));
     assert_eq!(world.handoff(&receipt.handoff_id).state, baton::domain::handoff::State::Deciding);
     let mut accept = world.accept("b", "a", &receipt.handoff_id, 1);
     envelope::sign(&mut accept, &key_id("k2"), &PrivateKey::from_seed(&[2; 32]));
@@ -135,7 +136,7 @@ fn what_cannot_be_added_is_refused() {
     };
     refused("a", add("k1", 2, &[], HOUR), ErrorCode::KeyExists);
     refused("a", add("k2", 2, &["no-such-key"], HOUR), ErrorCode::AgentKeyUnknown);
-    refused("nobody", add("k2", 2, &[], HOUR), ErrorCode::AgentUnknown);
+    refused("unknown", add("k2", 2, &[], HOUR), ErrorCode::AgentUnknown);
     refused("a", revoke("no-such-key"), ErrorCode::AgentKeyUnknown);
     change(&mut world, operator(), "a", add("k2", 2, &[], HOUR)).unwrap();
     change(&mut world, operator(), "a", add("k2", 2, &[], HOUR)).expect("the very same again");

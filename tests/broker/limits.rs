@@ -41,7 +41,7 @@ fn a_full_mailbox_takes_no_more_until_something_is_acked_also_over_a_restart() {
     }
     assert_refused(world.send(world.info("a", "b", "four")), ErrorCode::LimitExceeded);
     assert_refused(world.send(request(&world, "a", "b", "t1")), ErrorCode::LimitExceeded);
-    world.send(world.info("a", "c", "to somebody else")).unwrap();
+    world.send(world.info("a", "c", "to another agent")).unwrap();
     world.restart();
     assert_refused(world.send(world.info("a", "b", "four")), ErrorCode::LimitExceeded);
     let mut b = world.connect("b");

@@ -1,20 +1,27 @@
 //! The broker's pipeline in virtual time: engine and store, no threads, no sockets, no sleeps.
 
+mod absences;
 mod audit;
+mod blobs;
 mod clocks;
+mod contexts;
 mod dead_letters;
 mod deliveries;
 mod fields;
 mod handoffs;
 mod keys;
 mod limits;
+mod lists;
 mod loans;
 mod matching;
+mod negotiations;
 mod participants;
+mod plans;
 mod policies;
 mod presence;
 mod privacy;
 mod prompts;
+mod races;
 mod reassign;
 mod records;
 mod refusals;
@@ -22,6 +29,10 @@ mod restarts;
 mod results;
 mod retention;
 mod runs;
+mod schemas;
+mod settling;
+mod threads;
+mod traces;
 mod watchers;
 mod workspaces;
 mod world;

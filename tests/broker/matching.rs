@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::{
     broker::{
-        Reply,
+        Away, Reply,
         directory::Busy,
         engine::{CardField, CardUpdate, Command},
     },
@@ -28,7 +28,7 @@ fn id(agent: &str) -> AgentId {
 
 impl World {
     /// Changes an agent's skills and capacity.
-    pub fn equip(&mut self, agent: &str, skills: &[&str], capacity: u32) {
+    pub(crate) fn equip(&mut self, agent: &str, skills: &[&str], capacity: u32) {
         let skill = |name: &&str| v1::AgentSkill { name: (*name).to_owned(), ..Default::default() };
         let card = v1::AgentCard { skills: skills.iter().map(skill).collect(), capacity, ..Default::default() };
         let fields = vec![CardField::Skills, CardField::Capacity];
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// The numbers of tasks and of open offers that the broker counts.
-    fn counted(&self, agent: &str) -> (u32, u32) {
+    pub(crate) fn counted(&self, agent: &str) -> (u32, u32) {
         let busy = self.busy(agent);
         (busy.owned, busy.offers)
     }
@@ -439,7 +439,7 @@ fn a_deregistered_agent_stays_readable_and_its_id_is_never_used_again() {
     let mut session = world.connect("b");
     let card = world.engine.directory().get(&id("b")).unwrap().record.card.clone();
     world.deregister("b", false).unwrap();
-    assert!(session.was_sent_away());
+    assert_eq!(session.sent_away(), Some(Away::Deregistered));
     for _ in 0..2 {
         let entry = world.engine.directory().get(&id("b")).unwrap();
         assert!(!entry.is_registered());

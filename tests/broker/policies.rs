@@ -60,10 +60,10 @@ fn of_a_type_those_are_asked_that_are_permitted() {
 }
 
 #[test]
-fn where_nobody_of_a_type_is_permitted_it_is_refused() {
+fn a_type_without_a_permitted_agent_is_refused() {
     let mut world = world(&["a", "b:shipping"], TO_BILLING);
     assert_refused(world.send(refund(&world, "type:shipping")), ErrorCode::PermissionDenied);
-    assert_refused(world.send(refund(&world, "type:nobody")), ErrorCode::ReceiverUnknown);
+    assert_refused(world.send(refund(&world, "type:unknown")), ErrorCode::ReceiverUnknown);
 }
 
 #[test]

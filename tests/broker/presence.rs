@@ -33,7 +33,7 @@ fn with_fallbacks(world: &World, to: &str, fallbacks: &[&str]) -> v1::Envelope {
 #[test]
 fn an_agent_is_alive_with_heartbeats_suspect_without_and_gone_after_the_lease() {
     let mut world = World::with(&["a"]);
-    assert_eq!(world.liveness("a"), Liveness::Suspect, "nobody knows yet");
+    assert_eq!(world.liveness("a"), Liveness::Suspect, "the timeout has not passed yet");
     let a = world.connect("a");
     pass_with_heartbeats(&mut world, Duration::from_secs(300), &[&a]);
     assert_eq!(world.liveness("a"), Liveness::Alive);
@@ -62,7 +62,7 @@ fn one_who_is_gone_is_not_asked_while_another_can_be() {
 }
 
 #[test]
-fn one_who_is_gone_is_asked_where_nobody_else_can_be_and_may_still_take_it() {
+fn a_gone_agent_is_asked_last_and_may_still_accept() {
     let mut world = World::with(&["a", "b"]);
     world.pass(LEASE);
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
@@ -97,7 +97,7 @@ fn a_request_on_its_way_to_one_who_goes_is_offered_to_the_next() {
 }
 
 #[test]
-fn a_request_on_its_way_stays_where_it_is_if_nobody_else_is_there() {
+fn a_request_stays_with_a_gone_agent_if_no_other_is_there() {
     let mut world = World::with(&["a", "b", "c"]);
     let id = world.send(with_fallbacks(&world, "b", &["c"])).unwrap().handoff_id;
     world.pass(LEASE * 2);

@@ -3,12 +3,12 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use baton::{
-    audit::Audit,
     broker::{Settings, access::Caller},
     codes::ErrorCode,
     ids::{AgentId, TaskId},
     policy::{Policies, Source},
     proto::v1::{self, MessageType, custody_entry::Event},
+    replay::Replay,
 };
 use prost::Message as _;
 
@@ -29,10 +29,10 @@ impl World {
     fn contexts_seen_by(&self, caller: &Caller) -> Vec<bool> {
         let task = TaskId::parse("t").unwrap();
         let page = self.view(caller).custody(&task, 0, 1000, true).unwrap();
-        let mut audit = Audit::new(task, None);
+        let mut replay = Replay::new(task, None);
         let mut seen = Vec::new();
         for shown in &page.entries {
-            audit.take(shown).unwrap_or_else(|error| panic!("{caller}: {error}"));
+            replay.take(shown).unwrap_or_else(|error| panic!("{caller}: {error}"));
             if let Some(Event::Accepted(accepted)) = &shown.entry.as_ref().unwrap().event
                 && accepted.message_type() == MessageType::TaskContextTransfer
             {
@@ -40,7 +40,7 @@ impl World {
                 seen.push(!shown.envelope.is_empty());
             }
         }
-        assert_eq!(audit.task(), Some(&*self.task("t").task));
+        assert_eq!(replay.task(), Some(&*self.task("t").task));
         seen
     }
 }
@@ -181,7 +181,7 @@ fn a_false_digest_of_a_context_is_noticed_by_its_parties() {
     let mut world = World::with(&["a", "b"]);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     world.hand_over(&mut a, &mut b, 1);
-    let mut audit = Audit::new(TaskId::parse("t").unwrap(), None);
+    let mut replay = Replay::new(TaskId::parse("t").unwrap(), None);
     let mut hash = [0; 32];
     let failure = world.custody("t").into_iter().find_map(|mut shown| {
         let mut entry = shown.entry.clone().unwrap();
@@ -194,7 +194,7 @@ fn a_false_digest_of_a_context_is_noticed_by_its_parties() {
         hash = baton::envelope::signing::custody_hash(&hash, &shown.entry_bytes);
         shown.custody_hash = hash.to_vec().into();
         shown.entry = Some(entry);
-        audit.take(&shown).err()
+        replay.take(&shown).err()
     });
     assert!(failure.unwrap().problem.contains("another digest"));
 }

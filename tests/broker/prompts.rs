@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton::{
-    broker::access::Caller,
+    broker::{access::Caller, queries::TaskFilter},
     codes::ErrorCode,
     domain::handoff::PromptState,
     ids::{AgentId, TaskId},
@@ -27,9 +27,9 @@ fn data(name: &str, kind: Kind) -> Struct {
 
 impl World {
     /// A world in which "a" has handed task "t" to "b", the owner at epoch 2.
-    fn owned_by_b(others: &[&str]) -> (World, Session, Session) {
+    fn owned_by_b(others: &[&str]) -> (Self, Session, Session) {
         let agents = [&["a", "b"], others].concat();
-        let mut world = World::with(&agents);
+        let mut world = Self::with(&agents);
         let (mut a, mut b) = (world.connect("a"), world.connect("b"));
         world.hand_over(&mut a, &mut b, 1);
         (world, a, b)
@@ -60,8 +60,7 @@ impl World {
     }
 
     fn time(&self, span: Duration) -> prost_types::Timestamp {
-        let (seconds, nanos) = self.now.plus(span).to_parts();
-        prost_types::Timestamp { seconds, nanos }
+        self.now.plus(span).into()
     }
 
     fn last_state(&self) -> PromptState {
@@ -219,7 +218,10 @@ fn a_move_of_the_ownership_withdraws_the_question() {
     assert_refused(world.send(world.reply_to("c", &asked)), ErrorCode::StaleEpoch);
     assert_eq!(world.last_state(), PromptState::Withdrawn);
     assert_eq!(world.audit("t").refusals(), 1, "a late answer is on record");
-    world.pass(2 * HOUR);
+    for _ in 0..4 * 60 {
+        world.heartbeat(&c); // an owner that is gone would be news for b
+        world.pass(HOUR / 120);
+    }
     assert!(b.deliveries().is_empty());
 }
 
@@ -368,6 +370,58 @@ fn the_agent_that_is_asked_reads_the_question_and_nothing_else_of_the_task() {
     world.view(&Caller::Agent(AgentId::parse("stranger").unwrap())).shown_task(&task).expect_err("a stranger");
     world.send(world.reply_to("c", &asked)).unwrap();
     world.view(&c).shown_task(&task).expect_err("the question is answered");
+}
+
+/// The tasks that list their question to "c", for this caller.
+fn questions(world: &World, caller: &str) -> Vec<(String, bool)> {
+    let (caller, c) = (Caller::Agent(AgentId::parse(caller).unwrap()), AgentId::parse("c").unwrap());
+    let page = world.view(&caller).questions(&c, &TaskFilter::default(), 50, "").unwrap();
+    let entry = |shown: &baton::broker::queries::ShownTask| {
+        assert_eq!(shown.prompt.as_ref().unwrap().prompt.as_ref().unwrap().answer_by, "c");
+        (shown.record.task.id.to_string(), shown.is_asked_only)
+    };
+    page.entries.iter().map(entry).collect()
+}
+
+#[test]
+fn an_open_question_is_listed_for_its_agent_until_it_ends() {
+    let (mut world, _a, _b) = World::owned_by_b(&["c", "stranger"]);
+    let listed = [("t".to_owned(), true)];
+    assert_eq!(questions(&world, "c"), []);
+    let asked = world.ask_as_b(question("c"));
+    for _ in 0..2 {
+        assert_eq!(questions(&world, "c"), listed);
+        assert_eq!((questions(&world, "b"), questions(&world, "stranger")), (vec![], vec![]), "the list is c's");
+        world.restart();
+    }
+    world.send(world.reply_to("c", &asked)).unwrap();
+    assert_eq!(questions(&world, "c"), [], "answered");
+    // The same agent again, and then another one.
+    world.ask_as_b(question("c"));
+    world.ask_as_b(question("c"));
+    assert_eq!(questions(&world, "c"), listed);
+    world.ask_as_b(question("stranger"));
+    assert_eq!(questions(&world, "c"), [], "withdrawn");
+    world.ask_as_b(asks_until(&world, "c", HOUR));
+    world.pass(HOUR);
+    world.restart();
+    assert_eq!(questions(&world, "c"), [], "expired");
+}
+
+#[test]
+fn the_context_of_a_handoff_is_not_shown_to_a_stranger() {
+    let mut world = World::with(&["a", "b", "stranger"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let handoff = world.task("t").task.hops[0].handoff;
+    let seen_by = |caller: &Caller| {
+        let handoff = world.view(&Caller::Agent(AgentId::parse("a").unwrap())).handoff(handoff).unwrap();
+        world.view(caller).context_of(&handoff).unwrap().is_some()
+    };
+    let agent = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
+    assert!(seen_by(&agent("a")) && seen_by(&agent("b")));
+    assert!(!seen_by(&agent("stranger")));
+    assert!(seen_by(&Caller::Operator("ops".to_owned())), "by the built-in policy");
 }
 
 #[test]

@@ -26,8 +26,10 @@ impl World {
 }
 
 /// The most records that one handoff writes: request, accept, context and completion, each with its receipt and its ack.
-/// The end of the offer is in the statistics of the agent that took it.
-const RECORDS_MAX: usize = 23;
+/// The end of the offer is in the statistics of the agent that took it. The version of the context has one record for any
+/// number of sections by value. Seven are entries of lists: the handoffs of the task; the open ones, which it leaves for
+/// the ended ones; and the tasks by update, with a new place at the end.
+const RECORDS_MAX: usize = 31;
 /// The most records that each of its five commits writes for the whole batch.
 const RECORDS_OF_A_COMMIT_MAX: usize = 1;
 

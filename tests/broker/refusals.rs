@@ -145,11 +145,11 @@ fn an_oversized_payload_is_refused() {
 #[test]
 fn unknown_and_impossible_receivers_are_refused() {
     let mut world = World::with(&["a", "b"]);
-    let envelope = world.request("a", "nobody", 1);
+    let envelope = world.request("a", "unknown", 1);
     check(&mut world, envelope, ErrorCode::ReceiverUnknown);
-    let envelope = world.request("a", "type:nobody", 1);
+    let envelope = world.request("a", "type:unknown", 1);
     check(&mut world, envelope, ErrorCode::ReceiverUnknown);
-    let envelope = world.info("a", "all:nobody", "hello");
+    let envelope = world.info("a", "all:unknown", "hello");
     check(&mut world, envelope, ErrorCode::ReceiverUnknown);
     let envelope = world.request("a", "a", 1);
     check(&mut world, envelope, ErrorCode::ReceiverInvalid);

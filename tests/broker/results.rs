@@ -351,7 +351,4 @@ fn spans_over_thirty_days_and_unknown_numbers_are_refused() {
     let month = Duration::from_secs(30 * 24 * 3600);
     let late = world.reject_until("b", &id, Some(month + SECOND));
     assert_eq!(fields(world.send(late)), ["envelope.payload.retry_after"]);
-    let rule = v1::TaskRequest { award_rule: v1::AwardRule::Soonest.into(), ..Default::default() };
-    let envelope = world.envelope("a", "b", MessageType::TaskRequest, &rule);
-    assert_refused(world.send(envelope), ErrorCode::NotSupported);
 }

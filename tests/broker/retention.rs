@@ -201,7 +201,7 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
 
 /// The broker is killed after each step.
 #[test]
-fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
+fn a_long_log_is_removed_in_steps_and_is_never_seen_in_part() {
     let mut world = with(Retention { ended_tasks: Some(HOUR), entries_a_step: 2, ..Retention::default() });
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     let handoff = world.hand_over(&mut a, &mut b, 1);

@@ -38,7 +38,7 @@ fn graph(nodes: Vec<Node>) -> Graph {
 }
 
 /// A searcher, a checker with three choices, and a generator.
-fn story() -> Graph {
+pub(crate) fn story() -> Graph {
     graph(vec![
         node("searcher", None, None, &["checker"]),
         node("checker", None, Some(3), &["searcher", "generator"]),
@@ -52,7 +52,7 @@ fn turn_id(number: u64) -> TurnId {
     TurnId(MessageId::from_bytes(bytes))
 }
 
-fn turn(number: u64, node: &str, by: Option<&str>, call: Option<&str>) -> Turn {
+pub(crate) fn turn(number: u64, node: &str, by: Option<&str>, call: Option<&str>) -> Turn {
     let call = call.map(|name| Call { id: "c1".to_owned(), name: name.to_owned(), reason: Ok("why".to_owned()) });
     Turn {
         id: turn_id(number),
@@ -72,11 +72,11 @@ impl World {
         self.ask(|reply| Command::Apply { about, input: Box::new(Input::Routing(input)), reply })
     }
 
-    fn register_graph(&mut self, graph: Graph) -> Result<bool, Refusal> {
+    pub(crate) fn register_graph(&mut self, graph: Graph) -> Result<bool, Refusal> {
         self.apply(EntityId::Graph(graph.id.clone()), routing::Input::Register { graph })
     }
 
-    fn start_run(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
+    pub(crate) fn start_run(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
         let start = Start {
             graph: GraphId::parse("g").unwrap(),
             by: by.map(|agent| AgentId::parse(agent).unwrap()),
@@ -86,11 +86,11 @@ impl World {
         self.apply(EntityId::Run(RUN), routing::Input::Start(start))
     }
 
-    fn report_turn(&mut self, turn: Turn) -> Result<bool, Refusal> {
+    pub(crate) fn report_turn(&mut self, turn: Turn) -> Result<bool, Refusal> {
         self.apply(EntityId::Run(RUN), routing::Input::Turn(Box::new(turn)))
     }
 
-    fn run(&self) -> Run {
+    pub(crate) fn run(&self) -> Run {
         let caller = operator();
         Run::clone(&self.view(&caller).run(RUN).expect("the run is known"))
     }
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// The log of the run, which has every number once.
-    fn log(&self) -> Vec<v1::RunEntry> {
+    pub(crate) fn log(&self) -> Vec<v1::RunEntry> {
         let caller = operator();
         let page = self.view(&caller).run_log(RUN, 0, 1000).unwrap();
         assert!(page.entries.iter().map(|entry| entry.number).eq(1..=page.length));
@@ -381,4 +381,31 @@ fn a_turn_costs_a_bounded_number_of_records() {
     let count = |table: &str| tables.iter().filter(|written| **written == table).count();
     assert_eq!(["runs", "run_log", "run_turns"].map(count), [1; 3], "{tables:?}");
     assert_eq!(tables.len(), 4, "and the sequence: {tables:?}");
+}
+
+#[test]
+fn the_participants_of_a_run_share_a_workspace_until_its_end() {
+    let mut world = World::with(&["a", "b", "c"]);
+    world.register_graph(graph(vec![node("n", Some("b"), None, &["end"])])).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    let append = |world: &mut World, from: &str| {
+        let append = v1::WorkspaceAppend {
+            workspace_id: format!("run:{RUN}"),
+            topic: "notes".to_owned(),
+            entry: Some(v1::workspace_append::Entry::Bytes(v1::ContextBytes {
+                data: vec![1].into(),
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let envelope = world.envelope(from, "", v1::MessageType::WorkspaceAppend, &append);
+        world.send(envelope).map(|receipt| receipt.resource_sequence)
+    };
+    assert_eq!((append(&mut world, "a").unwrap(), append(&mut world, "b").unwrap()), (1, 2));
+    assert_refused(append(&mut world, "c"), ErrorCode::PermissionDenied);
+    world.report_turn(turn(1, "n", Some("b"), None)).unwrap();
+    assert_refused(append(&mut world, "a"), ErrorCode::WorkspaceClosed);
+    world.pass(40 * DAY);
+    assert_eq!((world.rows_of_runs(Table::Runs), world.rows_of_runs(Table::Workspaces)), (0, 0));
+    assert_eq!(world.rows_of_runs(Table::WorkspaceEntries), 0);
 }

@@ -57,7 +57,7 @@ fn sequences(page: &EntryPage) -> Vec<u64> {
 }
 
 impl World {
-    /// A world in which a owns task "t", which it has offered to nobody yet.
+    /// A world in which a owns task "t", which it has not offered yet.
     fn of_workspace(settings: Settings) -> (Self, Session, Session) {
         let mut world = Self::with_settings(&["a", "b", "c"], settings);
         let (mut a, mut b) = (world.connect("a"), world.connect("b"));
@@ -89,7 +89,7 @@ impl World {
         self.view(caller).workspace_entries(query)
     }
 
-    fn rows(&self, table: Table) -> usize {
+    pub(crate) fn rows(&self, table: Table) -> usize {
         self.snapshot().iter().filter(|(of, ..)| *of == table).count()
     }
 

@@ -10,9 +10,8 @@ use std::{
 };
 
 use baton::{
-    audit::Audit,
     broker::{
-        Acknowledged, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
+        Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -25,6 +24,7 @@ use baton::{
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord, DecodeError, TaskRecord, read_envelope},
+    replay::Replay,
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -35,7 +35,7 @@ use tokio::sync::mpsc;
 
 /// A source of sequential ids, the same in every run.
 #[derive(Default)]
-pub struct CountingIds(AtomicU64);
+pub(crate) struct CountingIds(AtomicU64);
 
 impl IdSource for CountingIds {
     fn random(&self) -> [u8; 16] {
@@ -47,7 +47,7 @@ impl IdSource for CountingIds {
 
 /// A store in memory whose disk can be full.
 #[derive(Default)]
-pub struct Disk {
+pub(crate) struct Disk {
     store: MemoryStore,
     pub full: AtomicBool,
     pub commits: AtomicU64,
@@ -58,7 +58,7 @@ pub struct Disk {
 }
 
 /// A record that a commit writes.
-pub struct Written {
+pub(crate) struct Written {
     pub table: &'static str,
     pub is_removal: bool,
 }
@@ -109,14 +109,14 @@ impl Store for Disk {
 
 impl Disk {
     /// A stored envelope.
-    pub fn envelope(&self, place: EnvelopePlace) -> bytes::Bytes {
+    pub(crate) fn envelope(&self, place: EnvelopePlace) -> bytes::Bytes {
         let get = |key: &Key| Ok::<_, DecodeError>(self.store.get(key).unwrap());
         read_envelope(place, get).unwrap().expect("what is delivered is stored")
     }
 }
 
 /// A consumer of deliveries.
-pub struct Session {
+pub(crate) struct Session {
     pub agent: AgentId,
     pub consumer: ConsumerId,
     disk: Arc<Disk>,
@@ -125,7 +125,7 @@ pub struct Session {
 
 impl Session {
     /// The deliveries since the last call, with their envelopes.
-    pub fn deliveries(&mut self) -> Vec<(OutgoingDelivery, v1::Envelope)> {
+    pub(crate) fn deliveries(&mut self) -> Vec<(OutgoingDelivery, v1::Envelope)> {
         let mut deliveries = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             if let Event::Delivery(delivery) = event {
@@ -137,19 +137,27 @@ impl Session {
     }
 
     /// Whether the broker has ended the session.
-    pub fn was_sent_away(&mut self) -> bool {
-        std::iter::from_fn(|| self.events.try_recv().ok()).any(|event| matches!(event, Event::GoAway))
+    pub(crate) fn was_sent_away(&mut self) -> bool {
+        self.sent_away().is_some()
+    }
+
+    /// The reason why the session was sent away. `None`: it was not.
+    pub(crate) fn sent_away(&mut self) -> Option<Away> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).find_map(|event| match event {
+            Event::GoAway(why) => Some(why),
+            Event::Answer { .. } | Event::Delivery(_) => None,
+        })
     }
 
     /// The only delivery since the last call.
-    pub fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
+    pub(crate) fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
         let mut deliveries = self.deliveries();
         assert_eq!(deliveries.len(), 1, "one delivery for {}", self.agent);
         deliveries.remove(0)
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     pub disk: Arc<Disk>,
     pub engine: Engine,
     pub now: Timestamp,
@@ -160,15 +168,15 @@ pub struct World {
 }
 
 /// A caller whom the built-in policy permits everything.
-pub fn operator() -> Caller {
+pub(crate) fn operator() -> Caller {
     Caller::Operator("olga".to_owned())
 }
 
-pub type Refusal = (ErrorCode, Refused);
+pub(crate) type Refusal = (ErrorCode, Refused);
 
 /// Asserts a refusal with this code.
 #[track_caller]
-pub fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: ErrorCode) -> Refused {
+pub(crate) fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: ErrorCode) -> Refused {
     match outcome {
         Err((found, refusal)) => {
             assert_eq!(found, code, "{refusal}");
@@ -180,11 +188,11 @@ pub fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Err
 
 impl World {
     /// A world with these agents registered. An agent named `name:TYPE` has the type `TYPE`.
-    pub fn with(agents: &[&str]) -> Self {
+    pub(crate) fn with(agents: &[&str]) -> Self {
         Self::with_settings(agents, Settings::default())
     }
 
-    pub fn with_settings(agents: &[&str], settings: Settings) -> Self {
+    pub(crate) fn with_settings(agents: &[&str], settings: Settings) -> Self {
         let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
         let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
         let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone(), now).unwrap();
@@ -197,16 +205,16 @@ impl World {
     }
 
     /// Kills the broker and opens a new engine on the same store.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.engine = self.opened().unwrap();
     }
 
     /// A new engine on the same store.
-    pub fn opened(&self) -> Result<Engine, BrokerError> {
+    pub(crate) fn opened(&self) -> Result<Engine, BrokerError> {
         Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
     }
 
-    pub fn register(&mut self, name: &str, agent_type: &str) {
+    pub(crate) fn register(&mut self, name: &str, agent_type: &str) {
         let key = PrivateKey::from_seed(&signing::sha256(&[name.as_bytes()]));
         let card = v1::AgentCard {
             agent_id: name.to_owned(),
@@ -223,12 +231,12 @@ impl World {
         self.register_as(operator(), entry, "").unwrap();
     }
 
-    pub fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<(), Refusal> {
+    pub(crate) fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<(), Refusal> {
         let (entry, invitation) = (Box::new(entry), invitation.to_owned());
         self.ask(|reply| Command::Register { entry, caller, invitation, reply })
     }
 
-    pub fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+    pub(crate) fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
         let (reply, mut receiver) = Reply::once();
         self.engine.handle(command(reply), self.now);
         self.settle();
@@ -237,20 +245,20 @@ impl World {
     }
 
     /// Commits the open batch, and sends its outputs.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.engine.tick(self.now);
         self.engine.finish(self.now);
         send_outputs(&mut self.engine);
     }
 
     /// Recovers the engine after a failed commit.
-    pub fn recover(&mut self) {
+    pub(crate) fn recover(&mut self) {
         self.engine.recover(self.now).unwrap();
         send_outputs(&mut self.engine);
     }
 
     /// Commits the open batch, and processes every deadline that is due.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.finish();
         for _ in 0..1000 {
             if self.engine.next_deadline().is_none_or(|due| due > self.now) {
@@ -262,7 +270,7 @@ impl World {
     }
 
     /// Advances the clock. Each deadline on the way is processed at its time.
-    pub fn pass(&mut self, span: Duration) {
+    pub(crate) fn pass(&mut self, span: Duration) {
         let end = self.now.plus(span);
         while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
@@ -273,11 +281,11 @@ impl World {
     }
 
     /// Opens a session with a credit of 100.
-    pub fn connect(&mut self, agent: &str) -> Session {
+    pub(crate) fn connect(&mut self, agent: &str) -> Session {
         self.connect_as(agent, ConsumerKind::Session, 100)
     }
 
-    pub fn connect_as(&mut self, agent: &str, kind: ConsumerKind, credit: u32) -> Session {
+    pub(crate) fn connect_as(&mut self, agent: &str, kind: ConsumerKind, credit: u32) -> Session {
         self.next_consumer += 1;
         let consumer = ConsumerId(self.next_consumer);
         let agent = AgentId::parse(agent).unwrap();
@@ -288,12 +296,12 @@ impl World {
         Session { agent, consumer, disk: self.disk.clone(), events }
     }
 
-    pub fn disconnect(&mut self, session: Session) {
+    pub(crate) fn disconnect(&mut self, session: Session) {
         self.engine.handle(Command::Close { consumer: session.consumer }, self.now);
         self.settle();
     }
 
-    pub fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         session: &Session,
         delivery: &OutgoingDelivery,
@@ -303,56 +311,55 @@ impl World {
         self.ask(|reply| Command::Acknowledge { agent, delivery_id, fate, reply })
     }
 
-    pub fn ack(&mut self, session: &Session, delivery: &OutgoingDelivery) {
+    pub(crate) fn ack(&mut self, session: &Session, delivery: &OutgoingDelivery) {
         self.acknowledge(session, delivery, Fate::Acked).unwrap();
     }
 
     /// Acks the only delivery since the last call.
-    pub fn take_and_ack(&mut self, session: &mut Session) -> v1::Envelope {
+    pub(crate) fn take_and_ack(&mut self, session: &mut Session) -> v1::Envelope {
         let (delivery, envelope) = session.delivery();
         self.ack(session, &delivery);
         envelope
     }
 
     /// An unsigned envelope.
-    pub fn envelope<M: Message + Name>(
+    pub(crate) fn envelope<M: Message + Name>(
         &self,
         from: &str,
         to: &str,
         kind: v1::MessageType,
         payload: &M,
     ) -> v1::Envelope {
-        let (seconds, nanos) = self.now.to_parts();
         v1::Envelope {
             message_id: self.ids.message_id(self.now).to_string(),
             sender_id: from.into(),
             receiver_id: to.into(),
-            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            timestamp: Some(self.now.into()),
             message_type: kind.into(),
             payload: Some(envelope::payload_of(payload)),
             ..Default::default()
         }
     }
 
-    pub fn sign(&self, envelope: &mut v1::Envelope) {
+    pub(crate) fn sign(&self, envelope: &mut v1::Envelope) {
         let key = &self.keys[&envelope.sender_id];
         envelope::sign(envelope, &KeyId::parse("k1").unwrap(), key);
     }
 
     /// Signs and sends an envelope.
-    pub fn send(&mut self, mut envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn send(&mut self, mut envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
         self.sign(&mut envelope);
         self.send_signed(&envelope)
     }
 
     /// Sends an envelope unchanged.
-    pub fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
         let envelope = self.verify(envelope)?;
         self.ask(|reply| Command::Submit { envelope, reply })
     }
 
     /// Signs an envelope, and verifies it as the broker does.
-    pub fn verified(&self, mut envelope: v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
+    pub(crate) fn verified(&self, mut envelope: v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
         self.sign(&mut envelope);
         self.verify(&envelope)
     }
@@ -363,24 +370,24 @@ impl World {
         parsed.verify(&**self.engine.directory(), self.now, false).map(Box::new).map_err(coded)
     }
 
-    pub fn task(&self, id: &str) -> TaskRecord {
+    pub(crate) fn task(&self, id: &str) -> TaskRecord {
         let key = TaskRecord::key(&TaskId::parse(id).unwrap());
         TaskRecord::decode(&self.disk.get(&key).unwrap().expect("the task is known").value).unwrap()
     }
 
-    pub fn handoff(&self, id: &str) -> std::sync::Arc<baton::domain::handoff::Handoff> {
+    pub(crate) fn handoff(&self, id: &str) -> std::sync::Arc<baton::domain::handoff::Handoff> {
         let caller = operator();
         self.view(&caller).handoff(MessageId::parse(id).unwrap()).expect("the handoff is known")
     }
 
     /// The stored data as this caller may see it.
-    pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
+    pub(crate) fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
         let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
         View { store: &*self.disk, access, caller, rates: None }
     }
 
     /// The task's custody log with envelopes, as an operator reads it.
-    pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
+    pub(crate) fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
         let caller = operator();
         let view = self.view(&caller);
         let task = TaskId::parse(id).unwrap();
@@ -396,50 +403,50 @@ impl World {
     }
 
     /// Replays the task's custody log. The result must equal the stored task.
-    pub fn audit(&self, id: &str) -> Audit {
-        let mut audit = Audit::new(TaskId::parse(id).unwrap(), None);
+    pub(crate) fn audit(&self, id: &str) -> Replay {
+        let mut replay = Replay::new(TaskId::parse(id).unwrap(), None);
         for entry in self.custody(id) {
-            audit.take(&entry).unwrap_or_else(|error| panic!("task {id}: {error}"));
+            replay.take(&entry).unwrap_or_else(|error| panic!("task {id}: {error}"));
         }
         let stored = self.task(id);
-        assert_eq!(audit.task(), Some(&*stored.task));
-        assert_eq!((audit.length(), *audit.hash()), (stored.custody.length, stored.custody.hash));
-        for handoff in audit.handoffs() {
+        assert_eq!(replay.task(), Some(&*stored.task));
+        assert_eq!((replay.length(), *replay.hash()), (stored.custody.length, stored.custody.hash));
+        for handoff in replay.handoffs() {
             assert_eq!(*handoff, *self.handoff(&handoff.id.to_string()));
         }
-        audit
+        replay
     }
 
     /// All dead letters, oldest first.
-    pub fn dead_letters(&self) -> Vec<DeadLetterRecord> {
+    pub(crate) fn dead_letters(&self) -> Vec<DeadLetterRecord> {
         use std::ops::Bound::Unbounded;
         let stored = self.disk.scan(Table::DeadLetters, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
         stored.iter().map(|(key, record)| DeadLetterRecord::decode(key, &record.value).unwrap()).collect()
     }
 
-    pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
+    pub(crate) fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
         let to = to.map(|to| AgentId::parse(to).unwrap());
         self.ask(|reply| Command::Redrive { dead_letter, to, caller: operator(), reply })
     }
 
-    pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
+    pub(crate) fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
         self.ask(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
     }
 
     /// Sends a heartbeat of the agent.
-    pub fn heartbeat(&mut self, session: &Session) {
+    pub(crate) fn heartbeat(&mut self, session: &Session) {
         let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat::default();
         self.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
         self.settle();
     }
 
-    pub fn liveness(&self, agent: &str) -> Liveness {
+    pub(crate) fn liveness(&self, agent: &str) -> Liveness {
         self.engine.directory().liveness(&AgentId::parse(agent).unwrap(), self.now)
     }
 
     /// All stored records, for comparison.
-    pub fn snapshot(&self) -> Vec<(Table, KeyBytes, Record)> {
+    pub(crate) fn snapshot(&self) -> Vec<(Table, KeyBytes, Record)> {
         use std::ops::Bound::Unbounded;
         let mut all = Vec::new();
         for table in Table::ALL {
@@ -452,21 +459,21 @@ impl World {
 
 /// The messages of a handoff of task "t".
 impl World {
-    pub fn request(&self, from: &str, to: &str, epoch: u64) -> v1::Envelope {
+    pub(crate) fn request(&self, from: &str, to: &str, epoch: u64) -> v1::Envelope {
         let payload = v1::HandoffRequest { task_type: "support".into(), ..Default::default() };
         self.about(self.envelope(from, to, v1::MessageType::HandoffRequest, &payload), "", epoch)
     }
 
-    pub fn request_with(&self, from: &str, to: &str, epoch: u64, payload: &v1::HandoffRequest) -> v1::Envelope {
+    pub(crate) fn request_with(&self, from: &str, to: &str, epoch: u64, payload: &v1::HandoffRequest) -> v1::Envelope {
         self.about(self.envelope(from, to, v1::MessageType::HandoffRequest, payload), "", epoch)
     }
 
-    pub fn accept(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+    pub(crate) fn accept(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
         let payload = v1::HandoffAccept::default();
         self.about(self.envelope(from, to, v1::MessageType::HandoffAccept, &payload), handoff, epoch)
     }
 
-    pub fn reject(&self, from: &str, to: &str, handoff: &str, suggestions: &[&str]) -> v1::Envelope {
+    pub(crate) fn reject(&self, from: &str, to: &str, handoff: &str, suggestions: &[&str]) -> v1::Envelope {
         let payload = v1::HandoffReject {
             reason: v1::RejectReason::Overloaded.into(),
             alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
@@ -475,17 +482,17 @@ impl World {
         self.about(self.envelope(from, to, v1::MessageType::HandoffReject, &payload), handoff, 1)
     }
 
-    pub fn cancel(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+    pub(crate) fn cancel(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
         let payload = v1::HandoffCancel::default();
         self.about(self.envelope(from, to, v1::MessageType::HandoffCancel, &payload), handoff, epoch)
     }
 
-    pub fn context(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+    pub(crate) fn context(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
         let payload = context_payload();
         self.about(self.envelope(from, to, v1::MessageType::TaskContextTransfer, &payload), handoff, epoch)
     }
 
-    pub fn complete(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+    pub(crate) fn complete(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
         let payload = v1::HandoffComplete {
             outcome: v1::HandoffOutcome::Success.into(),
             context_digest: context_payload().context_digest,
@@ -494,12 +501,12 @@ impl World {
         self.about(self.envelope(from, to, v1::MessageType::HandoffComplete, &payload), handoff, epoch)
     }
 
-    pub fn status(&self, from: &str, to: &str, epoch: u64, status: v1::TaskStatus) -> v1::Envelope {
+    pub(crate) fn status(&self, from: &str, to: &str, epoch: u64, status: v1::TaskStatus) -> v1::Envelope {
         let payload = v1::TaskStatusUpdate { status: status.into(), ..Default::default() };
         self.about(self.envelope(from, to, v1::MessageType::TaskStatusUpdate, &payload), "", epoch)
     }
 
-    pub fn info(&self, from: &str, to: &str, text: &str) -> v1::Envelope {
+    pub(crate) fn info(&self, from: &str, to: &str, text: &str) -> v1::Envelope {
         let payload = v1::Info { text: text.into(), ..Default::default() };
         self.envelope(from, to, v1::MessageType::Info, &payload)
     }
@@ -509,13 +516,13 @@ impl World {
     }
 
     /// Hands task "t" from one agent to the other at this epoch. Returns the handoff id.
-    pub fn hand_over(&mut self, from: &mut Session, to: &mut Session, epoch: u64) -> String {
+    pub(crate) fn hand_over(&mut self, from: &mut Session, to: &mut Session, epoch: u64) -> String {
         let request = self.request(from.agent.as_str(), to.agent.as_str(), epoch);
         self.hand_over_with(from, to, epoch, request)
     }
 
     /// Hands task "t" over with this request.
-    pub fn hand_over_with(
+    pub(crate) fn hand_over_with(
         &mut self,
         from: &mut Session,
         to: &mut Session,
@@ -535,7 +542,7 @@ impl World {
     }
 }
 
-pub fn context_payload() -> v1::TaskContextTransfer {
+pub(crate) fn context_payload() -> v1::TaskContextTransfer {
     let json = r#"{"crash":"segfault"}"#;
     let section = v1::ContextSection {
         name: "collected_data".into(),
@@ -543,7 +550,7 @@ pub fn context_payload() -> v1::TaskContextTransfer {
         ..Default::default()
     };
     let digest = signing::context_digest([("collected_data", signing::sha256(&[json.as_bytes()]))]);
-    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into() }
+    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into(), ..Default::default() }
 }
 
 fn broker_identity() -> BrokerIdentity {

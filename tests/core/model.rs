@@ -12,7 +12,7 @@ use baton::{
     codes::{ErrorCode, Refusal as _},
     domain::coordinator::Order,
     domain::handoff::{
-        Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Situation, State,
+        Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
         Task, TaskStatus, Timeouts, Transition, step,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -526,7 +526,7 @@ impl Real {
         let is_request = matches!(input, Input::Request(_));
         let handoff = self.handoff.as_ref().filter(|_| !is_request);
         let before = (self.task.clone(), self.handoff.clone());
-        let outcome = step(Situation { task: self.task.as_ref(), handoff, gone: &[] }, input, self.now);
+        let outcome = step(Snapshot { task: self.task.as_ref(), handoff, gone: &[] }, input, self.now);
         match outcome {
             Ok(Outcome::Moved(next)) => self.take(*next),
             Ok(Outcome::Unchanged) => {}
@@ -579,8 +579,8 @@ impl Real {
             let Some(due) = step_due.into_iter().chain(loan_due).min().filter(|due| *due <= end) else { break };
             self.now = due;
             let input = if step_due == Some(due) { Input::Time } else { Input::TaskDue };
-            let situation = Situation { task: self.task.as_ref(), handoff: self.handoff.as_ref(), gone: &[] };
-            match step(situation, &input, self.now) {
+            let snapshot = Snapshot { task: self.task.as_ref(), handoff: self.handoff.as_ref(), gone: &[] };
+            match step(snapshot, &input, self.now) {
                 Ok(Outcome::Moved(next)) => self.take(*next),
                 other => panic!("what is due happens: {other:?}"),
             }
@@ -594,6 +594,7 @@ impl Real {
             Op::Request { from, candidates, lend } => {
                 self.requests += 1;
                 Input::Request(Request {
+                    plan: None,
                     id: MessageId::from_bytes([self.requests; 16]),
                     task: TaskId::parse("t").unwrap(),
                     from: agent(*from),
@@ -611,6 +612,7 @@ impl Real {
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
                     parent: None,
+                    negotiation: None,
                 })
             }
             Op::Accept { from } => said(*from, Message::Accept { wanted_sections: vec![], estimate: None }),

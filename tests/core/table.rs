@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::{
     codes::Refusal as _,
     domain::handoff::{
-        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Situation, State, Task,
+        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State, Task,
         TaskStatus, Timeouts, step,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -42,6 +42,7 @@ fn status(from: &str, epoch: u64, status: TaskStatus) -> Input {
 
 fn request(number: u8) -> Input {
     Input::Request(Request {
+        plan: None,
         id: MessageId::from_bytes([number; 16]),
         task: TaskId::parse("t").unwrap(),
         from: agent("a"),
@@ -59,6 +60,7 @@ fn request(number: u8) -> Input {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        negotiation: None,
     })
 }
 
@@ -102,10 +104,10 @@ fn in_state(state: State) -> (Task, Handoff) {
         State::Failed => [taken, vec![said("b", 1, complete(false))]].concat(),
         State::Cancelled => vec![said("a", 1, Message::Cancel)],
     };
-    let Ok(Outcome::Moved(first)) = step(Situation::default(), &request(1), at(0)) else { panic!("a good request") };
+    let Ok(Outcome::Moved(first)) = step(Snapshot::default(), &request(1), at(0)) else { panic!("a good request") };
     let (mut task, mut handoff) = (first.task, first.handoff.unwrap());
     for input in path {
-        match step(Situation { task: Some(&task), handoff: Some(&handoff), gone: &[] }, &input, at(1)) {
+        match step(Snapshot { task: Some(&task), handoff: Some(&handoff), gone: &[] }, &input, at(1)) {
             Ok(Outcome::Moved(next)) => (task, handoff) = (next.task, next.handoff.unwrap_or(handoff)),
             other => panic!("on the way to {state:?}: {other:?}"),
         }
@@ -116,7 +118,7 @@ fn in_state(state: State) -> (Task, Handoff) {
 
 fn outcome(state: State, input: &Input, now: Timestamp) -> String {
     let (task, handoff) = in_state(state);
-    match step(Situation { task: Some(&task), handoff: Some(&handoff), gone: &[] }, input, now) {
+    match step(Snapshot { task: Some(&task), handoff: Some(&handoff), gone: &[] }, input, now) {
         Ok(Outcome::Unchanged) => "=".into(),
         Ok(Outcome::Moved(next)) => {
             let state = next.handoff.map_or("TASK", |handoff| handoff.state.name());

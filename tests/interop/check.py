@@ -1,4 +1,4 @@
-"""A broker as a real process, Python agents, an agent in Rust, and grpcurl: what they do with each other.
+"""A broker as a real process, Python agents, agents in Rust and Go, and grpcurl: what they do with each other.
 
 Run by run.sh. Prints every check; ends with "N passed, N failed" and exit code 1 if any failed.
 """
@@ -265,8 +265,8 @@ async def refusals(world: World) -> None:
         bad = make_envelope(request(), sender_id="refused", receiver_id="other", task_id="a b", epoch=1)
         error = await checks.refused("a task id with a space", agent.send_envelope(signed(bad)), code, "FIELD_INVALID")
         checks.same("the field that is named", [one.field for one in error.field_violations], ["envelope.task_id"])
-        nobody = agent.send(v1.Info(text="hello"), receiver_id="nobody")
-        await checks.refused("a receiver that is not registered", nobody, "NOT_FOUND", "RECEIVER_UNKNOWN")
+        unknown = agent.send(v1.Info(text="hello"), receiver_id="unknown")
+        await checks.refused("a receiver that is not registered", unknown, "NOT_FOUND", "RECEIVER_UNKNOWN")
         ahead = agent.request_handoff("other", "ticket-ahead", request(), epoch=2)
         await checks.refused("a new task at epoch 2", ahead, "FAILED_PRECONDITION", "EPOCH_AHEAD")
         await agent.request_handoff("other", "ticket-open", request())
@@ -301,7 +301,7 @@ async def identities(world: World) -> None:
 
 
 def channel(world: World) -> grpc.aio.Channel:
-    """A connection of nobody in particular."""
+    """A connection without an identity."""
     return grpc.aio.secure_channel(world.server, grpc.ssl_channel_credentials(world.ca.read_bytes()))
 
 
@@ -355,8 +355,8 @@ async def by_hand(world: World) -> None:
     checks.true("grpcurl sends it unsigned: Unauthenticated", "Code: Unauthenticated" in told)
     answer = await world.grpcurl("baton.v1.BrokerService/Send", data=signed)
     receipt = json_format.ParseDict(json.loads(answer)["receipt"], v1.Receipt())
-    async with world.agent("nobody") as nobody:
-        broker_keys = {key.key_id: key for key in (await nobody.get_agent("baton")).card.keys}
+    async with world.agent("reader") as reader:
+        broker_keys = {key.key_id: key for key in (await reader.get_agent("baton")).card.keys}
     verify_receipt(receipt, broker_keys[receipt.key_id])
     checks.same("grpcurl sends it signed: a receipt that verifies", receipt.message_id, envelope.message_id)
 
@@ -376,6 +376,36 @@ async def by_hand(world: World) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ Python and Python
+
+
+async def a_run_with_go(world: World) -> None:
+    """A model of a Python agent routes a task to the node of a Go agent, which reports its turn and finishes the task."""
+    checks = world.checks
+    graph = v1.Graph(graph_id="tickets", entry_node_ids=["triage"])
+    graph.nodes.add(node_id="triage", description="reads", handoffs=1, output_nodes=["billing", "end"])
+    graph.nodes.add(node_id="billing", description="pays", agent_id="go-biller", output_nodes=["end"])
+    async with world.agent("python-triage") as agent:
+        await agent.register()
+        await agent.connect()
+        command = commands.go_node("go-biller", "billing", world.server, world.ca)
+        async with running(command, world.folder / "go-biller.log") as process:
+            await until("go-biller is there", lambda: is_there(agent, "go-biller"), process)
+            await agent.register_graph(graph)
+            receipt = await agent.request_handoff("go-biller", "invoice-1", request())
+            await agent.cancel(receipt, "go-biller")
+            [task] = [one for one in await agent.owned_tasks() if one.task_id == "invoice-1"]
+            run = await agent.start_run("tickets", task_id="invoice-1")
+            call = v1.ToolCall(call_id="1", name="transfer_to_billing", arguments_json='{"reason":"an invoice"}')
+            step = await run.turn("triage", calls=[call], output="pay twice")
+            checks.same("the choice is a handoff to", step.receiver_id, "go-biller")
+            handed = await task.hand_over(step.receiver_id, step.proposal, SECTIONS)
+            checks.same("the new owner, and its epoch", (handed.owner_id, handed.epoch), ("go-biller", 2))
+            entries = [entry async for entry in run.watch()]
+            checks.same("the entries of the run, dense", [one.number for one in entries], [*range(1, len(entries) + 1)])
+            turns = [one.turn for one in entries if one.HasField("turn")]
+            expected = [("python-triage", "pay twice"), ("go-biller", "triage said: pay twice")]
+            checks.same("reporters and outputs", [(one.reporter_id, one.output) for one in turns], expected)
+            checks.same("the end of the run", entries[-1].ended.state, v1.RUN_STATE_COMPLETED)
 
 
 async def the_example(world: World) -> None:
@@ -435,6 +465,7 @@ async def main() -> int:
                     refusals,
                     identities,
                     by_hand,
+                    a_run_with_go,
                     the_example,
                     a_large_backlog,
                 ):

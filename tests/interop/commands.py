@@ -24,6 +24,11 @@ def agent_serve(agent_id: str, key: Path, server: str, ca: Path, return_to: str 
     return command + (["--return-to", return_to] if return_to else [])
 
 
+def go_node(agent_id: str, node: str, server: str, ca: Path) -> list[str]:
+    """An agent in Go that works at a node of a graph: clients/go/internal/node."""
+    return [os.environ["GO_NODE"], "-server", server, "-ca", str(ca), "-id", agent_id, "-node", node]
+
+
 def envelope_sign(key: Path) -> list[str]:
     """Signs: an envelope as JSON on stdin; on stdout a SendRequest with it, message_id, timestamp and type filled in."""
     return [BATON, "envelope", "sign", "--key", str(key), "--key-id", KEY_ID]

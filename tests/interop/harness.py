@@ -108,7 +108,7 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]], process: asynci
 
 
 class Mail:
-    """An agent's mail. What nobody waits for is acked and kept."""
+    """An agent's mail. Mail that no caller waits for is acked and kept."""
 
     def __init__(self, agent: Agent) -> None:
         self._deliveries = agent.deliveries()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The broker with clients in other languages: Python agents, and grpcurl. Needs python3 and grpcurl.
+# The broker with clients in other languages: Python agents, a Go agent, and grpcurl. Needs python3, go and grpcurl.
 #
 #   tests/interop/run.sh                                   with target/debug/baton
 #   BATON_BIN=target/release/baton tests/interop/run.sh    with another binary
@@ -29,5 +29,8 @@ echo "# vectors"
 "$venv/bin/python" vectors/generate.py --check
 echo "# tests of the Python client that need no broker; clients/python/ci.sh runs all of them"
 env -u BATON_BIN "$venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests" clients/python
+echo "# the agent in Go"
+export GO_NODE="$work/go-node"
+go build -C clients/go -o "$GO_NODE" ./internal/node
 echo "# with a broker: $("$BATON_BIN" --version)"
 "$venv/bin/python" tests/interop/check.py

@@ -113,7 +113,7 @@ fn policies_are_checked_tested_and_explained_by_command() {
     assert_eq!(code, Some(0));
     write(&path("good.cedar"), &format!("{default}\n{FORBID}"));
     let (code, said, warned) = run(&["check", "good.cedar"]);
-    assert_eq!((code, said.as_str(), warned.as_str()), (Some(0), "good.cedar: 10 rules, 0 warnings\n", ""));
+    assert_eq!((code, said.as_str(), warned.as_str()), (Some(0), "good.cedar: 12 rules, 0 warnings\n", ""));
     write(&path("shadowed.cedar"), &format!("{default}\n@id(\"none\") forbid(principal, action, resource);"));
     let (code, _, warned) = run(&["check", "shadowed.cedar"]);
     assert_eq!(code, Some(0));
@@ -148,7 +148,7 @@ fn policies_are_checked_tested_and_explained_by_command() {
 }
 
 #[tokio::test]
-async fn nobody_reads_what_is_not_their_own() {
+async fn agents_read_only_their_own() {
     let broker = Broker::serve("", "");
     let operator = broker.operator().await;
     for name in ["a", "b", "c"] {
@@ -200,9 +200,15 @@ async fn a_revoked_key_ends_the_session_and_the_token_that_it_opened() {
     let agent = broker.agent_session("a").await;
     let by_token = agent.client.clone();
     by_token.agents().list_agents(v1::ListAgentsRequest::default()).await.unwrap();
+    let receive = by_token.messages().receive(v1::ReceiveRequest::default()).await;
+    let mut mail = by_token.answer(receive).unwrap();
     let (code, said) = exit_of(&mut broker.command(&["agent", "key", "revoke", "a", "k1", "--reason", "lost"]));
     assert_eq!(code, Some(0), "{said}");
-    assert!(agent.next().await.is_err(), "the session ends");
+    let ended = agent.next().await.unwrap_err().to_string();
+    assert!(ended.contains("a key of the agent was revoked"), "{ended}");
+    let last = mail.message().await.map(tonic::Response::new);
+    let ended = refused(by_token.answer(last).map(drop), Code::Unauthenticated, "KEY_NOT_VALID");
+    assert!(ended.contains("a key of the agent was revoked"), "{ended}");
     let list = by_token.agents().list_agents(v1::ListAgentsRequest::default()).await;
     refused(by_token.answer(list).map(drop), Code::Unauthenticated, "TOKEN_INVALID");
     let client = broker.client().await;
@@ -252,7 +258,7 @@ async fn a_receiver_can_believe_an_operator_instead_of_the_broker() {
     let info = v1::Info::default();
     a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
     let error = b.next().await.unwrap_err();
-    assert!(error.to_string().contains("the sender of a delivery does not verify"), "{error}");
+    assert!(error.to_string().contains("the sender of a message does not verify"), "{error}");
     let (agent, key_id) = (AgentId::parse("a").unwrap(), KeyId::parse("k1").unwrap());
     let voucher = vouch(&ops, &ops_id, &agent, &key_id, &identity("a").key.public(), None);
     let operator = broker.operator().await;
@@ -285,9 +291,9 @@ async fn a_message_that_is_sent_again_is_not_applied_again_wherever_it_comes_fro
     // crash.
     let again = broker.agent("a").await;
     assert_eq!(again.session.send(envelope.clone()).await.unwrap(), first);
-    let anybody = broker.client().await;
-    let sent = anybody.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
-    assert_eq!(anybody.answer(sent).unwrap().receipt.unwrap(), first);
+    let anonymous = broker.client().await;
+    let sent = anonymous.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
+    assert_eq!(anonymous.answer(sent).unwrap().receipt.unwrap(), first);
     // An operator's token does not permit sending as the agent, although the operator may do everything else.
     let operator = broker.operator().await;
     let sent = operator.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
@@ -342,7 +348,7 @@ async fn no_secret_and_no_payload_is_in_the_log() {
     let list = wrong.agents().list_agents(v1::ListAgentsRequest::default()).await;
     refused(wrong.answer(list).map(drop), Code::Unauthenticated, "TOKEN_INVALID");
     let log = broker.log();
-    assert!(log.contains("registered an agent"), "it does log");
+    assert!(log.contains("registered an agent") && log.contains("accepted an envelope"), "it does log");
     let secrets = [&token, &broker.operator_token(), &invitation, "a-wrong-token", "the-payload", "PRIVATE KEY"];
     for secret in secrets {
         assert!(!log.contains(secret), "{secret} is in the log");

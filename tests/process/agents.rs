@@ -8,12 +8,9 @@ use std::{
 
 use baton::{
     client::{
-        About, ClientError, Delivered, HandOverError, Handler, Link, LinkOptions, NotTaken, Options, RecallReason,
-        Returned, Trust, context_of,
+        About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, RecallReason, Returned, context_of,
     },
-    ids::SystemIds,
     proto::v1::{self, MessageType},
-    time::SystemClock,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -75,15 +72,7 @@ struct Process {
 
 impl Process {
     async fn start(broker: &Broker, name: &str, plan: Plan) -> Self {
-        let options = LinkOptions {
-            broker: Options { server: broker.address.clone(), ca: Some(broker.ca()), ..Options::default() },
-            identity: crate::broker::identity(name),
-            credit: 16,
-            trust: Trust::default(),
-            handler_timeout: None,
-            stop_grace: Duration::ZERO,
-        };
-        let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap();
+        let link = broker.link(name).await;
         let (sender, seen) = mpsc::unbounded_channel();
         let serving = {
             let (link, mail) = (link.clone(), Mail { plan, seen: sender });

@@ -67,6 +67,7 @@ fn wrong_flags_are_wrong_usage() {
         (&["idle", "--sessions", "0"], "1..=1000000"),
         (&["backlog", "--size", "65537"], "0..=65536"),
         (&["recover", "--server", "127.0.0.1:1"], "omit --server"),
+        (&["plan", "--subtasks", "257"], "1..=256"),
     ] {
         let (code, stderr) = exit_of(&mut bench(arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
@@ -120,7 +121,7 @@ async fn a_running_broker_has_seen_every_handoff_that_is_counted() {
     let report = report_of(command);
     check_handoffs(&report, 8.0);
     assert!(number(&report, "/per_handoff/broker_cpu_us") >= 0.0);
-    assert_eq!(report["per_handoff"]["broker_syncs"], Value::Null, "nobody knows them of a broker that runs elsewhere");
+    assert_eq!(report["per_handoff"]["broker_syncs"], Value::Null, "a broker that runs elsewhere does not tell them");
     let whole_run = number(&report, "/handoffs_whole_run");
     assert_eq!(handoffs(&broker, &[HandoffState::Completed]).await as f64, whole_run);
     assert_eq!(handoffs(&broker, &[]).await as f64, whole_run, "none is left open");
@@ -184,6 +185,16 @@ fn a_backlog_is_taken_by_those_who_come_back() {
         assert!((f64::MIN_POSITIVE..=1.0).contains(&number(&report, what)), "{what}: {report:#}");
     }
     assert_eq!(number(&report, "/redelivered"), 0.0);
+}
+
+#[test]
+fn plans_are_measured_beside_as_many_plain_handoffs() {
+    let report = report_of(bench(&["plan", "--plans", "2", "--subtasks", "5", "--width", "2", "--agents", "2"]));
+    assert_eq!((number(&report, "/plans"), number(&report, "/handoffs")), (2.0, 10.0));
+    let [plain, planned] = ["plain", "planned"].map(|part| number(&report, &format!("/{part}/duration_s")));
+    assert!(plain > 0.0 && planned > 0.0, "{report:#}");
+    let ratio = number(&report, "/time_ratio");
+    assert!((ratio - planned / plain).abs() <= ratio * 0.05 + 0.05, "{report:#}");
 }
 
 #[test]

@@ -87,7 +87,12 @@ impl Fixture {
     }
 
     fn options(&self, certificate: Option<ClientCertificate>) -> Options {
-        Options { server: self.broker.address.clone(), ca: Some(self.path("ca.pem")), token: None, certificate }
+        Options {
+            server: self.broker.address.clone(),
+            ca: Some(self.path("ca.pem")),
+            certificate,
+            ..Default::default()
+        }
     }
 
     /// Writes a certificate, signed by this CA or by its own key, to files.
@@ -144,7 +149,7 @@ async fn an_agent_proves_who_it_is_by_its_certificate() {
     let token = Client::connect(&fixture.options(None)).await.unwrap().prove(&identity("b")).await.unwrap();
     let conflict = ask(&client.with_token(&token).unwrap()).await.unwrap_err();
     assert_eq!(conflict.reason(), Some("SENDER_MISMATCH"), "{conflict}");
-    let stranger = fixture.client(agent_params("nobody")).await.unwrap();
+    let stranger = fixture.client(agent_params("unknown")).await.unwrap();
     assert_eq!(ask(&stranger).await.unwrap_err().reason(), Some("AGENT_UNKNOWN"));
     let nameless = fixture.client(CertificateParams::default()).await.unwrap();
     assert_eq!(ask(&nameless).await.unwrap_err().reason(), Some("IDENTITY_MISSING"));
@@ -157,7 +162,7 @@ async fn certificates_that_are_not_good_get_no_connection() {
     let (mut expired, mut not_yet) = (agent_params("a"), agent_params("a"));
     expired.not_after = date_time_ymd(2020, 1, 1);
     not_yet.not_before = date_time_ymd(2099, 1, 1);
-    let other_ca = make_ca("somebody else");
+    let other_ca = make_ca("another CA");
     for (what, files) in [
         ("expired", fixture.certificate(expired, Some(&fixture.client_ca))),
         ("not yet valid", fixture.certificate(not_yet, Some(&fixture.client_ca))),

@@ -190,7 +190,7 @@ fn a_whole_handoff_by_hand() {
     json_of(&mut with(&["handoff", "accept", handoff], &bob, &[]));
     write(&folder.path().join("context.json"), r#"{"notes": {"seen": ["log"]}, "goal": "fix it"}"#);
     json_of(&mut with(&["handoff", "context", handoff, "--file", "context.json"], &alice, &[]));
-    let done = json_of(&mut with(&["handoff", "complete", handoff], &bob, &[]));
+    let done = json_of(&mut with(&["handoff", "complete", handoff, "--yes"], &bob, &[]));
     assert_eq!((done["ownerId"].as_str(), done["epoch"].as_str()), (Some("bob"), Some("2")));
     let shown = json_of(&mut run(&["handoff", "show", handoff]));
     assert_eq!(

@@ -46,7 +46,7 @@ async fn every_receipt_outlives_kill_9_under_load() {
         broker.agent("b").await;
         let client = broker.client().await;
         for receipt in &receipts {
-            let request = v1::GetHandoffRequest { handoff_id: receipt.handoff_id.clone() };
+            let request = v1::GetHandoffRequest { handoff_id: receipt.handoff_id.clone(), ..Default::default() };
             let found = client.handoffs().get_handoff(request).await.unwrap().into_inner().handoff.unwrap();
             assert_eq!(found.task_id, receipt.task_id, "round {round}");
         }

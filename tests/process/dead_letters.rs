@@ -152,8 +152,8 @@ async fn only_an_operator_decides_about_dead_letters() {
     let id = broker.lines(&["dlq", "list"])[0]["deadLetterId"].as_str().unwrap().to_owned();
     let redrive = || v1::RedriveDeadLetterRequest { dead_letter_id: id.clone(), ..Default::default() };
     let discard = || v1::DiscardDeadLetterRequest { dead_letter_id: id.clone(), ..Default::default() };
-    let nobody = broker.client().await;
-    refused(nobody.answer(nobody.dead_letters().redrive_dead_letter(redrive()).await), "IDENTITY_MISSING");
+    let unknown = broker.client().await;
+    refused(unknown.answer(unknown.dead_letters().redrive_dead_letter(redrive()).await), "IDENTITY_MISSING");
     refused(b.client.answer(b.client.dead_letters().redrive_dead_letter(redrive()).await), "PERMISSION_DENIED");
     refused(b.client.answer(b.client.dead_letters().discard_dead_letter(discard()).await), "PERMISSION_DENIED");
     assert_eq!(broker.lines(&["dlq", "list"]).len(), 1);
@@ -292,7 +292,7 @@ async fn timeouts_beyond_the_operator_s_bounds_are_refused() {
 }
 
 #[tokio::test]
-async fn an_ack_of_somebody_else_s_delivery_is_refused() {
+async fn an_ack_of_another_agents_delivery_is_refused() {
     let broker = Broker::start();
     let (a, b) = (broker.agent("a").await, broker.agent("b").await);
     a.send("b", MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();

@@ -42,6 +42,13 @@ struct Ids {
     handoff: String,
     dead_letter: String,
     run: String,
+    thread: String,
+    plan: String,
+}
+
+fn a_plan(id: &str) -> v1::Plan {
+    let subtasks = vec![baton::client::subtask("fetch", "fetcher")];
+    v1::Plan { plan_id: id.to_owned(), subtasks, ..Default::default() }
 }
 
 fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
@@ -68,18 +75,54 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
         envelope.encode_to_vec().into()
     };
+    let submission = |ids: &Ids| {
+        let payload = v1::PlanSubmission { plan: Some(a_plan(&ids.plan)) };
+        let kind = v1::MessageType::PlanSubmission;
+        let mut envelope = composer("forger").compose("", kind, &About::default(), &payload);
+        envelope.sender_id.clone_from(&ids.agent);
+        envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
+        envelope.encode_to_vec().into()
+    };
+    let checkpoint = |ids: &Ids| {
+        let context = baton::client::context_of([("goals", "[]".to_owned())]);
+        let about = About::task(&ids.task, 1);
+        let mut envelope = composer("forger").compose("", v1::MessageType::ContextCheckpoint, &about, &context);
+        envelope.sender_id.clone_from(&ids.agent);
+        envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
+        envelope.encode_to_vec().into()
+    };
     vec![
         both!("BrokerService/Connect", Identity, |_ids| v1::ConnectRequest::default()),
         both!("BrokerService/Send", Nothing, |ids| v1::SendRequest { envelope: forged(ids) }),
         both!("BrokerService/Receive", Identity, |_ids| v1::ReceiveRequest::default()),
         both!("BrokerService/Ack", Identity, |_ids| v1::AckRequest::default()),
-        both!("HandoffService/GetHandoff", Permission, |ids| v1::GetHandoffRequest { handoff_id: ids.handoff.clone() }),
+        both!("HandoffService/GetHandoff", Permission, |ids| v1::GetHandoffRequest {
+            handoff_id: ids.handoff.clone(),
+            ..Default::default()
+        }),
         both!("HandoffService/ListHandoffs", Permission, |ids| v1::ListHandoffsRequest {
             task_id: ids.task.clone(),
             ..Default::default()
         }),
         both!("HandoffService/WatchHandoff", Permission, |ids| v1::WatchHandoffRequest {
             handoff_id: ids.handoff.clone()
+        }),
+        both!("HandoffService/WatchHandoffs", Identity, |ids| v1::WatchHandoffsRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("NegotiationService/GetNegotiation", Permission, |ids| v1::GetNegotiationRequest {
+            negotiation_id: ids.handoff.clone()
+        }),
+        both!("NegotiationService/ListNegotiations", Permission, |ids| v1::ListNegotiationsRequest {
+            agent_id: ids.agent.clone(),
+            ..Default::default()
+        }),
+        both!("NegotiationService/WatchNegotiation", Permission, |ids| v1::WatchNegotiationRequest {
+            negotiation_id: ids.handoff.clone()
+        }),
+        both!("NegotiationService/CancelNegotiation", Permission, |ids| v1::CancelNegotiationRequest {
+            negotiation_id: ids.handoff.clone()
         }),
         both!("TaskService/GetTask", Permission, |ids| v1::GetTaskRequest { task_id: ids.task.clone() }),
         both!("TaskService/ListTasks", Permission, |ids| v1::ListTasksRequest {
@@ -161,6 +204,24 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         both!("AgentService/FindAgents", Identity, |_ids| v1::FindAgentsRequest::default()),
         both!("AgentService/WatchAgents", Identity, |_ids| v1::WatchAgentsRequest::default()),
+        both!("BlobService/WriteBlob", Identity, |_ids| v1::WriteBlobRequest::default()),
+        both!("BlobService/GetBlobWrite", Identity, |_ids| v1::GetBlobWriteRequest::default()),
+        both!("BlobService/ReadBlob", Identity, |_ids| v1::ReadBlobRequest::default()),
+        both!("BlobService/GetBlob", Identity, |_ids| v1::GetBlobRequest::default()),
+        both!("BlobService/FindMissingBlobs", Identity, |_ids| v1::FindMissingBlobsRequest::default()),
+        both!("BlobService/ListBlobs", Permission, |ids| v1::ListBlobsRequest {
+            workspace_id: format!("task:{}", ids.task),
+            ..Default::default()
+        }),
+        both!("BlobService/DeleteBlob", Permission, |ids| v1::DeleteBlobRequest {
+            workspace_id: format!("task:{}", ids.task),
+            sha256: vec![0; 32].into(),
+        }),
+        // The built-in policy lets every agent register and read schemas.
+        both!("SchemaService/RegisterSchema", Identity, |_ids| v1::RegisterSchemaRequest::default()),
+        both!("SchemaService/GetSchema", Identity, |_ids| v1::GetSchemaRequest::default()),
+        both!("SchemaService/ListSchemas", Identity, |_ids| v1::ListSchemasRequest::default()),
+        both!("SchemaService/CheckSchema", Identity, |_ids| v1::CheckSchemaRequest::default()),
         both!("RoutingService/RegisterGraph", Identity, |_ids| v1::RegisterGraphRequest::default()),
         both!("RoutingService/ValidateGraph", Identity, |_ids| v1::ValidateGraphRequest::default()),
         both!("RoutingService/GetGraph", Identity, |_ids| v1::GetGraphRequest::default()),
@@ -191,6 +252,56 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             finished: true,
             ..Default::default()
         }),
+        both!("PlanService/ValidatePlan", Identity, |_ids| v1::ValidatePlanRequest::default()),
+        both!("PlanService/SubmitPlan", Nothing, |ids| v1::SubmitPlanRequest { envelope: submission(ids) }),
+        both!("PlanService/GetPlan", Permission, |ids| v1::GetPlanRequest {
+            plan_id: ids.plan.clone(),
+            ..Default::default()
+        }),
+        both!("PlanService/ListPlans", Permission, |_ids| v1::ListPlansRequest::default()),
+        both!("PlanService/ListPlanResults", Permission, |ids| v1::ListPlanResultsRequest {
+            plan_id: ids.plan.clone(),
+            ..Default::default()
+        }),
+        both!("PlanService/WatchPlan", Permission, |ids| v1::WatchPlanRequest {
+            plan_id: ids.plan.clone(),
+            ..Default::default()
+        }),
+        both!("PlanService/CancelPlan", Permission, |ids| v1::CancelPlanRequest {
+            plan_id: ids.plan.clone(),
+            ..Default::default()
+        }),
+        both!("PlanService/RetryPlan", Permission, |ids| v1::RetryPlanRequest { plan_id: ids.plan.clone() }),
+        both!("ThreadService/PutAgentSpec", Permission, |_ids| v1::PutAgentSpecRequest::default()),
+        both!("ThreadService/GetAgentSpec", Identity, |_ids| v1::GetAgentSpecRequest::default()),
+        both!("ThreadService/ListAgentSpecs", Identity, |_ids| v1::ListAgentSpecsRequest::default()),
+        both!("ThreadService/PutModelSpec", Permission, |_ids| v1::PutModelSpecRequest::default()),
+        both!("ThreadService/ListModelSpecs", Identity, |_ids| v1::ListModelSpecsRequest::default()),
+        both!("ThreadService/CreateThread", Identity, |_ids| v1::CreateThreadRequest::default()),
+        both!("ThreadService/GetThread", Permission, |ids| v1::GetThreadRequest { thread_id: ids.thread.clone() }),
+        both!("ThreadService/ListThreads", Permission, |_ids| v1::ListThreadsRequest::default()),
+        both!("ThreadService/WatchThread", Permission, |ids| v1::WatchThreadRequest {
+            thread_id: ids.thread.clone(),
+            ..Default::default()
+        }),
+        both!("ThreadService/ApplyHandoffAction", Permission, |ids| v1::ApplyHandoffActionRequest {
+            thread_id: ids.thread.clone(),
+            action: Some(v1::apply_handoff_action_request::Action::Clear(true)),
+            ..Default::default()
+        }),
+        both!("ThreadService/BeginRun", Permission, |ids| v1::BeginRunRequest {
+            thread_id: ids.thread.clone(),
+            run_id: "0198c0de-0000-7000-8000-0000000000aa".into(),
+        }),
+        both!("ThreadService/EndStep", Permission, |ids| v1::EndStepRequest {
+            thread_id: ids.thread.clone(),
+            run_id: "0198c0de-0000-7000-8000-0000000000aa".into(),
+            step: 1,
+        }),
+        both!("ThreadService/EndRun", Permission, |ids| v1::EndRunRequest {
+            thread_id: ids.thread.clone(),
+            run_id: "0198c0de-0000-7000-8000-0000000000aa".into(),
+        }),
         both!("AgentService/ListAgents", Identity, |_ids| v1::ListAgentsRequest::default()),
         // The answer is random; `a_challenge_is_given_for_every_id` checks it.
         both!("AgentService/CreateChallenge", Nothing, |_ids| v1::CreateChallengeRequest::default()),
@@ -199,6 +310,22 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             key_id: "k1".to_owned(),
             challenge: vec![1; 32].into(),
             signature: vec![1; 64].into(),
+        }),
+        both!("ContextService/GetContext", Permission, |ids| v1::GetContextRequest {
+            task_id: ids.task.clone(),
+            version: 0,
+        }),
+        both!("ContextService/GetContextSection", Permission, |ids| v1::GetContextSectionRequest {
+            task_id: ids.task.clone(),
+            name: "goals".to_owned(),
+            ..Default::default()
+        }),
+        both!("ContextService/ListContextVersions", Permission, |ids| v1::ListContextVersionsRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("ContextService/CheckpointContext", Nothing, |ids| v1::CheckpointContextRequest {
+            envelope: checkpoint(ids),
         }),
         both!("WorkspaceService/AppendEntry", Nothing, |ids| v1::AppendEntryRequest { envelope: append(ids) }),
         both!("WorkspaceService/ListEntries", Permission, |ids| v1::ListEntriesRequest {
@@ -305,6 +432,8 @@ fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
         (&of.handoff, &by.handoff),
         (&of.dead_letter, &by.dead_letter),
         (&of.run, &by.run),
+        (&of.thread, &by.thread),
+        (&of.plan, &by.plan),
     ];
     let replaced = |text: String| pairs.iter().fold(text, |text, (of, by)| text.replace(*of, by));
     answer.map_err(|(code, text, reason, metadata, rest)| {
@@ -345,7 +474,19 @@ async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
     let run = "0198c0de-0000-7000-8000-0000000000dd".to_owned();
     let start = v1::StartRunRequest { graph_id: "g".into(), run_id: run.clone(), ..Default::default() };
     operator.answer(operator.routing().start_run(start).await).unwrap();
-    let known = Ids { agent: "agent-a".to_owned(), task, handoff: receipt.handoff_id, dead_letter, run };
+    let model = v1::ModelSpec { model_id: "m".into(), model_name: "big".into(), ..Default::default() };
+    let put = v1::PutModelSpecRequest { spec: Some(model) };
+    operator.answer(operator.threads().put_model_spec(put).await).unwrap();
+    let spec = v1::AgentSpec { spec_id: "s".into(), model_id: "m".into(), ..Default::default() };
+    let put = v1::PutAgentSpecRequest { spec: Some(spec) };
+    operator.answer(operator.threads().put_agent_spec(put).await).unwrap();
+    let thread = "thread-of-a".to_owned();
+    let create = v1::CreateThreadRequest { base_spec_id: "s".into(), thread_id: thread.clone(), ..Default::default() };
+    operator.create_thread(create).await.unwrap();
+    let plan = "plan-of-a".to_owned();
+    a.client.submit_plan(&composer("agent-a"), a_plan(&plan)).await.unwrap();
+    let handoff = receipt.handoff_id;
+    let known = Ids { agent: "agent-a".to_owned(), task, handoff, dead_letter, run, thread, plan };
     let client: Client = broker.client().await;
     let token = client.prove(&identity("c")).await.unwrap();
     (broker, known, token)
@@ -354,10 +495,12 @@ async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
 fn nothing() -> Ids {
     Ids {
         agent: "agent-z".to_owned(),
-        task: "task-of-nobody".to_owned(),
+        task: "unknown-task".to_owned(),
         handoff: "0198c0de-0000-7000-8000-0000000000ff".to_owned(),
         dead_letter: "9876543210".to_owned(),
         run: "0198c0de-0000-7000-8000-0000000000ee".to_owned(),
+        thread: "unknown-thread".to_owned(),
+        plan: "unknown-plan".to_owned(),
     }
 }
 
@@ -405,20 +548,20 @@ async fn a_challenge_is_given_for_every_id() {
 #[tokio::test]
 async fn the_brokers_key_is_for_everybody_and_verifies_receipts() {
     let (broker, known, _) = a_broker_with_a_stranger().await;
-    let anybody = broker.client().await;
+    let anonymous = broker.client().await;
     let get = |agent_id: &str| v1::GetAgentRequest { agent_id: agent_id.to_owned() };
-    let found = anybody.answer(anybody.agents().get_agent(get("baton")).await).unwrap().agent.unwrap();
+    let found = anonymous.answer(anonymous.agents().get_agent(get("baton")).await).unwrap().agent.unwrap();
     let key = &found.card.unwrap().keys[0];
     // The receipt of a call without a token can be verified without a token.
     let about = About::default();
     let envelope = composer("c").encode("agent-b", v1::MessageType::Info, &about, &v1::Info::default());
-    let sent = anybody.answer(anybody.messages().send(v1::SendRequest { envelope }).await).unwrap();
+    let sent = anonymous.answer(anonymous.messages().send(v1::SendRequest { envelope }).await).unwrap();
     let receipt = sent.receipt.unwrap();
     assert_eq!(receipt.key_id, key.key_id);
     let public = baton::envelope::keys::PublicKey::parse(&key.public_key).unwrap();
     assert!(public.verifies(&baton::envelope::signing::receipt_input(&receipt), &receipt.signature));
     for other in [known.agent.as_str(), LOCAL_OPERATOR, ""] {
-        let refused = anybody.agents().get_agent(get(other)).await.unwrap_err();
+        let refused = anonymous.agents().get_agent(get(other)).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unauthenticated, "{other}");
     }
 }
@@ -430,14 +573,14 @@ async fn a_key_that_is_over_is_named_only_to_its_holder() {
     let request =
         v1::RevokeAgentKeyRequest { agent_id: known.agent.clone(), key_id: "k1".to_owned(), ..Default::default() };
     operator.answer(operator.agents().revoke_agent_key(request).await).unwrap();
-    let anybody = broker.client().await;
+    let anonymous = broker.client().await;
     let send = async |sign_by: &str| {
         let mut envelope =
             composer(&known.agent).compose("c", v1::MessageType::Info, &About::default(), &v1::Info::default());
         let key = identity(sign_by).key;
         baton::envelope::sign(&mut envelope, &"k1".parse().unwrap(), &key);
         let envelope = envelope.encode_to_vec().into();
-        let status = anybody.messages().send(v1::SendRequest { envelope }).await.unwrap_err();
+        let status = anonymous.messages().send(v1::SendRequest { envelope }).await.unwrap_err();
         status.get_error_details().error_info().unwrap().reason.clone()
     };
     assert_eq!(send(&known.agent).await, "KEY_NOT_VALID");

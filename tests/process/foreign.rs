@@ -14,17 +14,17 @@ use tokio::net::TcpStream;
 use crate::broker::{Broker, baton, exit_of, write};
 
 /// A server that answers every call with UNIMPLEMENTED, and records the authorization of each call.
-pub struct Stranger {
+pub(crate) struct Stranger {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 /// The validity of the server's certificate, in years.
-pub const GOOD: (i32, i32) = (2020, 2100);
+pub(crate) const GOOD: (i32, i32) = (2020, 2100);
 
 impl Stranger {
     /// Serves over TLS with a certificate of its own CA, which it writes to this file.
-    pub fn over_tls(listener: TcpListener, ca: &Path, years: (i32, i32)) -> Self {
+    pub(crate) fn over_tls(listener: TcpListener, ca: &Path, years: (i32, i32)) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -43,7 +43,7 @@ impl Stranger {
         Self::start(listener, Some(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub fn in_plaintext(listener: TcpListener) -> Self {
+    pub(crate) fn in_plaintext(listener: TcpListener) -> Self {
         Self::start(listener, None)
     }
 
@@ -72,7 +72,7 @@ impl Stranger {
     }
 
     /// The authorization of each call so far.
-    pub fn calls(&self) -> Vec<Option<String>> {
+    pub(crate) fn calls(&self) -> Vec<Option<String>> {
         self.calls.lock().unwrap().clone()
     }
 }
@@ -92,7 +92,7 @@ where
     }
 }
 
-pub fn free_port() -> TcpListener {
+pub(crate) fn free_port() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 

@@ -9,12 +9,17 @@ use std::{
 };
 
 use baton::{
-    client::{About, Client, ClientError, Options},
+    client::{About, Agent, Client, ClientError, Options},
+    ids::{SystemIds, WorkspaceId},
     proto::v1::{self, MessageType},
+    time::SystemClock,
 };
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-use crate::broker::{Broker, PATIENCE, baton, card, composer, eventually};
+use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task};
 
 /// A small disk for the data of a broker.
 struct SmallDisk {
@@ -81,7 +86,7 @@ async fn send(client: &Client, envelope: &bytes::Bytes) -> Result<v1::Receipt, C
 async fn connect(broker: &Broker, disk: &SmallDisk) -> (Client, impl AsyncFnMut() -> bool) {
     let (server, ca) = (broker.address.clone(), disk.path.join("data/tls/ca.pem"));
     let pem = std::fs::read(&ca).unwrap();
-    let client = Client::connect(&Options { server, ca: Some(ca), token: None, certificate: None }).await.unwrap();
+    let client = Client::connect(&Options { server, ca: Some(ca), ..Default::default() }).await.unwrap();
     let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
     let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
     let mut health = HealthClient::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
@@ -101,7 +106,7 @@ async fn register(client: &Client, names: &[&str]) {
 
 /// The wanted messages that the agent's mailbox contains.
 async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BTreeSet<String> {
-    let token = client.prove(&crate::broker::identity(agent)).await.unwrap();
+    let token = client.prove(&identity(agent)).await.unwrap();
     let agent = client.with_token(&token).unwrap();
     let request = v1::ReceiveRequest { max_outstanding: 4096, ..Default::default() };
     let mut deliveries = agent.answer(agent.messages().receive(request).await).unwrap();
@@ -167,6 +172,70 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let wanted: BTreeSet<_> = promised.iter().map(|(_, receipt)| receipt.message_id.clone()).collect();
     let found = received(&client, "b", &wanted).await;
     assert_eq!(wanted.difference(&found).collect::<Vec<_>>(), Vec::<&String>::new(), "lost");
+}
+
+#[tokio::test]
+async fn a_blob_that_a_full_disk_cuts_off_is_continued_when_there_is_room_again() {
+    const MIB: usize = 1024 * 1024;
+    let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
+    let (client, _) = connect(&broker, &disk).await;
+    register(&client, &["a", "b"]).await;
+    let a = Agent::connect(&client, identity("a"), 100, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap();
+    let task = new_task();
+    a.request("b", &task, 1, &a_request()).await.unwrap();
+    let workspace = WorkspaceId::parse(&format!("task:{task}")).unwrap();
+    let bytes: Vec<u8> = (0..8 * MIB).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+    let named: [u8; 32] = Sha256::digest(&bytes).into();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = elsewhere.path().join("crash.core");
+    std::fs::write(&file, &bytes).unwrap();
+
+    let part = |at: usize, end: usize| {
+        let data = bytes::Bytes::copy_from_slice(&bytes[at..end]);
+        v1::WriteBlobRequest { write_offset: at as u64, data, ..Default::default() }
+    };
+    let begin = v1::WriteBlobRequest {
+        blob: Some(v1::Blob { sha256: named.to_vec().into(), size_bytes: bytes.len() as u64, ..Default::default() }),
+        workspace_id: workspace.to_string(),
+        ..Default::default()
+    };
+    let (parts, receiver) = mpsc::channel(4);
+    let writer = a.client.clone();
+    let writing =
+        tokio::spawn(async move { writer.answer(writer.blobs().write_blob(ReceiverStream::new(receiver)).await) });
+    parts.send(begin).await.unwrap();
+    for at in (0..3 * MIB).step_by(MIB) {
+        parts.send(part(at, at + MIB)).await.unwrap();
+    }
+    // One byte more, so that the third MiB is known to be synced.
+    parts.send(part(3 * MIB, 3 * MIB + 1)).await.unwrap();
+    let asked = v1::GetBlobWriteRequest { sha256: named.to_vec().into() };
+    let written = async || {
+        let answer = a.client.answer(a.client.blobs().get_blob_write(asked.clone()).await);
+        answer.map(|answer| answer.committed_bytes).unwrap_or_default()
+    };
+    eventually("3 MiB are stored", async || written().await == 3 * MIB as u64).await;
+
+    fill(&disk.path.join("filler"));
+    parts.send(part(3 * MIB + 1, 4 * MIB)).await.unwrap();
+    let refused = writing.await.unwrap().unwrap_err();
+    assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
+    let refused = a.client.put_blob(&file, "application/x-core", &workspace, &|_, _| {}).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
+    assert_eq!(written().await, 3 * MIB as u64, "what is proven stays");
+
+    std::fs::remove_file(disk.path.join("filler")).unwrap();
+    let begun_at = std::sync::Mutex::new(BTreeSet::new());
+    let note = |done, _all| {
+        begun_at.lock().unwrap().insert(done);
+    };
+    // The broker opens its store again, once a second.
+    let is_put = async || a.client.put_blob(&file, "application/x-core", &workspace, &note).await.is_ok();
+    eventually("the upload continues", is_put).await;
+    assert_eq!(begun_at.lock().unwrap().first(), Some(&(3 * MIB as u64)), "the first 3 MiB are not sent again");
+    let copy = elsewhere.path().join("copy");
+    a.client.get_blob_to(&named, &copy, &|_, _| {}).await.unwrap();
+    assert!(std::fs::read(&copy).unwrap() == bytes);
 }
 
 #[tokio::test]

@@ -25,14 +25,14 @@ async fn nothing_that_a_client_saw_is_undone_by_any_number_of_kills() {
         load.begin_chapter(format!("after {} kills", kill - 1));
         load.is_served_by(&broker);
         // One round in eight kills the broker without an audit.
-        if !load.dice.one_in(8) {
+        if !load.rng.one_in(8) {
             load.audit(&broker).await;
         }
-        let receipts = load.dice.roll(RECEIPTS_MAX);
+        let receipts = load.rng.roll(RECEIPTS_MAX);
         load.goes_on(usize::try_from(receipts).unwrap()).await;
         let folder = broker.kill();
-        if load.dice.one_in(10) {
-            kill_while_it_starts(&folder, load.dice.roll(20)).await;
+        if load.rng.one_in(10) {
+            kill_while_it_starts(&folder, load.rng.roll(20)).await;
             kills_while_starting += 1;
         }
         broker = load.restart(|| Broker::start_in(folder, &[]));

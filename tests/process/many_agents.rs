@@ -54,7 +54,7 @@ struct Four {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_a_thousand_sleepers_who_lose_nothing() {
+async fn a_thousand_idle_agents_delay_no_other_and_lose_nothing() {
     let (broker, fours) = (Broker::serve("enrollment = \"open\"", DELIVERY), agents() / 4);
     let empty = resident_kib(&broker);
     let mut connections = Vec::new();

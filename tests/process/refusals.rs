@@ -57,13 +57,13 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
         (|e| e.signature = vec![0; 64].into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
         (|e| e.signature_version = 2, Code::InvalidArgument, "SIGNATURE_VERSION_UNKNOWN"),
         (|e| e.key_id = "k2".into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
-        (|e| e.sender_id = "nobody".into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
+        (|e| e.sender_id = "unknown".into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
         (|e| e.task_id.clear(), Code::InvalidArgument, "FIELD_INVALID"),
         (|e| e.message_id = "x".into(), Code::InvalidArgument, "FIELD_INVALID"),
         (|e| e.message_type = MessageType::Info.into(), Code::InvalidArgument, "PAYLOAD_TYPE_MISMATCH"),
         (
             |e| {
-                e.receiver_id = "nobody".into();
+                e.receiver_id = "unknown".into();
                 sign_again(e);
             },
             Code::NotFound,
@@ -178,7 +178,7 @@ async fn calls_that_need_an_identity_are_refused_without_a_good_one() {
     let guessed = broker.client_with(Some("guessed".into())).await;
     let refused = guessed.answer(guessed.messages().receive(receive).await).map(drop);
     check(refused, Code::Unauthenticated, "TOKEN_INVALID");
-    check(client.prove(&identity("nobody")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
+    check(client.prove(&identity("unknown")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
     broker.agent("a").await;
     let mut impostor = identity("b");
     impostor.agent = "a".parse().unwrap();
@@ -186,7 +186,7 @@ async fn calls_that_need_an_identity_are_refused_without_a_good_one() {
 }
 
 #[tokio::test]
-async fn nobody_else_can_change_the_card_of_an_agent() {
+async fn only_the_agent_changes_its_card() {
     let broker = Broker::start();
     let client = broker.client().await;
     broker.agent("a").await;
@@ -223,7 +223,7 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     let details = tonic_types::StatusExt::get_error_details(&status);
     assert_eq!(details.error_info().unwrap().reason, "TLS_REQUIRED");
 
-    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None, certificate: None };
+    let stranger = baton::client::Options { server: broker.address.clone(), ..Default::default() };
     assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
     broker.agent("a").await;
 }
@@ -253,14 +253,14 @@ async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concern
 #[tokio::test]
 async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     let broker = Broker::serve("", "");
-    let (anybody, operator) = (broker.client().await, broker.operator().await);
+    let (anonymous, operator) = (broker.client().await, broker.operator().await);
     let invite = async |client: &Client, agent_id: &str, lifetime| {
         let request = v1::CreateInvitationRequest { agent_id: agent_id.into(), lifetime, ..Default::default() };
         client.answer(client.agents().create_invitation(request).await).map(|made| made.invitation)
     };
     let register = async |name: &str, invitation: &str| {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")), invitation: invitation.into() };
-        anybody.answer(anybody.agents().register_agent(request).await)
+        anonymous.answer(anonymous.agents().register_agent(request).await)
     };
     let invalid = |outcome| check(outcome, Code::Unauthenticated, "INVITATION_INVALID");
     check(register("a", "").await, Code::Unauthenticated, "IDENTITY_MISSING");
@@ -271,12 +271,12 @@ async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     let soon_over = Some(prost_types::Duration { seconds: 0, nanos: 1 });
     let over = invite(&operator, "", soon_over).await.unwrap();
     invalid(register("b", &over).await);
-    let for_anybody = invite(&operator, "", None).await.unwrap();
-    register("b", &for_anybody).await.unwrap();
-    invalid(register("c", &for_anybody).await);
+    let open_invitation = invite(&operator, "", None).await.unwrap();
+    register("b", &open_invitation).await.unwrap();
+    invalid(register("c", &open_invitation).await);
 
-    check(invite(&anybody, "", None).await, Code::Unauthenticated, "IDENTITY_MISSING");
-    let a = anybody.with_token(&anybody.prove(&identity("a")).await.unwrap()).unwrap();
+    check(invite(&anonymous, "", None).await, Code::Unauthenticated, "IDENTITY_MISSING");
+    let a = anonymous.with_token(&anonymous.prove(&identity("a")).await.unwrap()).unwrap();
     check(invite(&a, "", None).await, Code::PermissionDenied, "PERMISSION_DENIED");
     let too_long = Some(prost_types::Duration { seconds: 31 * 24 * 3600, nanos: 0 });
     check(invite(&operator, "", too_long).await, Code::InvalidArgument, "FIELD_INVALID");
@@ -284,7 +284,7 @@ async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     // The agent is registered. The same card again needs no invitation, and another card is refused.
     let broker = Broker::serve_again(broker.kill());
     let client = broker.client().await;
-    let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: for_anybody };
+    let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: open_invitation };
     invalid(client.answer(client.agents().register_agent(request).await));
 }
 
@@ -340,28 +340,28 @@ async fn an_agent_has_no_more_sessions_than_it_may() {
 #[tokio::test]
 async fn with_a_configuration_only_operators_enroll_and_agents_see_only_their_own() {
     let broker = Broker::serve("", "");
-    let (anybody, operator) = (broker.client().await, broker.operator().await);
+    let (anonymous, operator) = (broker.client().await, broker.operator().await);
 
     let register = async |client: &Client, name: &str| {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
         client.answer(client.agents().register_agent(request).await)
     };
-    check(register(&anybody, "a").await, Code::Unauthenticated, "IDENTITY_MISSING");
+    check(register(&anonymous, "a").await, Code::Unauthenticated, "IDENTITY_MISSING");
     for name in ["a", "b", "c"] {
         register(&operator, name).await.unwrap();
     }
-    let as_agent = async |name: &str| anybody.with_token(&anybody.prove(&identity(name)).await.unwrap()).unwrap();
+    let as_agent = async |name: &str| anonymous.with_token(&anonymous.prove(&identity(name)).await.unwrap()).unwrap();
     let (a, c) = (as_agent("a").await, as_agent("c").await);
     check(register(&a, "d").await, Code::PermissionDenied, "PERMISSION_DENIED");
 
     let handoff_id = send(&a, &a_signed_request(|_| {})).await.unwrap().receipt.unwrap().handoff_id;
     let get = async |client: &Client| {
-        let request = v1::GetHandoffRequest { handoff_id: handoff_id.clone() };
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.clone(), ..Default::default() };
         client.answer(client.handoffs().get_handoff(request).await)
     };
     get(&a).await.unwrap();
     get(&operator).await.unwrap();
-    check(get(&anybody).await, Code::Unauthenticated, "IDENTITY_MISSING");
+    check(get(&anonymous).await, Code::Unauthenticated, "IDENTITY_MISSING");
     check(get(&c).await, Code::PermissionDenied, "PERMISSION_DENIED");
     let watch = c.handoffs().watch_handoff(v1::WatchHandoffRequest { handoff_id: handoff_id.clone() }).await;
     check(c.answer(watch).map(drop), Code::PermissionDenied, "PERMISSION_DENIED");

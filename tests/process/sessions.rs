@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton::{
     client::{About, ClientError, context_of},
     proto::v1::{self, MessageType},
+    time::{Clock as _, SystemClock},
 };
 use tokio_stream::StreamExt as _;
 
@@ -135,6 +136,39 @@ async fn lists_come_in_pages_and_a_token_is_only_good_for_its_list() {
     assert_eq!(refused.reason(), Some("PAGE_TOKEN_INVALID"));
     let tasks = client.tasks().list_tasks(v1::ListTasksRequest::default()).await.unwrap().into_inner().tasks;
     assert_eq!(tasks.len(), 5);
+}
+
+#[tokio::test]
+async fn a_list_of_handoffs_is_filtered_by_side_type_and_deadline() {
+    let broker = Broker::start();
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    let of_type = |task_type: &str| v1::HandoffRequest { task_type: task_type.to_owned(), ..a_request() };
+    let to_b = a.request("b", &new_task(), 1, &of_type("x")).await.unwrap().handoff_id;
+    let to_a = b.request("a", &new_task(), 1, &of_type("y")).await.unwrap().handoff_id;
+    let rejected = b.take().await.unwrap();
+    b.reject(&rejected, &v1::HandoffReject::default()).await.unwrap();
+    let client = broker.client().await;
+    let all = v1::ListHandoffsRequest::default;
+    let in_seconds = |span| Some(SystemClock.now().plus(Duration::from_secs(span)).into());
+    let cases = [
+        (v1::ListHandoffsRequest { sender_id: "a".into(), ..all() }, vec![&to_b]),
+        (v1::ListHandoffsRequest { candidate_id: "a".into(), ..all() }, vec![&to_a]),
+        (v1::ListHandoffsRequest { sender_id: "a".into(), candidate_id: "a".into(), ..all() }, vec![]),
+        (v1::ListHandoffsRequest { task_type: "y".into(), ..all() }, vec![&to_a]),
+        (v1::ListHandoffsRequest { task_type: "z".into(), ..all() }, vec![]),
+        (v1::ListHandoffsRequest { open_only: true, ..all() }, vec![&to_a]),
+        (v1::ListHandoffsRequest { deadline_before: in_seconds(3600), ..all() }, vec![&to_a]),
+        (v1::ListHandoffsRequest { deadline_before: in_seconds(0), ..all() }, vec![]),
+    ];
+    for (request, expected) in cases {
+        let listed = client.handoffs().list_handoffs(request.clone()).await.unwrap().into_inner().handoffs;
+        let listed: Vec<&String> = listed.iter().map(|handoff| &handoff.handoff_id).collect();
+        assert_eq!(listed, expected, "{request:?}");
+    }
+    let time = Some(prost_types::Timestamp { seconds: -1, nanos: 0 });
+    let wrong = v1::ListHandoffsRequest { deadline_before: time, sender_id: "?".into(), ..all() };
+    let refused = client.answer(client.handoffs().list_handoffs(wrong).await).unwrap_err();
+    assert_eq!(refused.reason(), Some("FIELD_INVALID"));
 }
 
 #[tokio::test]

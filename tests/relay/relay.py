@@ -93,7 +93,7 @@ class Relay:
 
     @contextlib.asynccontextmanager
     async def broker(self) -> AsyncIterator[None]:
-        """A broker, and at the end nobody that still runs."""
+        """A broker, and at the end no process that still runs."""
         async with self._stack:
             with (self.folder / "broker.log").open("wb") as log:
                 command = [BATON, "dev", "--data", str(self.data), "--port", "0"]
@@ -240,6 +240,45 @@ async def audits(relay: Relay, entries: int) -> None:
         print(f"{language}: the custody log holds, {entries} entries, owner python at epoch 6", flush=True)
 
 
+async def routed(relay: Relay) -> None:
+    """A run over a task: the model of a Python agent chooses a Go agent, which rejects, and then a TypeScript agent.
+
+    The model of the latter chooses the Go agent, which now takes the task and ends the run.
+    """
+    biller = await relay.ready("biller", "go", "node", "1")
+    helper = await relay.ready("helper", "typescript", "node", "biller")
+    planner = await relay.ready("planner", "python", "route", "biller,helper")
+    async with Agent(relay.server, "desk", generate_key(), ca_file=relay.ca) as desk:
+        await desk.register()
+        await desk.connect()
+        request = v1.HandoffRequest(task_type="relay", initial_context_summary="an invoice was paid twice")
+        await desk.hand_over("planner", "ticket-1", request, [json_section("goals", ["one payment back"])])
+    run_id = (await planner.hears("started"))["run"]
+    rejected = await biller.hears("rejected")
+    same("what biller rejected", (rejected["sender"], rejected["epoch"]), ("planner", 2))
+    failed = await planner.hears("failed")
+    same("the failed choice", (failed["target"], failed["remaining"]), ("biller", 3))
+    same("the rejection that planner heard of", failed["rejections"], ["biller: too much to do"])
+    same("what helper took", (await helper.hears("taken"))["sender"], "planner")
+    await handed(planner, "helper", 3)
+    same("what biller took", (await biller.hears("taken"))["sender"], "helper")
+    await handed(helper, "biller", 4)
+    same("the run", (await biller.hears("finished"))["run"], "RUN_STATE_COMPLETED")
+    same("planner's exit code", await asyncio.wait_for(planner.process.wait(), PATIENCE_SECONDS), 0)
+
+    # A failed choice stays counted.
+    run = await relay.show("run", "show", run_id)
+    same("the state of the run", (run["state"], run["turns"]), ("RUN_STATE_COMPLETED", 4))
+    counts = {node["nodeId"]: (node.get("choices", 0), node.get("remaining", 0)) for node in run["nodes"]}
+    same("the choices", counts, {"biller": (0, 0), "helper": (1, 0), "planner": (2, 1)})
+    task = await relay.show("task", "show", "ticket-1")
+    same("the way", [hop["receiverId"] for hop in task["hops"]], ["planner", "helper", "biller"])
+    same("the owner", (task["ownerId"], task["epoch"]), ("biller", "4"))
+    print("a run over a task: planner → biller, rejected; planner → helper → biller, which ended it", flush=True)
+    for runner in (biller, helper):
+        print(f"{runner.name}: ended with {await runner.end(signal.SIGTERM)}", flush=True)
+
+
 async def refused(what: str, sending: Any, reason: str) -> None:
     """The broker must refuse this."""
     try:
@@ -298,6 +337,7 @@ async def main(folder: Path) -> None:
         await tampering(relay)
         for runner in runners:
             print(f"{runner.name}: ended with {await runner.end(signal.SIGTERM)}", flush=True)
+        await routed(relay)
         await fenced(relay)
         audit = await relay.show("task", "audit", TASK)
         same("refusals on record", audit["refusals"], 1)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The great relay: one task goes Python → TypeScript → Go → Java → Rust → Python through a broker process over TLS, with a
-# rejection and a kill on the way; at the end each language checks the custody log. Builds each client as its users do.
+# rejection and a kill on the way. Then a Python, a TypeScript and a Go agent work in one run over a task, and one of them
+# rejects it first. At the end each language checks the custody log. Builds each client as its users do.
 #
 #   BATON_BIN=target/debug/baton tests/relay/run.sh
 #

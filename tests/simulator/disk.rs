@@ -21,7 +21,7 @@ use crate::laws::Laws;
 
 /// The outcome of the next commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub(crate) enum Plan {
     /// It succeeds.
     Live,
     /// The broker is killed before the sync: the commit batch is lost.
@@ -33,14 +33,14 @@ pub enum Plan {
 /// The outgoing events of the broker. Events that are in a pipe when the broker dies were sent before its death; later
 /// events are never sent.
 #[derive(Debug, Default)]
-pub struct Pipes {
+pub(crate) struct Pipes {
     /// The pipes by consumer. Consumer 0 stands for the unary calls, which share one pipe.
     pub out: BTreeMap<ConsumerId, mpsc::UnboundedReceiver<Event>>,
 }
 
 impl Pipes {
     /// Takes all events out of the pipes, in a fixed order.
-    pub fn drain(&mut self) -> Vec<(ConsumerId, Event)> {
+    pub(crate) fn drain(&mut self) -> Vec<(ConsumerId, Event)> {
         let mut events = Vec::new();
         for (consumer, pipe) in &mut self.out {
             while let Ok(event) = pipe.try_recv() {
@@ -52,7 +52,7 @@ impl Pipes {
 }
 
 /// See the module's documentation.
-pub struct Disk {
+pub(crate) struct Disk {
     store: MemoryStore,
     pub laws: Mutex<Laws>,
     pub plan: Mutex<Plan>,
@@ -62,7 +62,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(pipes: Arc<Mutex<Pipes>>, retention: Retention) -> Self {
+    pub(crate) fn new(pipes: Arc<Mutex<Pipes>>, retention: Retention) -> Self {
         Self {
             store: MemoryStore::default(),
             laws: Mutex::new(Laws::new(retention)),
@@ -76,7 +76,7 @@ impl Disk {
 impl Disk {
     /// A stored envelope. `None`: another consumer has ended the message since, and the envelope was removed. The real
     /// wire makes no delivery in that case.
-    pub fn envelope(&self, place: EnvelopePlace) -> Option<Bytes> {
+    pub(crate) fn envelope(&self, place: EnvelopePlace) -> Option<Bytes> {
         let get = |key: &Key| Ok::<_, DecodeError>(self.store.get(key).expect("memory can be read"));
         read_envelope(place, get).expect("it decodes")
     }

@@ -12,7 +12,7 @@ use baton::{
     domain::mailbox::{EnvelopePlace, Letter},
     ids::{AgentId, TaskId},
     proto::storage,
-    records::{DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, TaskRecord},
+    records::{DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, NegotiationRecord, PlanRecord, TaskRecord},
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
@@ -26,7 +26,7 @@ type Mailbox = BTreeMap<(AgentId, u64), Letter>;
 type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
 
 #[derive(Debug, Default)]
-pub struct Keeping {
+pub(crate) struct Keeping {
     retention: Retention,
     accepted_at: HashMap<KeyBytes, Timestamp>,
     ended: HashSet<TaskId>,
@@ -37,16 +37,20 @@ pub struct Keeping {
     /// The task whose log contains the message with this record.
     log_of: HashMap<KeyBytes, TaskId>,
     dead: HashSet<u64>,
+    /// The submissions of plans.
+    submissions: HashSet<u64>,
+    /// The copies of the requests of negotiations, which their awards show.
+    mandates: HashSet<u64>,
     settled_at: HashMap<u64, Timestamp>,
 }
 
 impl Keeping {
-    pub fn new(retention: Retention) -> Self {
+    pub(crate) fn new(retention: Retention) -> Self {
         Self { retention, ..Self::default() }
     }
 
     /// Checks a durable change. `tasks` and `mailbox` show the state after it.
-    pub fn see_change(
+    pub(crate) fn see_change(
         &mut self,
         change: &Change,
         befores: &[Option<Record>],
@@ -108,10 +112,27 @@ impl Keeping {
                     let settled_at = dead.settlement.map(|settlement| settlement.at);
                     self.settled_at.extend(settled_at.map(|at| (dead.number, at)));
                 }
+                (Table::Negotiations, Some(record)) => {
+                    self.mandates.extend(NegotiationRecord::decode(&record.value).unwrap().envelope);
+                }
+                (Table::Negotiations, None) => {
+                    let gone = NegotiationRecord::decode(&before.as_ref().unwrap().value).unwrap();
+                    let task = gone.negotiation.mandate.as_ref().and(gone.negotiation.task.as_ref());
+                    let is_over = task.is_none_or(|(task, _)| !tasks.contains_key(task) || self.removed.contains(task));
+                    assert!(is_over, "a negotiation was removed before the task of its mandate");
+                    gone.envelope.map(|copy| self.mandates.remove(&copy));
+                }
+                (Table::Plans, Some(record)) => {
+                    self.submissions.insert(PlanRecord::decode(&record.value).unwrap().sequence);
+                }
+                (Table::Plans, None) => {
+                    let gone = PlanRecord::decode(&before.as_ref().unwrap().value).unwrap();
+                    self.submissions.remove(&gone.sequence);
+                }
                 (Table::DeadLetters, None) => {
                     let dead = DeadLetterRecord::decode(key, &before.as_ref().unwrap().value).unwrap();
                     let settled_at = self.settled_at.get(&dead.number);
-                    let settled_at = settled_at.expect("law 2: a dead letter is gone, and nobody decided so");
+                    let settled_at = settled_at.expect("law 2: a dead letter is gone without a decision");
                     let kept = self.retention.settled_dead_letters.expect("dead letters are kept for good");
                     assert!(settled_at.plus(kept) <= now, "a dead letter was removed before its time");
                     self.dead.remove(&dead.number);
@@ -166,17 +187,23 @@ impl Keeping {
         if self.dead.contains(&sequence) {
             return Some("a dead letter".to_owned());
         }
+        if self.mandates.contains(&sequence) {
+            return Some("a negotiation".to_owned());
+        }
+        if self.submissions.contains(&sequence) {
+            return Some("a plan".to_owned());
+        }
         let letter = mailbox.iter().find(|(_, letter)| letter.bytes_at() == EnvelopePlace::Sequence(sequence));
         letter.map(|((agent, place), _)| format!("the mail of {agent} at {place}"))
     }
 
     /// Checks the store long after the last fault.
-    pub fn see_rest(&self, store: &dyn Store, now: Timestamp, mailbox: &Mailbox) {
+    pub(crate) fn see_rest(&self, store: &dyn Store, now: Timestamp, mailbox: &Mailbox) {
         let all = |table| store.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
         let is_late = |since: Timestamp, kept: Duration| since.plus(kept).plus(LATE_BY_MAX) < now;
         for (key, _) in all(Table::Envelopes) {
             let sequence = number_of(&key);
-            assert!(self.keeper(sequence, mailbox).is_some(), "envelope {sequence} is kept for nobody");
+            assert!(self.keeper(sequence, mailbox).is_some(), "envelope {sequence} is kept without a reason");
         }
         for (key, _) in all(Table::Messages) {
             let is_in_log = self.log_of.get(&key).is_some_and(|task| !self.removed.contains(task));
@@ -212,6 +239,22 @@ impl Keeping {
                 dead.contains(&KeyBytes::from(&key[key.len() - 8..])),
                 "{key:?} of a list of dead letters is of none"
             );
+        }
+        let negotiations = all(Table::Negotiations);
+        for (_, record) in &negotiations {
+            let of = NegotiationRecord::decode(&record.value).unwrap().negotiation;
+            // One with a mandate stays as long as its task.
+            let overdue = self.retention.ended_tasks.is_some_and(|kept| is_late(of.updated_at, kept));
+            assert!(!overdue || of.mandate.is_some(), "negotiation {} is kept for ever", of.id);
+        }
+        let negotiations: HashSet<KeyBytes> = negotiations.into_iter().map(|(id, _)| id).collect();
+        for list in [Table::NegotiationsBySequence, Table::NegotiationsByAgent] {
+            for (key, record) in all(list) {
+                assert!(negotiations.contains(&KeyBytes::from(&record.value[..16])), "{key:?} in {list:?} is of none");
+            }
+        }
+        for (key, _) in all(Table::NegotiationBids) {
+            assert!(negotiations.contains(&KeyBytes::from(&key[..16])), "a bid of no negotiation is left");
         }
         for number in &self.dead {
             let settled_at = self.settled_at.get(number).zip(self.retention.settled_dead_letters);

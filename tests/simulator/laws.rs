@@ -8,16 +8,20 @@ use std::{
 };
 
 use baton::{
-    audit::Audit,
     broker::Retention,
     domain::{
+        EntityId,
         dead_letter::DeadState,
         handoff::{Handoff, PromptState, State, Task},
         mailbox::{EnvelopePlace, Letter},
+        negotiation::State as NegotiationState,
     },
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
-    records::{self, DeadLetterRecord, HandoffRecord, LogEntry, LogItem, LogPage, MessageRecord, TaskRecord},
+    records::{
+        self, DeadLetterRecord, HandoffRecord, LogEntry, LogItem, LogPage, MessageRecord, NegotiationRecord, TaskRecord,
+    },
+    replay::Replay,
     store::{Change, KeyBytes, Record, Store, Table},
     time::Timestamp,
 };
@@ -28,7 +32,7 @@ use prost::Message as _;
 type Mail = (MessageId, AgentId);
 
 #[derive(Debug, Default)]
-pub struct Laws {
+pub(crate) struct Laws {
     /// The time that the broker's clock shows.
     pub now: Timestamp,
     /// The real time.
@@ -49,8 +53,16 @@ pub struct Laws {
     logged_at: HashMap<TaskId, Timestamp>,
     /// The laws of retention.
     keeping: crate::keeping::Keeping,
+    /// Law 10.
+    pub negotiations: crate::negotiations::Negotiations,
+    /// Law 13.
+    pub plans: crate::plans::Plans,
+    /// Law 14.
+    pub runs: crate::runs::Runs,
+    /// Law 15.
+    pub threads: crate::threads::Threads,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
-    audits: BTreeMap<TaskId, Audit>,
+    replays: BTreeMap<TaskId, Replay>,
     open: BTreeMap<MessageId, Timestamp>,
     ended: HashMap<MessageId, State>,
     accepted: HashSet<KeyBytes>,
@@ -76,17 +88,17 @@ pub struct Laws {
 }
 
 impl Laws {
-    pub fn new(retention: Retention) -> Self {
+    pub(crate) fn new(retention: Retention) -> Self {
         Self { keeping: crate::keeping::Keeping::new(retention), ..Self::default() }
     }
 
     /// Checks the store long after the last fault: no unneeded record is left.
-    pub fn see_rest(&self, store: &dyn Store) {
+    pub(crate) fn see_rest(&self, store: &dyn Store) {
         self.keeping.see_rest(store, self.now, &self.mailbox);
     }
 
     /// Checks a durable change.
-    pub fn see_change(
+    pub(crate) fn see_change(
         &mut self,
         change: &Change,
         befores: &[Option<Record>],
@@ -118,7 +130,12 @@ impl Laws {
                     let is_first = self.applied.insert(after.content_digest);
                     assert!(is_first, "law 4: a message is applied once, however long ago");
                     self.accepted.insert(key.clone());
-                    seen.custody = after.logged().map(|logged| logged.entry.clone()).or(seen.custody);
+                    let id = MessageId::from_bytes(key[..].try_into().unwrap());
+                    seen.accepted.extend(after.logged().map(|logged| (id, logged.entry.clone())));
+                    seen.said.push(match after.logged() {
+                        Some(_) => EnvelopePlace::Message(id),
+                        None => EnvelopePlace::Sequence(after.sequence),
+                    });
                 }
                 (Table::Tasks, Some(record)) => {
                     let task = TaskRecord::decode(&record.value).unwrap();
@@ -127,8 +144,9 @@ impl Laws {
                         self.see_handoff(before, handoff);
                         seen.handoffs.push(handoff.clone());
                     }
-                    seen.see_item(task.log_tail.last());
-                    seen.task = Some(task);
+                    let first = task.custody.length + 1 - task.log_tail.len() as u64;
+                    seen.see_items(&task.task.id, first, &task.log_tail);
+                    seen.tasks.push(task);
                 }
                 (Table::Handoffs, Some(record)) => {
                     let before = before.as_ref().map(|before| HandoffRecord::decode(&before.value).unwrap().handoff);
@@ -164,28 +182,53 @@ impl Laws {
                         DeadState::Discarded => {}
                     }
                 }
+                (Table::Negotiations, Some(record)) => {
+                    let negotiation = NegotiationRecord::decode(&record.value).unwrap().negotiation;
+                    seen.closed.extend((negotiation.state != NegotiationState::Open).then_some(negotiation.id));
+                }
                 (Table::Custody, Some(record)) => {
-                    seen.see_item(LogPage::decode(key, &record.value).unwrap().1.last());
+                    let (first, items) = LogPage::decode(key, &record.value).unwrap();
+                    let task = std::str::from_utf8(&key[8..key.len() - 9]).unwrap();
+                    seen.see_items(&TaskId::parse(task).unwrap(), first, &items);
                 }
                 _ => {}
             }
         }
-        self.see_removals(&seen);
-        self.see_task(&seen, envelope);
+        self.see_removals(&seen, envelope);
+        assert!(!seen.tasks.is_empty() || seen.items.is_empty(), "law 7: nothing happens to a task off its log");
+        let is_of_task = |handoff: &Handoff| seen.tasks.iter().any(|record| record.task.id == handoff.task);
+        assert!(
+            seen.handoffs.iter().all(|handoff| is_of_task(handoff)),
+            "law 7: nothing happens to a handoff off its log"
+        );
+        seen.tasks.iter().for_each(|record| self.see_task(record, &seen, envelope));
+        self.negotiations.see_change(change, befores, envelope, &mut self.by_end);
+        self.plans.see_change(change, befores, (self.real, self.unseen), &mut self.by_end);
+        self.runs.see_change(change, befores, &self.ended, (self.real, self.unseen), &mut self.by_end);
+        self.threads.see_change(change, befores, &mut self.by_end);
         let (tasks, mailbox) = (&self.tasks, &self.mailbox);
         self.keeping.see_change(change, befores, self.now, tasks, mailbox, &mut self.by_end);
     }
 
-    /// Law 2: a letter leaves a mailbox only after an ack, or as a dead letter in the same change.
-    fn see_removals(&mut self, seen: &Seen) {
+    /// Law 2: a letter leaves a mailbox only after an ack or by the agent's own answer, or as a dead letter in the same
+    /// change. The close of a negotiation withdraws its request.
+    fn see_removals(&mut self, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
+        let said = seen.said.iter().map(|place| v1::Envelope::decode(envelope(*place)).unwrap());
+        let said: Vec<_> = if seen.removed.is_empty() { Vec::new() } else { said.collect() };
         for (agent, place) in &seen.removed {
             let Some(letter) = self.mailbox.remove(&(agent.clone(), *place)) else { continue };
-            if let Some(task) = letter.task {
-                self.lines.get_mut(&(agent.clone(), task)).unwrap().remove(place);
+            if let Some(task) = &letter.task {
+                self.lines.get_mut(&(agent.clone(), task.clone())).unwrap().remove(place);
             }
             let acked = self.acks_sent.contains(&(agent.clone(), *place));
             let parked = seen.parked.contains(&(agent.clone(), *place));
-            assert!(acked || parked, "law 2: {agent} lost the message at {place}, and never acked it");
+            let withdrawn = seen.closed.contains(&letter.message);
+            let answers = |said: &v1::Envelope| said.sender_id == agent.as_str() && is_answer(said, &letter);
+            let answered = said.iter().any(answers);
+            assert!(
+                acked || parked || withdrawn || answered,
+                "law 2: {agent} lost the message at {place}, and never acked it"
+            );
         }
     }
 
@@ -202,7 +245,10 @@ impl Laws {
             Some(Failed) => &[Failed],
             Some(Cancelled) => &[Cancelled],
         };
-        assert!(next.contains(&after.state), "law 4: {before:?} became {after:?}");
+        // The coordinator answers an accept in the commit of the accept.
+        let is_open = before.is_some_and(|before| matches!(before.state, Requested | Deciding));
+        let is_answered = after.sender.is_coordinator() && after.state == ContextSent && is_open;
+        assert!(is_answered || next.contains(&after.state), "law 4: {before:?} became {after:?}");
         if let Some(before) = before {
             let same = before.sender == after.sender && before.task == after.task && before.epoch == after.epoch;
             assert!(same && before.whole_deadline == after.whole_deadline, "law 3: the whole time never moves");
@@ -220,35 +266,47 @@ impl Laws {
         }
     }
 
-    fn see_task(&mut self, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
-        let Some(record) = &seen.task else {
-            assert!(seen.custody.is_none() && seen.handoffs.is_empty(), "law 7: nothing happens to a task off its log");
+    fn see_task(&mut self, record: &TaskRecord, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
+        let task = &record.task;
+        let entries = seen.new_entries(record, self.replays.get(&task.id).map_or(0, Replay::length));
+        let Some(first) = entries.first() else {
+            // The broker notes beside the task that it has told of an absent owner.
+            let replayed = self.replays.get(&task.id).and_then(Replay::task);
+            assert_eq!(replayed, Some(&**task), "law 7: every change of a task is in its log");
             return;
         };
-        let task = &record.task;
+        let cause = event_of(first);
         let now = (task.owner.clone(), task.epoch, task.status.is_final());
-        let before = self.tasks.insert(task.id.clone(), now);
-        let epoch_before = before.as_ref().map_or(1, |(_, epoch, _)| *epoch);
-        if let Some((owner, epoch, is_final)) = before {
+        if let Some((owner, epoch, is_final)) = self.tasks.insert(task.id.clone(), now) {
             assert!(task.epoch >= epoch, "law 1: the epoch of {} fell", task.id);
-            // A recall raises the epoch even if the delegator owns the task already, by a loan within its own.
+            // A recall raises the epoch even if the delegator owns the task already, by a loan within its own, and a
+            // reassignment even if the coordinator does.
             let recalled = task.loans.len() < self.open_loans.get(&task.id).map_or(0, Vec::len);
-            let moved = task.owner != owner || recalled;
+            let reassigned = is_reassignment(&cause);
+            let moved = task.owner != owner || recalled || reassigned;
             assert_eq!(task.epoch != epoch, moved, "law 1: owner and epoch of {} move together", task.id);
             assert!(!is_final || task.status.is_final(), "law 4: a final status never changes");
-            if task.owner != owner {
+            if moved {
                 assert_eq!(task.epoch, epoch + 1, "law 1: one step at a time");
+            }
+            if reassigned {
+                assert!(task.owner.is_coordinator() && task.loans.is_empty(), "law 8: {} is not seized", task.id);
+                *self.by_end.entry("REASSIGNED").or_default() += 1;
+            }
+            if task.owner != owner {
                 let completed = seen.handoffs.iter().any(|handoff| {
                     handoff.state == State::Completed && handoff.sender == owner && handoff.candidate == task.owner
                 });
-                // A recall tells the former owner; its delegator has sent it, or is told as well.
+                // A recall tells the former owner; its delegator has sent it, or is told as well. A reassignment tells
+                // the former owner, too.
                 let told: &[&AgentId] = match () {
-                    () if completed => &[&owner],
-                    () if is_recall(seen) => &[&owner],
-                    () if is_loan_due(seen) => &[&owner, &task.owner],
+                    () if completed || reassigned => &[&owner],
+                    () if is_recall(&cause) => &[&owner],
+                    () if is_loan_due(&cause) => &[&owner, &task.owner],
                     () => &[&task.owner],
                 };
-                for told in told {
+                // The coordinator has no mailbox.
+                for told in told.iter().filter(|told| !told.is_coordinator()) {
                     assert!(
                         seen.letters.contains(told),
                         "law 5: {} moved, and {told} was not told by the same change",
@@ -264,9 +322,19 @@ impl Laws {
             "an earlier question about {} is still open",
             task.id
         );
-        let custody = seen.custody.clone().expect("law 7: every change of a task is in its log");
-        let LogEntry { hash, bytes: entry_bytes } = custody;
-        let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
+        entries.iter().for_each(|entry| self.see_entry(task, entry, seen, envelope));
+        let replay = &self.replays[&task.id];
+        assert_eq!(replay.task(), Some(&**task), "law 7: the log explains the task");
+        assert_eq!(*replay.hash(), record.custody.hash, "law 7: the head is that of the log");
+        for handoff in seen.handoffs.iter().filter(|handoff| handoff.task == task.id) {
+            let replayed = replay.handoffs().find(|replayed| replayed.id == handoff.id);
+            assert_eq!(replayed, Some(&**handoff), "law 7: the log explains the handoff");
+        }
+    }
+
+    /// Checks an entry of a task's log, and replays it.
+    fn see_entry(&mut self, task: &Task, logged: &LogEntry, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
+        let entry = v1::CustodyEntry::decode(logged.bytes.clone()).unwrap();
         let at = entry.entry_time.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos)).unwrap();
         let before = self.logged_at.insert(task.id.clone(), at);
         assert!(before.is_none_or(|before| before <= at), "law 7: the log of {} goes back in time", task.id);
@@ -276,6 +344,7 @@ impl Laws {
             }
             _ => Bytes::new(),
         };
+        let replay = self.replays.entry(task.id.clone()).or_insert_with(|| Replay::new(task.id.clone(), None));
         if !envelope.is_empty() {
             let said = v1::Envelope::decode(envelope.clone()).unwrap();
             if said.message_type() == v1::MessageType::TaskInput {
@@ -286,19 +355,13 @@ impl Laws {
             }
             // A delegator does not see how often its delegate has lent the task on.
             if said.message_type() != v1::MessageType::TaskRecall {
-                assert_eq!(said.epoch, epoch_before, "law 1: a message of another epoch was applied to {}", task.id);
+                let epoch = replay.task().map_or(1, |task| task.epoch);
+                assert_eq!(said.epoch, epoch, "law 1: a message of another epoch was applied to {}", task.id);
             }
         }
-        let custody_hash = hash.to_vec().into();
+        let (entry_bytes, custody_hash) = (logged.bytes.clone(), logged.hash.to_vec().into());
         let shown = v1::CustodyLogEntry { entry_bytes, custody_hash, envelope, ..Default::default() };
-        let audit = self.audits.entry(task.id.clone()).or_insert_with(|| Audit::new(task.id.clone(), None));
-        audit.take(&shown).unwrap_or_else(|error| panic!("law 7: task {}: {error}", task.id));
-        assert_eq!(audit.task(), Some(&**task), "law 7: the log explains the task");
-        assert_eq!(*audit.hash(), record.custody.hash, "law 7: the head is that of the log");
-        for handoff in &seen.handoffs {
-            let replayed = audit.handoffs().find(|replayed| replayed.id == handoff.id);
-            assert_eq!(replayed, Some(&**handoff), "law 7: the log explains the handoff");
-        }
+        replay.take(&shown).unwrap_or_else(|error| panic!("law 7: task {}: {error}", task.id));
     }
 
     /// Follows the loans of a task.
@@ -322,9 +385,9 @@ impl Laws {
     }
 
     /// Checks a receipt that an agent has received.
-    pub fn see_receipt(&mut self, agent: &str, receipt: &v1::Receipt, bytes: &Bytes) {
+    pub(crate) fn see_receipt(&mut self, agent: &str, receipt: &v1::Receipt, bytes: &Bytes) {
         let id = &receipt.message_id;
-        assert!(!self.forged.contains(id), "law 6: {id} was signed by somebody else, and taken");
+        assert!(!self.forged.contains(id), "law 6: {id} was signed by another key, and accepted");
         let stored = MessageId::parse(id).unwrap();
         if receipt.sequence == 0 {
             return; // a heartbeat
@@ -347,7 +410,7 @@ impl Laws {
     }
 
     /// Checks a delivery that an agent has received.
-    pub fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
+    pub(crate) fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
         let Some(Letter { message, task, .. }) = self.mailbox.get(&(agent.clone(), place)) else {
             return; // a faster ack has ended the message
         };
@@ -359,7 +422,7 @@ impl Laws {
     }
 
     /// Checks the open handoffs after the broker has processed all deadlines up to this time.
-    pub fn see_time(&self, now: Timestamp) {
+    pub(crate) fn see_time(&self, now: Timestamp) {
         let late = self.open.iter().find(|(_, deadline)| **deadline <= now);
         assert_eq!(late, None, "law 3: a handoff is open beyond its whole time");
         // The limit also holds in real time, for any state of the broker's clock.
@@ -373,26 +436,30 @@ impl Laws {
             .iter()
             .find(|(_, (began, timeout, unseen))| began.plus(*timeout).plus(self.unseen - *unseen) <= self.real);
         assert_eq!(late, None, "law 8: a task is owned by its delegate after its loan is due");
+        self.negotiations.see_time(now);
+        self.plans.see_time((self.real, self.unseen), &self.tasks);
+        self.runs.see_time((self.real, self.unseen));
+        self.threads.see_time(now);
     }
 
-    pub fn open_handoffs(&self) -> usize {
+    pub(crate) fn open_handoffs(&self) -> usize {
         self.open.len()
     }
 
-    pub fn ended_handoffs(&self) -> usize {
+    pub(crate) fn ended_handoffs(&self) -> usize {
         self.ended.len()
     }
 
-    pub fn mail_left(&self) -> usize {
+    pub(crate) fn mail_left(&self) -> usize {
         self.mailbox.len()
     }
 
-    pub fn receipts(&self) -> usize {
+    pub(crate) fn receipts(&self) -> usize {
         self.receipts.len()
     }
 
     /// The owner and the epoch of a task.
-    pub fn owner_of(&self, task: &TaskId) -> Option<(&AgentId, u64)> {
+    pub(crate) fn owner_of(&self, task: &TaskId) -> Option<(&AgentId, u64)> {
         self.tasks.get(task).map(|(owner, epoch, _)| (owner, *epoch))
     }
 }
@@ -400,50 +467,89 @@ impl Laws {
 /// The contents of one change.
 #[derive(Debug, Default)]
 struct Seen {
-    task: Option<TaskRecord>,
+    tasks: Vec<TaskRecord>,
     handoffs: Vec<std::sync::Arc<Handoff>>,
     letters: Vec<AgentId>,
     removed: Vec<(AgentId, u64)>,
     parked: Vec<(AgentId, u64)>,
     redriven: bool,
-    custody: Option<LogEntry>,
+    /// The negotiations in this change that take no offers.
+    closed: Vec<MessageId>,
+    /// The items of logs as written now, with those that were written before.
+    items: BTreeMap<(TaskId, u64), LogItem>,
+    /// The entries of the accepted messages.
+    accepted: BTreeMap<MessageId, LogEntry>,
+    /// The envelopes of all accepted messages.
+    said: Vec<EnvelopePlace>,
 }
 
 impl Seen {
-    /// Notes the last item of a log as written now. The entry of a message is in the message's record.
-    fn see_item(&mut self, last: Option<&LogItem>) {
-        if let Some(LogItem::Entry(entry)) = last {
-            self.custody = Some(entry.clone());
-        }
+    fn see_items(&mut self, task: &TaskId, first: u64, items: &[LogItem]) {
+        self.items.extend((first..).zip(items).map(|(number, item)| ((task.clone(), number), item.clone())));
+    }
+
+    /// The entries of a task's log after the first `known`. The entry of a message is in the message's record.
+    fn new_entries(&self, record: &TaskRecord, known: u64) -> Vec<LogEntry> {
+        let entry = |number| match &self.items[&(record.task.id.clone(), number)] {
+            LogItem::Entry(entry) => entry.clone(),
+            LogItem::Message(message) => self.accepted[message].clone(),
+        };
+        (known + 1..=record.custody.length).map(entry).collect()
     }
 }
 
-/// Whether the change applies a recall.
-fn is_recall(seen: &Seen) -> bool {
-    matches!(event(seen), Some(Event::Accepted(accepted)) if accepted.message_type() == v1::MessageType::TaskRecall)
+fn event_of(entry: &LogEntry) -> Option<Event> {
+    v1::CustodyEntry::decode(entry.bytes.clone()).unwrap().event
 }
 
-/// Whether the change ends a loan at its timeout.
-fn is_loan_due(seen: &Seen) -> bool {
-    matches!(event(seen), Some(Event::Time(time)) if time.of_task)
+/// Whether the message answers the letter: its offer, its context, its question or its request for offers.
+fn is_answer(said: &v1::Envelope, letter: &Letter) -> bool {
+    use v1::MessageType as T;
+    match said.message_type() {
+        T::HandoffAccept | T::HandoffReject | T::HandoffComplete => {
+            let of_handoff = |id: &MessageId| id.to_string() == said.correlation_id;
+            matches!(&letter.report_to, Some((EntityId::Handoff(id), _)) if of_handoff(id))
+        }
+        T::TaskInput | T::TaskOffer | T::TaskDecline => letter.message.to_string() == said.correlation_id,
+        _ => false,
+    }
 }
 
-fn event(seen: &Seen) -> Option<Event> {
-    v1::CustodyEntry::decode(seen.custody.as_ref()?.bytes.clone()).unwrap().event
+/// Whether the entry is a reassignment by an operator.
+fn is_reassignment(event: &Option<Event>) -> bool {
+    matches!(event, Some(Event::Reassigned(_)))
+}
+
+/// Whether the entry is of a recall.
+fn is_recall(event: &Option<Event>) -> bool {
+    matches!(event, Some(Event::Accepted(accepted)) if accepted.message_type() == v1::MessageType::TaskRecall)
+}
+
+/// Whether the entry is of the end of a loan at its timeout.
+fn is_loan_due(event: &Option<Event>) -> bool {
+    matches!(event, Some(Event::Time(time)) if time.of_task)
 }
 
 /// The agent who must get the message, if the envelope alone determines it.
 fn addressee(envelope: &v1::Envelope) -> Option<AgentId> {
     use v1::MessageType as T;
     match envelope.message_type() {
-        T::Info | T::HandoffAccept | T::HandoffReject | T::TaskContextTransfer | T::HandoffComplete => {
-            AgentId::parse(&envelope.receiver_id).ok()
+        T::Info
+        | T::TaskOffer
+        | T::TaskDecline
+        | T::HandoffAccept
+        | T::HandoffReject
+        | T::TaskContextTransfer
+        | T::HandoffComplete => {
+            // The coordinator has no mailbox: it answers in the same commit.
+            AgentId::parse(&envelope.receiver_id).ok().filter(|agent| !agent.is_coordinator())
         }
         _ => None,
     }
 }
 
-fn agent_of(key: &[u8]) -> AgentId {
+/// The agent in the key of a letter.
+pub(crate) fn agent_of(key: &[u8]) -> AgentId {
     AgentId::parse(std::str::from_utf8(&key[..key.len() - 9]).unwrap()).unwrap()
 }
 

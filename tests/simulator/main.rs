@@ -11,10 +11,14 @@
 //! `tests/simulator/mutations.sh` breaks the broker in several ways, and prints the seed that finds each.
 
 mod agent;
-mod dice;
 mod disk;
 mod keeping;
 mod laws;
+mod negotiations;
+mod plans;
+mod rng;
+mod runs;
+mod threads;
 mod world;
 
 use std::{
@@ -28,7 +32,7 @@ use std::{
 
 use world::World;
 
-const STEPS: u64 = 400;
+const STEPS: u64 = 500;
 
 struct Told {
     hash: u64,

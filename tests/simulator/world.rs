@@ -1,5 +1,7 @@
 //! One broker, a few agents and a network between them, on one thread and in virtual time.
 
+mod calls;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -11,13 +13,13 @@ use baton::{
         Answer, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
         access::Caller,
         directory::Entry,
-        engine::{Command, ConsumerKind, Engine, Fate},
+        engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
         refused, send_outputs,
     },
     codes::ErrorCode,
-    domain::{dead_letter::DeadState, mailbox::ConsumerId},
+    domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan},
     envelope::{UnverifiedEnvelope, keys::PrivateKey},
-    ids::KeyId,
+    ids::{KeyId, TaskId},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord},
     store::{Order, Store as _, Table},
@@ -28,9 +30,9 @@ use prost::Message as _;
 use tokio::sync::Semaphore;
 
 use crate::{
-    agent::{Agent, Deed, Manner},
-    dice::{Dice, Ids},
+    agent::{Action, Agent, Manner},
     disk::{Disk, Pipes, Plan},
+    rng::{Ids, Rng},
 };
 
 const START: Timestamp = Timestamp::from_unix_nanoseconds(1_700_000_000_000_000_000);
@@ -46,10 +48,10 @@ fn operator() -> Caller {
 
 /// The faults of a run and its results, as counters.
 #[derive(Debug, Clone, Default)]
-pub struct Counts(pub BTreeMap<&'static str, u64>);
+pub(crate) struct Counts(pub BTreeMap<&'static str, u64>);
 
 impl Counts {
-    pub fn add(&mut self, what: &'static str) {
+    pub(crate) fn add(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
 }
@@ -62,9 +64,11 @@ enum Happening {
     /// An event arrives at an agent.
     Comes { agent: usize, session: ConsumerId, event: Event },
     /// An agent performs a delayed action.
-    Does { agent: usize, deed: Deed },
+    Does { agent: usize, action: Action },
     /// An agent acts of its own accord.
     Wakes(usize),
+    /// An agent looks at the runs and threads, and calls.
+    Calls(usize),
     /// The broker starts.
     Starts,
     /// A fault occurs.
@@ -77,9 +81,10 @@ enum Frame {
     Envelope { call: u64, bytes: Bytes, forged: bool },
     Acknowledgement { delivery_id: String, fate: Fate },
     Heartbeat,
+    Call { about: EntityId, input: Box<Input> },
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Timestamp,
     pub counts: Counts,
     pub disk: Arc<Disk>,
@@ -88,7 +93,7 @@ pub struct World {
     skew: i64,
     /// The last reading of the engine's clock: the real time, and the time that the clock showed.
     seen: (Timestamp, Timestamp),
-    dice: Dice,
+    rng: Rng,
     ids: Arc<Ids>,
     settings: Arc<Settings>,
     pipes: Arc<Mutex<Pipes>>,
@@ -98,6 +103,8 @@ pub struct World {
     names: Vec<String>,
     coming: BTreeMap<(Timestamp, u64), Happening>,
     calls: BTreeMap<u64, (usize, Bytes)>,
+    /// The calls without an answer.
+    asked: Vec<calls::Asked>,
     consumers: BTreeMap<ConsumerId, usize>,
     next: u64,
     faults: bool,
@@ -106,7 +113,7 @@ pub struct World {
 
 /// The course of a run: a hash to compare two runs, and a text for people if `aloud`.
 #[derive(Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     pub hash: u64,
     pub aloud: bool,
 }
@@ -124,36 +131,33 @@ impl Trace {
 
 /// Short periods, so that removals happen during the run and a log takes several steps. Some stores exceed their size
 /// limit.
-fn retention(dice: &mut Dice) -> Retention {
+fn retention(rng: &mut Rng) -> Retention {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     Retention {
         // Twice the clock window, and twice the largest error of the broker's clock.
         message_ids: Duration::from_secs(2 * 300 + 2 * 60),
-        ended_tasks: dice.pick(&[seconds(5), seconds(60), None]),
-        settled_dead_letters: dice.pick(&[seconds(20), None]),
-        store_bytes_max: dice.pick(&[None, None, Some(30_000)]),
-        entries_a_step: dice.pick(&[3, 256]),
+        ended_tasks: rng.pick(&[seconds(5), seconds(60), None]),
+        settled_dead_letters: rng.pick(&[seconds(20), None]),
+        store_bytes_max: rng.pick(&[None, None, Some(30_000)]),
+        entries_a_step: rng.pick(&[3, 256]),
         audit: Some(Duration::from_secs(3600)),
         audit_entries_max: Some(20),
     }
 }
 
 impl World {
-    pub fn new(seed: u64, aloud: bool) -> Self {
-        let mut dice = Dice::new(seed);
+    pub(crate) fn new(seed: u64, aloud: bool) -> Self {
+        let mut rng = Rng::new(seed);
         let (answers, pipe) = Events::channel();
         let pipes = Arc::new(Mutex::new(Pipes { out: BTreeMap::from([(CALLS, pipe)]) }));
         let manners = [Manner::Diligent, Manner::Slow, Manner::Silent, Manner::Double, Manner::Failing, Manner::Liar];
         let names: Vec<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
         let mut agents: Vec<Agent> =
-            names.iter().map(|name| Agent::new(name, dice.pick(&manners), dice.split())).collect();
+            names.iter().map(|name| Agent::new(name, rng.pick(&manners), rng.split())).collect();
         agents[0].manner = Manner::Diligent;
-        agents[1].manner = dice.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
-        let settings = Settings {
-            mail_lifetime: Duration::from_secs(600),
-            retention: retention(&mut dice),
-            ..Settings::default()
-        };
+        agents[1].manner = rng.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
+        let settings =
+            Settings { mail_lifetime: Duration::from_secs(600), retention: retention(&mut rng), ..Settings::default() };
         let mut world = Self {
             now: START,
             counts: Counts::default(),
@@ -161,8 +165,8 @@ impl World {
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, aloud },
             skew: 0,
             seen: (START, START),
-            ids: Arc::new(Ids::new(dice.number())),
-            dice,
+            ids: Arc::new(Ids::new(rng.number())),
+            rng,
             settings: Arc::new(settings),
             pipes,
             answers,
@@ -171,6 +175,7 @@ impl World {
             names,
             coming: BTreeMap::new(),
             calls: BTreeMap::new(),
+            asked: Vec::new(),
             consumers: BTreeMap::new(),
             next: 1,
             faults: true,
@@ -179,10 +184,12 @@ impl World {
         world.start();
         for agent in 0..world.agents.len() {
             world.register(agent);
-            let first = world.dice.roll(1000);
+            let first = world.rng.roll(1000);
             world.schedule(first, Happening::Wakes(agent));
         }
-        let first = world.dice.roll(10_000);
+        world.register_graphs_and_specs();
+        world.finish();
+        let first = world.rng.roll(10_000);
         world.schedule(first, Happening::Fault);
         world
     }
@@ -223,13 +230,13 @@ impl World {
     fn schedule(&mut self, milliseconds: u64, happening: Happening) {
         self.next += 1;
         // A random offset below 1 ms, so that the seed also decides the order of simultaneous events.
-        let jitter = Duration::from_micros(self.dice.roll(1000));
+        let jitter = Duration::from_micros(self.rng.roll(1000));
         let at = self.now.plus(Duration::from_millis(milliseconds) + jitter);
         self.coming.insert((at, self.next), happening);
     }
 
     /// Processes one event. Afterwards the broker has processed every deadline that is due.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let due = self.engine.as_ref().and_then(Engine::next_deadline);
         let due = due.map(|at| Timestamp::from_unix_nanoseconds(at.unix_nanoseconds() - self.skew).max(self.now));
         let next = self.coming.first_key_value().map(|((at, _), _)| *at);
@@ -252,7 +259,7 @@ impl World {
             Happening::Arrives { agent, session, frame } => {
                 self.arrives(agent, session, frame);
                 // A commit batch: the frames that arrive within 5 ms belong to it.
-                for _ in 0..self.dice.roll(6) {
+                for _ in 0..self.rng.roll(6) {
                     let is_near = |at: Timestamp| at.since(self.now) < Duration::from_millis(5);
                     let Some(entry) = self.coming.first_entry().filter(|entry| is_near(entry.key().0)) else { break };
                     if !matches!(entry.get(), Happening::Arrives { .. }) {
@@ -266,8 +273,9 @@ impl World {
                 self.finish();
             }
             Happening::Comes { agent, session, event } => self.comes(agent, session, event),
-            Happening::Does { agent, deed } => self.does(agent, deed),
+            Happening::Does { agent, action } => self.does(agent, action),
             Happening::Wakes(agent) => self.wakes(agent),
+            Happening::Calls(agent) => self.calls(agent),
             Happening::Starts => self.start(),
             Happening::Fault => self.fault(),
         }
@@ -308,8 +316,9 @@ impl World {
         drop(pipes);
         self.answers = answers;
         self.consumers.clear();
+        self.asked.clear();
         self.agents.iter_mut().for_each(|agent| agent.session = None);
-        let back = 10 + self.dice.roll(5_000);
+        let back = 10 + self.rng.roll(5_000);
         self.schedule(back, Happening::Starts);
     }
 
@@ -321,6 +330,7 @@ impl World {
         let id = self.agents[agent].id.clone();
         let command = match frame {
             Frame::Open => return self.open(agent),
+            Frame::Call { about, input } => return self.apply(about, input),
             Frame::Envelope { call, bytes, forged } => {
                 let directory = self.engine.as_ref().unwrap().directory().clone();
                 let verified =
@@ -355,7 +365,7 @@ impl World {
         self.consumers.insert(consumer, agent);
         let id = self.agents[agent].id.clone();
         self.agents[agent].session = Some(consumer);
-        let outstanding_max = u32::try_from(1 + self.dice.roll(8)).unwrap();
+        let outstanding_max = u32::try_from(1 + self.rng.roll(8)).unwrap();
         let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
         engine.handle(Command::Open { consumer, agent: id, kind: ConsumerKind::Session, events }, now);
@@ -367,8 +377,8 @@ impl World {
         if self.engine.is_none() {
             return;
         }
-        if self.faults && self.dice.once_in(150) {
-            match self.dice.roll(3) {
+        if self.faults && self.rng.once_in(150) {
+            match self.rng.roll(3) {
                 0 => return self.kill("killed before the commit"),
                 1 => *self.disk.plan.lock().unwrap() = Plan::DieBefore,
                 _ => *self.disk.plan.lock().unwrap() = Plan::DieAfter,
@@ -388,13 +398,14 @@ impl World {
                 return self.kill(how);
             }
             send_outputs(self.engine.as_mut().unwrap());
+            self.hear_answers();
             if self.engine.as_ref().unwrap().next_deadline().is_none_or(|due| due > now) {
                 break;
             }
         }
         *self.disk.plan.lock().unwrap() = Plan::Live;
         self.disk.laws.lock().unwrap().see_time(self.broker_now());
-        if self.faults && self.dice.once_in(300) {
+        if self.faults && self.rng.once_in(300) {
             return self.kill("killed before its answers went out");
         }
         let events = self.pipes.lock().unwrap().drain();
@@ -420,7 +431,7 @@ impl World {
                     }
                     agent
                 }
-                Event::GoAway => {
+                Event::GoAway(_) => {
                     self.sent_away(consumer);
                     continue;
                 }
@@ -445,48 +456,49 @@ impl World {
         if !self.faults {
             return Some(1);
         }
-        match self.dice.roll(60) {
+        match self.rng.roll(60) {
             0 => {
                 self.counts.add("lost");
                 None
             }
             1 => {
                 self.counts.add("delayed");
-                Some(self.dice.roll(45_000))
+                Some(self.rng.roll(45_000))
             }
-            _ => Some(self.dice.roll(40)),
+            _ => Some(self.rng.roll(40)),
         }
     }
 
     // -------------------------------------------------------------------------------------------------- the agents
 
     fn send(&mut self, agent: usize, frame: &Frame) {
-        let times = if self.faults && self.dice.once_in(40) { 2 } else { 1 };
+        let times = if self.faults && self.rng.once_in(40) { 2 } else { 1 };
         if times == 2 {
             self.counts.add("doubled");
         }
         for _ in 0..times {
             let Some(delay) = self.travel() else { continue };
             // A frame takes the session or a unary call, which may overtake the session.
-            let session = self.agents[agent].session.filter(|_| self.dice.once_in(2));
+            let session = self.agents[agent].session.filter(|_| self.rng.once_in(2));
             self.schedule(delay, Happening::Arrives { agent, session, frame: frame.clone() });
         }
     }
 
-    fn does(&mut self, agent: usize, deed: Deed) {
-        match deed {
-            Deed::Later(milliseconds, deed) => {
+    fn does(&mut self, agent: usize, action: Action) {
+        match action {
+            Action::Later(milliseconds, action) => {
                 let milliseconds = if self.faults { milliseconds } else { milliseconds.min(20) };
-                self.schedule(milliseconds, Happening::Does { agent, deed: *deed });
+                self.schedule(milliseconds, Happening::Does { agent, action: *action });
             }
-            Deed::Send(bytes) => self.submit(agent, bytes, false),
-            Deed::Forge(bytes) => {
+            Action::Send(bytes) => self.submit(agent, bytes, false),
+            Action::Call(about, input) => self.send(agent, &Frame::Call { about, input }),
+            Action::Forge(bytes) => {
                 let id = v1::Envelope::decode(bytes.clone()).unwrap().message_id;
                 self.disk.laws.lock().unwrap().forged.insert(id);
                 self.counts.add("forged");
                 self.submit(agent, bytes, true);
             }
-            Deed::Acknowledge(delivery_id, fate) => {
+            Action::Acknowledge(delivery_id, fate) => {
                 if fate == Fate::Acked {
                     let place = delivery_id.split('-').next().unwrap().parse().unwrap();
                     let id = self.agents[agent].id.clone();
@@ -532,10 +544,10 @@ impl World {
                 let line = format!("{} gets {kind} of {sender}, {id}", self.names[agent]);
                 self.trace.say(self.now, &line);
                 let (ids, now) = (self.ids.clone(), self.now);
-                let deeds = self.agents[agent].take(&delivery.delivery_id, &handoff, &envelope, &ids, now);
-                deeds.into_iter().for_each(|deed| self.does(agent, deed));
+                let actions = self.agents[agent].take(&delivery.delivery_id, &handoff, &envelope, &ids, now);
+                actions.into_iter().for_each(|action| self.does(agent, action));
             }
-            Event::GoAway => {}
+            Event::GoAway(_) => {}
         }
     }
 
@@ -572,10 +584,10 @@ impl World {
     }
 
     fn wakes(&mut self, agent: usize) {
-        let again = if self.faults { 1_000 + self.dice.roll(15_000) } else { 2_000 };
+        let again = if self.faults { 1_000 + self.rng.roll(15_000) } else { 2_000 };
         self.schedule(again, Happening::Wakes(agent));
         match self.agents[agent].session {
-            None if !self.faults || self.dice.roll(3) > 0 => self.send(agent, &Frame::Open),
+            None if !self.faults || self.rng.roll(3) > 0 => self.send(agent, &Frame::Open),
             None => {}
             Some(_) => self.send(agent, &Frame::Heartbeat),
         }
@@ -596,8 +608,9 @@ impl World {
         }
         if self.faults {
             let (ids, now, names) = (self.ids.clone(), self.now, self.names.clone());
-            let deeds = self.agents[agent].act(&names, 6, &ids, now);
-            deeds.into_iter().for_each(|deed| self.does(agent, deed));
+            let actions = self.agents[agent].act(&names, 6, &ids, now);
+            actions.into_iter().for_each(|action| self.does(agent, action));
+            self.calls(agent);
         }
     }
 
@@ -607,33 +620,74 @@ impl World {
         if !self.faults {
             return;
         }
-        let next = self.dice.roll(15_000);
+        let next = self.rng.roll(15_000);
         self.schedule(next, Happening::Fault);
-        let agent = usize::try_from(self.dice.roll(self.agents.len() as u64)).unwrap();
+        let agent = usize::try_from(self.rng.roll(self.agents.len() as u64)).unwrap();
         // A clock that is off by a day makes the broker refuse everything, so it is corrected soon.
-        if self.skew.abs() >= DAY * NANOSECONDS && self.dice.once_in(2) {
+        if self.skew.abs() >= DAY * NANOSECONDS && self.rng.once_in(2) {
             return self.set_clock(0);
         }
-        match self.dice.roll(10) {
+        match self.rng.roll(14) {
             0..=3 => self.cut(agent),
             4 => {
                 self.counts.add("clock forward");
-                let span = self.dice.roll(600);
+                let span = self.rng.roll(600);
                 self.now = self.now.plus(Duration::from_secs(span));
                 self.trace.say(self.now, "the clock jumps");
                 self.finish();
             }
             5 => {
                 self.counts.add("clock off");
-                let seconds = match self.dice.once_in(4) {
-                    true => self.dice.pick(&[DAY, DAY, -DAY]),
-                    false => i64::try_from(self.dice.roll(120)).unwrap() - 60,
+                let seconds = match self.rng.once_in(4) {
+                    true => self.rng.pick(&[DAY, DAY, -DAY]),
+                    false => i64::try_from(self.rng.roll(120)).unwrap() - 60,
                 };
                 self.set_clock(seconds);
             }
             6 | 7 => self.decide_about_dead_letter(),
             8 if self.engine.is_some() => self.kill("killed between two steps"),
-            _ => {}
+            9 => self.reassign(),
+            11..=13 => self.disturb_plan(),
+            _ => self.cancel_negotiation(),
+        }
+    }
+
+    /// An operator reassigns a task: mostly one whose owner has no session, at the epoch that the operator has seen.
+    fn reassign(&mut self) {
+        if self.engine.is_none() {
+            return;
+        }
+        let tasks = (0..6).map(|number| TaskId::parse(&format!("task-{number}")).unwrap());
+        let laws = self.disk.laws.lock().unwrap();
+        let known: Vec<_> = tasks
+            .filter_map(|task| laws.owner_of(&task).map(|(owner, epoch)| (task.clone(), owner.to_string(), epoch)))
+            .collect();
+        drop(laws);
+        let is_away = |owner: &str| {
+            let agent = self.agents.iter().find(|agent| agent.id.as_str() == owner);
+            agent.is_none_or(|agent| agent.session.is_none())
+        };
+        let away: Vec<_> = known.iter().filter(|(_, owner, _)| is_away(owner)).cloned().collect();
+        let among = if away.is_empty() || self.rng.once_in(3) { known } else { away };
+        if among.is_empty() {
+            return;
+        }
+        let (task, _, epoch) = self.rng.pick(&among);
+        // Some operators have looked at an earlier state.
+        let expected_epoch = if self.rng.once_in(6) { epoch.saturating_sub(1) } else { epoch };
+        let to = if self.rng.once_in(3) { "type:worker".to_owned() } else { self.rng.pick(&self.names) };
+        let line = format!("an operator reassigns {task} at {expected_epoch} to {to}");
+        self.trace.say(self.now, &line);
+        let reason_text = "its owner is away".to_owned();
+        let wanted = Reassignment { task, expected_epoch, to: Receiver::parse(&to).unwrap(), reason_text };
+        let (reply, mut outcome) = Reply::once();
+        let now = self.see_clock();
+        self.engine.as_mut().unwrap().handle(Command::Reassign { wanted, caller: operator(), reply }, now);
+        self.finish();
+        match outcome.try_recv() {
+            Ok(Ok(_)) => self.counts.add("reassignments"),
+            Ok(Err(_)) => self.counts.add("reassignments refused"),
+            Err(_) => self.counts.add("reassignments without an answer"),
         }
     }
 
@@ -669,10 +723,10 @@ impl World {
         if parked.is_empty() {
             return;
         }
-        let dead_letter = self.dice.pick(&parked);
-        let to = self.dice.once_in(3).then(|| self.agents[0].id.clone());
+        let dead_letter = self.rng.pick(&parked);
+        let to = self.rng.once_in(3).then(|| self.agents[0].id.clone());
         let (reply, _) = Reply::once();
-        let command = match self.dice.roll(4) {
+        let command = match self.rng.roll(4) {
             0 => {
                 self.counts.add("discards");
                 Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply }
@@ -687,8 +741,42 @@ impl World {
         self.finish();
     }
 
+    /// A requester cancels a negotiation, by a call.
+    fn cancel_negotiation(&mut self) {
+        let open = self.disk.laws.lock().unwrap().negotiations.an_open_one();
+        let (Some((negotiation, requester)), Some(_)) = (open, &self.engine) else { return };
+        if !self.rng.once_in(3) {
+            return;
+        }
+        self.counts.add("cancels of negotiations");
+        let (reply, _) = Reply::once();
+        let command = Command::CancelNegotiation { negotiation, caller: Caller::Agent(requester), reply };
+        let now = self.see_clock();
+        self.engine.as_mut().unwrap().handle(command, now);
+        self.finish();
+    }
+
+    /// A submitter cancels a plan that runs, or retries one that has ended. Some look at an earlier state.
+    fn disturb_plan(&mut self) {
+        let known = self.disk.laws.lock().unwrap().plans.known();
+        if self.engine.is_none() || known.is_empty() {
+            return;
+        }
+        let (plan, has_ended) = self.rng.pick(&known);
+        let by = "sim".to_owned();
+        let input = if has_ended != self.rng.once_in(10) {
+            self.counts.add("retries of plans");
+            plan::Input::Retry { by }
+        } else {
+            self.counts.add("cancels of plans");
+            plan::Input::Cancel { by, reason: String::new() }
+        };
+        self.apply(EntityId::Plan(plan), Box::new(Input::Plan(input)));
+        self.finish();
+    }
+
     /// Ends all faults and makes every agent diligent: every handoff ends, and all mail arrives.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.faults = false;
         self.skew = 0;
         self.agents.iter_mut().for_each(|agent| agent.manner = Manner::Diligent);
@@ -701,6 +789,9 @@ impl World {
         let laws = self.disk.laws.lock().unwrap();
         assert_eq!(laws.open_handoffs(), 0, "law 3: every handoff ends");
         assert_eq!(laws.mail_left(), 0, "law 2: all mail is delivered");
+        laws.negotiations.see_end();
+        laws.plans.see_end();
+        laws.runs.see_end();
         laws.see_rest(&*self.disk);
     }
 }

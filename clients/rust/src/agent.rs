@@ -8,13 +8,14 @@ use std::{
 
 use prost::Message as _;
 
-use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose, limits};
+use super::{About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits};
 use crate::{
     codes::Refusal as _,
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
     proto::v1::{self, MessageType},
     time::{Clock, Moment, Timestamp},
+    trace,
 };
 
 /// An agent with an open session.
@@ -110,13 +111,45 @@ impl Delivered {
         M::decode(value).unwrap_or_default()
     }
 
+    /// The trace context that the agent continues while it handles the message. `None`: none is known.
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        trace::of_delivery(&self.delivery)
+    }
+
     /// The id of the handoff this message belongs to.
     pub fn handoff_id(&self) -> &str {
         match self.kind() {
             // A redriven request has a handoff id that differs from its message_id.
             MessageType::HandoffRequest => &self.delivery.handoff_id,
+            MessageType::TaskAccept | MessageType::NegotiationClosed if self.opens_handoff() => {
+                &self.delivery.handoff_id
+            }
             _ => &self.envelope.correlation_id,
         }
+    }
+
+    /// Whether the message asks this agent to take a task over: a `HandoffRequest`, or an award of a negotiation with a
+    /// task. [`Link::accept`](super::Link::accept) and [`Link::reject`](super::Link::reject) answer it.
+    pub fn opens_handoff(&self) -> bool {
+        match self.kind() {
+            MessageType::HandoffRequest => true,
+            MessageType::TaskAccept | MessageType::NegotiationClosed => !self.delivery.handoff_id.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// The id of the negotiation this message belongs to.
+    pub fn negotiation_id(&self) -> &str {
+        match self.kind() {
+            MessageType::TaskRequest => &self.envelope.message_id,
+            _ => &self.envelope.correlation_id,
+        }
+    }
+
+    /// The agent that an answer goes to: the sender, or the requester whose mandate the broker shows in an award.
+    pub fn counterpart(&self) -> String {
+        let mandate = mandate_of(&self.envelope).and_then(|mandate| v1::Envelope::decode(mandate).ok());
+        mandate.map_or_else(|| self.envelope.sender_id.clone(), |mandate| mandate.sender_id)
     }
 
     /// What an answer to this message refers to: task, epoch and handoff.
@@ -214,13 +247,13 @@ impl Agent {
 
     /// Accepts the handoff of this request.
     pub async fn accept(&self, request: &Delivered) -> Result<v1::Receipt, ClientError> {
-        let sender = &request.envelope.sender_id;
+        let sender = &request.counterpart();
         self.send(sender, MessageType::HandoffAccept, &request.about(), &v1::HandoffAccept::default()).await
     }
 
     /// Rejects the handoff of this request.
     pub async fn reject(&self, request: &Delivered, reject: &v1::HandoffReject) -> Result<v1::Receipt, ClientError> {
-        self.send(&request.envelope.sender_id, MessageType::HandoffReject, &request.about(), reject).await
+        self.send(&request.counterpart(), MessageType::HandoffReject, &request.about(), reject).await
     }
 
     /// Sends the context that the candidate of this accept waits for.
@@ -268,19 +301,20 @@ impl Agent {
 
     async fn verify(&self, delivery: &v1::Delivery, envelope: &v1::Envelope) -> Result<(), ClientError> {
         self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
-        let keys = Ring(&self.known_keys);
-        let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
-        // The key must have been valid at signing time. That time is the sender's clock, which the broker has checked
-        // against its own.
-        let verified = parsed.and_then(|parsed| {
-            let signed_at = parsed.header().timestamp;
-            // `false`: an unsigned envelope is refused here even if the operator of the broker allows it (SPEC 2).
-            parsed.verify(&keys, signed_at, false)
-        });
-        verified.map(drop).map_err(|error| ClientError::Unverified {
-            reason: error.code().name(),
-            problem: format!("the sender of a delivery does not verify: {error}"),
-        })
+        check_signature(delivery.envelope.clone(), &self.known_keys)?;
+        self.verify_mandate(envelope).await
+    }
+
+    /// Verifies the requester's mandate in an award. Without it the broker could ask in any agent's name.
+    async fn verify_mandate(&self, award: &v1::Envelope) -> Result<(), ClientError> {
+        let Some(bytes) = mandate_of(award) else { return Ok(()) };
+        let mandate = v1::Envelope::decode(bytes.clone()).map_err(|error| ClientError::Unverified {
+            reason: "MALFORMED",
+            problem: format!("the mandate of an award cannot be parsed: {error}"),
+        })?;
+        self.learn_keys(&mandate.sender_id, &mandate.key_id).await?;
+        check_signature(bytes, &self.known_keys)?;
+        check_mandate(award, &mandate)
     }
 
     async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {
@@ -306,6 +340,74 @@ impl Agent {
         all.insert(agent, known);
         Ok(())
     }
+}
+
+/// Checks that a mandate is for the negotiation and the task of the award.
+fn check_mandate(award: &v1::Envelope, mandate: &v1::Envelope) -> Result<(), ClientError> {
+    let is_of_award = mandate.message_type() == MessageType::TaskRequest
+        && mandate.message_id == award.correlation_id
+        && mandate.task_id == award.task_id;
+    match is_of_award {
+        true => Ok(()),
+        false => Err(ClientError::Unverified {
+            reason: "FIELD_INVALID",
+            problem: "the mandate of an award is of another negotiation or task".to_owned(),
+        }),
+    }
+}
+
+/// The requester's `TaskRequest` in an award; `None` for any other message.
+fn mandate_of(envelope: &v1::Envelope) -> Option<bytes::Bytes> {
+    if envelope.message_type() != MessageType::NegotiationClosed {
+        return None;
+    }
+    let closed = v1::NegotiationClosed::decode(envelope.payload.as_ref()?.value.clone()).ok()?;
+    Some(closed.task_request).filter(|mandate| !mandate.is_empty())
+}
+
+impl Client {
+    /// Verifies the signature of an envelope that a call returned, with its sender's key in the directory, and decodes
+    /// it. `now` is the present time, at which a voucher must be valid.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Unverified`] if the signature does not verify, or if `trust` does not accept the key.
+    pub async fn verified(
+        &self,
+        envelope: bytes::Bytes,
+        trust: &Trust,
+        now: Timestamp,
+    ) -> Result<v1::Envelope, ClientError> {
+        let decoded = v1::Envelope::decode(envelope.clone()).map_err(|error| ClientError::Unverified {
+            reason: "MALFORMED",
+            problem: format!("an envelope cannot be parsed: {error}"),
+        })?;
+        let known = Mutex::new(HashMap::new());
+        if let Ok(agent) = AgentId::parse(&decoded.sender_id) {
+            let request = v1::GetAgentRequest { agent_id: decoded.sender_id.clone() };
+            let found = self.answer(self.agents().get_agent(request).await)?;
+            let card = found.agent.and_then(|agent| agent.card).unwrap_or_default();
+            let keys = KnownKeys::of_card(&agent, &card, trust, now);
+            known.lock().expect("no holder panics").insert(agent, keys);
+        }
+        check_signature(envelope, &known)?;
+        Ok(decoded)
+    }
+}
+
+/// Verifies the signature of an envelope with the known keys.
+fn check_signature(envelope: bytes::Bytes, known: &Mutex<HashMap<AgentId, KnownKeys>>) -> Result<(), ClientError> {
+    // The key must have been valid at signing time. That time is the sender's clock, which the broker has checked
+    // against its own.
+    let verified = UnverifiedEnvelope::parse(envelope).and_then(|parsed| {
+        let signed_at = parsed.header().timestamp;
+        // `false`: an unsigned envelope is refused here even if the operator of the broker allows it (SPEC 2).
+        parsed.verify(&Ring(known), signed_at, false)
+    });
+    verified.map(drop).map_err(|error| ClientError::Unverified {
+        reason: error.code().name(),
+        problem: format!("the sender of a message does not verify: {error}"),
+    })
 }
 
 /// The cached keys as a [`KeyRing`]: a key must be valid at the time of the signature.
@@ -338,6 +440,38 @@ mod tests {
         let card = v1::AgentCard { keys: vec![key], ..Default::default() };
         let alice = AgentId::parse("alice").unwrap();
         (KnownKeys::of_card(&alice, &card, &Trust::Broker, at(0)), KeyId::parse("k1").unwrap())
+    }
+
+    #[test]
+    fn a_mandate_of_another_negotiation_or_task_is_refused() {
+        let mandate = v1::Envelope {
+            message_type: MessageType::TaskRequest.into(),
+            message_id: "n".to_owned(),
+            sender_id: "alice".to_owned(),
+            task_id: "t".to_owned(),
+            ..Default::default()
+        };
+        let award = |negotiation: &str, task: &str, shown: &v1::Envelope| {
+            let closed = v1::NegotiationClosed { task_request: shown.encode_to_vec().into(), ..Default::default() };
+            v1::Envelope {
+                message_type: MessageType::NegotiationClosed.into(),
+                sender_id: "baton".to_owned(),
+                correlation_id: negotiation.to_owned(),
+                task_id: task.to_owned(),
+                payload: Some(crate::envelope::payload_of(&closed)),
+                ..Default::default()
+            }
+        };
+        let right = award("n", "t", &mandate);
+        assert!(check_mandate(&right, &mandate).is_ok());
+        assert!(check_mandate(&award("m", "t", &mandate), &mandate).is_err());
+        assert!(check_mandate(&award("n", "u", &mandate), &mandate).is_err());
+        let info = v1::Envelope { message_type: MessageType::Info.into(), ..mandate.clone() };
+        assert!(check_mandate(&award("n", "t", &info), &info).is_err());
+        let delivered = |envelope| Delivered { delivery: v1::Delivery::default(), envelope };
+        assert_eq!(delivered(right.clone()).counterpart(), "alice");
+        let end = v1::Envelope { payload: None, ..right };
+        assert_eq!(delivered(end).counterpart(), "baton", "a notice of the end shows no mandate");
     }
 
     #[test]

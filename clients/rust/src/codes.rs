@@ -3,6 +3,8 @@
 
 use std::{fmt, time::Duration};
 
+use tonic::Code;
+
 /// The kind of a refusal, by the caller's possible reaction. Each is named after its gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
@@ -20,6 +22,8 @@ pub enum Category {
     FailedPrecondition,
     /// A concurrent change came first.
     Aborted,
+    /// An offset or a range is beyond the end.
+    OutOfRange,
     /// A limit is exceeded.
     ResourceExhausted,
     /// The broker cannot serve the request now; a retry may succeed.
@@ -32,6 +36,27 @@ pub enum Category {
     NotificationOnly,
 }
 
+impl Category {
+    /// The gRPC code of the category (SPEC 11).
+    pub const fn grpc_code(self) -> Code {
+        match self {
+            Self::InvalidArgument => Code::InvalidArgument,
+            Self::Unauthenticated => Code::Unauthenticated,
+            Self::PermissionDenied => Code::PermissionDenied,
+            Self::NotFound => Code::NotFound,
+            Self::AlreadyExists => Code::AlreadyExists,
+            Self::FailedPrecondition => Code::FailedPrecondition,
+            Self::Aborted => Code::Aborted,
+            Self::OutOfRange => Code::OutOfRange,
+            Self::ResourceExhausted => Code::ResourceExhausted,
+            Self::Unavailable => Code::Unavailable,
+            Self::Unimplemented => Code::Unimplemented,
+            // A notification code appears in notices only. As a refusal it would be a bug of the broker.
+            Self::Internal | Self::NotificationOnly => Code::Internal,
+        }
+    }
+}
+
 macro_rules! codes {
     ($($variant:ident = $number:literal $name:literal $category:ident,)*) => {
         /// A stable code. `proto/baton/v1/error.proto` defines each one, and `docs/errors.md` says how to react.
@@ -40,7 +65,7 @@ macro_rules! codes {
         pub enum ErrorCode { $($variant = $number,)* }
 
         impl ErrorCode {
-            /// All codes.
+            /// All codes, in the order of their declaration.
             pub const ALL: &[ErrorCode] = &[$(ErrorCode::$variant,)*];
 
             /// The stable name: the reason in `google.rpc.ErrorInfo`.
@@ -100,12 +125,18 @@ codes! {
     NothingMatches = 66 "NOTHING_MATCHES" NotFound,
     AgentKeyUnknown = 67 "AGENT_KEY_UNKNOWN" NotFound,
     GraphUnknown = 208 "GRAPH_UNKNOWN" NotFound,
+    PlanUnknown = 207 "PLAN_UNKNOWN" NotFound,
     RunUnknown = 209 "RUN_UNKNOWN" NotFound,
+    SpecUnknown = 210 "SPEC_UNKNOWN" NotFound,
+    ThreadUnknown = 211 "THREAD_UNKNOWN" NotFound,
+    NegotiationUnknown = 200 "NEGOTIATION_UNKNOWN" NotFound,
+    OfferUnknown = 201 "OFFER_UNKNOWN" NotFound,
     MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
     AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
     KeyTaken = 82 "KEY_TAKEN" AlreadyExists,
     KeyExists = 83 "KEY_EXISTS" AlreadyExists,
     InputTaken = 220 "INPUT_TAKEN" AlreadyExists,
+    PlanExists = 222 "PLAN_EXISTS" AlreadyExists,
     HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
     HandoffState = 101 "HANDOFF_STATE" FailedPrecondition,
     HandoffFinal = 102 "HANDOFF_FINAL" FailedPrecondition,
@@ -119,18 +150,39 @@ codes! {
     DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     KeyRevoked = 111 "KEY_REVOKED" FailedPrecondition,
     AgentBusy = 243 "AGENT_BUSY" FailedPrecondition,
+    NegotiationClosed = 240 "NEGOTIATION_CLOSED" FailedPrecondition,
+    OfferNotStanding = 241 "OFFER_NOT_STANDING" FailedPrecondition,
+    RoundLimit = 242 "ROUND_LIMIT" FailedPrecondition,
     NotLent = 253 "NOT_LENT" FailedPrecondition,
     AgentGone = 254 "AGENT_GONE" FailedPrecondition,
     InputExpired = 255 "INPUT_EXPIRED" FailedPrecondition,
+    SchemaUnknown = 204 "SCHEMA_UNKNOWN" NotFound,
+    SchemaExists = 221 "SCHEMA_EXISTS" AlreadyExists,
+    ContextSchemaViolation = 270 "CONTEXT_SCHEMA_VIOLATION" InvalidArgument,
+    SchemaRejected = 273 "SCHEMA_REJECTED" InvalidArgument,
+    ContextVersionUnknown = 202 "CONTEXT_VERSION_UNKNOWN" NotFound,
+    ContextBaseUnknown = 244 "CONTEXT_BASE_UNKNOWN" FailedPrecondition,
+    ContextDeltaInvalid = 271 "CONTEXT_DELTA_INVALID" InvalidArgument,
+    BlobUnknown = 203 "BLOB_UNKNOWN" NotFound,
+    UploadUnknown = 205 "UPLOAD_UNKNOWN" NotFound,
+    BlobIncomplete = 245 "BLOB_INCOMPLETE" FailedPrecondition,
+    BlobDigestMismatch = 272 "BLOB_DIGEST_MISMATCH" InvalidArgument,
+    BlobOutOfRange = 277 "BLOB_OUT_OF_RANGE" OutOfRange,
     WorkspaceUnknown = 206 "WORKSPACE_UNKNOWN" NotFound,
     WorkspaceClosed = 246 "WORKSPACE_CLOSED" FailedPrecondition,
     EntryTooLarge = 274 "ENTRY_TOO_LARGE" InvalidArgument,
     SequenceConflict = 281 "SEQUENCE_CONFLICT" Aborted,
     QuotaExceeded = 290 "QUOTA_EXCEEDED" ResourceExhausted,
+    PlanFinal = 247 "PLAN_FINAL" FailedPrecondition,
+    PlanRunning = 265 "PLAN_RUNNING" FailedPrecondition,
     NodeNotActive = 248 "NODE_NOT_ACTIVE" FailedPrecondition,
     TransferNotOffered = 249 "TRANSFER_NOT_OFFERED" FailedPrecondition,
     TransferAmbiguous = 250 "TRANSFER_AMBIGUOUS" FailedPrecondition,
     RunFinal = 259 "RUN_FINAL" FailedPrecondition,
+    HandoffResolveFailed = 251 "HANDOFF_RESOLVE_FAILED" FailedPrecondition,
+    HandoffPluginMissing = 252 "HANDOFF_PLUGIN_MISSING" FailedPrecondition,
+    RunOpen = 280 "RUN_OPEN" Aborted,
+    PlanInvalid = 275 "PLAN_INVALID" InvalidArgument,
     GraphInvalid = 276 "GRAPH_INVALID" InvalidArgument,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
@@ -151,6 +203,12 @@ codes! {
     TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
     TaskReassigned = 305 "TASK_REASSIGNED" NotificationOnly,
     StepsExhausted = 303 "STEPS_EXHAUSTED" NotificationOnly,
+    NoOffer = 301 "NO_OFFER" NotificationOnly,
+    NegotiationExpired = 302 "NEGOTIATION_EXPIRED" NotificationOnly,
+    PlanFailed = 310 "PLAN_FAILED" NotificationOnly,
+    SubtaskFailed = 311 "SUBTASK_FAILED" NotificationOnly,
+    DependencyFailed = 312 "DEPENDENCY_FAILED" NotificationOnly,
+    DependencyTimeout = 313 "DEPENDENCY_TIMEOUT" NotificationOnly,
 }
 
 /// An invalid field of a request.

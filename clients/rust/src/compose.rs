@@ -11,6 +11,7 @@ use crate::{
     ids::IdSource,
     proto::v1::{self, MessageType, context_section::Content},
     time::Clock,
+    trace::current_trace,
 };
 
 /// The task, epoch and correlation that an envelope refers to.
@@ -48,7 +49,8 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// Composes a signed envelope with a new message id and the current time.
+    /// Composes a signed envelope with a new message id, the current time and the present trace context
+    /// ([`current_trace`](crate::current_trace)).
     pub fn compose<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
         let mut envelope = self.draft(to, kind, about, payload);
         envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
@@ -58,17 +60,17 @@ impl Composer {
     /// The same as [`Self::compose`] without a signature. Only a broker in development mode accepts it.
     pub fn draft<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
         let now = self.clock.now();
-        let (seconds, nanos) = now.to_parts();
         v1::Envelope {
             message_id: self.ids.message_id(now).to_string(),
             sender_id: self.identity.agent.to_string(),
             receiver_id: to.to_owned(),
-            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            timestamp: Some(now.into()),
             message_type: kind.into(),
             correlation_id: about.correlation_id.clone(),
             task_id: about.task_id.clone(),
             epoch: about.epoch,
             payload: Some(envelope::payload_of(payload)),
+            trace_context: current_trace().as_ref().map(Into::into),
             ..Default::default()
         }
     }
@@ -90,7 +92,7 @@ pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> 
 }
 
 /// The message that reports a successful takeover, with the digest computed from the received sections.
-pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
+pub fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
     v1::HandoffComplete {
         outcome: v1::HandoffOutcome::Success.into(),
         context_digest: digest_of(&context.sections).to_vec().into(),

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tonic::{
     Request, Status,
+    codec::CompressionEncoding,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
@@ -15,9 +16,12 @@ use crate::{
     ids::{AgentId, KeyId},
     proto::v1::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
-        broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
-        handoff_service_client::HandoffServiceClient, routing_service_client::RoutingServiceClient,
-        task_service_client::TaskServiceClient, workspace_service_client::WorkspaceServiceClient,
+        blob_service_client::BlobServiceClient, broker_service_client::BrokerServiceClient,
+        context_service_client::ContextServiceClient, dead_letter_service_client::DeadLetterServiceClient,
+        handoff_service_client::HandoffServiceClient, negotiation_service_client::NegotiationServiceClient,
+        plan_service_client::PlanServiceClient, routing_service_client::RoutingServiceClient,
+        schema_service_client::SchemaServiceClient, task_service_client::TaskServiceClient,
+        thread_service_client::ThreadServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
 };
 
@@ -38,6 +42,27 @@ pub struct Options {
     pub token: Option<String>,
     /// The certificate that authenticates the agent when connecting.
     pub certificate: Option<ClientCertificate>,
+    /// How messages are compressed, in both directions; `None`: not at all. It pays for contexts and results of many
+    /// KiB over a slow network, and costs time for each message, also for acks. The limits count unpacked bytes.
+    pub compression: Option<Compression>,
+}
+
+/// How gRPC messages are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// gzip, which most clients and proxies know.
+    Gzip,
+    /// Zstandard, which takes less time and fewer bytes.
+    Zstd,
+}
+
+impl From<Compression> for CompressionEncoding {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::Gzip => Self::Gzip,
+            Compression::Zstd => Self::Zstd,
+        }
+    }
 }
 
 /// An agent's certificate and its private key, as PEM files. The certificate has a URI `urn:baton:agent:ID`.
@@ -125,6 +150,20 @@ pub struct Client {
     pub(super) is_certified: bool,
     channel: Channel,
     token: Token,
+    compression: Option<CompressionEncoding>,
+}
+
+/// Makes the stub of a service: its limits are those of the broker.
+macro_rules! stub {
+    ($self:ident, $stub:ident) => {{
+        let stub = $stub::with_interceptor($self.channel.clone(), $self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+            .max_encoding_message_size(FRAME_BYTES_MAX);
+        match $self.compression {
+            Some(encoding) => stub.send_compressed(encoding).accept_compressed(encoding),
+            None => stub,
+        }
+    }};
 }
 
 impl Client {
@@ -142,7 +181,8 @@ impl Client {
             .tcp_nodelay(true);
         let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
         let is_certified = options.certificate.is_some();
-        let client = Self { server, is_certified, channel, token: Token::default() };
+        let compression = options.compression.map(Into::into);
+        let client = Self { server, is_certified, channel, token: Token::default(), compression };
         match &options.token {
             Some(token) => client.with_token(token),
             None => Ok(client),
@@ -189,48 +229,71 @@ impl Client {
 
     /// The broker service: sending and receiving, without the checks of [`Self::send`].
     pub fn messages(&self) -> BrokerServiceClient<Authorized> {
-        BrokerServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
-            .max_encoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, BrokerServiceClient)
     }
 
     /// The agent service: the directory.
     pub fn agents(&self) -> AgentServiceClient<Authorized> {
-        AgentServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+        stub!(self, AgentServiceClient)
     }
 
     /// The handoff service.
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
-        HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, HandoffServiceClient)
     }
 
     /// The audit service: the log of administrative actions.
     pub fn audit(&self) -> AuditServiceClient<Authorized> {
-        AuditServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+        stub!(self, AuditServiceClient)
     }
 
     /// The dead letter service.
     pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
-        DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, DeadLetterServiceClient)
+    }
+
+    /// The context service.
+    pub fn contexts(&self) -> ContextServiceClient<Authorized> {
+        stub!(self, ContextServiceClient)
     }
 
     /// The workspace service.
     pub fn workspaces(&self) -> WorkspaceServiceClient<Authorized> {
-        WorkspaceServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
-            .max_encoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, WorkspaceServiceClient)
     }
+
+    /// The negotiation service.
+    pub fn negotiations(&self) -> NegotiationServiceClient<Authorized> {
+        stub!(self, NegotiationServiceClient)
+    }
+
+    /// The plan service.
+    pub fn plans(&self) -> PlanServiceClient<Authorized> {
+        stub!(self, PlanServiceClient)
+    }
+
     /// The routing service.
     pub fn routing(&self) -> RoutingServiceClient<Authorized> {
-        RoutingServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, RoutingServiceClient)
+    }
+
+    /// The blob service.
+    pub fn blobs(&self) -> BlobServiceClient<Authorized> {
+        stub!(self, BlobServiceClient)
+    }
+
+    /// The schema service.
+    pub fn schemas(&self) -> SchemaServiceClient<Authorized> {
+        stub!(self, SchemaServiceClient)
+    }
+
+    /// The thread service.
+    pub fn threads(&self) -> ThreadServiceClient<Authorized> {
+        stub!(self, ThreadServiceClient)
     }
 
     /// The task service.
     pub fn tasks(&self) -> TaskServiceClient<Authorized> {
-        TaskServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
-            .max_decoding_message_size(FRAME_BYTES_MAX)
+        stub!(self, TaskServiceClient)
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, error::Error, fmt, io, path::PathBuf, time::Dur
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::codes::{Category, ErrorCode, Refusal};
+use crate::codes::{ErrorCode, Refusal};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,14 @@ pub enum ClientError {
         reason: &'static str,
         /// The problem as text.
         problem: String,
+    },
+    /// A file cannot be read or written.
+    #[error("failed to read or write {}: {source}", path.display())]
+    File {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
     },
     /// The session has ended.
     #[error("the session has ended: {0}")]
@@ -219,7 +227,7 @@ impl Refused {
     /// A refusal by this client, with this code and text.
     pub(super) fn of_client(code: ErrorCode, message: String) -> Self {
         Self {
-            code: grpc_code(code.category()),
+            code: code.category().grpc_code(),
             reason: code.name().to_owned(),
             message,
             metadata: BTreeMap::new(),
@@ -239,22 +247,6 @@ impl Refused {
             violations: violations.into_iter().map(|violation| (violation.field, violation.description)).collect(),
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
         }
-    }
-}
-
-const fn grpc_code(category: Category) -> Code {
-    match category {
-        Category::InvalidArgument => Code::InvalidArgument,
-        Category::Unauthenticated => Code::Unauthenticated,
-        Category::PermissionDenied => Code::PermissionDenied,
-        Category::NotFound => Code::NotFound,
-        Category::AlreadyExists => Code::AlreadyExists,
-        Category::FailedPrecondition => Code::FailedPrecondition,
-        Category::Aborted => Code::Aborted,
-        Category::ResourceExhausted => Code::ResourceExhausted,
-        Category::Unavailable => Code::Unavailable,
-        Category::Unimplemented => Code::Unimplemented,
-        Category::Internal | Category::NotificationOnly => Code::Internal,
     }
 }
 

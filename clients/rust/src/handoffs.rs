@@ -8,16 +8,18 @@ use tokio::time;
 
 use super::{
     About, ClientError, Delivered, Link, NotTaken, RecallReason, Returned, compose,
+    contexts::is_about_delta,
     error::Refused,
     waiting::{Conversation, Letter, Subject},
 };
 use crate::{
     codes::ErrorCode,
-    proto::v1::{self, HandoffState, MessageType},
+    envelope::sections,
+    proto::v1::{self, HandoffState, MessageType, context_section::Content},
 };
 
 /// The redelivery delay of an accept that no call of this process waits for.
-const UNCLAIMED_AFTER: Duration = Duration::from_secs(2);
+pub(super) const UNCLAIMED_AFTER: Duration = Duration::from_secs(2);
 /// After this time without mail, a waiting call reads the handoff from the broker: another process may have received
 /// the message that ends it.
 pub(super) const LOOK_AFTER: Duration = Duration::from_secs(30);
@@ -230,6 +232,9 @@ impl Link {
         let complete = compose::completion_of(&context.payload());
         let error = match self.reply(context, MessageType::HandoffComplete, &complete).await {
             Ok(receipt) => {
+                // The bases of this agent's own checkpoints.
+                let received: v1::TaskContextTransfer = context.payload();
+                self.inner.known_sections.note(&receipt.task_id, &received.sections);
                 // The completion has closed the task's only open handoff (SPEC 2).
                 return Ok(task_of(self, &receipt));
             }
@@ -300,30 +305,11 @@ impl Link {
         let sections = self.check_context(&about, sections)?;
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id.clone()));
-        let initiated = self.inner.initiated.begin(&about.task_id);
         self.show(handoff_id, v1::SenderView::HandoffInitiated);
         self.send_bytes(request.encode_to_vec().into()).await?;
-        drop(initiated);
         self.show(handoff_id, v1::SenderView::AwaitingHandoffAccept);
         let progress = Progress { about, sections, is_sent: false, rejections: Vec::new() };
         self.to_the_end(mail, progress).await
-    }
-
-    /// The view that this agent has as the sender of the task's handoff (SPEC 3): `HandoffInitiated` while a call of this
-    /// process has made a request that the broker has not stored yet, the view of the open handoff after that, and `Idle`
-    /// if no handoff of the task is open.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] if the link has ended.
-    pub async fn sender_view(&self, task_id: &str) -> Result<v1::SenderView, ClientError> {
-        if self.inner.initiated.contains(task_id) {
-            return Ok(v1::SenderView::HandoffInitiated);
-        }
-        match self.get_task(task_id).await?.open_handoff_id.as_str() {
-            "" => Ok(v1::SenderView::Idle),
-            handoff => Ok(self.get_handoff(handoff).await?.sender_view()),
-        }
     }
 
     /// Resumes a handoff that an earlier process of this agent requested, in any state: sends the context if the
@@ -353,7 +339,7 @@ impl Link {
         let mut progress = Progress { about, sections, is_sent, rejections: rejections_of(&handoff) };
         // An earlier process may have acked the accept, so the context must not wait for another delivery of it.
         if handoff.state() == HandoffState::Accepted
-            && let Some(end) = self.send_context(&mut progress, &handoff.candidate_id, &handoff.wanted_sections).await
+            && let Some(end) = self.send_context(&mut progress, &handoff.candidate_id, &accept_of(&handoff)).await
         {
             return end;
         }
@@ -415,7 +401,7 @@ impl Link {
     ///
     /// As [`Link::owned_tasks`]; `HANDOFF_UNKNOWN`.
     pub async fn get_handoff(&self, handoff_id: &str) -> Result<v1::Handoff, ClientError> {
-        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned() };
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), ..Default::default() };
         let answer = self.ask(|client| {
             let request = request.clone();
             async move { client.answer(client.handoffs().get_handoff(request).await) }
@@ -451,7 +437,7 @@ impl Link {
         sections: Vec<v1::ContextSection>,
     ) -> Result<(), NotTaken> {
         let mut progress = Progress { about: accept.about(), sections, is_sent: false, rejections: Vec::new() };
-        let wanted = accept.payload::<v1::HandoffAccept>().wanted_sections;
+        let wanted: v1::HandoffAccept = accept.payload();
         match self.send_context(&mut progress, &accept.envelope.sender_id, &wanted).await {
             None | Some(Ok(_)) => Ok(()),
             // The link has ended: the accept is redelivered to the next process.
@@ -507,7 +493,7 @@ impl Link {
         let sender_id = delivered.envelope.sender_id.clone();
         let end = match delivered.kind() {
             MessageType::HandoffAccept if !progress.is_sent => {
-                let wanted = delivered.payload::<v1::HandoffAccept>().wanted_sections;
+                let wanted: v1::HandoffAccept = delivered.payload();
                 let end = self.send_context(progress, &sender_id, &wanted).await;
                 if let Some(Err(HandOverError::Client(ClientError::SessionEnded(_)))) = end {
                     return end; // left unanswered: the next process receives it
@@ -555,18 +541,25 @@ impl Link {
     }
 
     /// Sends the context to the candidate, unless an earlier process has. `Some`: the handoff has ended.
-    async fn send_context(&self, progress: &mut Progress, candidate: &str, wanted: &[String]) -> Option<End> {
-        let is_wanted = |section: &&v1::ContextSection| wanted.is_empty() || wanted.contains(&section.name);
-        let sections = progress.sections.iter().filter(is_wanted).cloned().collect();
-        let context = crate::context_of_sections(sections);
+    async fn send_context(&self, progress: &mut Progress, candidate: &str, accept: &v1::HandoffAccept) -> Option<End> {
+        let task_id = progress.about.task_id.clone();
+        let known = |name: &str, sha256: &[u8]| self.inner.known_sections.find(&task_id, name, sha256);
+        let sections = sections::for_wishes(progress.sections.clone(), accept, known);
+        let mut context = crate::context_of_sections(sections);
         let handoff_id = progress.about.correlation_id.clone();
         self.show(&handoff_id, v1::SenderView::ContextPreparing);
         let error = loop {
             match self.send(candidate, MessageType::TaskContextTransfer, &progress.about, &context).await {
                 Ok(_) => {
                     progress.is_sent = true;
+                    self.inner.known_sections.note(&task_id, &context.sections);
                     self.show(&handoff_id, v1::SenderView::AwaitingContextAck);
                     return None;
+                }
+                // The whole sections need no base.
+                Err(error) if is_about_delta(&error) && has_delta(&context) => {
+                    let sections = sections::for_wishes(progress.sections.clone(), accept, |_, _| None);
+                    context = crate::context_of_sections(sections);
                 }
                 // Retries until the handoff times out: the broker then refuses the context for another reason.
                 Err(ClientError::Refused(refused)) if refused.code == tonic::Code::ResourceExhausted => {
@@ -605,6 +598,16 @@ impl Link {
             why = self.ended() => Err(ClientError::SessionEnded(why).into()),
         }
     }
+}
+
+/// The accept of a handoff, as far as the broker shows it: the names of the wanted sections.
+fn accept_of(handoff: &v1::Handoff) -> v1::HandoffAccept {
+    v1::HandoffAccept { wanted_sections: handoff.wanted_sections.clone(), ..Default::default() }
+}
+
+fn has_delta(context: &v1::TaskContextTransfer) -> bool {
+    let is_delta = |section: &v1::ContextSection| matches!(section.content, Some(Content::Delta(_)));
+    context.sections.iter().any(is_delta)
 }
 
 /// The task that a receipt gives to this agent. No handoff of it is open.
@@ -653,6 +656,6 @@ fn rejections_of(handoff: &v1::Handoff) -> Vec<Rejection> {
 }
 
 /// The stable name of a code, as in docs/errors.md.
-fn name_of(code: v1::ErrorCode) -> String {
+pub(super) fn name_of(code: v1::ErrorCode) -> String {
     code.as_str_name().trim_start_matches("ERROR_CODE_").to_owned()
 }

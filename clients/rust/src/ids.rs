@@ -136,6 +136,10 @@ name_type!(
     NodeId
 );
 name_type!(
+    /// A plan of subtasks.
+    PlanId
+);
+name_type!(
     /// A specification of an agent or of a model that a thread runs with.
     SpecId
 );

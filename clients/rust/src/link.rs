@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
-    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, initiated::Initiated, limits,
+    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, contexts::KnownSections, limits,
     waiting::Waiting,
 };
 use crate::{
@@ -55,8 +55,8 @@ pub(super) struct Inner {
     pub(super) options: LinkOptions,
     /// The calls that wait for mail.
     pub(super) waiting: Arc<Waiting>,
-    /// The requests without a receipt.
-    pub(super) initiated: Arc<Initiated>,
+    /// The contents of sections, as bases of deltas.
+    pub(super) known_sections: KnownSections,
     composer: Composer,
     present: watch::Sender<Present>,
 }
@@ -80,7 +80,8 @@ impl Link {
     ) -> Result<Self, ClientError> {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
         let (present, _) = watch::channel(Present::Away);
-        let inner = Inner { options, waiting: Arc::default(), initiated: Arc::default(), composer, present };
+        let known_sections = KnownSections::default();
+        let inner = Inner { options, waiting: Arc::default(), known_sections, composer, present };
         let link = Self { inner: Arc::new(inner), views: None };
         link.open().await?;
         Ok(link)
@@ -198,7 +199,7 @@ impl Link {
         }
     }
 
-    /// Answers a message: sends to its sender, with the same task, epoch and handoff.
+    /// Answers a message: sends to its sender, or to the requester of an award, with the same task, epoch and handoff.
     ///
     /// # Errors
     ///
@@ -209,7 +210,7 @@ impl Link {
         kind: MessageType,
         payload: &M,
     ) -> Result<v1::Receipt, ClientError> {
-        self.send(&to.envelope.sender_id, kind, &to.about(), payload).await
+        self.send(&to.counterpart(), kind, &to.about(), payload).await
     }
 
     /// Marks this session as ended.

@@ -218,12 +218,23 @@ impl Link {
         let is_one_time = request.loan_timeout.is_none() && limit.is_some();
         let (lent, limit) = loan_of(request, limit);
         let envelope = self.composer().compose(to, MessageType::HandoffRequest, about, &lent);
+        self.delegate_by(envelope, sections, limit, is_one_time).await
+    }
+
+    /// Delegates a task by this signed request, whose loan timeout is `limit` if `is_one_time`.
+    pub(super) async fn delegate_by(
+        &self,
+        envelope: v1::Envelope,
+        sections: Vec<v1::ContextSection>,
+        limit: Duration,
+        is_one_time: bool,
+    ) -> Result<Returned, HandOverError> {
         let mut guard = TakeBackOnDrop { link: self.clone(), request: Some(envelope.clone()) };
         let ended = match time::timeout(limit, self.lend(&envelope, sections)).await {
-            Ok(ended) if is_one_time => by_limit(ended, RecallReason::LoanTimeout),
+            Ok(ended) if is_one_time => by_limit(ended, &[RecallReason::LoanTimeout]),
             Ok(ended) => ended,
-            // A loan that has ended by then without news has ended by the same limit.
-            Err(_) => by_limit(self.end_at_limit(&envelope).await, RecallReason::Recall),
+            // The news of a loan that has ended by then may be on its way: the limit has ended this call before it.
+            Err(_) => by_limit(self.end_at_limit(&envelope).await, &[RecallReason::Recall, RecallReason::LoanTimeout]),
         };
         guard.request = None;
         ended
@@ -414,10 +425,12 @@ impl Link {
     }
 }
 
-/// The end of a delegation, with the limit as the reason in place of `other`.
-fn by_limit(ended: Result<Returned, HandOverError>, other: RecallReason) -> Result<Returned, HandOverError> {
+/// The end of a delegation, with the limit as the reason in place of these.
+fn by_limit(ended: Result<Returned, HandOverError>, others: &[RecallReason]) -> Result<Returned, HandOverError> {
     ended.map_err(|error| match error {
-        HandOverError::Recalled { task_id, handoff_id, reason, message, epoch, is_owner } if reason == other => {
+        HandOverError::Recalled { task_id, handoff_id, reason, message, epoch, is_owner }
+            if others.contains(&reason) =>
+        {
             HandOverError::Recalled { task_id, handoff_id, reason: RecallReason::Deadline, message, epoch, is_owner }
         }
         error => error,
@@ -425,7 +438,7 @@ fn by_limit(ended: Result<Returned, HandOverError>, other: RecallReason) -> Resu
 }
 
 /// The request of a delegation, and the time limit of the call.
-fn loan_of(request: &v1::HandoffRequest, limit: Option<Duration>) -> (v1::HandoffRequest, Duration) {
+pub(super) fn loan_of(request: &v1::HandoffRequest, limit: Option<Duration>) -> (v1::HandoffRequest, Duration) {
     let given = request.loan_timeout.and_then(|given| Duration::try_from(given).ok());
     // If this process dies, nothing but the loan timeout brings the task back.
     let loan = given.unwrap_or_else(|| limit.unwrap_or(LOAN_TIMEOUT).clamp(LOAN_TIMEOUT_MIN, LOAN_TIMEOUT_MAX));
@@ -439,6 +452,26 @@ fn loan_of(request: &v1::HandoffRequest, limit: Option<Duration>) -> (v1::Handof
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_its_limit_ends_says_so() {
+        let ended = |reason| {
+            let loan = Loan { task_id: "t".into(), handoff_id: "h".into(), epoch: 2 };
+            Err(loan.recalled(reason, "recalled", 3, true))
+        };
+        let reason_of = |ended: Result<Returned, HandOverError>| match ended {
+            Err(HandOverError::Recalled { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        };
+        use RecallReason::{Deadline, LoanTimeout, Reassigned, Recall};
+        let at_limit = &[Recall, LoanTimeout];
+        for (reason, given) in
+            [(Recall, Deadline), (LoanTimeout, Deadline), (Deadline, Deadline), (Reassigned, Reassigned)]
+        {
+            assert_eq!(reason_of(by_limit(ended(reason), at_limit)), given);
+        }
+        assert_eq!(reason_of(by_limit(ended(Recall), &[LoanTimeout])), Recall);
+    }
 
     #[test]
     fn a_loan_ends_by_the_request_by_the_limit_or_in_an_hour() {

@@ -11,8 +11,11 @@ use prost::Message as _;
 use tokio::{task::JoinSet, time};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{Agent, ClientError, Delivered, Link, Recalled, link::Backoff};
-use crate::proto::v1::{self, MessageType, NackCause};
+use super::{Agent, Bid, BidEnd, ClientError, Delivered, Link, Recalled, link::Backoff, negotiations};
+use crate::{
+    proto::v1::{self, MessageType, NackCause},
+    trace::in_trace,
+};
 
 /// How many handled messages with a lost ack are remembered for their redelivery.
 const RETURNING_MAX: usize = 4096;
@@ -27,10 +30,12 @@ pub trait Handler: Send + Sync + 'static {
     /// with a higher `delivery.attempt`.
     ///
     /// The handler receives all mail except messages for which a call waits ([`Link::hand_over`],
-    /// [`Link::resume_hand_over`], [`Link::delegate`], [`super::OwnedTask::ask`]), and except every `HandoffAccept`. No
-    /// state connects two messages, so any process of the agent can handle any of them: answer a `HandoffRequest` by
+    /// [`Link::resume_hand_over`], [`Link::delegate`], [`Link::negotiate`], [`super::OwnedTask::ask`]), and except every
+    /// `HandoffAccept`. No state connects two messages, so any process of the agent can handle any of them: answer a `HandoffRequest` by
     /// [`Link::accept`] or [`Link::reject`], a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has
-    /// accepted, and a `TaskStatusUpdate` with a prompt by [`Link::answer`].
+    /// accepted, and a `TaskStatusUpdate` with a prompt by [`Link::answer`]. An award of a negotiation with a task is a
+    /// request too: [`Delivered::opens_handoff`] holds for a `HandoffRequest`, a `TaskAccept` and a `NegotiationClosed` of
+    /// this kind.
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
     /// Learns of a task that was taken from this agent: another agent recalled it, its loan timeout passed, or an
@@ -47,6 +52,25 @@ pub trait Handler: Send + Sync + 'static {
         recalled: Recalled,
     ) -> impl Future<Output = Result<(), NotTaken>> + Send {
         drop(recalled);
+        self.handle(link, delivered)
+    }
+
+    /// Decides about an offer. `asked` is a `TaskRequest`, or a `TaskOffer` by which the requester counters this agent's
+    /// offer. The link sends the answer, and acks the message after the broker's receipt; an answer that is too late is
+    /// dropped. The default passes the message to [`Self::handle`].
+    fn bid(&self, link: Link, asked: Delivered) -> impl Future<Output = Result<Bid, NotTaken>> + Send {
+        async move { self.handle(link, asked).await.map(|()| Bid::Later) }
+    }
+
+    /// Learns how this agent's part in a negotiation has ended, by the message `delivered`. `Ok` acks it. A task that this
+    /// agent wins comes as a handoff instead: see [`Self::handle`]. The default passes the message to [`Self::handle`].
+    fn bid_ended(
+        &self,
+        link: Link,
+        delivered: Delivered,
+        end: BidEnd,
+    ) -> impl Future<Output = Result<(), NotTaken>> + Send {
+        drop(end);
         self.handle(link, delivered)
     }
 
@@ -80,7 +104,7 @@ pub enum NotTaken {
     /// The message can never be handled. It becomes a dead letter.
     #[error("{0}")]
     Poison(String),
-    /// The handoff has moved on without this message. It is acked, because a retry cannot succeed.
+    /// The handoff or the negotiation has moved on without this message. It is acked, because a retry cannot succeed.
     #[error("{0}")]
     TooLate(String),
 }
@@ -94,8 +118,12 @@ impl From<ClientError> for NotTaken {
             "HANDOFF_UNKNOWN",
             "INPUT_EXPIRED",
             "INPUT_TAKEN",
+            "NEGOTIATION_CLOSED",
+            "NEGOTIATION_UNKNOWN",
             "NOT_CANDIDATE",
             "NOT_OWNER",
+            "OFFER_NOT_STANDING",
+            "OFFER_UNKNOWN",
             "STALE_EPOCH",
             "TASK_FINAL",
         ];
@@ -249,7 +277,14 @@ impl<H: Handler> Serving<H> {
         let link = self.link.clone();
         // A task of its own, so that a panic of the handler ends in a nack. The task is aborted when this future is
         // dropped, so no handler outlives serving.
-        let mut task = AbortOnDropHandle::new(tokio::spawn(async move { give(&*handler, link, delivered).await }));
+        let trace = delivered.trace_context();
+        let giving = async move { give(&*handler, link, delivered).await };
+        let mut task = AbortOnDropHandle::new(tokio::spawn(async move {
+            match trace {
+                Some(context) => in_trace(context, giving).await,
+                None => giving.await,
+            }
+        }));
         let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
         let extending = self.extend(&key);
         let verdict = tokio::select! {
@@ -378,8 +413,14 @@ async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Resul
     if let Some(verdict) = link.inner.waiting.given_to_call(&delivered).await {
         return verdict;
     }
-    if delivered.kind() != MessageType::HandoffAccept {
-        return handler.handle(link, delivered).await;
+    match delivered.kind() {
+        MessageType::HandoffAccept => {}
+        MessageType::TaskRequest
+        | MessageType::TaskOffer
+        | MessageType::TaskDecline
+        | MessageType::TaskAccept
+        | MessageType::NegotiationClosed => return negotiations::give(handler, link, delivered).await,
+        _ => return handler.handle(link, delivered).await,
     }
     // An accept never reaches `handle`. The context answers it, and only a call or the provider has one.
     match handler.context(link.clone(), delivered.clone()).await? {

@@ -70,6 +70,14 @@ pub fn span_from_parts(seconds: i64, nanoseconds: i32) -> Option<Duration> {
     is_span.then(|| Duration::new(seconds.unsigned_abs(), nanoseconds.unsigned_abs()))
 }
 
+/// The same point in time as the schema has it.
+impl From<Timestamp> for prost_types::Timestamp {
+    fn from(time: Timestamp) -> Self {
+        let (seconds, nanos) = time.to_parts();
+        Self { seconds, nanos }
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use time::{OffsetDateTime, format_description::well_known::Rfc3339};

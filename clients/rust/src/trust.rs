@@ -114,7 +114,7 @@ mod tests {
         assert!(!trust.accepts(&id("mallory"), &good, at(99)), "another agent");
         assert!(!trust.accepts(&id("alice"), &agent_key("k2", &alice, vec![word.clone()]), at(99)), "another name");
         assert!(!trust.accepts(&id("alice"), &agent_key("k1", &key(3), vec![word.clone()]), at(99)), "another key");
-        assert!(!trust.accepts(&id("alice"), &agent_key("k1", &alice, vec![]), at(99)), "nobody's word");
+        assert!(!trust.accepts(&id("alice"), &agent_key("k1", &alice, vec![]), at(99)), "without a voucher");
         let longer = v1::KeyVoucher { not_after_time: None, ..word.clone() };
         assert!(
             !trust.accepts(&id("alice"), &agent_key("k1", &alice, vec![longer]), at(99)),

@@ -1,4 +1,5 @@
-//! Calls of this process that wait for mail of a handoff, for the end of a delegation, or for the answer to a question.
+//! Calls of this process that wait for mail of a handoff or a negotiation, for the end of a delegation, or for the
+//! answer to a question.
 
 use std::{
     collections::HashMap,
@@ -28,12 +29,15 @@ pub(super) enum Subject {
     Result(String),
     /// The answer to the question with this id, or the notice of its expiry.
     Answer(String),
+    /// Mail of the negotiation with this id, for its requester.
+    Negotiation(String),
 }
 
 impl Subject {
     /// The subject under which a call receives this message; `None` if no call can wait for it.
     fn of(delivered: &Delivered) -> Option<Self> {
         let of_handoff = || Some(Self::Handoff(delivered.handoff_id().to_owned()));
+        let of_negotiation = || Some(Self::Negotiation(delivered.negotiation_id().to_owned()));
         match delivered.kind() {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => of_handoff(),
             // An agent may send a notification with any correlation id. Only the broker's own can end a handoff.
@@ -43,6 +47,7 @@ impl Subject {
             MessageType::ErrorNotification if delivered.envelope.sender_id == AgentId::broker().as_str() => {
                 match delivered.payload::<v1::ErrorNotification>().error_code() {
                     v1::ErrorCode::InputExpired => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
+                    v1::ErrorCode::NoOffer | v1::ErrorCode::NegotiationExpired => of_negotiation(),
                     _ => of_handoff(),
                 }
             }
@@ -50,6 +55,8 @@ impl Subject {
             MessageType::TaskStatusUpdate if is_final(delivered.payload::<v1::TaskStatusUpdate>().status()) => {
                 Some(Self::Result(delivered.envelope.task_id.clone()))
             }
+            MessageType::TaskOffer | MessageType::TaskDecline => of_negotiation(),
+            MessageType::NegotiationClosed if !delivered.opens_handoff() => of_negotiation(),
             _ => None,
         }
     }

@@ -13,7 +13,9 @@ pub(crate) struct Activity {
     pub(crate) owned: u32,
     /// The number of open handoffs in which the agent is the current candidate.
     pub(crate) offers: u32,
-    /// A number that is higher the later the agent was asked. 0: never.
+    /// The number of letters that wait for the agent.
+    pub(crate) letters: u64,
+    /// The number of the latest offer to the agent; later offers have higher numbers. 0: never asked.
     pub(crate) asked: u64,
     /// The time up to which the agent takes no more, as it has said.
     pub(crate) overloaded_until: Option<Timestamp>,
@@ -31,10 +33,12 @@ impl Activity {
     pub(crate) fn set_statistics(&mut self, statistics: Statistics) {
         let results = statistics.results();
         let (oldest, latest) = (results.first().map(|result| result.at), results.last().map(|result| result.at));
+        // The offers come in the order of their ends, so the oldest is the first to count no longer.
         let holds_until = oldest.map_or(Timestamp::default(), |at| at.plus(DECIDED_WITHIN));
         self.summary = (latest.map_or(Summary::default(), |at| statistics.summary(at)), holds_until);
         // After a restart the order of asking is that of the latest ends.
         let asked = latest.map_or(0, |at| u64::try_from(at.unix_nanoseconds()).unwrap_or(0));
+        // Never back: in a running broker the present number is newer than any end.
         self.asked = self.asked.max(asked);
         self.statistics = statistics;
     }

@@ -22,7 +22,7 @@ enum Part {
     TaskType,
 }
 
-/// The agents to look up: those that match every field that is set.
+/// The agents to look up: an agent has to match every field with a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter<'a> {
     /// The type of the agents. Empty: any.
@@ -68,7 +68,7 @@ impl Index {
     pub(super) fn insert(&mut self, entry: &Arc<Entry>) {
         for (part, name) in terms_of(entry) {
             let names = &mut self.sets[part as usize];
-            // A name that is known needs no copy.
+            // Only a new name is copied.
             match names.get_mut(name) {
                 Some(set) => set,
                 None => names.entry(name.into()).or_default(),
@@ -82,6 +82,7 @@ impl Index {
             let names = &mut self.sets[part as usize];
             let Some(set) = names.get_mut(name) else { continue };
             set.remove(&entry.id);
+            // Otherwise cards that come and go would leave an entry for each name ever used.
             if set.is_empty() {
                 names.remove(name);
             }
@@ -93,6 +94,7 @@ impl Index {
         let mut smallest: Option<&Set> = None;
         for (part, name) in filter.terms() {
             match self.sets[part as usize].get(name) {
+                // All terms must match, so one name without agents decides.
                 None => return Selected::Nothing,
                 Some(set) if smallest.is_none_or(|smallest| set.len() < smallest.len()) => smallest = Some(set),
                 Some(_) => {}
@@ -110,6 +112,7 @@ impl Index {
 /// The names that an agent is found under, each once. A deregistered agent has none.
 fn terms_of(entry: &Entry) -> BTreeSet<(Part, &str)> {
     let mut terms = BTreeSet::new();
+    // So a lookup finds registered agents without a look at each record.
     if entry.record.deregistered_at.is_some() {
         return terms;
     }

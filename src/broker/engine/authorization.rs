@@ -9,6 +9,7 @@ use crate::{
     domain::{
         Header,
         handoff::{Handoff, Mode},
+        negotiation::Mandate,
     },
     envelope::RequestBody,
     ids::{AgentId, AgentType},
@@ -27,6 +28,10 @@ impl<'a> Work<'a> {
     pub(super) fn of_request(header: &'a Header, request: &'a RequestBody) -> Self {
         let submitter = request.submitter.as_deref();
         Self { from: &header.sender, task_type: &request.task_type, mode: request.mode, submitter }
+    }
+
+    pub(super) fn of_mandate(from: &'a AgentId, mandate: &'a Mandate) -> Self {
+        Self { from, submitter: None, task_type: &mandate.task_type, mode: mandate.mode }
     }
 
     pub(super) fn of_handoff(handoff: &'a Handoff) -> Self {

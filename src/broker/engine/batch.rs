@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::watchers::Watcher;
 use crate::{
-    broker::{Answered, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, mailbox::Letter, matching::Statistics},
+    broker::{Answered, Away, Output, Refused, Reply, directory::Entry},
+    domain::{EntityId, Header, TraceContext, mailbox::Letter, matching::Statistics},
     ids::{AgentId, IdMap, MessageId},
     metrics::Event,
     records::{EntityRecord, Expiration},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// An action on the engine's memory, done after its change is durable.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum PostCommit {
     LetterStored {
         agent: AgentId,
@@ -25,6 +25,11 @@ pub(super) enum PostCommit {
     LetterRemoved {
         agent: AgentId,
         place: u64,
+    },
+    /// A letter with earlier delivery attempts is about to be removed, and spans are on.
+    AttemptsEnded {
+        agent: AgentId,
+        letter: Box<Letter>,
     },
     LetterRequeued {
         agent: AgentId,
@@ -49,6 +54,8 @@ pub(super) enum PostCommit {
     },
     /// The figures count this.
     Count(Event),
+    /// The log names this accepted message. Absent where the level of the log is above debug.
+    LogAccepted(Box<Header>, Option<Box<TraceContext>>),
     /// The outbox has a new row with this sequence.
     OutboxWritten(u64),
     /// An entity is removed, and its watchers end.
@@ -62,8 +69,11 @@ pub(super) enum PostCommit {
     OnRecord {
         at: Timestamp,
     },
+    /// The record of a file is removed.
+    FileRemoved(crate::blobs::Removed),
     AgentStored(Box<Entry>),
-    KeyRevoked(AgentId),
+    /// The sessions of the agent are to end.
+    SessionsEnded(AgentId, Away),
     /// The agent is deregistered, and its mail is to become dead letters.
     AgentLeft(AgentId),
     StatisticsStored {

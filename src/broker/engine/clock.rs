@@ -8,8 +8,11 @@
 
 use std::time::Duration;
 
-use super::{Engine, delivery::Consumer, open::load_agents};
-use crate::{broker::BrokerError, time::Timestamp};
+use super::{Engine, open::load_agents};
+use crate::{
+    broker::{Away, BrokerError},
+    time::Timestamp,
+};
 
 /// The clock's time, and the sum of its set-backs. See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,8 +88,11 @@ impl Engine {
         let (store, settings, ids) = (self.env.store.clone(), self.env.settings.clone(), self.env.ids.clone());
         let again = Self::over(store, directory, identity, settings, ids, (self.timers.clock, now))?;
         let mut before = std::mem::replace(self, again);
+        // Other threads share the changes of handoffs, too.
+        self.env.handoff_changes = before.env.handoff_changes.clone();
+        self.env.handoff_changes.begin(self.batch.head.next_sequence - 1);
         self.outputs = std::mem::take(&mut before.outputs);
-        self.outputs.extend(before.delivery.consumers().map(Consumer::go_away));
+        self.outputs.extend(before.delivery.consumers().map(|consumer| consumer.go_away(Away::BeginsAgain)));
         Ok(before)
     }
 }

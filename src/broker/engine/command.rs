@@ -1,19 +1,22 @@
 //! The commands that the engine executes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use super::{CardUpdate, KeyChange, Reassignment};
+use super::{CardUpdate, KeyChange, NewBlob, Reassignment};
 use crate::{
     broker::{Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId, access::Caller, directory::Entry},
     domain::{
         EntityId, Input,
         dead_letter::ParkReason,
         mailbox::{ConsumerId, Fate},
+        negotiation::Negotiation,
     },
     envelope::VerifiedEnvelope,
-    ids::AgentId,
+    ids::{AgentId, MessageId, WorkspaceId},
     proto::v1,
-    records::{AuditAct, DeadLetterRecord, InvitationRecord},
+    records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord},
 };
 
 /// A command to the engine.
@@ -28,7 +31,7 @@ pub enum Command {
     },
     /// Runs the step that a call asks for, of an entity without a custody log.
     Apply {
-        /// The entity.
+        /// The entity to step.
         about: EntityId,
         /// The input, of the entity's kind.
         input: Box<Input>,
@@ -156,6 +159,15 @@ pub enum Command {
         /// The watcher. One that has ended already is ignored.
         watcher: WatcherId,
     },
+    /// Ends an open negotiation without an award.
+    CancelNegotiation {
+        /// The id of the request that opened the negotiation.
+        negotiation: MessageId,
+        /// The caller, which must be the requester.
+        caller: Caller,
+        /// Receives the negotiation after the commit, or the refusal.
+        reply: Reply<Arc<Negotiation>>,
+    },
     /// Redrives a dead letter.
     Redrive {
         /// The number of the dead letter.
@@ -166,6 +178,51 @@ pub enum Command {
         caller: Caller,
         /// Receives the dead letter as it is stored after the redrive.
         reply: Reply<DeadLetterRecord>,
+    },
+    /// Begins or continues the upload of a blob.
+    BeginUpload {
+        /// The agent that writes.
+        agent: AgentId,
+        /// The blob, and the workspace that is to hold it.
+        blob: Box<NewBlob>,
+        /// Receives the blob if the agent may read it already, or nothing.
+        reply: Reply<Option<BlobRecord>>,
+    },
+    /// Makes the record of a blob whose file is complete.
+    FinishUpload {
+        /// The agent that has written.
+        agent: AgentId,
+        /// The digest of the blob.
+        digest: [u8; 32],
+        /// Receives the blob once it is stored, or the refusal.
+        reply: Reply<BlobRecord>,
+    },
+    /// Ends an upload whose bytes have another digest.
+    DropUpload {
+        /// The agent that has written.
+        agent: AgentId,
+        /// The digest that the bytes do not have.
+        digest: [u8; 32],
+        /// Receives the answer once the upload is removed.
+        reply: Reply<()>,
+    },
+    /// Ends the hold of a workspace on a blob.
+    DeleteBlob {
+        /// The digest of the blob.
+        digest: [u8; 32],
+        /// The workspace whose hold ends.
+        workspace: WorkspaceId,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// Receives the answer once the hold has ended, or the refusal.
+        reply: Reply<()>,
+    },
+    /// Registers a version of a schema.
+    RegisterSchema {
+        /// The schema: a text that passes the checks, and the registrar.
+        schema: Box<v1::Schema>,
+        /// Receives the schema as it is registered, or the refusal.
+        reply: Reply<v1::Schema>,
     },
     /// Takes a task from its owner and has the coordinator hand it on.
     Reassign {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Engine, batch::PostCommit, open::sequence_key, timers::Timer};
+use super::{Engine, batch::PostCommit, entities::Counted, log, open::sequence_key, timers::Timer};
 use crate::{
-    broker::{BrokerError, Output, Update, refused},
-    domain::handoff::Handoff,
+    broker::{BrokerError, Output, Update, changes::Change, refused},
     ids::AgentId,
-    records::Expiration,
+    records::{EntityRecord, Expiration},
     time::Timestamp,
 };
 
@@ -52,6 +51,7 @@ impl Engine {
         }
         let mut touched = batch.touched;
         let mut conflicts = false;
+        self.outputs.changes.clear();
         for pending in batch.replies {
             let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
@@ -67,6 +67,7 @@ impl Engine {
             }
             self.outputs.extend(pending.answer.map(Output::Reply));
         }
+        self.env.handoff_changes.add(std::mem::take(&mut self.outputs.changes));
         // The replies go first: a watcher gets the state after this commit, and no update of it twice.
         for (entity, watcher) in batch.watches {
             self.watch(entity, watcher);
@@ -85,6 +86,7 @@ impl Engine {
                 if self.env.directory.has_left(&agent) {
                     self.has_left(agent.clone());
                 }
+                self.count_letter(&agent, letter.sequence, true);
                 if self.delivery.letter_stored(&agent, letter) {
                     touched.insert(agent);
                 }
@@ -92,8 +94,15 @@ impl Engine {
             PostCommit::LetterRemoved { agent, place } => {
                 // The end of the lease gives credit back, and the next letter of the same task may be ready: the
                 // mailbox is dispatched again.
+                self.count_letter(&agent, place, false);
                 self.delivery.letter_removed(&agent, place, &self.env.settings.metrics.deliveries_in_flight);
                 touched.insert(agent);
+            }
+            PostCommit::AttemptsEnded { agent, letter } => {
+                let lease = self.delivery.lease(&agent, letter.sequence);
+                if let Some(traces) = &self.env.settings.traces {
+                    traces.letter_removed(&agent, &letter, lease.as_ref(), now);
+                }
             }
             PostCommit::LetterRequeued { agent, letter } => {
                 self.delivery.letter_requeued(&agent, letter, &self.env.settings.metrics.deliveries_in_flight);
@@ -109,17 +118,10 @@ impl Engine {
             PostCommit::EntityTimer { entity, counts_for, before, after } => {
                 // An entity that counts for an agent has a deadline while it is open: the first timer opens it, and a
                 // removed timer ends it.
-                if let Some(agent) = counts_for {
-                    let open = &self.env.settings.metrics.handoffs_open;
+                if let (Some(agent), Some(kind)) = (counts_for, Counted::of(&entity)) {
                     match (before, after) {
-                        (None, Some(_)) => {
-                            open.inc();
-                            self.entities.one_more_open(agent);
-                        }
-                        (Some(_), None) => {
-                            open.dec();
-                            self.entities.one_less_open(&agent);
-                        }
+                        (None, Some(_)) => self.entities.one_more_open(kind, agent),
+                        (Some(_), None) => self.entities.one_less_open(kind, agent),
                         (None, None) | (Some(_), Some(_)) => {}
                     }
                 }
@@ -129,14 +131,23 @@ impl Engine {
                 }
             }
             PostCommit::EntityMoved { before, after } => {
-                if let Some(handoff) = after.as_handoff() {
-                    log_move(&handoff.handoff);
+                if let Some(record) = after.as_handoff()
+                    && before.as_deref().and_then(EntityRecord::as_handoff).map(|before| before.changed)
+                        != Some(record.changed)
+                {
+                    let (handoff, task) = (record.handoff.id, record.handoff.task.clone());
+                    self.outputs.changes.push(Change { number: record.changed, handoff, task });
+                }
+                log::moved(before.as_deref(), &after);
+                if let Some(traces) = &self.env.settings.traces {
+                    traces.entity_moved(before.as_deref(), &after);
                 }
                 let before = before.map(|record| record.entity());
                 self.env.settings.metrics.entity_moved(before.as_ref(), &after.entity());
                 self.outputs.update(&after.entity().id(), &Update(after));
             }
             PostCommit::Count(event) => self.env.settings.metrics.count(event),
+            PostCommit::LogAccepted(header, trace) => log::accepted(&header, trace.as_deref()),
             PostCommit::OutboxWritten(sequence) => {
                 self.entities.outbox_written(sequence);
                 self.timers.set_at_once(Timer::Outbox);
@@ -146,25 +157,19 @@ impl Engine {
             PostCommit::EntityRemoved(entity) => self.outputs.watchers.remove_all_of(&entity),
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
+            PostCommit::FileRemoved(removed) => {
+                if let Some(files) = &self.env.settings.blob_files {
+                    files.note_removed(removed);
+                }
+            }
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
             PostCommit::AgentLeft(agent) => self.has_left(agent),
             PostCommit::StatisticsStored { agent, statistics } => {
                 self.env.directory.set_statistics(&agent, *statistics);
             }
-            // The agent's sessions may have been opened with this key. They come back and authenticate with a key that
-            // is valid (SPEC 5).
-            PostCommit::KeyRevoked(agent) => self.send_away(|consumer| consumer.is_of(&agent), now),
+            // The agent's sessions may have been opened with a key that is revoked now. They come back and authenticate
+            // with a key that is valid (SPEC 5).
+            PostCommit::SessionsEnded(agent, why) => self.send_away(why, |consumer| consumer.is_of(&agent), now),
         }
-    }
-}
-
-/// Logs a handoff that has ended at level info, and every other step at level debug.
-fn log_move(handoff: &Handoff) {
-    let Handoff { id, task, sender, candidate, state, .. } = handoff;
-    let state = state.name();
-    if handoff.state.is_final() && !handoff.let_go {
-        tracing::info!(handoff = %id, %task, %sender, %candidate, state, "a handoff has ended");
-    } else {
-        tracing::debug!(handoff = %id, %task, %sender, %candidate, state, "a handoff has moved");
     }
 }

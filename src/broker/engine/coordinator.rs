@@ -19,7 +19,7 @@ use crate::{
         admission::AdmissionError,
         coordinator::{Order, RequestOrder},
         handoff,
-        mailbox::EnvelopePlace,
+        mailbox::EnvelopeOwner,
     },
     envelope::{self, Body, Resolved, UnverifiedEnvelope, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
@@ -36,7 +36,7 @@ pub struct Reassignment {
     pub task: TaskId,
     /// The task's epoch in the caller's view.
     pub expected_epoch: u64,
-    /// The agent that is to take the task, or a type.
+    /// The next owner: an agent, or any able agent of a type.
     pub to: Receiver,
     /// The reason in the caller's words, or an empty string.
     pub reason_text: String,
@@ -52,6 +52,7 @@ impl Engine {
             Some((record, _)) if record.card.keys.iter().any(|known| known.key_id == key.key_id) => return Ok(()),
             Some((mut record, stored)) => {
                 let details = format!("key {} {}", key.key_id, hex::encode(&key.public_key));
+                // Former keys stay on the card as long as they fit, since receivers verify old messages with them.
                 super::keys::make_room(&mut record.card.keys)?;
                 record.card.keys.push(key);
                 record.updated_at = now;
@@ -95,6 +96,8 @@ impl Engine {
         }
         self.check_reassignment(wanted, caller, now).map_err(refused)?;
         let Reassignment { task, expected_epoch, to, reason_text } = wanted;
+        // First the deadlines: an overdue loan goes back to its delegator, and the caller's epoch is then the wrong
+        // one.
         self.settle_overdue(Some(task), now).map_err(refused)?;
         let handoff = self.env.ids.message_id(now);
         let seize = handoff::Seize {
@@ -113,11 +116,7 @@ impl Engine {
         if let Err(error) = ran {
             // A refused reassignment leaves no gap in the sequence.
             self.batch.head.next_sequence = sequence;
-            return Err(match error {
-                RunError::Rejected(rejection) => refused(rejection),
-                RunError::Refused(refusal) => refusal,
-                RunError::Broker(error) => refused(error),
-            });
+            return Err(error.into_refusal());
         }
         let written = |id: EntityId| transaction.written(&id).cloned().ok_or_else(|| refused(BrokerError::Internal));
         let made = written(EntityId::Handoff(handoff))?;
@@ -156,14 +155,19 @@ impl Engine {
                 None => BrokerError::TaskUnknown { task: wanted.task.to_string() },
             });
         };
+        if let Some(refusal) = super::plans::of_plan(&task) {
+            return Err(refusal);
+        }
         let of_type;
         let asked: &[AgentId] = match &wanted.to {
             Receiver::Agent(agent) => {
                 self.registered(agent)?;
+                // The owner has shown that it does not work, or it would not lose the task.
                 if *agent == task.owner {
                     let problem = "it owns the task already".to_owned();
                     return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
                 }
+                // A full mailbox would refuse the request after the task has left its owner.
                 self.check_mailbox(agent)?;
                 std::slice::from_ref(agent)
             }
@@ -171,7 +175,7 @@ impl Engine {
                 of_type = self.best_of(agent_type, now);
                 &of_type
             }
-            Receiver::AllOf(_) | Receiver::Nobody => {
+            Receiver::AllOf(_) | Receiver::Absent => {
                 let problem = "a task is reassigned to one agent, or to type:NAME".to_owned();
                 return Err(AdmissionError::ReceiverInvalid { receiver: wanted.to.to_string(), problem }.into());
             }
@@ -190,11 +194,29 @@ impl Engine {
         order: &Order,
         now: Timestamp,
     ) -> Result<(), RunError> {
+        transaction.order_depth += 1;
+        let done = self.carry_out_one(transaction, order, now);
+        transaction.order_depth -= 1;
+        done
+    }
+
+    fn carry_out_one(&mut self, transaction: &mut Transaction, order: &Order, now: Timestamp) -> Result<(), RunError> {
+        match order {
+            Order::Subtask(order) => return self.start_subtask(transaction, order, now),
+            Order::Append { .. } => return self.append_result(transaction, order, now),
+            Order::Cancel { .. } | Order::Recall { .. } | Order::Status { .. } => {
+                let Some(envelope) = self.plan_order_envelope(transaction, order, now)? else { return Ok(()) };
+                let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
+                return self.send_as_coordinator(transaction, &envelope, Resolved::default(), now);
+            }
+            Order::Request(_) | Order::Context { .. } => {}
+        }
         let envelope = self.composed(transaction, order, now)?;
         let header = envelope.header();
         let (Candidates { agents, passed_over }, terms) = match (order, envelope.body()) {
             (Order::Request(order), Body::Request(request)) => {
                 let mut candidates = self.candidates(header, request, now)?;
+                // A type may include the former owner, which must not get the task back by its rank.
                 candidates.agents.retain(|candidate| *candidate != order.former_owner);
                 if candidates.agents.is_empty() {
                     let receiver = order.receiver.clone();
@@ -202,14 +224,26 @@ impl Engine {
                 }
                 (candidates, Some(self.terms(request)?))
             }
-            (Order::Request(_) | Order::Context { .. }, _) => (Candidates::default(), None),
+            _ => (Candidates::default(), None),
         };
         let resolved = Resolved { agents: &agents, passed_over: &passed_over, terms };
+        self.send_as_coordinator(transaction, &envelope, resolved, now)
+    }
+
+    /// Applies a message of the coordinator, as a part of the transaction that ordered it.
+    pub(super) fn send_as_coordinator(
+        &mut self,
+        transaction: &mut Transaction,
+        envelope: &VerifiedEnvelope,
+        resolved: Resolved<'_>,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let header = envelope.header();
         let task = header.task.clone().ok_or(BrokerError::Internal)?;
         let input = envelope::input_of(header, envelope.body(), resolved).ok_or(BrokerError::Internal)?;
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
-        let this = ThisMessage { envelope: &envelope, sequence: self.new_sequence() };
-        let event = CustodyEvent::Accepted(EnvelopeFacts { envelope: &envelope, sequence: this.sequence, resolved });
+        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Log, copy: None };
+        let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });
         // The message that ordered this one has its own entry, which is stored with it later.
         let of_ordering = transaction.logged.take();
         let cause = Cause { origin: Origin::Message(this), event: Some(&event) };
@@ -230,10 +264,17 @@ impl Engine {
         order: &Order,
         now: Timestamp,
     ) -> Result<VerifiedEnvelope, BrokerError> {
-        let mut envelope = match order {
+        let envelope = match order {
             Order::Request(order) => request_envelope(order),
             Order::Context { handoff, task, epoch, to, wanted_sections } => {
-                let context = self.last_context(transaction, task)?;
+                let record = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+                let known = record.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
+                let context = match &known.task.plan {
+                    Some(_) => self.plan_context(transaction, &known.task)?,
+                    None => {
+                        self.last_context(transaction, task)?.map_or_else(no_context, envelope::context_of_sections)
+                    }
+                };
                 v1::Envelope {
                     message_id: self.env.ids.message_id(now).to_string(),
                     receiver_id: to.to_string(),
@@ -245,10 +286,30 @@ impl Engine {
                     ..Default::default()
                 }
             }
+            Order::Subtask(_)
+            | Order::Cancel { .. }
+            | Order::Recall { .. }
+            | Order::Status { .. }
+            | Order::Append { .. } => return Err(BrokerError::Internal), // composed with the plan
         };
-        let (seconds, nanos) = now.to_parts();
+        self.signed_by_coordinator(transaction, envelope, now)
+    }
+
+    /// Completes, signs and verifies a message of the coordinator.
+    pub(super) fn signed_by_coordinator(
+        &mut self,
+        transaction: &mut Transaction,
+        mut envelope: v1::Envelope,
+        now: Timestamp,
+    ) -> Result<VerifiedEnvelope, BrokerError> {
+        if envelope.trace_context.is_none() {
+            let about = MessageId::parse(&envelope.correlation_id).ok();
+            let task = TaskId::parse(&envelope.task_id).ok();
+            envelope.trace_context =
+                self.trace_of_cause(transaction, None, about, task.as_ref()).as_deref().map(Into::into);
+        }
         envelope.sender_id = AgentId::coordinator().to_string();
-        envelope.timestamp = Some(prost_types::Timestamp { seconds, nanos });
+        envelope.timestamp = Some(now.into());
         self.env.identity.coordinator.sign(&mut envelope);
         let raw: Bytes = envelope.encode_to_vec().into();
         UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.verify(&*self.env.directory, now, false)).map_err(
@@ -257,26 +318,6 @@ impl Engine {
                 BrokerError::CoordinatorKey { problem: error.to_string() }
             },
         )
-    }
-
-    /// The latest context of a task that an agent has sent. Without one, a context that says so.
-    fn last_context(
-        &mut self,
-        transaction: &mut Transaction,
-        task: &TaskId,
-    ) -> Result<v1::TaskContextTransfer, BrokerError> {
-        let record = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
-        let record = record.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
-        let Some(message) = record.last_context else { return Ok(no_context()) };
-        let read = |message: MessageId| {
-            let raw = self.envelope_bytes(EnvelopePlace::Message(message))?;
-            let payload = v1::Envelope::decode(raw).ok()?.payload?;
-            v1::TaskContextTransfer::decode(payload.value).ok()
-        };
-        read(message).ok_or_else(|| {
-            tracing::error!(%task, %message, "the last context of a task cannot be read");
-            BrokerError::Internal
-        })
     }
 }
 
@@ -287,7 +328,7 @@ fn request_envelope(order: &RequestOrder) -> v1::Envelope {
         reason_text: order.reason_text.clone(),
         priority: order.priority.number(),
         initial_context_summary: order.summary.clone(),
-        on_behalf_of: Some(v1::OnBehalfOf { submitter_id: order.submitter.clone() }),
+        on_behalf_of: Some(v1::OnBehalfOf { submitter_id: order.submitter.clone(), ..Default::default() }),
         ..Default::default()
     };
     v1::Envelope {

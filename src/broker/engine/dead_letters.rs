@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    authorization::Work,
+    authorization::{Work, permitted},
     batch::PostCommit,
     run::{Cause, Origin, RunError, ThisMessage},
     transaction::Transaction,
@@ -91,6 +91,10 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let record = self.entity_record(transaction, entity)?.ok_or(BrokerError::Internal)?;
         let opening = record.opening().ok_or(BrokerError::Internal)?;
+        let place = match record.as_handoff() {
+            Some(handoff) => self.place_of_request(transaction, handoff)?,
+            None => EnvelopePlace::Message(opening.message),
+        };
         let about = DeadMail {
             agent: to,
             letter: None,
@@ -99,7 +103,7 @@ impl Engine {
             bytes: match message {
                 // The message in hand is stored after its step.
                 Some(this) if this.sequence == opening.sequence => Some(this.envelope.raw().clone()),
-                Some(_) | None => self.envelope_bytes(EnvelopePlace::Message(opening.message)),
+                Some(_) | None => self.envelope_bytes(place),
             },
             handoff: handoff_id(entity),
         };
@@ -210,7 +214,7 @@ impl Engine {
                 settlement.redriven_to = Some(to);
             }
         }
-        let to = settlement.redriven_to.as_ref().map_or("nobody", AgentId::as_str);
+        let to = settlement.redriven_to.as_ref().map_or("no agent", AgentId::as_str);
         let details = format!("to {to}");
         dead.settlement = Some(settlement);
         self.settle(transaction, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
@@ -298,7 +302,14 @@ impl Engine {
         transaction: &mut Transaction,
         dead: &DeadLetterRecord,
     ) -> Result<Option<HandoffRecord>, BrokerError> {
-        let is_request = dead.summary.message_type == MessageType::HandoffRequest.number();
+        // An award is the request of a handoff as well: the accept of an offer, or the mandate that a candidate was shown.
+        let requests = [
+            MessageType::HandoffRequest,
+            MessageType::TaskAccept,
+            MessageType::TaskRequest,
+            MessageType::NegotiationClosed,
+        ];
+        let is_request = requests.iter().any(|kind| dead.summary.message_type == kind.number());
         // Other mail of a handoff, such as its context, goes into a mailbox again.
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
@@ -320,12 +331,12 @@ impl Engine {
             Some(to) => {
                 let to = self.registered(to).map_err(refused)?;
                 self.check_hand_off(&Work::of_handoff(&former.handoff), &to).map_err(refused)?;
-                self.check_fit(former.request, &to).map_err(refused)?;
+                self.check_fit(former, &to).map_err(refused)?;
                 // The agent that the operator names is the only candidate. The request's own candidates are not asked
                 // again.
                 vec![to]
             }
-            None => self.candidates_again(former.request, now).map_err(refused)?,
+            None => self.candidates_again(former, now).map_err(refused)?,
         };
         let id = self.env.ids.message_id(now);
         let event = CustodyEvent::Redriven {
@@ -337,25 +348,28 @@ impl Engine {
         let task = former.handoff.task.clone();
         let input = Input::Handoff { task, input: handoff::Input::Redrive { id, candidates: candidates.clone() } };
         let about = EntityId::Handoff(former.handoff.id);
-        let cause = Cause { origin: Origin::DeadRequest(former.request), event: Some(&event) };
-        match self.run(transaction, &about, &input, cause, now) {
-            Ok(_) => {}
-            Err(RunError::Broker(error)) => return Err(refused(error)),
-            Err(RunError::Refused(refusal)) => return Err(refusal),
-            // The task may have moved on (SPEC 4). The transaction is dropped, and the dead letter stays parked.
-            Err(RunError::Rejected(rejection)) => return Err(refused(rejection)),
-        }
+        let cause = Cause { origin: Origin::StoredRequest(former.request), event: Some(&event) };
+        // The task may have moved on (SPEC 4). The transaction is dropped, and the dead letter stays parked.
+        self.run(transaction, &about, &input, cause, now).map_err(RunError::into_refusal)?;
         let made = transaction.written(&EntityId::Handoff(id)).and_then(|record| record.as_handoff());
         let asked = made.ok_or_else(|| refused(BrokerError::Internal))?.handoff.candidate.clone();
         Ok((id, asked))
     }
 
     /// The candidates of the stored request, resolved as for a request that arrives now.
-    fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
-        let parsed = self.stored_request(request)?;
+    fn candidates_again(&self, former: &HandoffRecord, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+        if former.is_under_mandate() {
+            // The mandate permits the agents of the offers alone.
+            let work = Work::of_handoff(&former.handoff);
+            let asked = former.handoff.offers.iter().map(|offer| offer.candidate.clone()).collect();
+            return permitted(asked, |agent| self.check_hand_off(&work, agent));
+        }
+        let parsed = self.stored_request(former.request)?;
         match parsed.body() {
             // The agents that are passed over are on the record of the former handoff.
-            Body::Request(body) => Ok(self.candidates(parsed.header(), body, now)?.agents),
+            Body::Request(body) | Body::TaskAccept { terms: Some(body), .. } => {
+                Ok(self.candidates(parsed.header(), body, now)?.agents)
+            }
             _ => Err(BrokerError::Internal),
         }
     }
@@ -390,6 +404,7 @@ impl Engine {
             priority: before.map_or(Priority::default(), |letter| letter.priority),
             expires_at: self.mail_expiry(None, now),
             report_to: before.and_then(|letter| letter.report_to.clone()),
+            trace: before.and_then(|letter| letter.trace.clone()),
             ..Letter::new(sequence, message, now)
         })
     }

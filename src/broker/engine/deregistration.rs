@@ -2,7 +2,7 @@
 
 use super::{Engine, LIMIT_RETRY, batch::PostCommit};
 use crate::{
-    broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
+    broker::{Away, BrokerError, access::Caller, directory::Entry},
     ids::AgentId,
     policy::Action,
     proto::v1::AuditAction,
@@ -12,17 +12,6 @@ use crate::{
 impl Engine {
     /// Deregisters an agent. Again it succeeds without a write.
     pub(super) fn deregister(
-        &mut self,
-        agent: &AgentId,
-        force: bool,
-        reason_text: &str,
-        caller: &Caller,
-        now: Timestamp,
-    ) -> Result<(), Refused> {
-        self.make_deregistration(agent, force, reason_text, caller, now).map_err(refused)
-    }
-
-    fn make_deregistration(
         &mut self,
         agent: &AgentId,
         force: bool,
@@ -39,17 +28,16 @@ impl Engine {
         if !force {
             self.check_idle(agent)?;
         }
-        let (seconds, nanos) = now.to_parts();
         for key in &mut record.card.keys {
-            key.revoke_time.get_or_insert(prost_types::Timestamp { seconds, nanos });
+            key.revoke_time.get_or_insert(now.into());
         }
         record.deregistered_at = Some(now);
         let entry = Entry::parse(record)?;
         // The order counts: the directory has the change before the mail is looked at.
         let act = (AuditAction::AgentDeregistered, details(force, reason_text));
         tracing::info!(%agent, by = %caller, force, "deregistered an agent");
-        let (session_end, mail_end) = (PostCommit::KeyRevoked(agent.clone()), PostCommit::AgentLeft(agent.clone()));
-        transaction.post_commit.extend([session_end, mail_end]);
+        let session_end = PostCommit::SessionsEnded(agent.clone(), Away::Deregistered);
+        transaction.post_commit.extend([session_end, PostCommit::AgentLeft(agent.clone())]);
         self.store_agent(transaction, entry, Some(&stored), act, caller, now)
     }
 

@@ -103,6 +103,7 @@ impl Engine {
                 self.check_types(caller, &entry, &entry.types)?;
                 String::new()
             }
+            // The refusal names the rule. With an invitation the error must be about the invitation alone.
             Err(refusal) if invitation.is_empty() => return Err(refusal),
             Err(_) => self.use_invitation(&mut transaction, invitation, &entry, now)?,
         };
@@ -111,6 +112,7 @@ impl Engine {
         if let Some(key_id) = self.env.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
+        // After the rights, so that the limit is not revealed to a caller that may not register anyway.
         self.check_agents()?;
         let act = (AuditAction::AgentRegistered, details);
         self.store_agent(transaction, entry, None, act, caller, now)?;
@@ -121,7 +123,7 @@ impl Engine {
     /// Fails if the maximum number of agents is registered. Does not count those of the batch in hand.
     fn check_agents(&self) -> Result<(), BrokerError> {
         let most = self.env.settings.broker_limits.agents_max as usize;
-        if most == 0 || self.env.directory.registered() < most {
+        if most == 0 || self.env.directory.count() < most {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
@@ -151,6 +153,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let agent = Resource::Agent(entry.as_asked());
         let may_change = self.access().check(caller, Action::ChangeCard, agent);
+        // A caller that may register agents may repeat a registration whose answer it has lost.
         let may_enroll = self.access().check(caller, Action::Enroll, agent);
         if let (Err(_), Err(refusal)) = (&may_change, may_enroll) {
             if invitation.is_empty() {
@@ -191,6 +194,7 @@ impl Engine {
         let differs = |one: &Entry, other: &Entry| -> Vec<AgentType> {
             one.types.iter().filter(|name| !other.types.contains(name)).cloned().collect()
         };
+        // Types decide about policies, so taking one away needs the same right as giving it.
         let changed = [differs(&entry, before), differs(before, &entry)].concat();
         self.check_types(caller, before, &changed)?;
         entry.record.created_at = before.record.created_at;
@@ -210,12 +214,14 @@ impl Engine {
         if !before.is_registered() {
             return Err(BrokerError::AgentUnknown { agent: update.agent.to_string() });
         }
+        // Before the values are compared: an update of an old version is a conflict even if it would change nothing.
         if !update.etag.is_empty() && update.etag != before.etag() {
             return Err(BrokerError::Conflict);
         }
         let mut record = before.record.clone();
         update.fields.iter().for_each(|field| field.copy(&update.card, &mut record.card));
         let entry = Entry::parse(record)?;
+        // Without a write the version stays, so repeats of the update succeed too.
         if entry.record == before.record {
             return Ok(());
         }
@@ -248,6 +254,7 @@ impl Engine {
 
     /// Checks that the caller may give these types to an agent, or take them away.
     fn check_types(&self, caller: &Caller, entry: &Entry, types: &[AgentType]) -> Result<(), BrokerError> {
+        // Asked without the agent's present types, so that one type cannot give it the right to another.
         let agent = Agent { types: &[], ..entry.as_asked() };
         let check =
             |name: &AgentType| self.access().check(caller, Action::AssignType { agent }, Resource::Type(name.as_str()));
@@ -276,6 +283,7 @@ impl Engine {
         let id = entry.id();
         entry.record.updated_at = now;
         entry.record.changed = self.new_sequence();
+        // A larger card only: a card over the limit may still become smaller.
         self.check_card_bytes(&entry)?;
         transaction.put(AgentRecord::key(&id), entry.record.encode(), before);
         let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };
@@ -298,6 +306,7 @@ impl Engine {
         let key = InvitationRecord::key(invitation);
         let stored = self.read(transaction, &key)?.ok_or(BrokerError::InvitationInvalid)?;
         let record = InvitationRecord::decode(&stored.value)?;
+        // One error for all reasons, so that a guesser does not learn that an invitation exists.
         let is_good = record.used_by.is_none()
             && record.expires_at > now
             && record.agent.as_ref().is_none_or(|invited| *invited == agent)
@@ -306,6 +315,7 @@ impl Engine {
             return Err(BrokerError::InvitationInvalid);
         }
         let used = InvitationRecord { used_by: Some(agent), ..record };
+        // With the revision that was read: of two agents with the same invitation, one registers.
         transaction.put(key, used.encode(), Some(&stored));
         Ok(format!("invitation {}", named(invitation)))
     }
@@ -321,6 +331,7 @@ impl Engine {
         self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
         let mut transaction = self.transaction();
         let key = InvitationRecord::key(invitation);
+        // Used or not, the record goes after its time.
         transaction.expire_later(Expiration::Invitation, record.expires_at, &key.key);
         transaction.put_new(key, record.encode());
         let whom = record.agent.as_ref().map_or("any new agent".to_owned(), ToString::to_string);

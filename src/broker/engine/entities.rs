@@ -12,16 +12,10 @@ use quick_cache::{
     unsync::{Cache, DefaultLifecycle},
 };
 
-use super::{
-    Engine, LIMIT_RETRY, TRY_AGAIN,
-    batch::PostCommit,
-    run::{Cause, RunError},
-    timers::Timer,
-    transaction::Transaction,
-};
+use super::{Engine, LIMIT_RETRY, TRY_AGAIN, batch::PostCommit, timers::Timer, transaction::Transaction};
 use crate::{
     broker::BrokerError,
-    domain::{EntityId, Input, Told},
+    domain::{EntityId, Told},
     ids::{AgentId, IdMap},
     records::{EntityRecord, OutboxRecord},
     store::{Key, Order, Store, Table},
@@ -47,8 +41,31 @@ pub(super) struct Entities {
     hosts: Cache<Key, EntityId, UnitWeighter, RandomState>,
     /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
-    /// The number of open handoffs that each agent has requested. No entry is 0.
-    open_of: IdMap<AgentId, u32>,
+    /// The number of open entities of each kind that each agent has requested. No entry is 0.
+    open_of: OpenCounts,
+}
+
+/// The number of open entities of each agent.
+pub(super) type OpenCounts = IdMap<(Counted, AgentId), u32>;
+
+/// A kind of entities of which an agent may have a limited number open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Counted {
+    Handoff,
+    Negotiation,
+    Plan,
+}
+
+impl Counted {
+    /// The kind of an entity. `None`: entities of its kind are not counted.
+    pub(super) fn of(entity: &EntityId) -> Option<Self> {
+        match entity {
+            EntityId::Handoff(_) => Some(Self::Handoff),
+            EntityId::Negotiation(_) => Some(Self::Negotiation),
+            EntityId::Plan(_) => Some(Self::Plan),
+            _ => None,
+        }
+    }
 }
 
 /// Hashed as the store's own maps are: quick, and seeded at random, since agents choose ids.
@@ -59,8 +76,8 @@ fn new_cache<T>() -> Cache<Key, T, UnitWeighter, RandomState> {
 }
 
 impl Entities {
-    /// Starts with an empty cache and these numbers of open handoffs.
-    pub(super) fn over(store: &dyn Store, open_of: IdMap<AgentId, u32>) -> Result<Self, BrokerError> {
+    /// Starts with an empty cache and these numbers of open entities.
+    pub(super) fn over(store: &dyn Store, open_of: OpenCounts) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
         Ok(Self { cache: new_cache(), hosts: new_cache(), outbox_from, open_of })
@@ -95,26 +112,28 @@ impl Entities {
 
     /// The number of open handoffs of all agents.
     pub(super) fn open_handoffs(&self) -> usize {
-        self.open_of.values().map(|open| *open as usize).sum()
+        let handoffs = self.open_of.iter().filter(|((kind, _), _)| *kind == Counted::Handoff);
+        handoffs.map(|(_, open)| *open as usize).sum()
     }
 
-    /// Whether the agent has fewer than `most` handoffs open. 0: no limit.
-    pub(super) fn has_room_for_handoff(&self, agent: &AgentId, most: u32) -> bool {
-        most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most)
+    /// Whether the agent has fewer than `most` entities of this kind open. 0: no limit.
+    pub(super) fn has_room_for(&self, kind: Counted, agent: &AgentId, most: u32) -> bool {
+        most == 0 || self.open_of.get(&(kind, agent.clone())).is_none_or(|open| *open < most)
     }
 
-    /// Counts one more open handoff of the agent.
-    pub(super) fn one_more_open(&mut self, agent: AgentId) {
-        *self.open_of.entry(agent).or_default() += 1;
+    /// Counts one more open entity of the agent.
+    pub(super) fn one_more_open(&mut self, kind: Counted, agent: AgentId) {
+        *self.open_of.entry((kind, agent)).or_default() += 1;
     }
 
-    /// Counts one open handoff of the agent less.
-    pub(super) fn one_less_open(&mut self, agent: &AgentId) {
-        if let Some(open) = self.open_of.get_mut(agent) {
+    /// Counts one open entity of the agent less.
+    pub(super) fn one_less_open(&mut self, kind: Counted, agent: AgentId) {
+        let key = (kind, agent);
+        if let Some(open) = self.open_of.get_mut(&key) {
             *open -= 1;
             // An entry for each agent that ever asked would let the map grow without bound.
             if *open == 0 {
-                self.open_of.remove(agent);
+                self.open_of.remove(&key);
             }
         }
     }
@@ -133,10 +152,26 @@ impl Entities {
 impl Engine {
     /// Fails if the agent has as many handoffs open as the limit allows. Does not count those of the batch in hand.
     pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        if self.entities.has_room_for_handoff(agent, self.env.settings.limits.open_handoffs_max) {
+        if self.entities.has_room_for(Counted::Handoff, agent, self.env.settings.limits.open_handoffs_max) {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "the agent has too many open handoffs", retry_after: LIMIT_RETRY })
+    }
+
+    /// The same for negotiations.
+    pub(super) fn check_open_negotiations(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        if self.entities.has_room_for(Counted::Negotiation, agent, self.env.settings.limits.open_negotiations_max) {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the agent has too many open negotiations", retry_after: LIMIT_RETRY })
+    }
+
+    /// The same for running plans.
+    pub(super) fn check_running_plans(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        if self.entities.has_room_for(Counted::Plan, agent, self.env.settings.limits.running_plans_max) {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the agent has too many running plans", retry_after: LIMIT_RETRY })
     }
 
     /// Sends the outbox rows to their entities in the order of their sequence, a part each tick.
@@ -175,18 +210,11 @@ impl Engine {
     /// Runs the step of one outbox row, and removes the row in the same commit.
     fn tell_later(&mut self, sequence: u64, to: &EntityId, told: Told, now: Timestamp) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
-        match self.run(&mut transaction, to, &Input::Told(told), Cause::TOLD, now) {
-            Ok(_) => {}
-            Err(RunError::Broker(error)) => return Err(error),
-            Err(RunError::Refused(refusal)) => {
-                tracing::error!(%to, %refusal, "an entity rejected the input of another entity");
-                transaction = self.transaction();
-            }
-            Err(RunError::Rejected(rejection)) => {
-                // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
-                tracing::error!(%to, %rejection, "an entity rejected the input of another entity");
-                transaction = self.transaction();
-            }
+        if let Err(error) = self.run_told(&mut transaction, to, told, now) {
+            let refusal = error.by_machine()?;
+            // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
+            tracing::error!(%to, %refusal, "an entity rejected the input of another entity");
+            transaction = self.transaction();
         }
         transaction.delete(OutboxRecord::key(sequence));
         self.stage(transaction);

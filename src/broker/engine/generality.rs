@@ -169,7 +169,7 @@ fn delivery(mut next: impl FnMut() -> Option<Event>) -> String {
     loop {
         match next().expect("a delivery") {
             Event::Delivery(delivery) => return delivery.delivery_id,
-            Event::Answer { .. } | Event::GoAway => {}
+            Event::Answer { .. } | Event::GoAway(_) => {}
         }
     }
 }

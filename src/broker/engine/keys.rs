@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
-    broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
+    broker::{Away, BrokerError, Refused, access::Caller, directory::Entry, refused},
     ids::{AgentId, KeyId},
     policy::{Action, Resource},
     proto::v1::{AgentKey, AuditAction, KeyVoucher},
@@ -94,9 +94,8 @@ impl Engine {
                 if key.revoke_time.is_some() {
                     return Ok(());
                 }
-                let (seconds, nanos) = now.to_parts();
-                key.revoke_time = Some(prost_types::Timestamp { seconds, nanos });
-                transaction.post_commit.push(PostCommit::KeyRevoked(agent.clone()));
+                key.revoke_time = Some(now.into());
+                transaction.post_commit.push(PostCommit::SessionsEnded(agent.clone(), Away::KeyRevoked));
                 (AuditAction::KeyRevoked, format!("key {key_id}: {reason_text}"))
             }
             KeyChange::Vouch { key_id, voucher } => {

@@ -1,22 +1,24 @@
-//! The work of each agent: the tasks that it owns, its open offers, and how its latest offers ended (SPEC 6).
+//! The work of each agent: the tasks that it owns, its open offers, the letters that wait for it, and how its latest
+//! offers ended (SPEC 6).
 //!
 //! Counts are in memory and follow each change as it is staged, so that a request sees those of the same batch. After a
 //! start they are counted again from the store, a part after each commit: a start takes no longer where tasks are many.
 //! The statistics are durable; the commit of a step writes them.
 
-use std::ops::Bound;
+use std::{collections::BTreeMap, ops::Bound};
 
 use super::{Engine, TRY_AGAIN, batch::PostCommit, timers::Timer, transaction::Transaction};
 use crate::{
     broker::{BrokerError, directory::Directory},
     domain::{
         EntityId,
-        handoff::{Handoff, OfferOutcome},
+        handoff::{Handoff, OfferOutcome, State},
         matching::OfferResult,
     },
     ids::{AgentId, TaskId},
-    records::{EntityRecord, HandoffRecord, StatisticsRecord, TaskRecord},
-    store::{Order, Table},
+    metrics::Metrics,
+    records::{EntityRecord, HandoffRecord, StatisticsRecord, TaskRecord, letter_agent, letter_key},
+    store::{KeyBytes, Order, Table},
     time::Timestamp,
 };
 
@@ -28,7 +30,9 @@ const COUNTED_AT_ONCE: usize = 512;
 enum Counted {
     /// The tasks up to this one are counted. `None`: no task is.
     Tasks(Option<TaskId>),
-    /// All tasks are counted, and the statistics up to those of this agent are loaded.
+    /// All tasks are counted, and the letters up to the one with this key are.
+    Letters(Option<KeyBytes>),
+    /// All tasks and letters are counted, and the statistics up to those of this agent are loaded.
     Statistics(Option<AgentId>),
     All,
 }
@@ -52,6 +56,16 @@ impl Loads {
     pub(super) fn is_exact(&self) -> bool {
         match self.counted {
             Counted::Tasks(_) => false,
+            Counted::Letters(_) | Counted::Statistics(_) | Counted::All => true,
+        }
+    }
+
+    /// Whether a letter that is stored or removed changes the counts. The count still comes to a letter behind the last
+    /// counted one.
+    pub(super) fn has_counted_letter(&self, agent: &AgentId, place: u64) -> bool {
+        match &self.counted {
+            Counted::Tasks(_) | Counted::Letters(None) => false,
+            Counted::Letters(Some(upto)) => letter_key(agent, place).key <= *upto,
             Counted::Statistics(_) | Counted::All => true,
         }
     }
@@ -60,20 +74,25 @@ impl Loads {
     fn has_counted(&self, task: &TaskId) -> bool {
         match &self.counted {
             Counted::Tasks(upto) => upto.as_ref().is_some_and(|upto| task <= upto),
-            Counted::Statistics(_) | Counted::All => true,
+            Counted::Letters(_) | Counted::Statistics(_) | Counted::All => true,
         }
     }
 
     /// Counts the change of an entity.
-    pub(super) fn note_change(&self, directory: &Directory, before: Option<&EntityRecord>, after: &EntityRecord) {
+    pub(super) fn note_change(
+        &self,
+        (directory, metrics): (&Directory, &Metrics),
+        before: Option<&EntityRecord>,
+        after: &EntityRecord,
+    ) {
         if let Some(after) = after.as_handoff() {
             let before = before.and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
             note_offer(directory, before, &after.handoff);
         }
         let entity = after.entity();
         if entity.task().is_some_and(|task| self.has_counted(task)) {
-            before.map(work_of).into_iter().for_each(|work| count(directory, work, false));
-            count(directory, work_of(after), true);
+            before.map(work_of).into_iter().for_each(|work| count(directory, metrics, work, false));
+            count(directory, metrics, work_of(after), true);
         }
     }
 }
@@ -83,7 +102,7 @@ impl Loads {
 enum Work<'a> {
     None,
     Task(&'a AgentId),
-    Offer(&'a AgentId),
+    Offer(&'a AgentId, State),
 }
 
 fn work_of(record: &EntityRecord) -> Work<'_> {
@@ -94,15 +113,18 @@ fn work_of(record: &EntityRecord) -> Work<'_> {
 }
 
 fn offer_of(handoff: &Handoff) -> Work<'_> {
-    if handoff.state.is_final() { Work::None } else { Work::Offer(&handoff.candidate) }
+    if handoff.state.is_final() { Work::None } else { Work::Offer(&handoff.candidate, handoff.state) }
 }
 
-fn count(directory: &Directory, work: Work<'_>, is_more: bool) {
+fn count(directory: &Directory, metrics: &Metrics, work: Work<'_>, is_more: bool) {
     let moved = |number: u32| if is_more { number + 1 } else { number.saturating_sub(1) };
     match work {
         Work::None => {}
         Work::Task(agent) => directory.change_activity(agent, |known| known.owned = moved(known.owned)),
-        Work::Offer(agent) => directory.change_activity(agent, |known| known.offers = moved(known.offers)),
+        Work::Offer(agent, state) => {
+            metrics.open_handoffs_changed(state, is_more);
+            directory.change_activity(agent, |known| known.offers = moved(known.offers));
+        }
     }
 }
 
@@ -114,6 +136,15 @@ fn note_offer(directory: &Directory, before: Option<&Handoff>, after: &Handoff) 
 }
 
 impl Engine {
+    /// Counts a letter that a commit has stored or removed.
+    pub(super) fn count_letter(&self, agent: &AgentId, place: u64, is_more: bool) {
+        if self.loads.has_counted_letter(agent, place) {
+            self.env.directory.change_activity(agent, |known| {
+                known.letters = if is_more { known.letters + 1 } else { known.letters.saturating_sub(1) };
+            });
+        }
+    }
+
     /// Counts the next part after the commit in hand.
     pub(super) fn count_soon(&mut self) {
         self.loads.is_due = true;
@@ -122,6 +153,7 @@ impl Engine {
     /// Counts all tasks again: the counts have followed a change that was not applied.
     pub(super) fn count_again(&mut self) {
         self.env.directory.clear_counts();
+        self.env.settings.metrics.no_open_handoffs();
         self.loads = Loads::default();
         self.timers.set_at_once(Timer::Loads);
     }
@@ -150,6 +182,7 @@ impl Engine {
     fn counted_next(&self) -> Result<Counted, BrokerError> {
         match &self.loads.counted {
             Counted::Tasks(upto) => self.count_tasks(upto.as_ref()),
+            Counted::Letters(upto) => self.count_letters(upto.clone()),
             Counted::Statistics(upto) => self.load_statistics(upto.as_ref()),
             Counted::All => Ok(Counted::All),
         }
@@ -166,15 +199,35 @@ impl Engine {
             records.push((EntityRecord::Task(task), redriven));
         }
         for (record, redriven) in &records {
-            count(&self.env.directory, work_of(record), true);
+            count(&self.env.directory, &self.env.settings.metrics, work_of(record), true);
             let hosted = record.as_task().and_then(|task| task.handoff.as_ref());
             for handoff in hosted.into_iter().chain(redriven) {
-                count(&self.env.directory, offer_of(&handoff.handoff), true);
+                count(&self.env.directory, &self.env.settings.metrics, offer_of(&handoff.handoff), true);
             }
         }
         let last = records.last().and_then(|(record, _)| record.as_task()).map(|task| task.task.id.clone());
         let is_last = stored.len() < COUNTED_AT_ONCE;
-        Ok(if is_last { Counted::Statistics(None) } else { Counted::Tasks(last) })
+        Ok(if is_last { Counted::Letters(None) } else { Counted::Tasks(last) })
+    }
+
+    fn count_letters(&self, upto: Option<KeyBytes>) -> Result<Counted, BrokerError> {
+        let from = upto.map_or(Bound::Unbounded, Bound::Excluded);
+        let stored =
+            self.env.store.scan(Table::Mailbox, (from, Bound::Unbounded), Order::Ascending, COUNTED_AT_ONCE)?;
+        let mut letters: BTreeMap<AgentId, u64> = BTreeMap::new();
+        for (key, _) in &stored {
+            *letters.entry(letter_agent(key)?).or_default() += 1;
+        }
+        for (agent, many) in letters {
+            self.env.directory.change_activity(&agent, |known| known.letters += many);
+        }
+        match stored.last().filter(|_| stored.len() == COUNTED_AT_ONCE) {
+            Some((last, _)) => Ok(Counted::Letters(Some(last.clone()))),
+            None => {
+                self.env.directory.mail_is_counted(true);
+                Ok(Counted::Statistics(None))
+            }
+        }
     }
 
     /// The open handoff of a task, if the record of the task does not contain it.

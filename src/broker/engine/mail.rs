@@ -7,13 +7,13 @@ use super::{Engine, batch::PostCommit, run::ThisMessage, transaction::Transactio
 use crate::{
     broker::BrokerError,
     domain::{
-        EntityId, Handling, Mail, MessageType,
+        EntityId, Handling, Header, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
         mailbox::{self, EnvelopeOwner, EnvelopePlace, Letter},
     },
     envelope,
     ids::{AgentId, MessageId, TaskId},
-    proto::v1,
+    proto::{Any, v1},
     records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
     time::Timestamp,
 };
@@ -33,16 +33,21 @@ impl Engine {
             Mail::ThisMessage => {
                 // Only the step of a message has this mail.
                 let this = message.ok_or(BrokerError::Internal)?;
-                self.deliver_this(transaction, &to, this, (EnvelopeOwner::Log, report_to), priority, now);
+                self.deliver_this(transaction, &to, this, (this.owner, report_to), priority, now);
             }
+            Mail::Closed(closed) => self.tell_closed(transaction, to, &closed, priority, now),
             Mail::Opening { entity, expires } => {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
+                if let Some(handoff) = record.as_handoff().filter(|handoff| handoff.is_under_mandate()) {
+                    return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
+                }
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
                 // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
                 let bytes =
                     self.envelope_bytes(EnvelopePlace::Message(opening.message)).ok_or(BrokerError::Internal)?;
                 let letter = Letter {
                     message_sequence: opening.sequence,
+                    trace: record.trace().map(|place| Box::new(place.continued.clone())),
                     task: record.entity().task().cloned(),
                     priority,
                     expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
@@ -53,24 +58,53 @@ impl Engine {
                 self.store_letter(transaction, to, letter);
             }
             Mail::Notice { notice, about, task } => {
-                // No message record has this id. The letter owns the envelope alone, which is deleted with the letter.
-                let message = self.env.ids.message_id(now);
-                let sequence = self.new_sequence();
-                let task_id = task.as_ref().map(|(task, _)| task.clone());
-                let envelope = self.notice_envelope(message, &to, &notice, about, task, now);
-                transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
-                let expires_at = self.mail_expiry(None, now);
-                let letter = Letter::new(sequence, message, now);
-                let letter = Letter { task: task_id, priority, expires_at, report_to, ..letter };
-                self.store_letter(transaction, to, letter);
+                let content = (MessageType::ErrorNotification, envelope::payload_of(&notice_payload(&notice)));
+                self.write_to(transaction, to, content, (about, task), (priority, report_to), now);
             }
         }
         Ok(())
     }
 
+    /// Puts a message of the broker into a mailbox.
+    pub(super) fn write_to(
+        &mut self,
+        transaction: &mut Transaction,
+        to: AgentId,
+        (message_type, payload): (MessageType, Any),
+        (about, task): (Option<MessageId>, Option<(TaskId, u64)>),
+        (priority, report_to): (Priority, Option<(EntityId, Acked)>),
+        now: Timestamp,
+    ) {
+        // No message record has this id. The letter owns the envelope alone, which is deleted with the letter.
+        let message = self.env.ids.message_id(now);
+        let sequence = self.new_sequence();
+        let task_id = task.as_ref().map(|(task, _)| task.clone());
+        let trace =
+            self.trace_of_cause(transaction, report_to.as_ref().map(|(entity, _)| entity), about, task_id.as_ref());
+        let mut envelope = v1::Envelope {
+            trace_context: trace.as_deref().map(Into::into),
+            message_id: message.to_string(),
+            sender_id: AgentId::broker().to_string(),
+            receiver_id: to.to_string(),
+            timestamp: Some(now.into()),
+            message_type: message_type.number(),
+            correlation_id: about.map(|id| id.to_string()).unwrap_or_default(),
+            task_id: task_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+            epoch: task.map_or(0, |(_, epoch)| epoch),
+            payload: Some(payload),
+            ..Default::default()
+        };
+        envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
+        transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
+        let expires_at = self.mail_expiry(None, now);
+        let letter = Letter { trace, priority, expires_at, report_to, ..Letter::new(sequence, message, now) };
+        let letter = Letter { task: task_id, ..letter };
+        self.store_letter(transaction, to, letter);
+    }
+
     /// Puts the message in hand into a mailbox.
     pub(super) fn deliver_this(
-        &self,
+        &mut self,
         transaction: &mut Transaction,
         to: &AgentId,
         this: ThisMessage<'_>,
@@ -85,70 +119,11 @@ impl Engine {
             expires_at: self.mail_expiry(header.expires_at, now),
             report_to,
             envelope_owner,
+            trace: self.continued_by(transaction, header),
             ..Letter::new(this.sequence, header.message_id, now)
         };
-        // Plain mail stands outside the order of its task: it waits for nothing, and holds up nothing (SPEC 4).
-        let letter = match header.rules().handling {
-            Handling::Mail => Letter { task: None, ..letter },
-            Handling::Request
-            | Handling::Handoff
-            | Handling::Status
-            | Handling::Task
-            | Handling::Workspace
-            | Handling::Heartbeat => letter,
-        };
+        let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };
         self.store_letter(transaction, to.clone(), letter);
-    }
-
-    fn notice_envelope(
-        &self,
-        message: MessageId,
-        to: &AgentId,
-        notice: &Notice,
-        about: Option<MessageId>,
-        task: Option<(TaskId, u64)>,
-        now: Timestamp,
-    ) -> v1::Envelope {
-        let (severity, next_step, next_step_text) = match notice.advice {
-            Advice::KeepTask => (
-                v1::Severity::Warning,
-                v1::NextStep::KeepTask,
-                "you still own the task: try another handoff or go on with it",
-            ),
-            Advice::DropTask => (
-                v1::Severity::Warning,
-                v1::NextStep::DropTask,
-                "drop what you received for this handoff and do not work on the task",
-            ),
-            Advice::None => {
-                (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
-            }
-        };
-        let severity = if notice.is_critical { v1::Severity::Critical } else { severity };
-        let payload = v1::ErrorNotification {
-            error_code: notice.code.number(),
-            error_message: notice.message.clone(),
-            severity: severity.into(),
-            origin_agent_id: AgentId::broker().to_string(),
-            next_step: next_step.into(),
-            next_step_text: next_step_text.to_owned(),
-        };
-        let (seconds, nanos) = now.to_parts();
-        let (task_id, epoch) = task.map(|(task, epoch)| (task.to_string(), epoch)).unwrap_or_default();
-        let mut envelope = v1::Envelope {
-            message_id: message.to_string(),
-            sender_id: AgentId::broker().to_string(),
-            receiver_id: to.to_string(),
-            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
-            message_type: MessageType::ErrorNotification.number(),
-            correlation_id: about.map(|id| id.to_string()).unwrap_or_default(),
-            task_id,
-            epoch,
-            payload: Some(envelope::payload_of(&payload)),
-            ..Default::default()
-        };
-        envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
-        envelope
     }
 
     pub(super) fn new_sequence(&mut self) -> u64 {
@@ -172,5 +147,58 @@ impl Engine {
     /// The running time at which mail accepted now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
+    }
+}
+
+/// Whether the deliveries of a message stand in the order of its task. A message of a negotiation that moves no task holds
+/// up no message that does: an agent may get the award of a task before it acks the request for offers.
+fn stands_in_order(header: &Header) -> bool {
+    match header.rules().handling {
+        Handling::Mail => false,
+        Handling::Negotiation => header.message_type == MessageType::TaskAccept,
+        Handling::Request
+        | Handling::Handoff
+        | Handling::Status
+        | Handling::Task
+        | Handling::Workspace
+        | Handling::Plan
+        | Handling::Heartbeat => true,
+    }
+}
+
+fn notice_payload(notice: &Notice) -> v1::ErrorNotification {
+    let (severity, next_step, next_step_text) = match notice.advice {
+        Advice::KeepTask => (
+            v1::Severity::Warning,
+            v1::NextStep::KeepTask,
+            "you still own the task: try another handoff or go on with it",
+        ),
+        Advice::AskAgain => (
+            v1::Severity::Warning,
+            v1::NextStep::Unspecified,
+            "no agent has the work: ask again, other agents or with other terms",
+        ),
+        Advice::DropTask => (
+            v1::Severity::Warning,
+            v1::NextStep::DropTask,
+            "drop what you received for this handoff and do not work on the task",
+        ),
+        Advice::AskOperator => (
+            v1::Severity::Warning,
+            v1::NextStep::Unspecified,
+            "ask an operator to reassign the task, unless its owner comes back",
+        ),
+        Advice::None => {
+            (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
+        }
+    };
+    let severity = if notice.is_critical { v1::Severity::Critical } else { severity };
+    v1::ErrorNotification {
+        error_code: notice.code.number(),
+        error_message: notice.message.clone(),
+        severity: severity.into(),
+        origin_agent_id: AgentId::broker().to_string(),
+        next_step: next_step.into(),
+        next_step_text: next_step_text.to_owned(),
     }
 }

@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prost_types::Timestamp as WireTime;
-
 use super::{
     Engine,
     batch::PostCommit,
@@ -13,13 +11,13 @@ use super::{
     transaction::Transaction,
 };
 use crate::{
-    broker::{BrokerError, Refused, refused},
+    broker::{BrokerError, Refused, contexts::payload_in, refused},
     codes::{FieldViolation, Refusal},
     domain::{
         EntityId, Handling, Header, Input, Receiver,
         admission::{self, LEVELS_MAX, Standing},
         check_fallbacks,
-        handoff::{Handoff, Priority, Rejection, Task},
+        handoff::{Handoff, Message, Priority, Rejection, Task},
         mailbox::EnvelopeOwner,
         routing::{self, RunId, TurnId, check_handoff},
     },
@@ -68,7 +66,17 @@ impl Engine {
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
             Body::Mail => self.take_mail(transaction, envelope, now),
+            Body::Plan(plan) => self.submit_plan(transaction, envelope, plan, now),
             Body::Append(append) => self.append_entry(transaction, envelope, append, now),
+            Body::TaskRequest(request) => self.take_task_request(transaction, envelope, request, now),
+            Body::TaskOffer(_) | Body::TaskDecline | Body::TaskAccept { terms: None, .. } => {
+                self.take_answer(transaction, envelope, now)
+            }
+            Body::TaskAccept { terms: Some(terms), .. } => {
+                self.settle_negotiation(envelope.header(), now).map_err(refused)?;
+                self.take_request(transaction, envelope, terms, now)
+            }
+            Body::NegotiationClosed => Err(refused(of_broker_alone())),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
             Body::Reject { reason, suggestions, retry_after, .. } => {
                 let suggested = self.suggested(envelope.header(), suggestions, now).map_err(refused)?;
@@ -81,12 +89,23 @@ impl Engine {
                 }
                 Ok(receipt)
             }
+            Body::Handoff(Message::Context { .. } | Message::Checkpoint { .. }) => {
+                let header = envelope.header();
+                let context = payload_in(envelope.raw()).ok_or_else(|| refused(BrokerError::Internal))?;
+                self.check_context_schemas(header, &context).map_err(refused)?;
+                self.hold_context(&mut transaction, header, &context, now).map_err(refused)?;
+                transaction.context = Some((header.message_id, context));
+                self.make_step(transaction, envelope, Resolved::default(), now)
+            }
             Body::Handoff(_) | Body::Recall => self.make_step(transaction, envelope, Resolved::default(), now),
             Body::Input { data } => {
                 self.check_answer(envelope.header(), data.as_ref()).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved::default(), now)
             }
-            Body::Status { prompt, .. } => {
+            Body::Status { prompt, status, has_result, .. } => {
+                if *has_result {
+                    self.check_report(envelope, *status).map_err(refused)?;
+                }
                 let mut agents = self.receivers(envelope.header(), now).map_err(refused)?;
                 if let Some(prompt) = prompt {
                     agents.insert(0, self.asked(envelope.header(), prompt, now).map_err(refused)?);
@@ -153,7 +172,7 @@ impl Engine {
         }
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
-        self.check_choice(header, request).map_err(refused)?;
+        self.check_choice(header, request)?;
         let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
@@ -182,12 +201,13 @@ impl Engine {
 
     /// Checks that the request carries out the choice that it names. The run hears of the handoff by an input, which may
     /// wait in the outbox: so the sender gets a refusal here.
-    fn check_choice(&mut self, header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
+    fn check_choice(&mut self, header: &Header, request: &RequestBody) -> Result<(), Refused> {
         let (Some((run, choice)), Some(task)) = (request.routing, &header.task) else { return Ok(()) };
-        let known = self.entity_record(&mut self.transaction(), &EntityId::Run(RunId(run)))?;
-        let known = known.as_deref().and_then(EntityRecord::as_run).ok_or(routing::Rejection::RunUnknown)?;
+        let known = self.entity_record(&mut self.transaction(), &EntityId::Run(RunId(run))).map_err(refused)?;
+        let known = known.as_deref().and_then(EntityRecord::as_run);
+        let known = known.ok_or_else(|| refused(routing::Rejection::RunUnknown))?;
         let receiver = header.receiver.to_string();
-        Ok(check_handoff(&known.run, TurnId(choice), header.message_id, task, &receiver)?)
+        check_handoff(&known.run, TurnId(choice), header.message_id, task, &receiver).map_err(refused)
     }
 
     /// Runs the step of a message. The transaction takes all of it, or the message is refused and the custody log may
@@ -210,14 +230,15 @@ impl Engine {
         // (SPEC 12, law 7).
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // The sequence is assigned before the step, because the step may need further sequences for its own messages.
-        let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        let owner = EnvelopeOwner::Log;
+        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner, copy: None };
+        transaction.in_hand = Some((header.message_id, envelope.raw().clone()));
         let input = Input::Handoff { task, input };
         let cause = Cause { origin: Origin::Message(this), event: Some(&event) };
-        match self.run(&mut transaction, &about, &input, cause, now) {
+        let awarded = self.award_first(&mut transaction, this, now);
+        match awarded.and_then(|()| self.run(&mut transaction, &about, &input, cause, now)) {
             Ok(true) => Ok(self.accept(transaction, this, now)),
             Ok(false) => Err(refused(BrokerError::Internal)), // a step of a message changes something or rejects it
-            Err(RunError::Broker(error)) => Err(refused(error)),
-            Err(RunError::Refused(refusal)) => Err(refusal),
             Err(RunError::Rejected(rejection)) => {
                 // A rejected message leaves no gap in the sequence.
                 self.batch.head.next_sequence = sequence;
@@ -227,6 +248,10 @@ impl Engine {
                     self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
                 }
                 Err(refused(rejection))
+            }
+            Err(error) => {
+                self.batch.head.next_sequence = sequence;
+                Err(error.into_refusal())
             }
         }
     }
@@ -247,7 +272,7 @@ impl Engine {
     }
 
     /// Records the refusal of a late message in the task's custody log, as SPEC 3 requires.
-    fn keep_refusal(
+    pub(super) fn keep_refusal(
         &mut self,
         envelope: &VerifiedEnvelope,
         rejection: &Rejection,
@@ -312,19 +337,11 @@ impl Engine {
             Some(task) if !self.has_room_for_mail(&mut transaction, &task, header, now).map_err(refused)? => None,
             of_task => of_task,
         };
-        let this = ThisMessage { envelope, sequence: self.new_sequence() };
-        // The envelope is deleted with its owner: the custody log, the only letter, or the last of several letters.
-        let envelope_owner = match (&task, receivers.len()) {
-            (Some(_), _) => EnvelopeOwner::Log,
-            (None, 0 | 1) => EnvelopeOwner::Letter,
-            (None, many) => {
-                transaction
-                    .put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
-                EnvelopeOwner::Letters
-            }
-        };
+        let sequence = self.new_sequence();
+        let owner = owner_of(&mut transaction, sequence, task.is_some(), receivers.len());
+        let this = ThisMessage { envelope, sequence, owner, copy: None };
         for to in &receivers {
-            self.deliver_this(&mut transaction, to, this, (envelope_owner, None), Priority::default(), now);
+            self.deliver_this(&mut transaction, to, this, (owner, None), Priority::default(), now);
         }
         if let Some(task) = task {
             let resolved = Resolved { agents: &receivers, ..Resolved::default() };
@@ -392,6 +409,10 @@ impl Engine {
     ) {
         let header = this.envelope.header();
         transaction.post_commit.push(PostCommit::Count(Event::Accepted(header.message_type)));
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let trace = self.continued_by(transaction, header);
+            transaction.post_commit.push(PostCommit::LogAccepted(Box::new(header.clone()), trace));
+        }
         let raw = this.envelope.raw();
         let logged = transaction.logged.take();
         // Records by ids without order are merged again and again, so only small ones have such keys.
@@ -421,6 +442,30 @@ impl Engine {
     }
 }
 
+/// The owner of the envelope of mail: the custody log, the only letter, or the last of several letters. The envelope is
+/// deleted with it.
+pub(super) fn owner_of(
+    transaction: &mut Transaction,
+    sequence: u64,
+    is_on_record: bool,
+    letters: usize,
+) -> EnvelopeOwner {
+    match (is_on_record, letters) {
+        (true, _) => EnvelopeOwner::Log,
+        (false, 0 | 1) => EnvelopeOwner::Letter,
+        (false, many) => {
+            transaction.put_new(MessageRecord::shared_key(sequence), MessageRecord::encode_shared(many as u64));
+            EnvelopeOwner::Letters
+        }
+    }
+}
+
+/// The refusal of a message that only the broker sends.
+fn of_broker_alone() -> BrokerError {
+    let problem = "is sent by the broker alone".to_owned();
+    BrokerError::Fields { violations: vec![FieldViolation { path: "envelope.message_type".to_owned(), problem }] }
+}
+
 /// The task and the handoff that a message names, where they exist.
 #[derive(Default)]
 pub(super) struct Named {
@@ -442,12 +487,15 @@ fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Times
     let task = transaction.all_written().find_map(|record| record.as_task());
     let handoff = transaction.all_written().find_map(|record| record.as_handoff()).map(|record| &record.handoff);
     let workspace = transaction.all_written().find_map(|record| record.as_workspace());
+    if header.rules().handling == Handling::Plan {
+        return plan_receipt(header, sequence, transaction, now);
+    }
     // The log time of the entry, so that the receipt can be rebuilt from it and agrees with it.
     let logged_at = task.map(|record| record.logged_at).or(workspace.map(|record| record.pace.logged_at));
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,
-        accept_time: Some(wire_time(logged_at.unwrap_or(now))),
+        accept_time: Some(logged_at.unwrap_or(now).into()),
         task_id: header.task.as_ref().map(ToString::to_string).unwrap_or_default(),
         task_status: task.map_or(0, |record| record.task.status.number()),
         owner_id: task.map(|record| record.task.owner.to_string()).unwrap_or_default(),
@@ -461,12 +509,20 @@ fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Times
     }
 }
 
-/// A heartbeat is not stored, and so its receipt has no sequence.
-fn heartbeat_receipt(header: &Header, now: Timestamp) -> v1::Receipt {
-    v1::Receipt { message_id: header.message_id.to_string(), accept_time: Some(wire_time(now)), ..Default::default() }
+/// The receipt of a submission names the plan, and none of the tasks that begin with it.
+fn plan_receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Timestamp) -> v1::Receipt {
+    let plan = transaction.all_read().find_map(|record| record.as_plan());
+    v1::Receipt {
+        message_id: header.message_id.to_string(),
+        sequence,
+        accept_time: Some(now.into()),
+        resource: plan.map(|record| format!("plan:{}", record.plan.id)).unwrap_or_default(),
+        resource_sequence: plan.map_or(0, |record| record.plan.log_length),
+        ..Default::default()
+    }
 }
 
-fn wire_time(time: Timestamp) -> WireTime {
-    let (seconds, nanos) = time.to_parts();
-    WireTime { seconds, nanos }
+/// A heartbeat is not stored, and so its receipt has no sequence.
+fn heartbeat_receipt(header: &Header, now: Timestamp) -> v1::Receipt {
+    v1::Receipt { message_id: header.message_id.to_string(), accept_time: Some(now.into()), ..Default::default() }
 }

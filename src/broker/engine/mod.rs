@@ -9,12 +9,15 @@
 //! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, sets timers and moves mail;
 //! 4. [`Engine::poll_output`] until it returns `None`, as [`super::send_outputs`] does.
 
+mod absences;
 mod audit;
 mod authorization;
 mod batch;
+mod blobs;
 mod clock;
 mod command;
 mod commit;
+mod contexts;
 mod coordinator;
 mod dead_letters;
 mod delivery;
@@ -25,18 +28,23 @@ mod entities;
 mod generality;
 mod keys;
 mod loads;
+mod log;
 mod mail;
 mod messages;
+mod negotiations;
 mod open;
 mod outputs;
 mod participants;
+mod plans;
 mod presence;
 mod questions;
 mod resolution;
 mod retention;
 mod run;
+mod schemas;
 mod task_removal;
 mod timers;
+mod traces;
 mod transaction;
 mod watchers;
 mod workspaces;
@@ -44,6 +52,7 @@ mod workspaces;
 use std::{sync::Arc, time::Duration};
 
 use self::{
+    absences::Absences,
     batch::CommitBatch,
     delivery::Delivery,
     entities::Entities,
@@ -54,7 +63,10 @@ use self::{
     timers::{Timer, Timers},
     watchers::Watcher,
 };
-use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};
+use super::{
+    Away, BrokerError, BrokerIdentity, Refused, Settings, access::Access, changes::HandoffChanges,
+    directory::Directory, refused,
+};
 use crate::{
     domain::EntityId,
     envelope::VerifiedEnvelope,
@@ -66,10 +78,12 @@ use crate::{
 };
 
 pub use self::{
+    blobs::NewBlob,
     command::{Command, ConsumerKind},
     coordinator::Reassignment,
     enrollment::{CardField, CardUpdate},
     keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
+    plans::violations as plan_violations,
 };
 pub use crate::domain::mailbox::Fate;
 
@@ -102,14 +116,17 @@ pub struct Engine {
     timers: Timers,
     outputs: Outputs,
     presence: Presence,
+    absences: Absences,
     retention: Retention,
     loads: Loads,
+    schemas: schemas::Compiled,
 }
 
 /// The engine's dependencies. They stay the same for the life of the engine.
 struct Environment {
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
+    handoff_changes: Arc<HandoffChanges>,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
@@ -137,6 +154,11 @@ impl Engine {
     /// The registered agents and their presence.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.env.directory
+    }
+
+    /// The latest changes of handoffs.
+    pub fn handoff_changes(&self) -> &Arc<HandoffChanges> {
+        &self.env.handoff_changes
     }
 
     /// Whether the batch in hand changes a record.
@@ -169,7 +191,7 @@ impl Engine {
                 self.batch.answer(reply, outcome);
             }
             Command::Apply { about, input, reply } => {
-                let outcome = self.apply(&about, &input, now).map_err(refused);
+                let outcome = self.apply(&about, &input, now);
                 self.batch.answer(reply, outcome);
             }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
@@ -194,7 +216,7 @@ impl Engine {
                 self.batch.answer(reply, outcome);
             }
             Command::Deregister { agent, force, reason_text, caller, reply } => {
-                let outcome = self.deregister(&agent, force, &reason_text, &caller, now);
+                let outcome = self.deregister(&agent, force, &reason_text, &caller, now).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
             Command::Note { act } => self.note(act, now),
@@ -216,6 +238,10 @@ impl Engine {
                 self.batch.watches.push((entity, Watcher { id: watcher, updates }));
             }
             Command::Unwatch { watcher } => self.unwatch(watcher),
+            Command::CancelNegotiation { negotiation, caller, reply } => {
+                let outcome = self.cancel_negotiation(negotiation, &caller, now);
+                self.batch.answer(reply, outcome);
+            }
             Command::Redrive { dead_letter, to, caller, reply } => {
                 let outcome = self.redrive(dead_letter, to.as_ref(), &caller, now);
                 self.batch.answer(reply, outcome);
@@ -224,13 +250,33 @@ impl Engine {
                 let outcome = self.reassign(&wanted, &caller, now);
                 self.batch.answer(reply, outcome);
             }
+            Command::BeginUpload { agent, blob, reply } => {
+                let outcome = self.begin_upload(&agent, &blob, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
+            Command::FinishUpload { agent, digest, reply } => {
+                let outcome = self.finish_upload(&agent, &digest, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
+            Command::DropUpload { agent, digest, reply } => {
+                let outcome = self.drop_upload(&agent, &digest).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
+            Command::DeleteBlob { digest, workspace, caller, reply } => {
+                let outcome = self.delete_blob(&caller, &digest, &workspace, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
+            Command::RegisterSchema { schema, reply } => {
+                let outcome = self.register_schema(*schema, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
             Command::Discard { dead_letter, caller, reason_text, reply } => {
                 let outcome = self.discard(dead_letter, &caller, &reason_text, now);
                 self.batch.answer(reply, outcome);
             }
             Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
             Command::GoAway => {
-                self.send_away(|_| true, now);
+                self.send_away(Away::Stopping, |_| true, now);
                 // Open watch streams would keep their connections open, and the stop would wait for them.
                 self.end_all_watchers(&refused(BrokerError::ShuttingDown));
             }
@@ -259,6 +305,7 @@ impl Engine {
                 Timer::MailOfLeft => self.park_mail_of_left(now),
                 Timer::Unseen => self.look_at_the_unseen(now),
                 Timer::OffersOfGone => self.move_next_offers_on(now),
+                Timer::TasksOfGone => self.tell_of_tasks_of_gone(now),
                 Timer::StoreSize => self.check_size(now),
                 Timer::AuditLog => self.remove_acts_that_are_over(&mut removals, now),
                 Timer::Retention(kind) => self.remove_what_is_over(kind, &mut removals, now),

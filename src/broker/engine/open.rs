@@ -7,10 +7,11 @@ use prost::Message as _;
 
 use super::{
     Engine, Environment, LOADED_AT_ONCE,
+    absences::Absences,
     batch::{CommitBatch, Head},
     clock::RunningClock,
     delivery::Delivery,
-    entities::Entities,
+    entities::{Counted, Entities, OpenCounts},
     loads::Loads,
     outputs::Outputs,
     presence::Presence,
@@ -22,7 +23,7 @@ use crate::{
         BrokerError, BrokerIdentity, Settings,
         directory::{Directory, Entry},
     },
-    ids::{AgentId, IdMap, IdSource},
+    ids::IdSource,
     proto::storage,
     records::{self, AgentRecord},
     store::{Key, Order, Store, Table},
@@ -73,12 +74,15 @@ impl Engine {
         // An agent that does not come back counts as suspect for one lease after the start, then as gone (SPEC 6).
         timers.set_after(Timer::Unseen, settings.presence_lease);
         let retention = Retention::new(&settings.retention, &mut timers);
-        settings.metrics.handoffs_open.set(i64::try_from(entities.open_handoffs()).unwrap_or(i64::MAX));
+        // The first commits count what is stored.
+        settings.metrics.no_open_handoffs();
+        directory.mail_is_counted(false);
         // The leases of an earlier engine have ended with it.
         settings.metrics.deliveries_in_flight.set(0);
         let presence = Presence::after_start(&directory);
+        let absences = Absences::load(&*store)?;
         let mut engine = Self {
-            env: Environment { store, directory, identity, settings, ids },
+            env: Environment { store, directory, handoff_changes: Arc::default(), identity, settings, ids },
             batch: CommitBatch::after(Head {
                 next_sequence: stored.last + 1,
                 message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),
@@ -88,10 +92,13 @@ impl Engine {
             timers,
             outputs: Outputs::default(),
             presence,
+            absences,
             retention,
             loads: Loads::default(),
+            schemas: Default::default(),
         };
         engine.register_coordinator(now)?;
+        engine.env.handoff_changes.begin(stored.last);
         Ok(engine)
     }
 
@@ -118,9 +125,9 @@ pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> 
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-/// Loads the stored timers of all entities. Returns the number of open handoffs that each agent has requested.
-fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<IdMap<AgentId, u32>, BrokerError> {
-    let mut open_of = IdMap::default();
+/// Loads the stored timers of all entities. Returns the number of open entities that each agent has requested.
+fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<OpenCounts, BrokerError> {
+    let mut open_of = OpenCounts::default();
     let (mut from, end) = records::entity_timers();
     loop {
         let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
@@ -129,10 +136,10 @@ fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<IdMap<AgentId, 
         for (key, record) in stored {
             let ((at, entity), counts_for) = records::parse_entity_timer(&key, &record.value)?;
             // The stored time may be before the deadline. The engine reads the deadline when the timer fires.
-            timers.set(Timer::Entity(entity), at);
-            if let Some(agent) = counts_for {
-                *open_of.entry(agent).or_default() += 1;
+            if let (Some(agent), Some(kind)) = (counts_for, Counted::of(&entity)) {
+                *open_of.entry((kind, agent)).or_default() += 1;
             }
+            timers.set(Timer::Entity(entity), at);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{Engine, watchers::Watchers};
 use crate::{
-    broker::{Output, Update},
+    broker::{Output, Update, changes::Change},
     domain::EntityId,
     ids::AgentId,
 };
@@ -19,6 +19,8 @@ pub(super) struct Outputs {
     /// and the queue holds the deliveries of only one agent at a time.
     to_dispatch: BTreeSet<AgentId>,
     pub(super) watchers: Watchers,
+    /// The changes of handoffs in the batch that has been committed.
+    pub(super) changes: Vec<Change>,
 }
 
 impl Outputs {

@@ -44,6 +44,7 @@ impl Engine {
     /// life costs little.
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.signs.last_seen = Some(now));
+        self.end_absence(agent);
         let timer = Timer::Presence(agent.clone());
         if !self.timers.is_set(&timer) {
             self.timers.set_after(timer, self.env.settings.presence_lease);
@@ -63,6 +64,7 @@ impl Engine {
     }
 
     fn is_gone(&mut self, agent: AgentId) {
+        self.owner_is_gone(&agent);
         self.presence.gone.push_back((agent, 0));
         self.timers.set_at_once(Timer::OffersOfGone);
     }

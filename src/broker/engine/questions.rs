@@ -1,11 +1,11 @@
 //! Questions about a task: the agent that is to answer, and the checks of a question and of its answer that need more
 //! than the state of the task. The rules of asking and answering are the machine's.
 
-use prost::Message as _;
+use bytes::Bytes;
 
 use super::{Engine, authorization::permitted};
 use crate::{
-    broker::{BrokerError, answer_schema},
+    broker::{BrokerError, contexts::payload_in, json_schema},
     codes::FieldViolation,
     domain::{
         EntityId, Header, Receiver,
@@ -45,7 +45,7 @@ impl Engine {
                 permitted(able, |agent| self.check_send(header, agent))?.into_iter().next()
             }
             // The parser of the payload refuses these.
-            Receiver::AllOf(_) | Receiver::Nobody => None,
+            Receiver::AllOf(_) | Receiver::Absent => None,
         };
         let asked = asked.ok_or_else(|| AdmissionError::ReceiverUnknown { receiver: prompt.answer_by.to_string() })?;
         self.check_mailbox(&asked)?;
@@ -71,7 +71,7 @@ impl Engine {
         if schema.is_empty() {
             return Ok(());
         }
-        let violations = answer_schema::misfits(&schema, data, "envelope.payload.data");
+        let violations = json_schema::misfits(&schema, data, "envelope.payload.data");
         if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
     }
 }
@@ -86,7 +86,7 @@ fn check_prompt(prompt: &PromptBody, now: Timestamp) -> Result<(), BrokerError> 
         wrong("answer_before", "must be in the future".to_owned());
     }
     if !prompt.answer_schema.is_empty()
-        && let Err(problem) = answer_schema::check(&prompt.answer_schema)
+        && let Err(problem) = json_schema::check(&prompt.answer_schema)
     {
         wrong("answer_schema_json", problem);
     }
@@ -94,7 +94,6 @@ fn check_prompt(prompt: &PromptBody, now: Timestamp) -> Result<(), BrokerError> 
 }
 
 /// The question of a stored status update.
-fn prompt_in(envelope: &[u8]) -> Option<v1::TaskPrompt> {
-    let payload = v1::Envelope::decode(envelope).ok()?.payload?;
-    v1::TaskStatusUpdate::decode(payload.value).ok()?.prompt
+fn prompt_in(envelope: &Bytes) -> Option<v1::TaskPrompt> {
+    payload_in::<v1::TaskStatusUpdate>(envelope)?.prompt
 }

@@ -15,7 +15,7 @@ use crate::{
     },
     envelope::{Body, RequestBody},
     ids::{AgentId, AgentType},
-    records::{EntityRecord, RequestPlace},
+    records::{EntityRecord, HandoffRecord},
     time::Timestamp,
 };
 
@@ -52,7 +52,7 @@ impl Engine {
                 }
                 Receiver::AnyOf(agent_type) => self.add_of_type(&mut found, agent_type, &work, request, now)?,
                 // The rules of a request refuse these receivers earlier, and the sender as a fallback.
-                Receiver::Agent(_) | Receiver::Nobody | Receiver::AllOf(_) => {}
+                Receiver::Agent(_) | Receiver::Absent | Receiver::AllOf(_) => {}
             }
         }
         // The agents of one type are in this order already.
@@ -124,8 +124,12 @@ impl Engine {
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
         // The step refuses a reject of an unknown handoff, with the error that the sender may see.
         let Some(stored) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(found) };
+        if stored.is_under_mandate() {
+            // The mandate permits the agents of the offers alone.
+            return Ok(found);
+        }
         let parsed = self.stored_request(stored.request)?;
-        let Body::Request(request) = parsed.body() else { return Err(BrokerError::Internal) };
+        let request = terms_in(parsed.body())?;
         let work = Work::of_handoff(&stored.handoff);
         for suggestion in suggestions {
             match suggestion {
@@ -138,7 +142,7 @@ impl Engine {
                     // A type without a permitted agent is left out, and does not make the reject invalid (SPEC 3).
                     drop(self.add_of_type(&mut found, agent_type, &work, request, now));
                 }
-                Receiver::Nobody | Receiver::AllOf(_) => {}
+                Receiver::Absent | Receiver::AllOf(_) => {}
             }
         }
         found.agents.truncate(OFFERS_MAX);
@@ -147,9 +151,16 @@ impl Engine {
     }
 
     /// Fails if the agent lacks what the request demands.
-    pub(super) fn check_fit(&self, request: RequestPlace, agent: &AgentId) -> Result<(), BrokerError> {
-        let parsed = self.stored_request(request)?;
-        let Body::Request(request) = parsed.body() else { return Err(BrokerError::Internal) };
+    pub(super) fn check_fit(&self, former: &HandoffRecord, agent: &AgentId) -> Result<(), BrokerError> {
+        if former.is_under_mandate() {
+            if former.handoff.was_offered_to(agent) {
+                return Ok(());
+            }
+            let problem = "the mandate of the negotiation permits the agents of the offers alone".to_owned();
+            return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
+        }
+        let parsed = self.stored_request(former.request)?;
+        let request = terms_in(parsed.body())?;
         match self.env.directory.unfit(agent, &self.wanted(request)) {
             None => Ok(()),
             Some(problem) => Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into()),
@@ -188,7 +199,7 @@ impl Engine {
     /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.
     pub(super) fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let of_type = match &header.receiver {
-            Receiver::Nobody => return Ok(Vec::new()),
+            Receiver::Absent => return Ok(Vec::new()),
             Receiver::Agent(agent) => {
                 let agent = self.registered(agent)?;
                 self.check_send(header, &agent)?;
@@ -208,4 +219,13 @@ impl Engine {
 /// The error for an unregistered agent. A sender that may not know of a registered agent gets the same error.
 pub(super) fn receiver_unknown(agent: &AgentId) -> BrokerError {
     AdmissionError::ReceiverUnknown { receiver: agent.to_string() }.into()
+}
+
+/// The terms in the stored request of a handoff.
+fn terms_in(body: &Body) -> Result<&RequestBody, BrokerError> {
+    match body {
+        Body::Request(terms) => Ok(terms),
+        Body::TaskAccept { terms: Some(terms), .. } => Ok(terms),
+        _ => Err(BrokerError::Internal),
+    }
 }

@@ -18,12 +18,17 @@ use super::{
 };
 use crate::{
     broker::{self, BrokerError},
-    domain::{EntityId, dead_letter::RefusedEnvelopes, routing::TurnId},
-    ids::{AgentId, IdMap, MessageId},
+    domain::{
+        EntityId,
+        dead_letter::RefusedEnvelopes,
+        routing::TurnId,
+        workspace::{WorkspaceId, WorkspaceOwner},
+    },
+    ids::{AgentId, IdMap, MessageId, ThreadId},
     proto::v1::run_entry::Event,
     records::{
-        DeadLetterRecord, Expiration, MessageRecord, RunEntryRecord, RunRecord, RunTurnRecord, decode_message_ids,
-        encode_message_ids,
+        DeadLetterRecord, Expiration, MessageRecord, RunEntryRecord, RunRecord, RunTurnRecord, ThreadEntryRecord,
+        ThreadRecord, decode_message_ids, encode_message_ids,
     },
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
@@ -163,12 +168,17 @@ impl Engine {
             Expiration::Messages => Some(since.plus(retention.message_ids)),
             // A store over its maximum size loses ended tasks of any age, the oldest first.
             Expiration::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
-            Expiration::Task | Expiration::Run => retention.ended_tasks.map(|span| since.plus(span)),
+            Expiration::Task | Expiration::Run | Expiration::Negotiation | Expiration::Plan => {
+                retention.ended_tasks.map(|span| since.plus(span))
+            }
             Expiration::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
             // The start of an invitation's entry is the expiry of the invitation.
             Expiration::Invitation => Some(since),
+            Expiration::Blob | Expiration::Upload => Some(since.plus(self.env.settings.blobs.unheld_lifetime)),
             // No query sees the rest of a removed task or workspace, so nothing waits for it.
-            Expiration::Rest | Expiration::Entries => Some(Timestamp::default()),
+            Expiration::Rest | Expiration::Entries | Expiration::Contexts => Some(Timestamp::default()),
+            // It has ended because it was idle for its whole time.
+            Expiration::Thread => Some(since),
         }
     }
 
@@ -201,7 +211,8 @@ impl Engine {
             }
         }
         // The other kinds take their turn first. The rest of a removed task or workspace goes before further tasks.
-        if self.timers.is_due(&timer) && !matches!(kind, Expiration::Rest | Expiration::Entries) {
+        let is_rest = matches!(kind, Expiration::Rest | Expiration::Entries | Expiration::Contexts);
+        if self.timers.is_due(&timer) && !is_rest {
             self.timers.set_by_clock(timer, now);
         }
     }
@@ -261,9 +272,15 @@ impl Engine {
                     Expiration::Invitation => {
                         self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
                     }
-                    Expiration::Run => self.remove_run(entry, what, budget)?,
+                    Expiration::Run => self.remove_run(entry, what, budget, now)?,
+                    Expiration::Thread => self.remove_thread(entry, what, budget, now)?,
+                    Expiration::Plan => self.remove_plan(entry, what, since, now, budget)?,
+                    Expiration::Blob => self.remove_blob(entry, what, since, budget)?,
+                    Expiration::Upload => self.remove_upload(entry, what, since, budget)?,
                     Expiration::Rest => self.remove_rest(entry, what, &record, budget, now)?,
+                    Expiration::Contexts => self.remove_left_contexts(entry, what, &record, budget)?,
                     Expiration::Entries => self.remove_left_entries(entry, what, &record, budget)?,
+                    Expiration::Negotiation => self.remove_negotiation(entry, what, budget)?,
                 }
             };
             let search = self.retention.search(kind);
@@ -334,11 +351,18 @@ impl Engine {
     }
 
     /// Removes an ended run with its log, at most [`RUN_ENTRIES_AT_ONCE`] entries a commit, the oldest first.
-    fn remove_run(&mut self, entry: Key, run: &[u8], budget: &mut usize) -> Result<Removal, BrokerError> {
+    fn remove_run(
+        &mut self,
+        entry: Key,
+        run: &[u8],
+        budget: &mut usize,
+        now: Timestamp,
+    ) -> Result<Removal, BrokerError> {
         let id = RunRecord::listed(run)?;
         let key = RunRecord::key(id);
+        let workspace = WorkspaceId::of(WorkspaceOwner::Run, &id.to_string()).expect("a UUID is a name");
         // A command of this batch may write the run; the removal waits for the next pass.
-        if self.is_written_in_batch(&key) {
+        if self.is_written_in_batch(&key) || self.is_workspace_in_batch(&workspace) {
             return Ok(Removal::PutOff);
         }
         let mut transaction = self.transaction();
@@ -361,6 +385,49 @@ impl Engine {
             }
             transaction.delete(entry);
             transaction.post_commit.push(PostCommit::EntityRemoved(EntityId::Run(id)));
+            self.remove_workspace(&mut transaction, &workspace, now)?;
+        }
+        let removal = self.stage_removal(transaction, budget);
+        Ok(if is_last { removal } else { Removal::Unfinished })
+    }
+
+    /// Removes an ended thread with its log, at most [`RUN_ENTRIES_AT_ONCE`] entries a commit, the oldest first.
+    fn remove_thread(
+        &mut self,
+        entry: Key,
+        thread: &[u8],
+        budget: &mut usize,
+        now: Timestamp,
+    ) -> Result<Removal, BrokerError> {
+        let mut transaction = self.transaction();
+        let id = std::str::from_utf8(thread).ok().and_then(|id| ThreadId::parse(id).ok());
+        let Some(id) = id else {
+            // The entry is deleted all the same: the search would stop at it in every tick.
+            tracing::error!("failed to read the id of an ended thread");
+            transaction.delete(entry);
+            return Ok(self.stage_removal(transaction, budget));
+        };
+        let key = ThreadRecord::key(&id);
+        let workspace = WorkspaceId::of(WorkspaceOwner::Thread, id.as_str()).expect("the id of a thread is a name");
+        // A command of this batch may write the thread; the removal waits for the next pass.
+        if self.is_written_in_batch(&key) || self.is_workspace_in_batch(&workspace) {
+            return Ok(Removal::PutOff);
+        }
+        let entries = ThreadEntryRecord::range_after(&id, 0);
+        let found = self.env.store.scan(Table::ThreadLog, entries, Order::Ascending, RUN_ENTRIES_AT_ONCE)?;
+        let is_last = found.len() < RUN_ENTRIES_AT_ONCE;
+        for (key, _) in found {
+            transaction.delete(Key { table: Table::ThreadLog, key });
+        }
+        if is_last {
+            if let Some(stored) = self.read(&mut transaction, &key)? {
+                let record = ThreadRecord::decode(&stored.value)?;
+                record.listings().into_iter().for_each(|key| transaction.delete(key));
+                transaction.delete(key);
+            }
+            transaction.delete(entry);
+            transaction.post_commit.push(PostCommit::EntityRemoved(EntityId::Thread(id)));
+            self.remove_workspace(&mut transaction, &workspace, now)?;
         }
         let removal = self.stage_removal(transaction, budget);
         Ok(if is_last { removal } else { Removal::Unfinished })

@@ -21,7 +21,7 @@ use crate::{
     proto::v1::custody_entry::Event,
     records::{
         Acceptance, Expiration, HandoffRecord, LogItem, LogPage, MessageRecord, RemovedTaskRecord, TaskRecord,
-        encode_message_ids, letter_key,
+        encode_message_ids, encode_removed_changes, letter_key, removed_changes, removed_changes_key,
     },
     store::{Key, Order, Record, Table},
     time::Timestamp,
@@ -85,9 +85,11 @@ impl Engine {
         if let Some(parent) = &record.task.parent {
             transaction.delete(TaskRecord::part_key(parent, record.sequence));
         }
+        transaction.delete(record.update_entry().0);
+        self.remove_contexts(&mut transaction, &record, now);
         if let Some(handoff) = &record.handoff {
             // The hosted handoff has no record of its own, in which `remove_items` would find its index entries.
-            remove_listings(&mut transaction, handoff);
+            self.remove_listings(&mut transaction, handoff)?;
         }
         self.remove_items(&mut transaction, &task, record.log_tail, now)?;
         if let Some(next) = self.remove_pages(&mut transaction, (record.sequence, &task), 1, now)? {
@@ -95,6 +97,7 @@ impl Engine {
             transaction.put_over(key.clone(), rest_value(next));
             transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
         }
+        self.release_all(&mut transaction, &workspace, now)?;
         let shared = self.remove_workspace(&mut transaction, &workspace, now)?;
         if self.retention.bytes_lost(bytes + shared + TASK_BYTES) {
             self.env.store.give_space_back();
@@ -244,8 +247,28 @@ impl Engine {
             // An id in an entry may name a handoff of another task, which stays.
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
             transaction.delete(HandoffRecord::key(stored.handoff.id));
-            remove_listings(transaction, &stored);
+            self.remove_listings(transaction, &stored)?;
         }
+        Ok(())
+    }
+
+    /// Removes the index entries of an ended handoff. Notes its latest change, so that a watcher that has not got it
+    /// learns of the gap.
+    fn remove_listings(&self, transaction: &mut Transaction, record: &HandoffRecord) -> Result<(), BrokerError> {
+        transaction.delete(HandoffRecord::index_key(record.sequence));
+        transaction.delete(record.task_index_key());
+        transaction.delete(record.passing_entry().0);
+        for agent in HandoffRecord::participants(&record.handoff) {
+            transaction.delete(HandoffRecord::agent_index_key(agent, record.sequence));
+        }
+        let key = removed_changes_key();
+        let in_hand = transaction.written_record(&key).and_then(|record| record.clone());
+        let known = match in_hand {
+            Some(known) => Some(known),
+            None => self.read(&mut Transaction::default(), &key)?,
+        };
+        let known = known.map(|record| removed_changes(&record.value)).transpose()?.unwrap_or(0);
+        transaction.put_over(key, encode_removed_changes(known.max(record.changed)));
         Ok(())
     }
 
@@ -300,14 +323,6 @@ enum Looked {
     Free {
         bytes: u64,
     },
-}
-
-/// Removes the index entries of a handoff.
-fn remove_listings(transaction: &mut Transaction, record: &HandoffRecord) {
-    transaction.delete(HandoffRecord::index_key(record.sequence));
-    for agent in HandoffRecord::participants(&record.handoff) {
-        transaction.delete(HandoffRecord::agent_index_key(agent, record.sequence));
-    }
 }
 
 /// The value of a row for the rest of a log: the number of the first entry left.

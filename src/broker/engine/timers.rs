@@ -30,6 +30,8 @@ pub(super) enum Timer {
     ExpiredAtDispatch,
     /// Gone agents may have offers in their mail.
     OffersOfGone,
+    /// Gone agents may own tasks.
+    TasksOfGone,
     /// Deregistered agents may have mail.
     MailOfLeft,
     /// Tasks and statistics are still to be counted since the start.

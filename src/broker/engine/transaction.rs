@@ -12,14 +12,15 @@ use super::{
 use crate::{
     broker::BrokerError,
     domain::EntityId,
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1,
     records::{EntityRecord, Expiration, LogEntry, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, Record, Table, Write},
     time::Timestamp,
 };
 
 /// The open change of one command.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Transaction {
     change: Change,
     pub(super) post_commit: Vec<PostCommit>,
@@ -28,12 +29,19 @@ pub(super) struct Transaction {
     /// Whether the coordinator has sent a message in this transaction: its entities are then further than the message
     /// in hand has brought them.
     pub(super) has_orders: bool,
+    /// The message in hand, whose record is written after its step.
+    pub(super) in_hand: Option<(MessageId, Bytes)>,
+    /// The context that the message in hand carries, with the id of the message. Decoded when the engine checks it, so that
+    /// the step does not decode it again.
+    pub(super) context: Option<(MessageId, v1::TaskContextTransfer)>,
+    /// How many messages of the coordinator are being sent, one within the step of the other.
+    pub(super) order_depth: u32,
     /// The entities that the transaction has read, with their new versions. The list is short, so a lookup scans it.
     entities: Vec<ReadEntity>,
 }
 
 /// An entity that the transaction has read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ReadEntity {
     id: EntityId,
     before: Option<Stored>,
@@ -65,6 +73,11 @@ impl Transaction {
         self.entities.iter().filter_map(|read| read.after.as_ref())
     }
 
+    /// The latest versions of all entities that this transaction has read.
+    pub(super) fn all_read(&self) -> impl Iterator<Item = &Arc<EntityRecord>> {
+        self.entities.iter().filter_map(ReadEntity::record)
+    }
+
     /// Makes the commit apply the change only if the record still has this revision. `None`: only if no record exists.
     pub(super) fn expect(&mut self, key: &Key, revision: Option<u64>) {
         let expectations = &mut self.change.expectations;
@@ -93,6 +106,12 @@ impl Transaction {
     /// Removes a record, without a comparison of revisions.
     pub(super) fn delete(&mut self, key: Key) {
         self.write(key, None, false);
+    }
+
+    /// The write of a record that this transaction has written before, to change it.
+    pub(super) fn written_record(&mut self, key: &Key) -> Option<&mut Option<Record>> {
+        let mut latest_first = self.change.writes.iter_mut().rev();
+        latest_first.find(|write| write.key == *key).map(|write| &mut write.record)
     }
 
     /// The number of records that the transaction writes.
@@ -134,6 +153,17 @@ impl Engine {
         self.batch.written.contains_key(key)
     }
 
+    /// Reads the further rows of a decoded record.
+    fn with_rows(&self, transaction: &mut Transaction, record: EntityRecord) -> Result<EntityRecord, BrokerError> {
+        let keys = record.row_keys();
+        if keys.is_empty() {
+            return Ok(record);
+        }
+        let rows = keys.iter().map(|key| self.read(transaction, key)).collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<_> = rows.into_iter().flatten().map(|row| row.value).collect();
+        Ok(record.with_rows(&rows)?)
+    }
+
     /// Reads an entity. The order is: the transaction's own writes, the cache, the batch, the store.
     pub(super) fn entity_record(
         &mut self,
@@ -162,7 +192,7 @@ impl Engine {
             }
             None => match self.read(transaction, &key)? {
                 Some(found) => {
-                    let record = Arc::new(EntityRecord::decode(id, &found.value)?);
+                    let record = Arc::new(self.with_rows(transaction, EntityRecord::decode(id, &found.value)?)?);
                     let stored = Stored { record, revision: found.revision };
                     self.entities.insert(key, stored.clone());
                     Some(stored)
@@ -205,7 +235,8 @@ impl Engine {
         for read in &entities {
             if let Some(after) = &read.after {
                 let before = read.before.as_ref().map(|stored| &*stored.record);
-                self.loads.note_change(&self.env.directory, before, after);
+                let counted_in = (&*self.env.directory, &*self.env.settings.metrics);
+                self.loads.note_change(counted_in, before, after);
                 staged.extend(stage_entity(&mut transaction, read, after, &entities));
             }
         }
@@ -214,7 +245,18 @@ impl Engine {
             // A removal does not go through `staged`, and the removed version must not stay in the cache.
             let is_entity = matches!(
                 write.key.table,
-                Table::Tasks | Table::Handoffs | Table::Workspaces | Table::Runs | Table::RunLog | Table::RunTurns
+                Table::Tasks
+                    | Table::Handoffs
+                    | Table::Negotiations
+                    | Table::Workspaces
+                    | Table::Runs
+                    | Table::RunLog
+                    | Table::RunTurns
+                    | Table::Threads
+                    | Table::ThreadLog
+                    | Table::Plans
+                    | Table::PlanSpecs
+                    | Table::PlanLog
             );
             if write.record.is_none() && is_entity {
                 self.entities.forget(&write.key);
@@ -309,9 +351,20 @@ fn stage_entity(
         let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
         (key, Stored { record: after.clone(), revision })
     });
+    // The revision of the record guards them.
+    for (place, value) in after.changed_rows(before.map(|stored| &*stored.record)) {
+        transaction.put_over(place, value);
+    }
     for (place, value) in after.new_listings(before.map(|stored| &*stored.record)) {
         transaction.put_new(place, value);
     }
+    let (removed, added) = after.moved_listings(before.map(|stored| &*stored.record));
+    removed.into_iter().for_each(|place| transaction.delete(place));
+    // A task may ask the same agent again, so the place may have been used before.
+    added.into_iter().for_each(|(place, value)| transaction.put_over(place, value));
+    let (removed, added) = after.passed_listings(before.map(|stored| &*stored.record));
+    removed.into_iter().for_each(|place| transaction.delete(place));
+    added.into_iter().for_each(|(place, value)| transaction.put_new(place, value));
     stage_timer(transaction, read, after, all);
     let before = before.map(|stored| stored.record.clone());
     transaction.post_commit.push(PostCommit::EntityMoved { before, after: after.clone() });

@@ -7,13 +7,14 @@ use super::{
     Engine,
     batch::PostCommit,
     retention::Removal,
-    run::{Cause, OpenTransaction, Origin, RunError, ThisMessage},
+    run::{Cause, OpenTransaction, Origin, ThisMessage},
     transaction::Transaction,
 };
 use crate::{
     broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
         EntityId, Input, ReadError,
+        mailbox::EnvelopeOwner,
         workspace::{self, Append, Entry, WorkspaceId},
     },
     envelope::{VerifiedEnvelope, signing},
@@ -44,10 +45,11 @@ impl Engine {
             return Err(refused(self.access().no_such_workspace(&caller, action, &append.workspace)));
         };
         self.access().about_workspace(&caller, action, &append.workspace, &owner.participants).map_err(refused)?;
+        self.hold_entry(&mut transaction, envelope, &append.workspace, now).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
-        let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Letter, copy: None };
         let about = EntityId::Workspace(append.workspace.clone());
-        let input = Input::Append { append: append.clone(), limits: self.env.settings.workspace };
+        let input = Input::Append { append: append.clone(), limits: self.env.settings.workspace, is_result: false };
         let cause = Cause { origin: Origin::Message(this), event: None };
         match self.run(&mut transaction, &about, &input, cause, now) {
             Ok(true) => Ok(self.accept(transaction, this, now)),
@@ -55,11 +57,7 @@ impl Engine {
             Err(error) => {
                 // A rejected message leaves no gap in the sequence.
                 self.batch.head.next_sequence = sequence;
-                Err(match error {
-                    RunError::Refused(refusal) => refusal,
-                    RunError::Broker(error) => refused(error),
-                    RunError::Rejected(rejection) => refused(rejection),
-                })
+                Err(error.into_refusal())
             }
         }
     }
@@ -95,8 +93,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let known = self.entity_record(transaction, &EntityId::Workspace(entry.workspace.clone()))?;
         let record = known.as_deref().and_then(EntityRecord::as_workspace).ok_or(BrokerError::Internal)?;
-        let (seconds, nanos) = entry.created_at.to_parts();
-        let (time, content) = (WireTime { seconds, nanos }, this.envelope.content_digest());
+        let (time, content) = (WireTime::from(entry.created_at), this.envelope.content_digest());
         let chain_hash = signing::workspace_hash(&record.chain_hash, entry.sequence, Some(&time), content);
         let record = WorkspaceRecord { chain_hash, ..record.clone() };
         let key = WorkspaceEntryRecord::key(&entry.workspace, entry.sequence);

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Page, View};
+use super::{
+    Page, View,
+    logs::{Log, LogPage},
+};
 use crate::{
     broker::{
         BrokerError,
@@ -14,7 +17,7 @@ use crate::{
     ids::{GraphId, TaskId},
     proto::v1,
     records::{GraphRecord, List, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord},
-    store::{Key, Order, Table},
+    store::{Key, Table},
 };
 
 /// A filter of runs. All conditions that are set must hold.
@@ -28,23 +31,11 @@ pub struct RunFilter {
     pub states: Vec<RunState>,
 }
 
-/// A page of a run's log.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunLogPage {
-    /// The entries, oldest first.
-    pub entries: Vec<v1::RunEntry>,
-    /// The number of entries in the log.
-    pub length: u64,
-    /// Whether the run has ended.
-    pub is_final: bool,
-    /// The first and last number of requested entries that the log does not have.
-    pub gap: Option<(u64, u64)>,
-}
-
 impl View<'_> {
     /// One run that the caller may see.
     pub fn run(&self, id: RunId) -> Result<Arc<Run>, BrokerError> {
         let stored = self.stored_run(id)?;
+        // A run that does not exist and a hidden one get the same answer (SPEC 5).
         let seen = stored.filter(|run| self.access.may_see_run(self.caller, run));
         seen.ok_or_else(|| self.access.no_such_run(self.caller, id))
     }
@@ -56,6 +47,7 @@ impl View<'_> {
 
     /// The runs that the caller may see, newest first.
     pub fn runs(&self, filter: &RunFilter, size: usize, token: &str) -> Result<Page<Arc<Run>>, BrokerError> {
+        // The narrowest index that has all that the caller may see.
         let list = match self.access.reach(self.caller, Purpose::ReadRuns)? {
             Reach::Nothing => None,
             Reach::Own(agent) => Some(List::of_runs(Some(agent))),
@@ -72,26 +64,22 @@ impl View<'_> {
     }
 
     /// The entries of a run's log after this number, oldest first.
-    pub fn run_log(&self, id: RunId, after: u64, limit: usize) -> Result<RunLogPage, BrokerError> {
-        // The run is read before its log, so the log has every entry up to this length, unless it was removed.
+    pub fn run_log(&self, id: RunId, after: u64, limit: usize) -> Result<LogPage<v1::RunEntry>, BrokerError> {
         let run = self.run(id)?;
-        let (length, is_final) = (run.log_length, run.state.is_final());
-        let range = RunEntryRecord::range_after(id, after);
-        let found = self.store.scan(Table::RunLog, range, Order::Ascending, limit)?;
-        let entries = found.iter().map(|(_, record)| RunEntryRecord::message(&record.value));
-        let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        let gap = match entries.first() {
-            Some(first) if first.number > after + 1 => Some((after + 1, first.number - 1)),
-            // The caller has seen more entries than the log has, or they are removed.
-            None if after > length => Some((length + 1, after)),
-            None if after < length => Some((after + 1, length)),
-            Some(_) | None => None,
+        let log = Log {
+            table: Table::RunLog,
+            range: RunEntryRecord::range_after(id, after),
+            after,
+            decode: RunEntryRecord::message,
+            length: run.log_length,
+            is_final: run.state.is_final(),
         };
-        Ok(RunLogPage { entries, length, is_final, gap })
+        self.log_page(log, limit)
     }
 
     /// The recorded turn with this id, of a run that the caller may see.
     pub fn run_turn(&self, run: RunId, turn: TurnId) -> Result<v1::RunTurn, BrokerError> {
+        // The caller has just reported the turn, so its rights were checked.
         let unknown = || BrokerError::RunUnknown { run: run.to_string() };
         let place = self.store.get(&RunTurnRecord::key(run, turn))?.ok_or_else(unknown)?;
         let number = RunTurnRecord::decode(run, turn, &place.value)?.0.number;

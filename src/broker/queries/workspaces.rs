@@ -17,7 +17,6 @@ use crate::{
     proto::v1::{self, workspace_append, workspace_entry},
     records::{EntityRecord, MessageRecord, WorkspaceEntryRecord, WorkspaceRecord},
     store::{Order, Store, Table},
-    time::Timestamp,
 };
 
 /// The number of times that a page is read again because its entries expire during the read.
@@ -26,7 +25,7 @@ const READS_MAX: usize = 3;
 /// A query of a workspace's entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryQuery {
-    /// The workspace.
+    /// The workspace to read.
     pub workspace: WorkspaceId,
     /// The wanted topics. Empty: all that the caller may read.
     pub topics: Vec<Topic>,
@@ -65,14 +64,25 @@ impl EntryPage {
 pub struct WorkspaceView {
     /// The workspace, empty before its first entry.
     pub record: WorkspaceRecord,
-    /// Its owner.
+    /// The participants, and whether the workspace takes entries.
     pub owner: Owner,
 }
 
 /// The stored entities, for the rules about owners.
-struct StoredEntities<'a> {
+pub(super) struct StoredEntities<'a> {
     store: &'a dyn Store,
     failure: Option<BrokerError>,
+}
+
+impl<'a> StoredEntities<'a> {
+    pub(super) fn new(store: &'a dyn Store) -> Self {
+        Self { store, failure: None }
+    }
+
+    /// The cause of a failed read.
+    pub(super) fn failure(self) -> BrokerError {
+        self.failure.unwrap_or(BrokerError::Internal)
+    }
 }
 
 impl Reader for StoredEntities<'_> {
@@ -107,7 +117,7 @@ impl View<'_> {
             first_sequence: topic.first_sequence,
             last_sequence: topic.last_sequence,
             size_bytes: topic.bytes,
-            update_time: Some(wire_time(topic.updated_at)),
+            update_time: Some(topic.updated_at.into()),
         });
         Ok((shown.collect(), record.workspace.last_sequence))
     }
@@ -115,7 +125,7 @@ impl View<'_> {
     /// A page of entries that the caller may read. A page has at least one entry if one is wanted and exists, unless the
     /// first 1,024 entries that it looks at are of other topics.
     pub fn workspace_entries(&self, query: &EntryQuery) -> Result<EntryPage, BrokerError> {
-        // The owner is read first: a workspace that is closed then gets no further entry.
+        // The owner is read first: a workspace closed by then gets no further entry.
         let owner = self.workspace_owner(&query.workspace, &query.topics)?;
         let mut page = EntryPage::default();
         for _ in 0..READS_MAX {
@@ -140,6 +150,7 @@ impl View<'_> {
         sequence: u64,
     ) -> Result<Option<v1::WorkspaceEntry>, BrokerError> {
         let key = WorkspaceEntryRecord::key(workspace, sequence);
+        // No right is checked here: the caller has just appended the entry.
         let Some(stored) = self.store.get(&key)? else { return Ok(None) };
         let head = WorkspaceEntryRecord::decode(&key.key, &stored.value)?;
         self.whole_entry(&head, false)
@@ -158,6 +169,7 @@ impl View<'_> {
         while page.has_more() && looked_at < LOOKED_AT_MAX {
             let range = WorkspaceEntryRecord::range(&query.workspace, page.next_after, last);
             let heads = self.store.scan(Table::WorkspaceEntries, range, Order::Ascending, READ_AT_A_TIME)?;
+            // Counted as one gap with an earlier one of the page, so that a watcher gets one range.
             if heads.is_empty() {
                 // All of them have expired.
                 let first = page.next_after + 1;
@@ -173,6 +185,7 @@ impl View<'_> {
                     let first = page.gap.map_or(page.next_after + 1, |gap| gap.0);
                     page.gap = Some((first, sequence - 1));
                 }
+                // The policy is asked once for each topic of a page. Named topics were all checked before.
                 let is_wanted = *readable.entry(head.entry.topic.clone()).or_insert_with_key(|topic| {
                     query.topics.is_empty() && self.may_read(&query.workspace, owner, topic)
                 });
@@ -187,6 +200,7 @@ impl View<'_> {
                 }
                 page.next_after = sequence;
                 looked_at += 1;
+                // After `next_after` has moved, so that the next page begins behind this entry.
                 if page.entries.len() == query.limit {
                     return Ok(true);
                 }
@@ -215,11 +229,11 @@ impl View<'_> {
             sequence: head.entry.sequence,
             topic: head.entry.topic.to_string(),
             author_id: envelope.sender_id,
-            create_time: Some(wire_time(head.entry.created_at)),
+            create_time: Some(head.entry.created_at.into()),
             source_time: append.source_time,
             message_id: envelope.message_id,
             envelope: if with_envelope { stored.value } else { Bytes::new() },
-            expire_time: Some(wire_time(head.entry.expires_at)),
+            expire_time: Some(head.entry.expires_at.into()),
             chain_hash: Bytes::copy_from_slice(&head.chain_hash),
             entry: content,
         }))
@@ -227,10 +241,10 @@ impl View<'_> {
 
     /// The owner of a workspace, if the caller may read all of these topics; without topics, the workspace itself.
     fn workspace_owner(&self, id: &WorkspaceId, topics: &[Topic]) -> Result<Owner, BrokerError> {
-        let mut read = StoredEntities { store: self.store, failure: None };
-        let owner = workspace::owner(id, &mut read)
-            .map_err(|ReadError| read.failure.take().unwrap_or(BrokerError::Internal))?;
+        let mut read = StoredEntities::new(self.store);
+        let owner = workspace::owner(id, &mut read).map_err(|ReadError| read.failure())?;
         let names: Vec<&str> = match topics {
+            // The empty topic asks about the workspace itself; each entry's topic is asked about when it is read.
             [] => vec![""],
             topics => topics.iter().map(Topic::as_str).collect(),
         };
@@ -261,9 +275,4 @@ impl View<'_> {
 fn damaged(head: &WorkspaceEntryRecord, error: &prost::DecodeError) -> BrokerError {
     tracing::error!(workspace = %head.entry.workspace, sequence = head.entry.sequence, %error, "failed to decode an entry");
     BrokerError::Internal
-}
-
-fn wire_time(time: Timestamp) -> prost_types::Timestamp {
-    let (seconds, nanos) = time.to_parts();
-    prost_types::Timestamp { seconds, nanos }
 }

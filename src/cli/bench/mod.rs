@@ -11,6 +11,7 @@ mod idle;
 mod latency;
 mod pace;
 mod pair;
+mod plan;
 mod process;
 mod recover;
 mod report;
@@ -32,6 +33,7 @@ pub(super) enum BenchCommand {
     Idle(idle::IdleArgs),
     Backlog(backlog::BacklogArgs),
     Recover(recover::RecoverArgs),
+    Plan(plan::PlanArgs),
 }
 
 pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -40,6 +42,7 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
         BenchCommand::Idle(args) => idle::run(args, connection, *output).await,
         BenchCommand::Backlog(args) => backlog::run(args, connection, *output).await,
         BenchCommand::Recover(args) => recover::run(args, connection, *output).await,
+        BenchCommand::Plan(args) => plan::run(args, connection, *output).await,
     }
 }
 

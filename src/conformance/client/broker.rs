@@ -45,7 +45,7 @@ use crate::{
         handoff_service_server::{HandoffService, HandoffServiceServer},
         task_service_server::{TaskService, TaskServiceServer},
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, SystemClock},
 };
 
 /// The ack wait, short to keep the cases short.
@@ -160,11 +160,6 @@ impl Broker {
 /// A key as listed in the directory.
 pub(super) fn key_of(key_id: &str, key: &PublicKey) -> v1::AgentKey {
     v1::AgentKey { key_id: key_id.to_owned(), public_key: key.as_bytes().to_vec().into(), ..Default::default() }
-}
-
-pub(super) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
-    let (seconds, nanos) = time.to_parts();
-    prost_types::Timestamp { seconds, nanos }
 }
 
 impl Session {
@@ -324,7 +319,7 @@ impl AgentService for Scripted {
         }
         let token = hex::encode(SystemIds.random());
         state.tokens.insert(token.clone());
-        let expire_time = Some(timestamp(SystemClock.now().plus(Duration::from_secs(3600))));
+        let expire_time = Some(SystemClock.now().plus(Duration::from_secs(3600)).into());
         Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
     }
 
@@ -406,6 +401,7 @@ impl BrokerService for Scripted {
 #[tonic::async_trait]
 impl HandoffService for Scripted {
     type WatchHandoffStream = UnboundedReceiverStream<Result<v1::WatchHandoffResponse, Status>>;
+    type WatchHandoffsStream = UnboundedReceiverStream<Result<v1::WatchHandoffsResponse, Status>>;
 
     async fn get_handoff(&self, request: Request<v1::GetHandoffRequest>) -> Answer<v1::GetHandoffResponse> {
         self.check_token(&request)?;
@@ -414,7 +410,7 @@ impl HandoffService for Scripted {
         let handoff = state.handoffs.get(&request.into_inner().handoff_id).cloned();
         drop(state);
         match handoff {
-            Some(_) => Ok(Response::new(v1::GetHandoffResponse { handoff })),
+            Some(_) => Ok(Response::new(v1::GetHandoffResponse { handoff, ..Default::default() })),
             None => Err(Refusal::new(Code::NotFound, "HANDOFF_UNKNOWN").status()),
         }
     }
@@ -424,6 +420,10 @@ impl HandoffService for Scripted {
     }
 
     async fn watch_handoff(&self, _: Request<v1::WatchHandoffRequest>) -> Answer<Self::WatchHandoffStream> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn watch_handoffs(&self, _: Request<v1::WatchHandoffsRequest>) -> Answer<Self::WatchHandoffsStream> {
         Err(NOT_IN_SCRIPT.status())
     }
 }
@@ -509,7 +509,7 @@ impl Reader {
             Asked::Heartbeat(_) if frame.request_id != 0 => Some(Said::Credited(v1::Credited::default())),
             Asked::Acknowledgement(one) if self.answers_acknowledgements.load(Ordering::Relaxed) => {
                 let is_extended = matches!(one.outcome, Some(Outcome::Extend(_)));
-                let ack_deadline = is_extended.then(|| timestamp(SystemClock.now().plus(ACK_WAIT)));
+                let ack_deadline = is_extended.then(|| SystemClock.now().plus(ACK_WAIT).into());
                 Some(Said::Acknowledged(v1::Acknowledged { delivery_id: one.delivery_id.clone(), ack_deadline }))
             }
             Asked::Acknowledgement(_) | Asked::Heartbeat(_) | Asked::Envelope(_) => None,

@@ -4,10 +4,10 @@
 //! its stdin and stdout (`docs/conformance-client.md`). Owns the cases, the scripted broker and the program. Must not
 //! know the internals of a client.
 
-mod bench;
 mod broker;
 mod cases;
 mod certificates;
+mod fixture;
 mod harness;
 mod refusal;
 mod relay;
@@ -16,8 +16,8 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use self::bench::Bench;
 pub use self::cases::Case;
+use self::fixture::Fixture;
 use super::report::{CaseResult, Failed, Outcome, Report};
 use crate::{envelope::keys::KeyFileError, time::Moment};
 
@@ -79,8 +79,8 @@ async fn tried(
 ) -> Result<CaseResult, ClientRunError> {
     let _turn = turns.acquire().await; // never closed
     let began = Moment::now();
-    let outcome = match Bench::start(&command, patience).await {
-        Ok(mut bench) => (case.run)(&mut bench).await,
+    let outcome = match Fixture::start(&command, patience).await {
+        Ok(mut fixture) => (case.run)(&mut fixture).await,
         // The fault of the program, so its case fails. Any other error is one of this machine, and ends the run.
         Err(ClientRunError::NoHello(failed)) => Err(*failed),
         Err(error) => return Err(error),

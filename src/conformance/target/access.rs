@@ -79,20 +79,20 @@ async fn open_session(world: &World, by: &Client) -> Answer<()> {
 }
 
 async fn session_needs_an_identity(world: World) -> Verdict {
-    let anybody = &world.anybody;
+    let anonymous = &world.anonymous;
     let mut checks = Checks::of("a client without an identity calls");
-    checks.refused("Connect", open_session(&world, anybody).await, MISSING);
-    checks.refused("Receive", receive(&world, anybody).await, MISSING);
+    checks.refused("Connect", open_session(&world, anonymous).await, MISSING);
+    checks.refused("Receive", receive(&world, anonymous).await, MISSING);
     let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
     let acknowledgement = Some(v1::Acknowledgement { delivery_id: "1-1".to_owned(), outcome });
     let request = v1::AckRequest { acknowledgement };
-    let acked = world.call(async { anybody.answer(anybody.messages().ack(request).await) }).await;
+    let acked = world.call(async { anonymous.answer(anonymous.messages().ack(request).await) }).await;
     checks.refused("Ack", acked, MISSING);
     checks.done()
 }
 
 async fn made_up_token(world: World) -> Verdict {
-    let guessed = world.anybody.with_token("made-up").map_err(|error| Problem::Skipped(error.to_string()))?;
+    let guessed = world.anonymous.with_token("made-up").map_err(|error| Problem::Skipped(error.to_string()))?;
     let invalid = Refusal(Code::Unauthenticated, "TOKEN_INVALID");
     let mut checks = Checks::of("a client calls with an invalid token");
     checks.refused("Connect", open_session(&world, &guessed).await, invalid);
@@ -105,23 +105,23 @@ const CHALLENGE: Refusal = Refusal(Code::Unauthenticated, "CHALLENGE_FAILED");
 async fn challenge_needs_the_key(world: World) -> Verdict {
     let (alice, mut impostor) = (world.enrol("alice", &[]).await?, world.enrol("bob", &[]).await?);
     impostor.agent = alice.agent.clone();
-    let proven = world.call(world.anybody.prove(&impostor)).await;
+    let proven = world.call(world.anonymous.prove(&impostor)).await;
     refused("bob's key answers a challenge for alice", proven, CHALLENGE)?;
-    answered("alice's key answers one", world.call(world.anybody.prove(&alice)).await).map(drop)
+    answered("alice's key answers one", world.call(world.anonymous.prove(&alice)).await).map(drop)
 }
 
 async fn challenge_is_good_once(world: World) -> Verdict {
     let (alice, bob) = (world.enrol("alice", &[]).await?, world.enrol("bob", &[]).await?);
     let challenge = async |agent_id: String| {
         let request = v1::CreateChallengeRequest { agent_id };
-        world.call(async { world.anybody.answer(world.anybody.agents().create_challenge(request).await) }).await
+        world.call(async { world.anonymous.answer(world.anonymous.agents().create_challenge(request).await) }).await
     };
     let answer = async |who: &crate::client::Identity, challenge: bytes::Bytes| {
         let (agent_id, key_id) = (who.agent.to_string(), who.key_id.to_string());
         let signature = who.key.sign(&signing::session_input(&agent_id, &key_id, &challenge)).to_vec().into();
         let request = v1::CreateTokenRequest { agent_id, key_id, challenge, signature };
         let token =
-            world.call(async { world.anybody.answer(world.anybody.agents().create_token(request).await) }).await;
+            world.call(async { world.anonymous.answer(world.anonymous.agents().create_token(request).await) }).await;
         token.map(drop) // a secret: not for the report
     };
     let given = answered("alice asks for a challenge", challenge(alice.agent.to_string()).await)?.challenge;
@@ -133,7 +133,7 @@ async fn challenge_is_good_once(world: World) -> Verdict {
     checks.refused("alice makes one up", answer(&alice, vec![7; 32].into()).await, CHALLENGE);
     checks.done()?;
     // The refusal of an unregistered agent would tell a stranger which agents exist.
-    answered("a challenge for an agent that is not registered", challenge(world.id("nobody")).await).map(drop)
+    answered("a challenge for an agent that is not registered", challenge(world.id("unknown")).await).map(drop)
 }
 
 async fn sends_only_as_its_agent(world: World) -> Verdict {
@@ -144,7 +144,7 @@ async fn sends_only_as_its_agent(world: World) -> Verdict {
     let request = v1::SendRequest { envelope: of_bob.encode_to_vec().into() };
     let sent = alice.call(async { alice.client.answer(alice.client.messages().send(request.clone()).await) }).await;
     refused("a call with alice's token sends it", sent, mismatch)?;
-    let sent = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
+    let sent = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
     answered("a call without a token sends it: the signature proves bob", sent)?;
     alice.tell(bob.id(), &About::default(), &v1::Info::default()).await.map(drop)
 }
@@ -161,9 +161,9 @@ async fn mailbox_is_ones_own(world: World) -> Verdict {
 }
 
 /// Skips the case if enrolment is open: reading may be open too then, and no refusal can be observed.
-async fn skip_if_open(world: &World) -> Verdict {
+pub(super) async fn skip_if_open(world: &World) -> Verdict {
     let identity = world.identity("stranger");
-    match world.register(&world.anybody, card(&identity, &[])).await {
+    match world.register(&world.anonymous, card(&identity, &[])).await {
         Ok(_) => Err(Problem::Skipped("enrolment is open at this broker, and so is reading".to_owned())),
         Err(_) => Ok(()),
     }
@@ -265,9 +265,9 @@ async fn audit_log(world: World) -> Verdict {
 async fn stranger_cannot_enrol(world: World) -> Verdict {
     skip_if_open(&world).await?;
     let identity = world.identity("stranger");
-    let answer = world.register(&world.anybody, card(&identity, &[])).await;
+    let answer = world.register(&world.anonymous, card(&identity, &[])).await;
     refused("a stranger registers", answer, MISSING)?;
-    let proven = world.call(world.anybody.prove(&identity)).await;
+    let proven = world.call(world.anonymous.prove(&identity)).await;
     refused("and proves who it is", proven, CHALLENGE).map(drop)
 }
 
@@ -280,7 +280,7 @@ async fn invitation(world: World) -> Verdict {
     let invitation = answered("the operator invites alice", made)?.invitation;
     let register = async |identity, invitation: &str| {
         let request = v1::RegisterAgentRequest { card: Some(card(identity, &[])), invitation: invitation.to_owned() };
-        world.call(async { world.anybody.answer(world.anybody.agents().register_agent(request).await) }).await
+        world.call(async { world.anonymous.answer(world.anonymous.agents().register_agent(request).await) }).await
     };
     let invalid = Refusal(Code::Unauthenticated, "INVITATION_INVALID");
     let mut checks = Checks::of("an invitation for alice is used");
@@ -298,7 +298,7 @@ async fn card_is_ones_own(world: World) -> Verdict {
     let register = async |card: v1::AgentCard| world.register(&world.registrar(), card).await;
     let mut checks = Checks::of("mallory registers");
     let theirs = v1::AgentCard { agent_id: alice.agent.to_string(), ..card(&mallory, &[]) };
-    let taken = world.register(&world.anybody, theirs.clone()).await;
+    let taken = world.register(&world.anonymous, theirs.clone()).await;
     // A broker without open enrolment refuses a stranger before it compares ids.
     let is_refused = matches!(&taken, Err(NoAnswer::Refused(seen)) if EXISTS.contains(&seen.reason.as_str()));
     checks.holds("as alice", is_refused, "refused: AGENT_EXISTS, or IDENTITY_MISSING", &taken);

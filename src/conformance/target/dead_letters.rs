@@ -219,7 +219,7 @@ async fn stranger_leaves_none(world: World) -> Verdict {
     let mut envelope = alice.info(bob.id(), "");
     envelope.task_id = "no id".to_owned();
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
-    let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
+    let answer = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
     let field = Refusal(Code::InvalidArgument, "FIELD_INVALID");
     refused("a stranger sends what cannot be, in alice's name", answer, field)?;
     // The broker retains this later envelope. When it appears, an earlier one would have appeared too.

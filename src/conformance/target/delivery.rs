@@ -50,7 +50,7 @@ cases! {
         "No more deliveries are handed out than the credit says; an ack makes room for the next." credit_is_kept;
     "delivery.no-credit-no-delivery" "4"
         "A session begins without credit, and gets nothing until it gives some." no_credit;
-    "delivery.slow-agent-slows-nobody" "4"
+    "delivery.slow-agent-slows-no-other" "4"
         "One agent that takes nothing does not keep others from their mail." slow_agent;
     "delivery.away-agent-finds-its-mail" "4"
         "An agent that was away finds its mail on its return." away_agent;

@@ -265,12 +265,12 @@ async fn unknown_key(world: World) -> Verdict {
     let other = "k2".parse().expect("it follows the grammar");
     crate::envelope::sign(&mut envelope, &other, &alice.identity.key);
     refused("alice names a key that she has not", alice.submit(&envelope).await, unknown)?;
-    let mut envelope = alice.info(bob.id(), "nobody's");
-    envelope.sender_id = world.id("nobody");
+    let mut envelope = alice.info(bob.id(), "of an unknown sender");
+    envelope.sender_id = world.id("unknown");
     alice.sign(&mut envelope);
     // By a call without a token: a session would refuse another sender than its agent first.
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
-    let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
+    let answer = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
     refused("an unregistered agent sends", answer, INVALID).map(drop)
 }
 

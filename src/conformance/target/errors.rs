@@ -47,7 +47,7 @@ async fn refusals(world: &World, alice: &Actor) -> Verdict<Vec<(&'static str, St
     let envelopes = [
         ("a forged envelope", forged),
         ("an envelope without an id", malformed),
-        ("an envelope to an unregistered agent", alice.info(&world.id("nobody"), "")),
+        ("an envelope to an unregistered agent", alice.info(&world.id("unknown"), "")),
     ];
     let mut seen = Vec::new();
     for (name, envelope) in envelopes {
@@ -82,10 +82,10 @@ async fn has_error_info(world: World) -> Verdict {
 async fn same_on_a_session(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let by_call = refusals(&world, &alice).await?;
-    let envelope = alice.info(&world.id("nobody"), "");
+    let envelope = alice.info(&world.id("unknown"), "");
     let mut checks = Checks::of("alice sends to an unregistered agent, by a call and on a session");
     let Err(super::check::NoAnswer::Refused(on_session)) = alice.submit(&envelope).await else {
-        return fail("alice sends to nobody on her session", "answer", "a refusal", "something else");
+        return fail("alice sends to an unknown agent on her session", "answer", "a refusal", "something else");
     };
     // The refusal of an unregistered receiver, as on the session.
     let (_, status) = &by_call[2];
@@ -153,7 +153,7 @@ async fn not_found(world: World) -> Verdict {
     let client = &alice.client;
     let mut checks = Checks::of("alice asks for what is not there");
     let unknown = |reason| Refusal(Code::NotFound, reason);
-    let agent = v1::GetAgentRequest { agent_id: world.id("nobody") };
+    let agent = v1::GetAgentRequest { agent_id: world.id("unknown") };
     let agent = alice.call(async { client.answer(client.agents().get_agent(agent).await) }).await;
     checks.refused("GetAgent", agent, unknown("AGENT_UNKNOWN"));
     checks.refused_as_absent("GetTask", alice.task(&world.id("none")).await, unknown("TASK_UNKNOWN"));

@@ -214,7 +214,11 @@ const MISMATCH: Refusal = Refusal(Code::InvalidArgument, "CONTEXT_DIGEST_MISMATC
 async fn wrong_context_digest(world: World) -> Verdict {
     let story = Story::at(&world, Stage::Accepted).await?;
     let sections = context_of([("goals", "[\"something else\"]".to_owned())]).sections;
-    let wrong = v1::TaskContextTransfer { sections, context_digest: story.context.context_digest.clone() };
+    let wrong = v1::TaskContextTransfer {
+        sections,
+        context_digest: story.context.context_digest.clone(),
+        ..Default::default()
+    };
     let answer = story.alice.say(story.bob.id(), &story.about(), &wrong).await;
     refused("alice sends sections under the digest of others", answer, MISMATCH)?;
     same("after that", "state", HandoffState::Accepted, story.state("alice reads the handoff").await?)

@@ -153,7 +153,7 @@ async fn revoked(world: World) -> Verdict {
     let mut other = alice.identity.clone();
     other.key_id = "k2".parse().expect("it follows the grammar");
     other.key = second.clone();
-    let proof = world.call(world.anybody.prove(&other)).await;
+    let proof = world.call(world.anonymous.prove(&other)).await;
     let mut checks = Checks::of("alice proves who she is with the revoked key");
     checks.holds("answer", proof.is_err(), "a refusal", &proof);
     checks.done()?;

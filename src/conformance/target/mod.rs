@@ -1,4 +1,4 @@
-//! Tests a broker over the wire: each rule of SPEC 2, 3, 4, 5, 10 and 11 that a client can observe is a case.
+//! Tests a broker over the wire: each rule of SPEC 2 to 11 that a client can observe is a case.
 //!
 //! Cases are independent and use unique ids, so a broker in production use can be tested. The scenarios that the
 //! clients of all languages play (`clients/scenarios`) are cases too. Must not know the internals of a broker.
@@ -13,19 +13,29 @@ macro_rules! cases {
 }
 
 mod access;
+mod awards;
+mod blobs;
 mod check;
+mod contexts;
+mod cuts;
 mod dead_letters;
 mod delivery;
+mod directory;
 mod envelope;
 mod errors;
 mod handoff;
 mod keys;
 mod messages;
+mod negotiations;
+mod plans;
 mod questions;
+mod reassignment;
 mod routing;
 mod scenario;
+mod schemas;
 mod states;
 mod story;
+mod threads;
 mod times;
 mod workspaces;
 mod world;
@@ -97,14 +107,24 @@ pub fn cases() -> Vec<Case> {
         questions::cases(),
         handoff::cases(),
         states::cases(),
+        reassignment::cases(),
+        cuts::cases(),
         times::cases(),
         delivery::cases(),
         dead_letters::cases(),
         access::cases(),
         keys::cases(),
+        directory::cases(),
+        negotiations::cases(),
+        awards::cases(),
         errors::cases(),
+        contexts::cases(),
         workspaces::cases(),
+        plans::cases(),
         routing::cases(),
+        threads::cases(),
+        schemas::cases(),
+        blobs::cases(),
         scenario::all().into_iter().map(scenario).collect(),
     ];
     lists.into_iter().flatten().collect()

@@ -134,8 +134,7 @@ async fn withdrawn(world: World) -> Verdict {
 
 async fn expires(world: World) -> Verdict {
     let (alice, bob, task) = alone(&world).await?;
-    let (seconds, nanos) = SystemClock.now().plus(Duration::from_secs(2)).to_parts();
-    let answer_before = Some(prost_types::Timestamp { seconds, nanos });
+    let answer_before = Some(SystemClock.now().plus(Duration::from_secs(2)).into());
     let about = ask(&alice, &bob, &task, v1::TaskPrompt { answer_before, ..question(bob.id()) }).await?;
     let told = alice.take_within(MessageType::ErrorNotification, Duration::from_secs(2)).await?;
     let mut checks = Checks::of("alice takes the notice");
@@ -161,7 +160,7 @@ async fn fits_its_schema(world: World) -> Verdict {
 
 async fn needs_an_agent(world: World) -> Verdict {
     let (alice, bob, task) = alone(&world).await?;
-    let (about, unknown) = (About::task(&task, 1), world.id("nobody"));
+    let (about, unknown) = (About::task(&task, 1), world.id("unknown"));
     let mut checks = Checks::of("alice asks");
     for answer_by in [unknown.clone(), format!("type:{unknown}")] {
         let asked = alice.say("", &about, &asking(question(&answer_by))).await;

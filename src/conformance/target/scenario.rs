@@ -27,6 +27,7 @@ macro_rules! files {
 }
 
 files! {
+    "accepted-offer-opens-the-handoff"
     "cancelled-by-the-owner"
     "each-message-has-its-place"
     "handoff-completes"
@@ -37,7 +38,9 @@ files! {
     "loops-are-stopped"
     "mail-waits-by-priority"
     "nacked-comes-again"
+    "offer-is-countered-and-accepted"
     "old-owner-is-fenced"
+    "only-the-asked-offer"
     "only-what-is-signed-is-taken"
     "owner-restarts"
     "poison-ends-the-handoff"
@@ -92,14 +95,14 @@ struct Step {
     #[serde(rename = "as")]
     who: String,
     #[serde(flatten)]
-    deed: Deed,
+    action: Action,
     #[serde(default)]
     expect: Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Deed {
+enum Action {
     Send(Box<Send>),
     Repeat(String),
     Receive(Box<Receive>),
@@ -286,48 +289,49 @@ impl Player {
     }
 
     async fn take_step(&mut self, step: &Value) -> Verdict {
-        let deeds = step.as_object().into_iter().flatten().filter(|(key, _)| !["as", "expect"].contains(&key.as_str()));
-        // serde takes one deed, and would ignore a second.
-        if deeds.count() != 1 {
-            return broken(&"a step has one deed");
+        let actions =
+            step.as_object().into_iter().flatten().filter(|(key, _)| !["as", "expect"].contains(&key.as_str()));
+        // serde takes one action, and would ignore a second.
+        if actions.count() != 1 {
+            return broken(&"a step has one action");
         }
         // Bound at each step, because earlier steps define names.
         let text = self.bound(&step.to_string())?;
-        let Step { who, deed, expect } = serde_json::from_str(&text).or_else(|error| broken(&error))?;
-        match deed {
-            Deed::Send(send) => {
+        let Step { who, action, expect } = serde_json::from_str(&text).or_else(|error| broken(&error))?;
+        match action {
+            Action::Send(send) => {
                 let envelope = self.make(&who, &send)?;
                 if let Some(id) = &send.id {
                     self.envelopes.insert(id.clone(), envelope.clone());
                 }
                 self.send(&who, &envelope, send.id.as_ref(), &expect).await
             }
-            Deed::Repeat(id) => {
+            Action::Repeat(id) => {
                 let envelope = self.envelopes.get(&id).cloned().map_or_else(|| broken(&"nothing to repeat"), Ok)?;
                 self.send(&who, &envelope, None, &expect).await
             }
-            Deed::Receive(receive) => self.receive(&who, &receive).await,
-            Deed::Acknowledge(Acknowledge { delivery, then }) => {
+            Action::Receive(receive) => self.receive(&who, &receive).await,
+            Action::Acknowledge(Acknowledge { delivery, then }) => {
                 let delivered = self.deliveries.get(&delivery).map_or_else(|| broken(&"no such delivery"), Ok)?;
                 let answer = acknowledge(self.actor(&who)?, delivered, &then).await;
                 compare("the acknowledgement", answer.map(|()| json!({})), &expect)
             }
-            Deed::Connect(Connect { credit }) => {
+            Action::Connect(Connect { credit }) => {
                 let identity = self.identities.get(&who).map_or_else(|| broken(&"no such agent"), Ok)?;
                 let actor = self.world.connect(identity, credit).await?;
                 self.actors.insert(who, actor);
                 Ok(())
             }
-            Deed::Disconnect {} => {
+            Action::Disconnect {} => {
                 // The drop of the actor ends its session.
                 self.actors.remove(&who);
                 Ok(())
             }
-            Deed::Task(id) => {
+            Action::Task(id) => {
                 let task = self.actor(&who)?.task(&id).await;
                 compare("the task", task.map(|task| task_json(&task)), &expect)
             }
-            Deed::Handoff(id) => self.look_at(&who, &id, &expect).await,
+            Action::Handoff(id) => self.look_at(&who, &id, &expect).await,
         }
     }
 

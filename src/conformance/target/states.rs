@@ -7,7 +7,7 @@ use super::{
     story::{Stage, Story, a_request},
     world::World,
 };
-use crate::proto::v1::{self, HandoffState, ReceiverView, SenderView};
+use crate::proto::v1::{self, HandoffState, ReceiverView, SenderView, watch_handoffs_response::Event};
 
 cases! {
     "handoff.state-requested" "3"
@@ -37,6 +37,12 @@ cases! {
         "GetHandoff shows each transition with its time, the candidate and the deadline." transitions;
     "handoff.watch-shows-each-state" "3"
         "WatchHandoff shows the present state, then every step, and ends with the final state." watch;
+    "handoff.watch-of-all-goes-on" "13"
+        "WatchHandoffs sends the open handoffs, caught_up once, then changes; after a cursor it sends only later ones." watch_all;
+    "handoff.watch-shows-what-one-may-see" "13"
+        "WatchHandoffs sends an agent the handoffs that it may read, and a cursor of the future gets a gap." watch_own;
+    "handoff.list-filters-apart" "13"
+        "ListHandoffs tells sender and candidate apart, and filters by type, openness and deadline." list_filters;
     "handoff.list-finds-it" "3"
         "ListHandoffs finds handoffs by task, agent and state, newest first, in pages." list;
 }
@@ -247,6 +253,127 @@ async fn watch(world: World) -> Verdict {
         vec![HandoffState::Deciding, HandoffState::Accepted, HandoffState::ContextSent, HandoffState::Completed];
     let states = answered("alice watches to the end", states)?;
     super::check::same("alice watches to the end", "states", expected, states)
+}
+
+/// The events of a watch up to `caught_up`: the states of one handoff, the gaps, and the cursor.
+async fn caught_up(
+    watch: &mut tonic::Streaming<v1::WatchHandoffsResponse>,
+    handoff: &str,
+) -> Result<(Vec<HandoffState>, usize, u64), crate::client::ClientError> {
+    let (mut states, mut gaps) = (Vec::new(), 0);
+    loop {
+        let Ok(Some(response)) = watch.message().await else { return Ok((states, gaps, 0)) };
+        match response.event {
+            // Some changes leave the state as it is.
+            Some(Event::Handoff(found)) if found.handoff_id == handoff => {
+                states.push(found.state());
+                states.dedup();
+            }
+            Some(Event::Gap(_)) => gaps += 1,
+            Some(Event::CaughtUp(_)) => return Ok((states, gaps, response.cursor)),
+            Some(Event::Handoff(_)) | None => {}
+        }
+    }
+}
+
+async fn watch_from(
+    agent: &super::world::Actor,
+    request: v1::WatchHandoffsRequest,
+) -> Result<tonic::Streaming<v1::WatchHandoffsResponse>, super::check::Problem> {
+    let watch = agent.call(async { agent.client.answer(agent.client.handoffs().watch_handoffs(request).await) }).await;
+    answered("alice watches her handoffs", watch)
+}
+
+async fn watch_all(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Deciding).await?;
+    let alice = &story.alice;
+    let of_task = v1::WatchHandoffsRequest { task_id: story.task.clone(), ..Default::default() };
+    let mut watch = watch_from(alice, of_task.clone()).await?;
+    let first = alice.call(caught_up(&mut watch, &story.handoff)).await;
+    let (there, _, cursor) = answered("alice watches until caught_up", first)?;
+    answered("bob accepts", story.accept().await)?;
+    let seen = alice.call(async { Ok(watch.message().await) }).await;
+    let seen = answered("alice waits for the change", seen)?.ok().flatten().unwrap_or_default();
+    let state = match &seen.event {
+        Some(Event::Handoff(handoff)) => handoff.state(),
+        _ => HandoffState::Unspecified,
+    };
+    drop(watch);
+    answered("alice sends the context", story.send_context().await)?;
+    let mut again = watch_from(alice, v1::WatchHandoffsRequest { after_cursor: seen.cursor, ..of_task }).await?;
+    let later = alice.call(caught_up(&mut again, &story.handoff)).await;
+    let (later, gaps, last) = answered("alice watches after the cursor", later)?;
+    let mut checks = Checks::of("alice watches the handoffs of her task");
+    checks.same("states before caught_up", vec![HandoffState::Deciding], there);
+    checks.same("state after the accept", HandoffState::Accepted, state);
+    checks.holds("cursors", cursor < seen.cursor && seen.cursor < last, "rising", (cursor, seen.cursor, last));
+    checks.same("states after the cursor", vec![HandoffState::ContextSent], later);
+    checks.same("gaps", 0, gaps);
+    checks.done()
+}
+
+async fn watch_own(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Deciding).await?;
+    let stranger = world.agent("carol").await?;
+    // A policy may let every agent read all handoffs.
+    let client = &stranger.client;
+    let get = v1::GetHandoffRequest { handoff_id: story.handoff.clone(), ..Default::default() };
+    let may_read = stranger.call(async { client.answer(client.handoffs().get_handoff(get).await) }).await.is_ok();
+    let expected = if may_read { vec![HandoffState::Deciding] } else { Vec::new() };
+    let mut watch = watch_from(&stranger, v1::WatchHandoffsRequest::default()).await?;
+    let seen = stranger.call(caught_up(&mut watch, &story.handoff)).await;
+    let (of_others, _, cursor) = answered("carol watches until caught_up", seen)?;
+    let after_cursor = cursor.saturating_add(1 << 40);
+    let future = v1::WatchHandoffsRequest { task_id: story.task.clone(), after_cursor, ..Default::default() };
+    let mut watch = watch_from(&story.alice, future).await?;
+    let seen = story.alice.call(caught_up(&mut watch, &story.handoff)).await;
+    let (own, gaps, _) = answered("alice watches after a cursor of the future", seen)?;
+    let mut checks = Checks::of("carol and alice watch all handoffs");
+    checks.same("what carol sees of alice's handoff", expected, of_others);
+    checks.same("gaps", 1, gaps);
+    checks.same("what alice sees after the gap", vec![HandoffState::Deciding], own);
+    checks.done()
+}
+
+async fn list_filters(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Deciding).await?;
+    let (alice, bob) = (&story.alice, &story.bob);
+    let found = async |request: v1::ListHandoffsRequest| {
+        let list =
+            alice.call(async { alice.client.answer(alice.client.handoffs().list_handoffs(request).await) }).await;
+        let page = answered("alice lists handoffs with filters", list)?;
+        Ok::<_, super::check::Problem>(page.handoffs.iter().any(|handoff| handoff.handoff_id == story.handoff))
+    };
+    let all = v1::ListHandoffsRequest { task_id: story.task.clone(), ..Default::default() };
+    let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+    let mut checks = Checks::of("alice lists handoffs with filters");
+    for (what, request, expected) in [
+        ("sender_id of the sender", v1::ListHandoffsRequest { sender_id: alice.id().into(), ..all.clone() }, true),
+        ("sender_id of the candidate", v1::ListHandoffsRequest { sender_id: bob.id().into(), ..all.clone() }, false),
+        (
+            "candidate_id of the candidate",
+            v1::ListHandoffsRequest { candidate_id: bob.id().into(), ..all.clone() },
+            true,
+        ),
+        (
+            "candidate_id of the sender",
+            v1::ListHandoffsRequest { candidate_id: alice.id().into(), ..all.clone() },
+            false,
+        ),
+        ("another task_type", v1::ListHandoffsRequest { task_type: "no-such-type".into(), ..all.clone() }, false),
+        ("open_only", v1::ListHandoffsRequest { open_only: true, ..all.clone() }, true),
+        ("deadline_before in 1970", v1::ListHandoffsRequest { deadline_before: at(1), ..all.clone() }, false),
+        (
+            "deadline_before in 2200",
+            v1::ListHandoffsRequest { deadline_before: at(7_258_118_400), ..all.clone() },
+            true,
+        ),
+    ] {
+        checks.same(what, expected, found(request).await?);
+    }
+    answered("bob rejects", story.reject().await)?;
+    checks.same("open_only after the end", false, found(v1::ListHandoffsRequest { open_only: true, ..all }).await?);
+    checks.done()
 }
 
 async fn list(world: World) -> Verdict {

@@ -25,7 +25,7 @@ pub(super) const CREDIT: u32 = 16;
 pub(super) struct World {
     pub(super) target: Arc<Target>,
     /// A client without credentials.
-    pub(super) anybody: Client,
+    pub(super) anonymous: Client,
     suffix: String,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Actor {
 impl World {
     pub(super) async fn new(target: Arc<Target>) -> Verdict<Self> {
         let suffix = hex::encode(&SystemIds.random()[..4]);
-        let anybody = answered("the suite connects", in_time(target.patience, target.connect()).await)?;
-        Ok(Self { target, anybody, suffix })
+        let anonymous = answered("the suite connects", in_time(target.patience, target.connect()).await)?;
+        Ok(Self { target, anonymous, suffix })
     }
 
     /// The same target with other ids, for a case with several stories.
@@ -66,7 +66,7 @@ impl World {
 
     /// A client that may register agents: the operator's if a token was given, otherwise one without credentials.
     pub(super) fn registrar(&self) -> Client {
-        self.operator().unwrap_or_else(|_| self.anybody.clone())
+        self.operator().unwrap_or_else(|_| self.anonymous.clone())
     }
 
     /// The operator's client. Skips the case if no token was given.
@@ -74,10 +74,10 @@ impl World {
         let Some(token) = &self.target.options.token else {
             return Err(Problem::Skipped("it needs an operator's token: --token".to_owned()));
         };
-        self.anybody.with_token(token).map_err(|error| Problem::Skipped(error.to_string()))
+        self.anonymous.with_token(token).map_err(|error| Problem::Skipped(error.to_string()))
     }
 
-    /// Registers a card.
+    /// Calls `RegisterAgent` with this card.
     pub(super) async fn register(&self, by: &Client, card: v1::AgentCard) -> Answer<v1::RegisterAgentResponse> {
         let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
         self.call(async { by.answer(by.agents().register_agent(request).await) }).await
@@ -94,12 +94,12 @@ impl World {
     /// Opens a session for a registered agent.
     pub(super) async fn connect(&self, identity: &Identity, credit: u32) -> Verdict<Actor> {
         let step = format!("{} opens a session", identity.agent);
-        let proven = self.call(self.anybody.prove(identity)).await;
+        let proven = self.call(self.anonymous.prove(identity)).await;
         let client = answered(&step, proven)?;
         let client =
-            self.anybody.with_token(&client).or_else(|error| fail(&step, "token", "a token", error.to_string()))?;
+            self.anonymous.with_token(&client).or_else(|error| fail(&step, "token", "a token", error.to_string()))?;
         let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
-        let agent = self.call(Agent::connect(&self.anybody, identity.clone(), credit, clock, ids)).await;
+        let agent = self.call(Agent::connect(&self.anonymous, identity.clone(), credit, clock, ids)).await;
         let agent = answered(&step, agent)?;
         Ok(Actor { identity: identity.clone(), client, agent, patience: self.target.patience })
     }
@@ -269,7 +269,7 @@ impl Actor {
 
     /// The handoff, as the agent reads it.
     pub(super) async fn handoff(&self, handoff_id: &str) -> Answer<v1::Handoff> {
-        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned() };
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), ..Default::default() };
         let got = self.call(async { self.client.answer(self.client.handoffs().get_handoff(request).await) }).await?;
         Ok(got.handoff.unwrap_or_default())
     }

@@ -39,6 +39,7 @@ fn message(message_type: MessageType, from: &str, to: &str) -> Header {
         task: Some(task_id(TASK)),
         epoch: 2,
         expires_at: None,
+        trace: None,
     }
 }
 
@@ -55,6 +56,7 @@ fn task() -> Task {
         result: None,
         prompts: Vec::new(),
         parent: None,
+        plan: None,
         open_handoff: Some(id(1)),
         hops: vec![Hop { handoff: id(0), sender: agent("olga"), receiver: agent("alice"), epoch: 2 }],
         loans: Vec::new(),
@@ -76,6 +78,7 @@ fn handoff() -> Handoff {
         passed_over: false,
     };
     Handoff {
+        negotiation: None,
         id: id(1),
         redrive_of: None,
         task: task_id(TASK),
@@ -196,14 +199,19 @@ fn the_open_handoff_is_looked_up_only_where_it_decides() {
 /// Each type from an outsider, about a known, a removed and an unknown task.
 #[test]
 fn an_outsider_is_answered_as_if_there_were_no_such_task() {
-    let types = (1..).map_while(MessageType::from_number).filter(|kind| *kind != MessageType::HandoffRequest);
+    // Each of these may be about a new task.
+    let requests = [MessageType::HandoffRequest, MessageType::TaskAccept];
+    let types = (1..=21).filter_map(MessageType::from_number).filter(|kind| !requests.contains(kind));
     for kind in types {
         let header = message(kind, "mallory", "alice");
         let expected = match kind {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => "NOT_CANDIDATE",
-            MessageType::TaskRequest | MessageType::TaskOffer | MessageType::TaskAccept | MessageType::Heartbeat => {
-                "Carried"
-            }
+            MessageType::TaskRequest
+            | MessageType::TaskOffer
+            | MessageType::TaskDecline
+            | MessageType::NegotiationClosed
+            | MessageType::Heartbeat => "Carried",
+            MessageType::TaskInput => "NOT_ASKED",
             _ => "NOT_OWNER",
         };
         assert_eq!([of_known(&header), of_removed(&header), of_unknown(&header)], [expected; 3], "{kind:?}");

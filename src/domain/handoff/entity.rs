@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use super::{
-    Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Situation, State, Task, Transition, step,
+    Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Rejection, Request, Snapshot, State, Task,
+    TaskStatus, Transition, absence::tell_of_gone_owner, step,
 };
 use crate::{
+    codes::ErrorCode,
     domain::{
-        self, Entity, EntityId, MessageType, ReadError, Reader, StepError, Told,
+        self, Answered, Entity, EntityId, MessageType, ReadError, Reader, StepError, Told,
         dead_letter::{ParkReason, offers_as_attempts},
-        routing::{HandoffRef, Word},
+        negotiation::{self, Award},
+        plan::{self, PlanRef},
+        routing::{self, HandoffRef},
         rules,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -24,6 +28,10 @@ pub(in crate::domain) fn step_entity(
     read: &mut dyn Reader,
     now: Timestamp,
 ) -> Result<domain::Transition, StepError> {
+    if let (EntityId::Task(task), domain::Input::AgentGone) = (about, input) {
+        let effects = read_task(read, task)?.and_then(|task| tell_of_gone_owner(&task)).into_iter().collect();
+        return Ok(domain::Transition { writes: Vec::new(), effects });
+    }
     let handoff = match about {
         EntityId::Handoff(id) => read_handoff(read, *id)?,
         _ => None,
@@ -37,10 +45,14 @@ pub(in crate::domain) fn step_entity(
             EntityId::Task(task) => (Some(task), &Input::TaskDue),
             _ => (None, &Input::Time),
         },
-        // No machine sends an input to a task or a handoff, and only workspaces have entries.
-        domain::Input::Told(_) | domain::Input::Append { .. } | domain::Input::Routing(_) => {
-            return Ok(domain::Transition::default());
-        } // No machine sends an input to a task or a handoff, and calls about runs are no inputs of them.
+        domain::Input::Told(Told::Handoff(award)) => return open_award(award, read, now),
+        // Inputs of other machines.
+        domain::Input::Told(_)
+        | domain::Input::Append { .. }
+        | domain::Input::Routing(_)
+        | domain::Input::Thread(_)
+        | domain::Input::Negotiation(_)
+        | domain::Input::Plan(_) => return Ok(domain::Transition::default()),
     };
     // A message names the task of its handoff: admission has refused any other. An event names the handoff alone.
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
@@ -57,16 +69,33 @@ pub(in crate::domain) fn step_entity(
         _ => handoff,
     };
     let gone = gone(read, handoff.as_deref(), input);
-    let situation = Situation { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
-    match step(situation, input, now)? {
+    let snapshot = Snapshot { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
+    match step(snapshot, input, now)? {
         Outcome::Moved(transition) => {
-            let words = words_to_run(handoff.as_deref(), &transition);
-            let mut moved = of_entities(*transition, input);
+            let mut words = words_to_run(handoff.as_deref(), &transition);
+            words.extend(words_to_plan(task.as_deref(), handoff.as_deref(), &transition, input));
+            let mut moved = of_entities(*transition, handoff.as_deref(), input);
             moved.effects.extend(words);
+            moved.effects.extend(settled(handoff.as_deref(), input));
             Ok(moved)
         }
         Outcome::Unchanged => Ok(domain::Transition::default()),
     }
+}
+
+/// The deliveries that the message of the input answers.
+fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<domain::Effect> {
+    let Input::Message { from, message, .. } = input else { return None };
+    let answered = match message {
+        Message::Accept { .. } | Message::Reject { .. } | Message::Complete { .. } => Answered::Handoff(handoff?.id),
+        Message::Input { prompt } => Answered::Message(*prompt),
+        Message::Cancel
+        | Message::Context { .. }
+        | Message::Status { .. }
+        | Message::Recall { .. }
+        | Message::Checkpoint { .. } => return None,
+    };
+    Some(domain::Effect::Settle { of: from.clone(), answered })
 }
 
 /// The inputs to the run whose choice the handoff carries out: that it has begun, and that it has ended.
@@ -76,16 +105,109 @@ fn words_to_run(before: Option<&Handoff>, transition: &Transition) -> Vec<domain
     let send = |word| domain::Effect::Send { to: EntityId::Run(run), told: Told::Run(word) };
     let mut words = Vec::new();
     let handoff = after.id;
+    // A task's next handoff comes with the former one as `before`, whose state says nothing about it.
     let before = before.filter(|before| before.id == handoff);
     if before.is_none() {
         let (task, receiver) = (after.task.clone(), after.receiver.clone());
-        words.push(send(Word::HandoffBegan { choice, handoff, task, receiver }));
+        words.push(send(routing::Word::HandoffBegan { choice, handoff, task, receiver }));
     }
     if after.state.is_final() && before.is_none_or(|before| !before.state.is_final()) {
         let owner = (after.state == State::Completed).then(|| transition.task.owner.clone());
-        words.push(send(Word::HandoffEnded { choice, handoff, owner }));
+        words.push(send(routing::Word::HandoffEnded { choice, handoff, owner }));
     }
     words
+}
+
+/// Opens the handoff of an award under the mandate of its negotiation. A rule that forbids the handoff is an answer to
+/// the negotiation, which fails by it.
+fn open_award(award: &Award, read: &mut dyn Reader, now: Timestamp) -> Result<domain::Transition, StepError> {
+    let Some(request) = mandated_request(award, read)? else { return Ok(domain::Transition::default()) };
+    let task = award.task.clone();
+    let input = domain::Input::Handoff { task, input: Input::Request(request) };
+    match step_entity(&EntityId::Handoff(award.negotiation), &input, read, now) {
+        // No agent waits for an answer to this input: an error would undo the award and leave the negotiation AWARDED
+        // for ever.
+        Err(StepError::Rejected(rejection)) => Ok(not_opened(award.negotiation, &rejection)),
+        other => other,
+    }
+}
+
+/// The answer to a negotiation whose handoff cannot be opened.
+fn not_opened(negotiation: MessageId, rejection: &Rejection) -> domain::Transition {
+    let told = Told::Negotiation(negotiation::Word::not_opened(negotiation, rejection));
+    let to = EntityId::Negotiation(negotiation);
+    domain::Transition { writes: Vec::new(), effects: vec![domain::Effect::Send { to, told }] }
+}
+
+fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Request>, ReadError> {
+    let Some(Entity::Negotiation(negotiation)) = read.entity(&EntityId::Negotiation(award.negotiation))? else {
+        return Ok(None);
+    };
+    let (Some(mandate), Some((_, epoch))) = (&negotiation.mandate, &negotiation.task) else { return Ok(None) };
+    Ok(Some(Request {
+        id: award.negotiation,
+        task: award.task.clone(),
+        from: negotiation.requester.clone(),
+        epoch: *epoch,
+        receiver: negotiation.receiver.clone(),
+        candidates: award.candidates.clone(),
+        passed_over: Vec::new(),
+        task_type: mandate.task_type.clone(),
+        reason: mandate.reason,
+        mode: mandate.mode,
+        loan_timeout: mandate.loan_timeout,
+        submitter: None,
+        plan: None,
+        routing: None,
+        priority: mandate.priority,
+        timeouts: mandate.timeouts,
+        loop_limits: mandate.loop_limits,
+        parent: None,
+        negotiation: Some(award.negotiation),
+    }))
+}
+
+/// The inputs to the plan whose subtask the task carries out: that an agent has taken it, that no agent has, and that
+/// the task has come back.
+fn words_to_plan(
+    before: Option<&Task>,
+    handoff: Option<&Handoff>,
+    transition: &Transition,
+    input: &Input,
+) -> Vec<domain::Effect> {
+    let task = &transition.task;
+    let Some(PlanRef { plan, subtask }) = &task.plan else { return Vec::new() };
+    let subtask = subtask.clone();
+    let send = |word| vec![domain::Effect::Send { to: EntityId::Plan(plan.clone()), told: Told::Plan(word) }];
+    let ended = transition.handoff.as_ref().filter(|after| {
+        let was_open = handoff.is_none_or(|before| before.id != after.id || !before.state.is_final());
+        after.sender.is_coordinator() && after.state.is_final() && was_open
+    });
+    if let Some(Handoff { id, state, failure, .. }) = ended {
+        let handoff = *id;
+        if *state == State::Completed {
+            let due = task.loans.first().and_then(|loan| loan.due);
+            return send(plan::Word::Taken { subtask, handoff, owner: task.owner.clone(), due });
+        }
+        let (code, text) = failure
+            .as_ref()
+            .map_or((ErrorCode::NoCandidate, String::new()), |failure| (failure.code, failure.message.clone()));
+        return send(plan::Word::NotTaken { subtask, handoff, code, text });
+    }
+    // The task has come back to the coordinator, which had lent it.
+    let Some(loan) = before.and_then(|before| before.loans.first()) else { return Vec::new() };
+    // The task may have come back from a delegate of the agent, to the agent.
+    if !task.loans.is_empty() || !task.owner.is_coordinator() {
+        return Vec::new();
+    }
+    let handoff = loan.handoff;
+    match input {
+        Input::Message { message: Message::Status { id, status, details, .. }, .. } => {
+            let is_completed = *status == TaskStatus::Completed;
+            send(plan::Word::Reported { subtask, handoff, message: *id, is_completed, details: details.clone() })
+        }
+        _ => send(plan::Word::Recalled { subtask, handoff }),
+    }
 }
 
 fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, ReadError> {
@@ -131,6 +253,7 @@ fn role_of(input: &Input) -> Option<Acked> {
             Message::Context { .. } => MessageType::TaskContextTransfer,
             Message::Complete { .. } => MessageType::HandoffComplete,
             Message::Status { .. } => MessageType::TaskStatusUpdate,
+            Message::Checkpoint { .. } => MessageType::ContextCheckpoint,
             Message::Recall { .. } => MessageType::TaskRecall,
             Message::Input { .. } => MessageType::TaskInput,
         },
@@ -145,11 +268,15 @@ fn role_of(input: &Input) -> Option<Acked> {
     rules(message_type).reports
 }
 
-fn of_entities(transition: Transition, input: &Input) -> domain::Transition {
+fn of_entities(transition: Transition, before: Option<&Handoff>, input: &Input) -> domain::Transition {
     let Transition { task, handoff, effects } = transition;
     let handoff = handoff.map(Arc::new);
-    let effects = effects.into_iter().filter(|effect| !is_to_coordinator(effect));
-    let effects = effects.map(|effect| effect_on(effect, &task, handoff.as_deref(), input)).collect();
+    let word = handoff.as_deref().and_then(|handoff| word_to_negotiation(before, handoff));
+    // The plan knows of the failed attempt, and decides about the next one.
+    let is_of_plan = |effect: &Effect| task.plan.is_some() && matches!(effect, Effect::ParkRequest(_));
+    let effects = effects.into_iter().filter(|effect| !is_to_coordinator(effect) && !is_of_plan(effect));
+    let effects = effects.map(|effect| effect_on(effect, &task, handoff.as_deref(), input));
+    let effects = effects.chain(word).collect();
     let mut writes: Vec<Entity> = handoff.into_iter().map(Entity::Handoff).collect();
     writes.push(Entity::Task(Arc::new(task)));
     domain::Transition { writes, effects }
@@ -158,6 +285,24 @@ fn of_entities(transition: Transition, input: &Input) -> domain::Transition {
 /// Whether the effect is mail for the coordinator. It has no mailbox: the step itself is its input.
 fn is_to_coordinator(effect: &Effect) -> bool {
     matches!(effect, Effect::Deliver { to, .. } if to.is_coordinator())
+}
+
+/// Tells the negotiation of a handoff that a candidate has taken it, or that it has ended before that.
+fn word_to_negotiation(before: Option<&Handoff>, handoff: &Handoff) -> Option<domain::Effect> {
+    let to = EntityId::Negotiation(handoff.negotiation?);
+    let is_open = |handoff: &Handoff| matches!(handoff.state, State::Requested | State::Deciding);
+    if before.is_some_and(|before| before.id == handoff.id && !is_open(before)) || is_open(handoff) {
+        return None;
+    }
+    let asked = handoff.offers.iter().map(|offer| offer.candidate.clone()).collect();
+    let word = match &handoff.failure {
+        None => negotiation::Word::Taken { handoff: handoff.id, by: handoff.candidate.clone(), asked },
+        Some(failure) => {
+            let message = failure.message.clone();
+            negotiation::Word::NotTaken { handoff: handoff.id, code: failure.code, message, asked }
+        }
+    };
+    Some(domain::Effect::Send { to, told: Told::Negotiation(word) })
 }
 
 fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Input) -> domain::Effect {
@@ -184,7 +329,8 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
         }
         Mail::RequestAgain => {
             // An operator may redrive a request after its own expiry.
-            let expires = handoff.is_some_and(|handoff| handoff.redrive_of.is_none());
+            // A mandate's request is the broker's own message.
+            let expires = handoff.is_some_and(|handoff| handoff.redrive_of.is_none() && !handoff.is_mandated());
             (domain::Mail::Opening { entity: id(), expires }, Some((id(), Acked::Request)))
         }
         Mail::Notice { notice, about } => {

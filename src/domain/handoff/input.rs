@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{Acked, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
-    domain::{coordinator::Order, routing::HandoffRef},
+    domain::{coordinator::Order, plan::PlanRef, routing::HandoffRef},
     ids::{AgentId, MessageId, TaskId},
 };
 
 /// The state before an input: the task, and the handoff that the input is about.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Situation<'a> {
+pub struct Snapshot<'a> {
     /// The task, if it exists.
     pub task: Option<&'a Task>,
     /// The handoff that the input names, or the task's open handoff if the input is about the task alone.
@@ -22,6 +22,7 @@ pub struct Situation<'a> {
 
 /// The inputs of the handoff machine.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an input exists for one step, and is in no collection")]
 pub enum Input {
     /// A request to hand the task over.
     Request(Request),
@@ -58,7 +59,7 @@ pub enum Input {
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
     /// asked.
     CandidateGone,
-    /// An operator redrives the request of the situation's failed handoff, as a new handoff.
+    /// An operator redrives the request of the snapshot's failed handoff, as a new handoff.
     Redrive {
         /// The id of the new handoff.
         id: MessageId,
@@ -109,6 +110,8 @@ pub struct Request {
     pub loan_timeout: Option<Duration>,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
+    /// The subtask of a plan that the task carries out. Set by the coordinator alone.
+    pub plan: Option<PlanRef>,
     /// The choice of a run that the handoff carries out.
     pub routing: Option<HandoffRef>,
     /// The priority of all deliveries of the handoff.
@@ -119,6 +122,16 @@ pub struct Request {
     pub loop_limits: LoopLimits,
     /// The task that this one is a part of. A known task keeps its own.
     pub parent: Option<TaskId>,
+    /// The negotiation whose award this is. If it has the id of the request, the award is the broker's, under the
+    /// requester's mandate; else the request is the requester's `TaskAccept`.
+    pub negotiation: Option<MessageId>,
+}
+
+impl Request {
+    /// Whether the broker makes the request, under the mandate of a `TaskRequest`.
+    pub fn is_mandated(&self) -> bool {
+        self.negotiation == Some(self.id)
+    }
 }
 
 /// The result of an accepted step.
@@ -197,7 +210,8 @@ pub struct Notice {
     pub message: String,
     /// The advice to the agent.
     pub advice: Advice,
-    /// Whether the agent must act at once: a handoff of priority CRITICAL has failed.
+    /// Whether an agent or an operator must act: a handoff of priority CRITICAL or a plan has failed, or the owner of a
+    /// task is gone.
     pub is_critical: bool,
 }
 
@@ -206,8 +220,12 @@ pub struct Notice {
 pub enum Advice {
     /// The agent owns the task, and the handoff is over.
     KeepTask,
+    /// No agent has the work, which is no task.
+    AskAgain,
     /// Compensation: the agent drops the received data and does not work on the task.
     DropTask,
+    /// The owner of the task is gone: an operator can reassign the task.
+    AskOperator,
     /// No action: the handoff goes on.
     None,
 }

@@ -4,10 +4,11 @@
 //! loop guard. It must not know the format of an envelope, the place where state is kept, or the way of a delivery to
 //! an agent.
 
+mod absence;
+mod builder;
 mod creation;
 mod entity;
 mod input;
-mod moving;
 mod numbers;
 mod parts;
 mod prompts;
@@ -18,8 +19,9 @@ mod step;
 mod views;
 
 pub use baton_client::protocol::{Acked, Message, Mode, PassedOver, Priority, Question, TaskStatus};
+pub(super) use builder::check_owner;
 pub(super) use entity::step_entity;
-pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Situation, Transition, Untaken};
+pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Snapshot, Transition, Untaken};
 pub use rejection::Rejection;
 pub use state::*;
 pub use step::step;

@@ -1,7 +1,7 @@
 //! The questions of a task's owner: asked with a status report, answered once by the agent that was asked.
 
 use super::{
-    Advice, Effect, Mail, Notice, PROMPTS_MAX, Prompt, PromptState, Question, Rejection, Situation, Task, Transition,
+    Advice, Effect, Mail, Notice, PROMPTS_MAX, Prompt, PromptState, Question, Rejection, Snapshot, Task, Transition,
 };
 use crate::{
     codes::ErrorCode,
@@ -12,6 +12,7 @@ use crate::{
 /// Opens a question. The task forgets the oldest one if it has too many.
 pub(super) fn ask(task: &mut Task, id: MessageId, question: &Question, now: Timestamp) {
     let Question { asked, due } = question.clone();
+    // The oldest one has ended: at most one question is open, and it is the last.
     if task.prompts.len() >= PROMPTS_MAX {
         task.prompts.remove(0);
     }
@@ -33,13 +34,13 @@ pub(super) fn withdraw_with_ownership(task: &mut Task, before: &Task) {
 
 /// Takes the first answer to the open question and delivers it to the owner.
 pub(super) fn answer(
-    situation: Situation<'_>,
+    snapshot: Snapshot<'_>,
     from: &AgentId,
     epoch: u64,
     id: MessageId,
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
-    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
     // An agent that was not asked learns nothing about the task.
     let prompt = task.prompts.iter().find(|prompt| prompt.id == id && prompt.asked == *from);
     let prompt = prompt.ok_or(Rejection::NotAsked)?;
@@ -70,8 +71,8 @@ pub(super) fn answer(
 }
 
 /// Ends an overdue question and tells the owner. Nothing changes before the deadline.
-pub(super) fn expire(situation: Situation<'_>, now: Timestamp) -> Option<Transition> {
-    let task = situation.task?;
+pub(super) fn expire(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transition> {
+    let task = snapshot.task?;
     let overdue = task.open_prompt().filter(|prompt| prompt.due.is_some_and(|due| due <= now))?;
     let message = format!("{} did not answer the question in time", overdue.asked);
     let notice = Notice { code: ErrorCode::InputExpired, message, advice: Advice::KeepTask, is_critical: false };

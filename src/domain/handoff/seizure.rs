@@ -1,8 +1,8 @@
 //! The seizure of a task by an operator: the coordinator owns the task, and hands it on.
 
 use super::{
-    Advice, Cause, Effect, Mail, Notice, Priority, Rejection, Seize, Seizure, Situation, State, TaskStatus, Transition,
-    moving::Move,
+    Advice, Cause, Effect, Mail, Notice, Priority, Rejection, Seize, Seizure, Snapshot, State, TaskStatus, Transition,
+    builder::TransitionBuilder,
 };
 use crate::{
     codes::ErrorCode,
@@ -12,12 +12,8 @@ use crate::{
 };
 
 /// Gives the task to the coordinator, which hands it on. All loans end, and so does the open handoff.
-pub(super) fn take_from_owner(
-    situation: Situation<'_>,
-    seize: &Seize,
-    now: Timestamp,
-) -> Result<Transition, Rejection> {
-    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+pub(super) fn take_from_owner(snapshot: Snapshot<'_>, seize: &Seize, now: Timestamp) -> Result<Transition, Rejection> {
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
     let (claimed, current) = (seize.expected_epoch, task.epoch);
     // The epoch goes before the state: an operator that has seen an older epoch decides on other facts.
     if claimed < current {
@@ -31,13 +27,14 @@ pub(super) fn take_from_owner(
     }
     let text = reassigned_text(seize);
     let (mut task, mut effects) = (task.clone(), Vec::new());
-    let handoff = situation.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut moving = Move::new(&task, open, situation.gone, now);
-        moving.end(State::Cancelled, Cause::Reassigned, ErrorCode::TaskReassigned, &text);
-        moving.tell_candidate();
-        task = moving.task;
-        effects = moving.effects;
-        moving.handoff
+    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        builder.end(State::Cancelled, Cause::Reassigned, ErrorCode::TaskReassigned, &text);
+        // The candidate has its own notice about its offer. The owner is told below, as the owner that it was.
+        builder.tell_candidate();
+        task = builder.task;
+        effects = builder.effects;
+        builder.handoff
     });
     // The owner waits for the end of its open handoff, and a delegator for that of its loan.
     let of_owner = handoff.as_ref().map_or(seize.handoff, |open| open.id);
@@ -57,6 +54,7 @@ pub(super) fn take_from_owner(
         }
     }
     let former = std::mem::replace(&mut task.owner, AgentId::coordinator());
+    // A loan that stayed would take the task from its next owner when it is due.
     task.loans.clear();
     task.epoch += 1;
     task.status = TaskStatus::InProgress;

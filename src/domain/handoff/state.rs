@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     codes::ErrorCode,
-    domain::{OtherSide, routing::HandoffRef},
+    domain::{OtherSide, plan::PlanRef, routing::HandoffRef},
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };
@@ -46,6 +46,8 @@ pub struct Task {
     pub prompts: Vec<Prompt>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
+    /// The subtask of a plan that the task carries out.
+    pub plan: Option<PlanRef>,
     /// The open handoff, if one is open.
     pub open_handoff: Option<MessageId>,
     /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`], and those of the coordinator.
@@ -226,6 +228,8 @@ pub struct Handoff {
     pub let_go: bool,
     /// The reason of the failure, once the handoff has ended without completion.
     pub failure: Option<Failure>,
+    /// The negotiation whose award the handoff is.
+    pub negotiation: Option<MessageId>,
     /// Every step, oldest first; at most [`STEPS_MAX`].
     pub steps: Vec<Step>,
     /// The time at which the request was stored.
@@ -257,15 +261,15 @@ pub enum State {
 
 impl State {
     /// All states: the open ones in their order, then the final ones.
-    pub const ALL: [State; 8] = [
-        State::Requested,
-        State::Deciding,
-        State::Accepted,
-        State::ContextSent,
-        State::Completed,
-        State::Rejected,
-        State::Failed,
-        State::Cancelled,
+    pub const ALL: [Self; 8] = [
+        Self::Requested,
+        Self::Deciding,
+        Self::Accepted,
+        Self::ContextSent,
+        Self::Completed,
+        Self::Rejected,
+        Self::Failed,
+        Self::Cancelled,
     ];
 
     /// Whether the state is final.
@@ -448,6 +452,11 @@ impl Handoff {
     /// The time from the context to the completion: the timeout of the request, or the candidate's own longer estimate.
     pub fn time_to_complete(&self) -> Duration {
         self.estimate.map_or(self.timeouts.complete, |estimate| estimate.max(self.timeouts.complete))
+    }
+
+    /// Whether the broker opened the handoff for a negotiation, under the mandate of its `TaskRequest`.
+    pub fn is_mandated(&self) -> bool {
+        self.negotiation == Some(self.id)
     }
 
     /// Whether the agent is the current candidate or a former one.

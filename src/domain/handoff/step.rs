@@ -1,11 +1,11 @@
-//! The state machine of SPEC 3. `step` takes the situation, one input and the present time, and returns the new state
+//! The state machine of SPEC 3. `step` takes the snapshot, one input and the present time, and returns the new state
 //! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
 use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, PassedOver,
-    Question, ReceiverView, Rejection, Request, Situation, State, Task, TaskStatus, Transition,
+    Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition,
+    builder::{TransitionBuilder, check_owner, loop_limit},
     creation::{new_handoff, new_task},
-    moving::{Move, check_owner, loop_limit},
     parts::check_parent,
     prompts,
     seizure::take_from_owner,
@@ -17,9 +17,9 @@ use crate::{
 };
 
 /// Applies one input. See the module.
-pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
-    let outcome = apply(situation, input, now)?;
-    Ok(match (outcome, situation.task) {
+pub fn step(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
+    let outcome = apply(snapshot, input, now)?;
+    Ok(match (outcome, snapshot.task) {
         (Outcome::Moved(mut transition), Some(before)) => {
             prompts::withdraw_with_ownership(&mut transition.task, before);
             Outcome::Moved(transition)
@@ -28,9 +28,9 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
     })
 }
 
-fn apply(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
+fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
-        Input::Request(request) => request_handoff(situation, request, now).map(Outcome::moved),
+        Input::Request(request) => request_handoff(snapshot, request, now).map(Outcome::moved),
         // A status and a recall are about the task, and need no handoff of it.
         Input::Message {
             from,
@@ -41,48 +41,56 @@ fn apply(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outc
             let prompt = prompt.as_ref();
             let update =
                 StatusUpdate { id: *id, from, epoch, status, progress, details, receivers, has_result, prompt };
-            report_status(situation, &update, now).map(Outcome::moved)
+            report_status(snapshot, &update, now).map(Outcome::moved)
         }
         Input::Message { from, epoch, message: Message::Input { prompt } } => {
-            prompts::answer(situation, from, *epoch, *prompt, now).map(Outcome::moved)
+            prompts::answer(snapshot, from, *epoch, *prompt, now).map(Outcome::moved)
+        }
+        Input::Message { from, epoch, message: Message::Checkpoint { .. } } => {
+            store_context(snapshot, from, *epoch, now).map(Outcome::moved)
         }
         Input::Message { from, message: Message::Recall { loan }, .. } => {
-            recall_by_delegator(situation, from, *loan, now).map(Outcome::moved)
+            recall_by_delegator(snapshot, from, *loan, now).map(Outcome::moved)
         }
         Input::Message { from, epoch, message } => {
-            let task = situation.task.ok_or(Rejection::TaskUnknown)?;
-            let handoff = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
-            take_message(Move::new(task, handoff, situation.gone, now), from, *epoch, message).map(Outcome::moved)
+            let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
+            let handoff = snapshot.handoff.ok_or(Rejection::HandoffUnknown)?;
+            take_message(TransitionBuilder::new(task, handoff, snapshot.gone, now), from, *epoch, message)
+                .map(Outcome::moved)
         }
-        Input::Acked { by, mail } => Ok(with_both(situation, now, |moving| take_ack(moving, by, *mail))),
-        Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
-        Input::Time => Ok(with_both(situation, now, pass_time)),
+        Input::Acked { by, mail } => Ok(with_both(snapshot, now, |builder| take_ack(builder, by, *mail))),
+        Input::Undeliverable { to, mail } => Ok(with_both(snapshot, now, |builder| give_up(builder, to, *mail))),
+        Input::Time => Ok(with_both(snapshot, now, pass_time)),
         Input::TaskDue => {
-            let due = recall_overdue(situation, now).or_else(|| prompts::expire(situation, now));
+            let due = recall_overdue(snapshot, now).or_else(|| prompts::expire(snapshot, now));
             Ok(due.map_or(Outcome::Unchanged, Outcome::moved))
         }
-        Input::Seize(seize) => take_from_owner(situation, seize, now).map(Outcome::moved),
-        Input::CandidateGone => Ok(with_both(situation, now, candidate_gone)),
-        Input::Redrive { id, candidates } => redrive(situation, *id, candidates, now).map(Outcome::moved),
+        Input::Seize(seize) => take_from_owner(snapshot, seize, now).map(Outcome::moved),
+        Input::CandidateGone => Ok(with_both(snapshot, now, candidate_gone)),
+        Input::Redrive { id, candidates } => redrive(snapshot, *id, candidates, now).map(Outcome::moved),
     }
 }
 
 /// Runs an event of a handoff. An event of an unknown task or handoff changes nothing.
-fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) -> Option<Transition>) -> Outcome {
-    let (Some(task), Some(handoff)) = (situation.task, situation.handoff) else { return Outcome::Unchanged };
-    act(Move::new(task, handoff, situation.gone, now)).map_or(Outcome::Unchanged, Outcome::moved)
+fn with_both(
+    snapshot: Snapshot<'_>,
+    now: Timestamp,
+    act: impl FnOnce(TransitionBuilder) -> Option<Transition>,
+) -> Outcome {
+    let (Some(task), Some(handoff)) = (snapshot.task, snapshot.handoff) else { return Outcome::Unchanged };
+    act(TransitionBuilder::new(task, handoff, snapshot.gone, now)).map_or(Outcome::Unchanged, Outcome::moved)
 }
 
 // ---------------------------------------------------------------------------------------------------------- request
 
 /// Opens a handoff, and creates the task if it does not exist.
-fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) -> Result<Transition, Rejection> {
-    if situation.handoff.is_some() {
+fn request_handoff(snapshot: Snapshot<'_>, request: &Request, now: Timestamp) -> Result<Transition, Rejection> {
+    if snapshot.handoff.is_some() {
         // Repeats get their receipt before the step. Only a redriven handoff has an id that no message has, and a
         // request must not take it over.
         return Err(Rejection::HandoffExists);
     }
-    let task = match situation.task {
+    let task = match snapshot.task {
         Some(task) => {
             // The epoch goes before the state of the task: only a stale message is recorded (SPEC 3).
             check_owner(task, &request.from, request.epoch)?;
@@ -95,7 +103,9 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
         None => new_task(request, now),
     };
     let passed_over = &request.passed_over;
-    open(task, new_handoff(request, now), passed_over, situation.gone, Mail::ThisMessage, now).map(Move::done)
+    // A mandated request is made by the broker, in a step that no message causes.
+    let mail = if request.is_mandated() { Mail::RequestAgain } else { Mail::ThisMessage };
+    open(task, new_handoff(request, now), passed_over, snapshot.gone, mail, now).map(TransitionBuilder::done)
 }
 
 /// Opens a handoff and offers it to the first candidate. Without one, the handoff ends at once if agents were passed
@@ -107,7 +117,7 @@ fn open(
     gone: &[AgentId],
     request: Mail,
     now: Timestamp,
-) -> Result<Move, Rejection> {
+) -> Result<TransitionBuilder, Rejection> {
     // An operator decides about each handoff of the coordinator, so the loop guard leaves them alone.
     if !handoff.sender.is_coordinator() {
         check_loop_over_all(&task)?;
@@ -115,37 +125,41 @@ fn open(
     let has_none = handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender);
     task.open_handoff = Some(handoff.id);
     task.updated_at = now;
-    let mut moving = Move { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
-    moving.pass_over(passed_over);
+    let mut builder = TransitionBuilder { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
+    builder.pass_over(passed_over);
     if has_none {
-        let last = moving.handoff.offers.last().ok_or(Rejection::NoCandidate)?;
-        moving.handoff.candidate = last.candidate.clone();
-        moving.end_without_candidate();
-        return Ok(moving);
+        let last = builder.handoff.offers.last().ok_or(Rejection::NoCandidate)?;
+        builder.handoff.candidate = last.candidate.clone();
+        builder.end_without_candidate();
+        return Ok(builder);
     }
     // The candidates include agents other than the sender, so the pair limit has excluded them.
-    let Some(candidate) = moving.next_candidate() else {
-        return Err(loop_limit("handoffs_per_pair_max", moving.task.loop_limits.handoffs_per_pair_max, &moving.task));
+    let Some(candidate) = builder.next_candidate() else {
+        return Err(loop_limit("handoffs_per_pair_max", builder.task.loop_limits.handoffs_per_pair_max, &builder.task));
     };
-    moving.offer_to(candidate, request);
-    Ok(moving)
+    builder.offer_to(candidate, request);
+    Ok(builder)
 }
 
 /// Opens a new handoff with the request of a failed one, on the same terms. A failed handoff itself never changes.
 fn redrive(
-    situation: Situation<'_>,
+    snapshot: Snapshot<'_>,
     id: MessageId,
     candidates: &[AgentId],
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
-    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
-    let former = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
+    let former = snapshot.handoff.ok_or(Rejection::HandoffUnknown)?;
     // The handoff has moved the task, so its request has nothing left to do.
     if former.state == State::Completed {
         return Err(Rejection::Final { state: former.state });
     }
     // The request stands as its sender has made it: it is void if the ownership has moved since.
     check_owner(task, &former.sender, former.epoch)?;
+    // The plan decides about a further attempt.
+    if task.plan.is_some() {
+        return Err(Rejection::Final { state: former.state });
+    }
     check_free(task)?;
     let request = Request {
         id,
@@ -160,18 +174,20 @@ fn redrive(
         mode: former.mode,
         loan_timeout: former.loan_timeout,
         submitter: former.submitter.clone(),
+        plan: None,
         // The choice has failed with the former handoff.
         routing: None,
         priority: former.priority,
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
         parent: None,
+        negotiation: former.negotiation,
     };
     let handoff = Handoff { redrive_of: Some(former.id), ..new_handoff(&request, now) };
-    let mut moving = open(task.clone(), handoff, &[], situation.gone, Mail::RequestAgain, now)?;
+    let mut builder = open(task.clone(), handoff, &[], snapshot.gone, Mail::RequestAgain, now)?;
     let text = format!("the request of handoff {} was a dead letter and is tried again", former.id);
-    moving.notify(former.sender.clone(), ErrorCode::HandoffRedriven, &text, Advice::None);
-    Ok(moving.done())
+    builder.notify(former.sender.clone(), ErrorCode::HandoffRedriven, &text, Advice::None);
+    Ok(builder.done())
 }
 
 /// Checks that the task can have a new handoff: it has not ended, and no handoff of it is open.
@@ -185,7 +201,7 @@ fn check_free(task: &Task) -> Result<(), Rejection> {
     }
 }
 
-/// The loop guard's limit on all handoffs of a task. [`Move::can_be_asked`] has the limit along one pair.
+/// The loop guard's limit on all handoffs of a task. [`TransitionBuilder::can_be_asked`] has the limit along one pair.
 fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
     let limit = task.loop_limits.handoffs_max;
     if task.hops.len() >= limit as usize { Err(loop_limit("handoffs_max", limit, task)) } else { Ok(()) }
@@ -194,142 +210,152 @@ fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
 // --------------------------------------------------------------------------------------------------------- messages
 
 /// Applies a message of one side, after the checks that its side requires.
-fn take_message(mut moving: Move, from: &AgentId, epoch: u64, message: &Message) -> Result<Transition, Rejection> {
+fn take_message(
+    mut builder: TransitionBuilder,
+    from: &AgentId,
+    epoch: u64,
+    message: &Message,
+) -> Result<Transition, Rejection> {
     match message {
         Message::Accept { wanted_sections, estimate } => {
-            moving.check_candidate(from, epoch)?;
-            moving.handoff.estimate = *estimate;
-            accept(moving, wanted_sections)
+            builder.check_candidate(from, epoch)?;
+            builder.handoff.estimate = *estimate;
+            accept(builder, wanted_sections)
         }
         Message::Reject { reason, text, suggestions, retry_after, passed_over } => {
-            moving.check_candidate(from, epoch)?;
-            let retry_at = moving.retry_at(*retry_after);
-            reject(moving, (*reason, text, retry_at), suggestions, passed_over)
+            builder.check_candidate(from, epoch)?;
+            let retry_at = builder.retry_at(*retry_after);
+            reject(builder, (*reason, text, retry_at), suggestions, passed_over)
         }
         Message::Complete { success, digest, details } => {
-            moving.check_candidate(from, epoch)?;
-            complete(moving, *success, *digest, details)
+            builder.check_candidate(from, epoch)?;
+            complete(builder, *success, *digest, details)
         }
         Message::Cancel => {
-            moving.check_sender(from, epoch)?;
-            cancel(moving)
+            builder.check_sender(from, epoch)?;
+            cancel(builder)
         }
         Message::Context { digest } => {
-            moving.check_sender(from, epoch)?;
-            take_context(moving, *digest)
+            builder.check_sender(from, epoch)?;
+            take_context(builder, *digest)
         }
-        Message::Status { .. } | Message::Recall { .. } | Message::Input { .. } => {
+        Message::Status { .. } | Message::Recall { .. } | Message::Input { .. } | Message::Checkpoint { .. } => {
             unreachable!("a message about the task has its own function")
         }
     }
 }
 
 /// REQUESTED or DECIDING to ACCEPTED: the sender has to send the context next.
-fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Rejection> {
-    match moving.handoff.state {
+fn accept(mut builder: TransitionBuilder, wanted_sections: &[String]) -> Result<Transition, Rejection> {
+    match builder.handoff.state {
         // An accept in REQUESTED shows that the request was delivered: only its ack is still on the way.
         State::Requested | State::Deciding => {
-            moving.settle_offer(OfferOutcome::Accepted);
-            moving.handoff.wanted_sections = wanted_sections.to_vec();
-            let context = moving.handoff.timeouts.context;
-            moving.enter_seen_as(State::Accepted, Cause::Accepted, Some(context), ReceiverView::HandoffAccepted);
-            moving.deliver_to_sender();
-            moving.answer_for_coordinator();
-            Ok(moving.done())
+            builder.settle_offer(OfferOutcome::Accepted);
+            builder.handoff.wanted_sections = wanted_sections.to_vec();
+            let context = builder.handoff.timeouts.context;
+            builder.enter_seen_as(State::Accepted, Cause::Accepted, Some(context), ReceiverView::HandoffAccepted);
+            builder.deliver_to_sender();
+            builder.answer_for_coordinator();
+            Ok(builder.done())
         }
-        State::Accepted | State::ContextSent => Err(moving.wrong_state()),
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(moving.ended()),
+        State::Accepted | State::ContextSent => Err(builder.wrong_state()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
     }
 }
 
 /// Offers the request to the next candidate, or ends in REJECTED and parks the request.
 fn reject(
-    mut moving: Move,
+    mut builder: TransitionBuilder,
     (reason, text, retry_at): (i32, &str, Option<Timestamp>),
     suggestions: &[AgentId],
     passed_over: &[PassedOver],
 ) -> Result<Transition, Rejection> {
-    match moving.handoff.state {
+    match builder.handoff.state {
         State::Requested | State::Deciding => {
-            if let Some(offer) = moving.handoff.offers.last_mut() {
+            if let Some(offer) = builder.handoff.offers.last_mut() {
                 offer.reject_reason = reason;
                 text.clone_into(&mut offer.reason_text);
                 offer.retry_at = retry_at;
             }
-            moving.settle_offer(OfferOutcome::Rejected);
+            builder.settle_offer(OfferOutcome::Rejected);
             // The suggestions go behind the candidates of the request.
-            moving.handoff.next_candidates.extend_from_slice(suggestions);
-            moving.pass_over(passed_over);
-            moving.deliver_to_sender();
-            if !moving.go_on(Cause::Rejected) {
-                moving.end_without_candidate();
+            builder.handoff.next_candidates.extend_from_slice(suggestions);
+            builder.pass_over(passed_over);
+            builder.deliver_to_sender();
+            if !builder.go_on(Cause::Rejected) {
+                builder.end_without_candidate();
             }
-            Ok(moving.done())
+            Ok(builder.done())
         }
-        State::Accepted | State::ContextSent => Err(moving.wrong_state()),
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(moving.ended()),
+        State::Accepted | State::ContextSent => Err(builder.wrong_state()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
     }
 }
 
 /// Any open state to CANCELLED.
-fn cancel(mut moving: Move) -> Result<Transition, Rejection> {
-    match moving.handoff.state {
+fn cancel(mut builder: TransitionBuilder) -> Result<Transition, Rejection> {
+    match builder.handoff.state {
         State::Requested | State::Deciding | State::Accepted | State::ContextSent => {
-            let to = moving.handoff.candidate.clone();
-            moving.end(
+            let to = builder.handoff.candidate.clone();
+            builder.end(
                 State::Cancelled,
                 Cause::Cancelled,
                 ErrorCode::HandoffCancelled,
                 "the sender cancelled the handoff",
             );
             // The cancel itself tells the candidate (SPEC 3), so no notice does.
-            moving.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
-            Ok(moving.done())
+            builder.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
+            Ok(builder.done())
         }
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(moving.ended()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
     }
 }
 
 /// ACCEPTED to CONTEXT_SENT: the candidate has to complete next.
-fn take_context(mut moving: Move, digest: [u8; 32]) -> Result<Transition, Rejection> {
-    match moving.handoff.state {
+fn take_context(mut builder: TransitionBuilder, digest: [u8; 32]) -> Result<Transition, Rejection> {
+    match builder.handoff.state {
         State::Accepted => {
-            moving.handoff.context_digest = Some(digest);
-            let complete = moving.handoff.time_to_complete();
-            moving.enter(State::ContextSent, Cause::ContextStored, Some(complete));
-            let to = moving.handoff.candidate.clone();
-            moving.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
-            Ok(moving.done())
+            builder.handoff.context_digest = Some(digest);
+            let complete = builder.handoff.time_to_complete();
+            builder.enter(State::ContextSent, Cause::ContextStored, Some(complete));
+            let to = builder.handoff.candidate.clone();
+            builder.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
+            Ok(builder.done())
         }
-        State::Requested | State::Deciding | State::ContextSent => Err(moving.wrong_state()),
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(moving.ended()),
+        State::Requested | State::Deciding | State::ContextSent => Err(builder.wrong_state()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
     }
 }
 
 /// CONTEXT_SENT to COMPLETED, which moves the ownership, or to FAILED.
-fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: &str) -> Result<Transition, Rejection> {
-    match moving.handoff.state {
+fn complete(
+    mut builder: TransitionBuilder,
+    success: bool,
+    digest: Option<[u8; 32]>,
+    details: &str,
+) -> Result<Transition, Rejection> {
+    match builder.handoff.state {
         State::ContextSent => {
-            let expected = moving.handoff.context_digest.expect("a stored context has its digest");
+            let expected = builder.handoff.context_digest.expect("a stored context has its digest");
             // A candidate that took over another context would work on other data than the sender handed over.
             if success && digest != Some(expected) {
                 return Err(Rejection::DigestMismatch { expected });
             }
-            moving.deliver_to_sender();
+            builder.deliver_to_sender();
             if success {
                 // The delivery above and the move are in one commit, or in none (SPEC 12, law 5).
-                moving.move_ownership();
+                builder.move_ownership();
             } else {
                 let text = format!("the candidate could not take over: {details}");
-                moving.end(State::Failed, Cause::CompletedFailure, ErrorCode::TakeoverFailed, &text);
-                moving.tell_sender();
-                moving.tell_candidate();
-                moving.park_for_coordinator();
+                builder.end(State::Failed, Cause::CompletedFailure, ErrorCode::TakeoverFailed, &text);
+                builder.tell_sender();
+                builder.tell_candidate();
+                builder.park_for_coordinator();
             }
-            Ok(moving.done())
+            Ok(builder.done())
         }
-        State::Requested | State::Deciding | State::Accepted => Err(moving.wrong_state()),
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(moving.ended()),
+        State::Requested | State::Deciding | State::Accepted => Err(builder.wrong_state()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
     }
 }
 
@@ -349,16 +375,16 @@ struct StatusUpdate<'a> {
 }
 
 /// Applies a status: an extension by the candidate, or a report of the owner.
-fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
-    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
     // A status of the current candidate is an extension, and does not change the task's status.
-    if let Some(handoff) = situation.handoff
+    if let Some(handoff) = snapshot.handoff
         && *update.from == handoff.candidate
         && *update.from != task.owner
         && update.status == TaskStatus::InProgress
         && !handoff.state.is_final()
     {
-        return candidate_is_busy(Move::new(task, handoff, situation.gone, now), update);
+        return candidate_is_busy(TransitionBuilder::new(task, handoff, snapshot.gone, now), update);
     }
     check_owner(task, update.from, update.epoch)?;
     if task.status.is_final() {
@@ -383,32 +409,42 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     let is_asked = |agent: &AgentId| update.prompt.is_some_and(|question| question.asked == *agent);
     let others: Vec<_> = update.receivers.iter().filter(|receiver| !is_asked(receiver)).cloned().collect();
     tell_receivers(&mut effects, &others);
-    let handoff = situation.handoff.map(|handoff| {
-        let mut moving = Move::new(&task, handoff, situation.gone, now);
+    let handoff = snapshot.handoff.map(|handoff| {
+        let mut builder = TransitionBuilder::new(&task, handoff, snapshot.gone, now);
         // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
         // counts for the task alone.
-        if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && moving.not_overdue() {
+        if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && builder.not_overdue() {
             let context = handoff.timeouts.context;
-            moving.extend(context);
+            builder.extend(context);
         }
-        moving.handoff
+        builder.handoff
     });
     Ok(Transition { task, handoff, effects })
 }
 
+/// The owner stores its context without a handoff. The task itself does not change: its versions are beside it.
+fn store_context(snapshot: Snapshot<'_>, from: &AgentId, epoch: u64, now: Timestamp) -> Result<Transition, Rejection> {
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
+    check_owner(task, from, epoch)?;
+    if task.status.is_final() {
+        return Err(Rejection::TaskFinal { status: task.status });
+    }
+    Ok(Transition { task: Task { updated_at: now, ..task.clone() }, handoff: None, effects: Vec::new() })
+}
+
 /// Extends the step of an open handoff: the candidate reports IN_PROGRESS, and is not the owner.
-fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
-    moving.check_candidate(update.from, update.epoch)?;
-    let step = match moving.handoff.state {
-        State::Deciding => moving.handoff.timeouts.accept,
-        State::ContextSent => moving.handoff.time_to_complete(),
+fn candidate_is_busy(mut builder: TransitionBuilder, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
+    builder.check_candidate(update.from, update.epoch)?;
+    let step = match builder.handoff.state {
+        State::Deciding => builder.handoff.timeouts.accept,
+        State::ContextSent => builder.handoff.time_to_complete(),
         // REQUESTED has no timeout of its own to restart, and in ACCEPTED the sender is on turn (SPEC 3).
-        State::Requested | State::Accepted => return Err(moving.wrong_state()),
-        State::Completed | State::Rejected | State::Failed | State::Cancelled => return Err(moving.ended()),
+        State::Requested | State::Accepted => return Err(builder.wrong_state()),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => return Err(builder.ended()),
     };
-    moving.extend(step);
-    tell_receivers(&mut moving.effects, update.receivers);
-    Ok(moving.done())
+    builder.extend(step);
+    tell_receivers(&mut builder.effects, update.receivers);
+    Ok(builder.done())
 }
 
 /// Ends the task with a final status, or ends its innermost loan: then the task goes back to the delegator.
@@ -442,12 +478,12 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
 /// Recalls a loan for its delegator. The message may be of any epoch: a delegator does not see how often its delegate
 /// has lent the task on.
 fn recall_by_delegator(
-    situation: Situation<'_>,
+    snapshot: Snapshot<'_>,
     from: &AgentId,
     handoff: MessageId,
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
-    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
     if task.status.is_final() {
         return Err(Rejection::TaskFinal { status: task.status });
     }
@@ -455,16 +491,16 @@ fn recall_by_delegator(
     if task.loans[loan].delegator != *from {
         return Err(Rejection::NotDelegator);
     }
-    Ok(recall(situation, task, loan, &format!("{from} recalled the task"), now))
+    Ok(recall(snapshot, task, loan, &format!("{from} recalled the task"), now))
 }
 
 /// Recalls the outermost loan whose timeout is over. Nothing changes before that.
-fn recall_overdue(situation: Situation<'_>, now: Timestamp) -> Option<Transition> {
-    let task = situation.task?;
+fn recall_overdue(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transition> {
+    let task = snapshot.task?;
     let is_due = |loan: &Loan| loan.due.is_some_and(|due| due <= now);
     let loan = task.loans.iter().position(is_due)?;
     let text = "the loan's time was up, and the task was recalled";
-    let mut transition = recall(situation, task, loan, text, now);
+    let mut transition = recall(snapshot, task, loan, text, now);
     // A delegator that recalls gets a receipt; here it learns of the recall from the notice alone.
     let Loan { delegator, handoff, .. } = &task.loans[loan];
     transition.effects.push(recalled(delegator, *handoff, text, Advice::KeepTask));
@@ -472,15 +508,15 @@ fn recall_overdue(situation: Situation<'_>, now: Timestamp) -> Option<Transition
 }
 
 /// Returns the task to the delegator of a loan. This loan and all loans within it end, and so does the open handoff.
-fn recall(situation: Situation<'_>, task: &Task, loan: usize, text: &str, now: Timestamp) -> Transition {
+fn recall(snapshot: Snapshot<'_>, task: &Task, loan: usize, text: &str, now: Timestamp) -> Transition {
     let (mut task, mut effects) = (task.clone(), Vec::new());
-    let handoff = situation.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut moving = Move::new(&task, open, situation.gone, now);
-        moving.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskRecalled, text);
-        moving.tell_candidate();
-        task = moving.task;
-        effects = moving.effects;
-        moving.handoff
+    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        builder.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskRecalled, text);
+        builder.tell_candidate();
+        task = builder.task;
+        effects = builder.effects;
+        builder.handoff
     });
     let ended = task.loans.split_off(loan);
     let Loan { delegator, handoff: lent_by, .. } = ended[0].clone();
@@ -513,23 +549,23 @@ fn tell_receivers(effects: &mut Vec<Effect>, receivers: &[AgentId]) {
 
 /// Applies an ack: of the request or the context by the candidate, of the completion by the sender. Any other ack
 /// changes nothing.
-fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
-    let from_candidate = *by == moving.handoff.candidate;
-    let from_sender = *by == moving.handoff.sender;
-    match (mail, moving.handoff.state) {
+fn take_ack(mut builder: TransitionBuilder, by: &AgentId, mail: Acked) -> Option<Transition> {
+    let from_candidate = *by == builder.handoff.candidate;
+    let from_sender = *by == builder.handoff.sender;
+    match (mail, builder.handoff.state) {
         // The guards leave out the acks of former candidates: their offers have ended.
-        (Acked::Request, State::Requested) if from_candidate && !moving.handoff.waits_to_retry() => {
-            let accept = moving.handoff.timeouts.accept;
-            moving.enter(State::Deciding, Cause::Delivered, Some(accept));
+        (Acked::Request, State::Requested) if from_candidate && !builder.handoff.waits_to_retry() => {
+            let accept = builder.handoff.timeouts.accept;
+            builder.enter(State::Deciding, Cause::Delivered, Some(accept));
         }
         // A second ack must not add a second step (SPEC 12, law 4).
-        (Acked::Context, State::ContextSent) if from_candidate && !moving.handoff.context_delivered => {
-            moving.handoff.context_delivered = true;
-            moving.record(Cause::Delivered);
+        (Acked::Context, State::ContextSent) if from_candidate && !builder.handoff.context_delivered => {
+            builder.handoff.context_delivered = true;
+            builder.record(Cause::Delivered);
         }
-        (Acked::Completion, State::Completed) if from_sender && !moving.handoff.let_go => {
-            moving.handoff.let_go = true;
-            moving.record(Cause::Delivered);
+        (Acked::Completion, State::Completed) if from_sender && !builder.handoff.let_go => {
+            builder.handoff.let_go = true;
+            builder.record(Cause::Delivered);
         }
         (
             Acked::Request | Acked::Context | Acked::Completion,
@@ -543,24 +579,24 @@ fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
             | State::Cancelled,
         ) => return None,
     }
-    Some(moving.done())
+    Some(builder.done())
 }
 
 /// Applies the dead letter of a delivery: the next candidate is asked, or the handoff fails.
-fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
-    let to_candidate = *to == moving.handoff.candidate;
-    match (mail, moving.handoff.state) {
+fn give_up(mut builder: TransitionBuilder, to: &AgentId, mail: Acked) -> Option<Transition> {
+    let to_candidate = *to == builder.handoff.candidate;
+    match (mail, builder.handoff.state) {
         // The copy of a former candidate may become a dead letter late: its offer has ended already.
-        (Acked::Request, State::Requested | State::Deciding) if to_candidate && !moving.handoff.waits_to_retry() => {
-            moving.settle_offer(OfferOutcome::Undeliverable);
-            moving.next_or_fail(Cause::Undeliverable, ErrorCode::NoCandidate, "the request could not be delivered");
+        (Acked::Request, State::Requested | State::Deciding) if to_candidate && !builder.handoff.waits_to_retry() => {
+            builder.settle_offer(OfferOutcome::Undeliverable);
+            builder.next_or_fail(Cause::Undeliverable, ErrorCode::NoCandidate, "the request could not be delivered");
         }
         (Acked::Context, State::ContextSent) if to_candidate => {
             let text = "the context could not be delivered";
-            moving.end(State::Failed, Cause::Undeliverable, ErrorCode::TakeoverFailed, text);
-            moving.tell_sender();
-            moving.tell_candidate();
-            moving.park_for_coordinator();
+            builder.end(State::Failed, Cause::Undeliverable, ErrorCode::TakeoverFailed, text);
+            builder.tell_sender();
+            builder.tell_candidate();
+            builder.park_for_coordinator();
         }
         (
             Acked::Request | Acked::Context | Acked::Completion,
@@ -574,52 +610,56 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
             | State::Cancelled,
         ) => return None,
     }
-    Some(moving.done())
+    Some(builder.done())
 }
 
 /// Offers an unacked request to a present candidate, because a gone candidate may never ack it. Without another present
 /// candidate the request stays.
-fn candidate_gone(mut moving: Move) -> Option<Transition> {
+fn candidate_gone(mut builder: TransitionBuilder) -> Option<Transition> {
     // An overdue handoff is left to its timer, which ends it.
-    if moving.handoff.state != State::Requested || !moving.not_overdue() || !moving.has_other_candidate() {
+    if builder.handoff.state != State::Requested || !builder.not_overdue() || !builder.has_other_candidate() {
         return None;
     }
     let text = "you were gone, and the request was offered to another agent";
-    moving.settle_offer(OfferOutcome::Gone);
-    moving.next_or_fail(Cause::CandidateGone, ErrorCode::OfferWithdrawn, text);
-    Some(moving.done())
+    builder.settle_offer(OfferOutcome::Gone);
+    builder.next_or_fail(Cause::CandidateGone, ErrorCode::OfferWithdrawn, text);
+    Some(builder.done())
 }
 
 /// Applies an overdue deadline. Nothing changes before the deadline.
-fn pass_time(mut moving: Move) -> Option<Transition> {
-    if moving.handoff.state.is_final() || moving.not_overdue() {
+fn pass_time(mut builder: TransitionBuilder) -> Option<Transition> {
+    if builder.handoff.state.is_final() || builder.not_overdue() {
         return None;
     }
     // The deadline of the whole handoff wins if both have passed.
-    if moving.handoff.whole_deadline <= moving.now {
-        moving.fail_in_time(Cause::WholeTimeout, ErrorCode::WholeTimeout, "the time for the whole handoff was up");
-        return Some(moving.done());
+    if builder.handoff.whole_deadline <= builder.now {
+        builder.fail_in_time(Cause::WholeTimeout, ErrorCode::WholeTimeout, "the time for the whole handoff was up");
+        return Some(builder.done());
     }
-    match moving.handoff.state {
+    match builder.handoff.state {
         State::Deciding => {
-            moving.settle_offer(OfferOutcome::TimedOut);
-            moving.next_or_fail(Cause::AcceptTimeout, ErrorCode::AcceptTimeout, "the candidate did not decide in time");
+            builder.settle_offer(OfferOutcome::TimedOut);
+            builder.next_or_fail(
+                Cause::AcceptTimeout,
+                ErrorCode::AcceptTimeout,
+                "the candidate did not decide in time",
+            );
         }
         State::Accepted => {
             let text = "the sender did not send the context in time";
-            moving.fail_in_time(Cause::ContextTimeout, ErrorCode::ContextTimeout, text);
+            builder.fail_in_time(Cause::ContextTimeout, ErrorCode::ContextTimeout, text);
         }
         State::ContextSent => {
             let text = "the candidate did not complete in time";
-            moving.fail_in_time(Cause::CompleteTimeout, ErrorCode::CompleteTimeout, text);
+            builder.fail_in_time(Cause::CompleteTimeout, ErrorCode::CompleteTimeout, text);
         }
         // The time has come to ask the candidate once more.
-        State::Requested if moving.handoff.waits_to_retry() => {
-            let candidate = moving.handoff.candidate.clone();
-            moving.offer_to(candidate, Mail::RequestAgain);
+        State::Requested if builder.handoff.waits_to_retry() => {
+            let candidate = builder.handoff.candidate.clone();
+            builder.offer_to(candidate, Mail::RequestAgain);
         }
         // An undelivered request has the whole timeout: its candidate may be away and come back.
         State::Requested | State::Completed | State::Rejected | State::Failed | State::Cancelled => return None,
     }
-    Some(moving.done())
+    Some(builder.done())
 }

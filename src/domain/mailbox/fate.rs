@@ -102,6 +102,7 @@ pub fn after(
         }
         Fate::Shutdown { text, retry_after } => {
             letter.attempt_ended(lease, AttemptEnd::Shutdown, text, now);
+            // No failure of the message, so neither the attempts nor the backoff count it.
             requeue(letter, retry_after.unwrap_or_default(), now)
         }
         Fate::SessionEnded => {
@@ -121,6 +122,7 @@ fn retry_or_park(letter: Letter, retry_after: Option<Duration>, jitter: impl FnO
         let text = letter.attempts.last().map(|attempt| attempt.text.clone()).unwrap_or_default();
         return Next::Park { letter, reason: ParkReason::DeliveryAttemptsExhausted, text };
     }
+    // The agent knows better than the backoff when it can take the message.
     let wait = retry_after.unwrap_or_else(|| backoff(letter.failures, jitter()));
     requeue(letter, wait, now)
 }

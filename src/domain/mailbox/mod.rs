@@ -25,7 +25,7 @@ pub use self::{
 };
 
 use super::{
-    EntityId,
+    EntityId, TraceContext,
     handoff::{Acked, Priority},
     numbered,
 };
@@ -58,6 +58,8 @@ pub struct Letter {
     pub priority: Priority,
     /// The running time at which the letter expires. The running time advances evenly where the clock is set back.
     pub expires_at: Timestamp,
+    /// The time of the clock at which the letter was stored.
+    pub stored_at: Timestamp,
     /// The number of delivery attempts. It is stored when an attempt ends without an ack; attempts that a crash of the
     /// broker ends are not counted.
     pub handouts: u32,
@@ -71,6 +73,8 @@ pub struct Letter {
     pub attempts: Vec<Attempt>,
     /// The owner of the message's bytes.
     pub envelope_owner: EnvelopeOwner,
+    /// The trace context that the agent continues.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// The owner of the bytes of a letter's message, which decides when they are deleted.
@@ -118,7 +122,7 @@ pub enum AttemptEnd {
     Poison,
     /// A nack by an agent that stops soon.
     Shutdown,
-    /// The session ended.
+    /// The session ended before an ack.
     SessionEnded,
     /// An offer of a handoff: rejected.
     Rejected,
@@ -155,12 +159,14 @@ impl Letter {
             task: None,
             priority: Priority::default(),
             expires_at: now,
+            stored_at: now,
             handouts: 0,
             failures: 0,
             not_before: now,
             report_to: None,
             attempts: Vec::new(),
             envelope_owner: EnvelopeOwner::Letter,
+            trace: None,
         }
     }
 
@@ -177,6 +183,7 @@ impl Letter {
     /// ready now, any other after its last wait, counted from now at the latest.
     pub fn bound_wait(&mut self, now: Timestamp) {
         let waits_from = self.attempts.last().map_or(self.not_before, |attempt| attempt.ended_at);
+        // The length of the wait is kept, and its end moved: the clock that set the end is not the present one.
         let wait = self.not_before.since(waits_from);
         self.not_before = self.not_before.min(now.plus(wait));
     }
@@ -316,6 +323,11 @@ impl Mailbox {
         self.entries.get(&sequence).map(|entry| &entry.letter)
     }
 
+    /// The letter, if the mailbox has it and no consumer holds it.
+    pub fn waiting(&self, sequence: u64) -> Option<&Letter> {
+        self.entries.get(&sequence).filter(|entry| entry.lease.is_none()).map(|entry| &entry.letter)
+    }
+
     /// Removes an acked or parked letter, which makes the next of its line ready. Returns the lease that ended with it.
     pub fn remove(&mut self, sequence: u64) -> Option<Lease> {
         self.withdraw(sequence);
@@ -399,6 +411,8 @@ impl Mailbox {
     /// Makes a letter available if no letter of its line precedes it and no consumer holds it.
     fn offer(&mut self, sequence: u64) {
         let entry = &self.entries[&sequence];
+        // A later letter of the task must not reach the agent before an earlier one that may be delivered again (SPEC
+        // 4).
         if entry.lease.is_some() || !self.is_first(&entry.letter) {
             return;
         }

@@ -51,7 +51,7 @@ pub trait Skill {
 /// The facts about an agent that matching uses.
 #[derive(Debug, Clone)]
 pub struct Facts<'a, S> {
-    /// The agent.
+    /// The id of the agent.
     pub agent: &'a AgentId,
     /// The types of the agent.
     pub types: &'a [AgentType],
@@ -63,7 +63,7 @@ pub struct Facts<'a, S> {
     pub load: Load,
     /// The outcomes of its offers, and its time to decide.
     pub record: Summary,
-    /// A number that is higher the later the agent was asked; 0: never.
+    /// The number of the latest offer to the agent; later offers have higher numbers. 0: never asked.
     pub asked: u64,
 }
 
@@ -83,6 +83,7 @@ impl Load {
     /// tasks that it owns and its open offers; `stated`: the capacity on its card.
     pub fn new(reported: Option<(u32, u32, u32)>, known: u32, stated: u32, is_overloaded: bool) -> Self {
         let (active, queued, capacity) = reported.unwrap_or_default();
+        // A report is newer than the card, but an agent may report without a capacity.
         let capacity = if capacity == 0 { stated } else { capacity };
         Self { in_use: active.saturating_add(queued).max(known), capacity, is_overloaded }
     }
@@ -90,6 +91,19 @@ impl Load {
     /// Whether the agent is asked only after all agents with room.
     pub fn is_full(self) -> bool {
         self.is_overloaded || (self.capacity > 0 && self.in_use >= self.capacity)
+    }
+
+    /// The load in permille of the capacity. Without a capacity: the free part is at most a half, as for the score.
+    pub fn permille(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1000")]
+        let permille = ((1.0 - self.free()) * 1000.0).round() as u32;
+        permille
+    }
+
+    /// The part of the capacity that is in use; over 1 for an agent with more than its capacity. `None`: no capacity is
+    /// stated.
+    pub fn ratio(self) -> Option<f64> {
+        (self.capacity > 0).then(|| f64::from(self.in_use) / f64::from(self.capacity))
     }
 
     /// The free part of the capacity, from 0 to 1. Without a capacity: a half, and less with each task in use, so that
@@ -126,6 +140,7 @@ pub struct Match {
 
 /// Whether an agent with the skill `has` meets a demand for `wanted`: the same name, or a more specific one.
 pub fn meets(has: &str, wanted: &str) -> bool {
+    // A whole part must match: `code.rust` meets `code`, and `coder` does not.
     has.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
@@ -169,6 +184,7 @@ pub fn rank<S: Skill>(
     let mut matches: Vec<Match> = candidates
         .iter()
         .enumerate()
+        // The policy is the dearest check, so it sees only agents that fit.
         .filter(|(_, facts)| fits(facts) && permits(facts.agent))
         .map(|(place, facts)| Match { place, score: score(wanted, facts) })
         .collect();
@@ -179,6 +195,7 @@ pub fn rank<S: Skill>(
 fn order<S>(one: &Match, of_one: &Facts<'_, S>, other: &Match, of_other: &Facts<'_, S>) -> Ordering {
     let before = |facts: &Facts<'_, S>| (facts.liveness, facts.load.is_full());
     let after = |facts: &Facts<'_, S>| facts.asked;
+    // Ends with the id, so that equal agents have the same order in each replay.
     before(of_one)
         .cmp(&before(of_other))
         .then_with(|| other.score.total_cmp(&one.score))
@@ -197,8 +214,11 @@ pub const fn weights(priority: Priority) -> [f64; FACTORS] {
 /// The values of the factors, each from 0 to 1, in the order of [`explain`].
 fn values<S: Skill>(wanted: &Wanted<'_>, facts: &Facts<'_, S>) -> [f64; FACTORS] {
     let (met, asked_for) = covered(wanted, facts);
+    // A request without skills treats all agents alike, rather than as if they lacked all.
     let cover = if asked_for == 0 { 1.0 } else { f64::from(met) / f64::from(asked_for) };
     let Summary { offers, completed, median_decision } = facts.record;
+    // One success and one failure are assumed beside the known ones: a new agent scores a half, and one offer does not
+    // decide everything.
     let outcome = f64::from(completed + 1) / f64::from(offers + 2);
     let speed = match median_decision {
         // An agent without a decision is neither quick nor slow.
@@ -209,6 +229,7 @@ fn values<S: Skill>(wanted: &Wanted<'_>, facts: &Facts<'_, S>) -> [f64; FACTORS]
 }
 
 fn share(part: Duration, whole: Duration) -> f64 {
+    // Division by zero would give NaN, which sorts as the best score.
     if whole.is_zero() { 1.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 

@@ -56,6 +56,7 @@ impl Statistics {
 
     /// Adds the end of an offer, and drops those that no longer count.
     pub fn add(&mut self, result: OfferResult) {
+        // Old offers go before the length is cut, so that the record stays small for a quiet agent too.
         self.results.retain(|known| counts(known, result.at));
         self.results.push(result);
         self.results.drain(..self.results.len().saturating_sub(OFFERS_KEPT));
@@ -66,6 +67,7 @@ impl Statistics {
         let counted = || self.results.iter().filter(|result| counts(result, now));
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let mut decisions: Vec<Duration> = counted().filter_map(|result| result.decision).collect();
+        // The median and not the mean: one slow decision must not mark an agent for a week.
         decisions.sort_unstable();
         Summary {
             offers: number(counted().count()),
@@ -132,6 +134,7 @@ fn took_over(before: &Handoff, after: &Handoff, offer: &Offer) -> Option<bool> {
 /// The time from the ack of the request to the decision about this offer.
 fn decision(handoff: &Handoff, offer: &Offer) -> Option<Duration> {
     match offer.outcome {
+        // No decision within the whole time counts as the slowest one.
         OfferOutcome::TimedOut => Some(handoff.timeouts.accept),
         OfferOutcome::Accepted | OfferOutcome::Rejected => {
             let is_of_offer = |step: &&Step| step.candidate == offer.candidate && step.at >= offer.offered_at;

@@ -1,4 +1,4 @@
-//! Graphs, and what is wrong with one.
+//! Graphs, and the problems of a graph.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,7 +32,7 @@ pub fn is_end(output: &NodeId) -> bool {
 /// A graph of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Graph {
-    /// The id.
+    /// The id, the same for all revisions.
     pub id: GraphId,
     /// The purpose of the graph, for a person to read.
     pub description: String,
@@ -205,6 +205,7 @@ impl Graph {
         let mut queue: VecDeque<(&NodeId, u32)> = self.entries.iter().map(|entry| (entry, 0)).collect();
         while let Some((id, distance)) = queue.pop_front() {
             let Some(node) = nodes.get(id) else { continue };
+            // A queue in the order of distance finds each node first on its shortest path.
             if distances.contains_key(&node.id) {
                 continue;
             }
@@ -280,6 +281,7 @@ impl Graph {
 
     fn check_paths(&self, found: &mut Found) {
         let distances = self.distances();
+        // Only a cycle without choices is an error: choices are counted, so a cycle through them ends.
         if let Some(cycle) = self.cycle_without_choice(&distances) {
             let names: Vec<&str> = cycle.iter().map(|id| id.as_str()).collect();
             let message = format!("without a choice the run goes round: {}", names.join(" → "));
@@ -321,6 +323,8 @@ impl Graph {
                 if let Some(first) = path.iter().position(|(id, _)| *id == output) {
                     return Some(path[first..].iter().map(|(id, _)| *id).chain([output]).collect());
                 }
+                // A node whose paths are all followed lies on no cycle, so each node is followed once and not once a
+                // path.
                 if !is_end(output) && !done.contains(output) {
                     path.push((output, 0));
                 }
@@ -357,6 +361,7 @@ fn check_node(node: &Node, path: &str, known: &BTreeSet<&NodeId>, found: &mut Fo
         let message = format!("{} has {handoffs} choices, and may have 1 to {HANDOFFS_MAX}", node.id);
         found.add(ProblemCode::HandoffsOutOfRange, &format!("{path}.handoffs"), [&node.id], message);
     }
+    // A choice among one output is none, and would only use up the count.
     if seen.len() < 2 {
         let message = format!("{} has choices, and fewer than two outputs", node.id);
         found.add(ProblemCode::TooFewOutputs, &outputs_path, [&node.id], message);

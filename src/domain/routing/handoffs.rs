@@ -22,6 +22,7 @@ pub fn check_handoff(
     if moving.receiver != receiver {
         return mismatch("the choice is for another receiver");
     }
+    // The same handoff again is a repeat of its request. Another one would move the task twice for one choice.
     match moving.handoff {
         Some(other) if other != handoff => mismatch("another handoff carries it out"),
         Some(_) | None => Ok(()),

@@ -30,7 +30,7 @@ pub(in crate::domain) fn step_graph(
     let known = read_graph(read, id)?;
     let revision = known.as_ref().map_or(0, |known| known.revision);
     let registered = Graph { revision: revision + 1, ..graph.clone() };
-    // The same graph again is the same revision.
+    // The same graph again is the same revision, so that a runtime may register its graphs at every start.
     if known.is_some_and(|known| Graph { revision: registered.revision, ..Graph::clone(&known) } == registered) {
         return Ok(Transition::default());
     }
@@ -53,8 +53,12 @@ pub(in crate::domain) fn step_run(
         domain::Input::Told(Told::Run(word)) => hear(known, word, now),
         // A graph is registered under its own id, and a run has no mail.
         domain::Input::Routing(Input::Register { .. })
+        | domain::Input::Thread(_)
         | domain::Input::Handoff { .. }
         | domain::Input::Append { .. }
+        | domain::Input::Negotiation(_)
+        | domain::Input::Plan(_)
+        | domain::Input::Told(Told::Handoff(_) | Told::Negotiation(_) | Told::Plan(_))
         | domain::Input::Acked { .. }
         | domain::Input::Undeliverable { .. }
         | domain::Input::AgentGone => Ok(Transition::default()),
@@ -103,6 +107,7 @@ fn begin(
     now: Timestamp,
 ) -> Result<Transition, StepError> {
     if let Some(known) = known {
+        // The revision of the graph is not compared: a repeat after a new revision still means the run that has begun.
         let is_same = known.graph.id == start.graph && known.task == start.task && known.starter == start.by;
         return if is_same { Ok(Transition::default()) } else { Err(Rejection::RunExists.into()) };
     }
@@ -114,6 +119,7 @@ fn begin(
             return Err(Rejection::TaskFinal { task: task.clone(), status: known.status }.into());
         }
     }
+    // Nodes for a type get their participants when an agent takes one.
     let participants = graph.nodes.iter().filter_map(|node| node.agent.clone()).chain(start.by.clone()).collect();
     let next = graph.entries.iter().map(|entry| (entry.clone(), Vec::new())).collect();
     let run = Run {
@@ -133,10 +139,10 @@ fn begin(
         updated_at: now,
         deadline: now.plus(start.whole),
     };
-    let mut moving = Moving::new(run, now);
-    moving.log(Event::Started { by: start.by.clone() });
-    moving.advance();
-    Ok(moving.done())
+    let mut builder = TransitionBuilder::new(run, now);
+    builder.log(Event::Started { by: start.by.clone() });
+    builder.advance();
+    Ok(builder.done())
 }
 
 // ------------------------------------------------------------------------------------------------------------- turns
@@ -155,22 +161,23 @@ fn take_turn(
             false => Err(Rejection::TurnIdReused { turn: turn.id }.into()),
         };
     }
+    // The reporter goes before the state of the run, which an agent without a part in it must not learn.
     check_reporter(&run, turn, read)?;
     check_open(&run, now)?;
     if run.turns >= TURNS_MAX {
         return Err(Rejection::TooManyTurns.into());
     }
     let state = run.nodes.get(&turn.node).map_or(&NodeState::Idle, |node| &node.state);
-    let mut moving = Moving::new(Run::clone(&run), now);
+    let mut builder = TransitionBuilder::new(Run::clone(&run), now);
     match state {
-        NodeState::Active => moving.take_turn(turn),
+        NodeState::Active => builder.take_turn(turn),
         // A proposal that its handoff has not begun to carry out can be given up by reporting an error.
-        NodeState::Moving(Choice { handoff: None, .. }) if !turn.error.is_empty() => moving.withdraw(turn),
+        NodeState::Moving(Choice { handoff: None, .. }) if !turn.error.is_empty() => builder.withdraw(turn),
         NodeState::Idle | NodeState::Moving(_) | NodeState::Done => {
             return Err(not_active(&run, turn.node.as_str(), state.name()).into());
         }
     }
-    Ok(moving.done())
+    Ok(builder.done())
 }
 
 fn not_active(run: &Run, node: &str, state: &'static str) -> Rejection {
@@ -187,6 +194,7 @@ fn check_reporter(run: &Run, turn: &Turn, read: &mut dyn Reader) -> Result<(), S
         check_owner(read, task, turn.by.as_ref())?;
         return Ok(());
     }
+    // The graph of the run decides and not the registry: a later revision changes no run that has begun.
     let Some(node) = run.graph.node(&turn.node) else {
         return Err(not_active(run, turn.node.as_str(), "unknown").into());
     };
@@ -229,19 +237,19 @@ fn cancel(
     check_open(&run, now)?;
     let by = by.map_or_else(|| "an operator".to_owned(), |agent| format!("agent {agent}"));
     let message = if reason.is_empty() { format!("cancelled by {by}") } else { format!("cancelled by {by}: {reason}") };
-    let mut moving = Moving::new(Run::clone(&run), now);
-    moving.end(RunState::Cancelled, Some(Failure { code: None, message }));
-    Ok(moving.done())
+    let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+    builder.end(RunState::Cancelled, Some(Failure { code: None, message }));
+    Ok(builder.done())
 }
 
 fn pass_time(run: &Run, now: Timestamp) -> Transition {
     if run.next_deadline().is_none_or(|at| now < at) {
         return Transition::default();
     }
-    let mut moving = Moving::new(run.clone(), now);
+    let mut builder = TransitionBuilder::new(run.clone(), now);
     let message = "the whole time of the run is over".to_owned();
-    moving.end(RunState::Failed, Some(Failure { code: Some(ErrorCode::WholeTimeout), message }));
-    moving.done()
+    builder.end(RunState::Failed, Some(Failure { code: Some(ErrorCode::WholeTimeout), message }));
+    builder.done()
 }
 
 /// Follows a handoff that carries out a choice.
@@ -250,19 +258,22 @@ fn hear(known: Option<Arc<Run>>, word: &Word, now: Timestamp) -> Result<Transiti
     let Some(run) = known.filter(|run| !run.state.is_final()) else { return Ok(Transition::default()) };
     match word {
         Word::HandoffBegan { choice, handoff, task, receiver } => {
+            // Checked here once more, in the transaction of the request: two requests may carry out the same choice at
+            // once, and the second must fail with its handoff.
             check_handoff(&run, *choice, *handoff, task, receiver)?;
-            let mut moving = Moving::new(Run::clone(&run), now);
-            moving.bind(*choice, *handoff);
-            Ok(moving.done())
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            builder.bind(*choice, *handoff);
+            Ok(builder.done())
         }
         Word::HandoffEnded { choice, handoff, owner } => {
+            // A choice that was withdrawn, or is carried out by another handoff, has nothing to wait for.
             let is_bound = run.moving(*choice).is_some_and(|(_, choice)| choice.handoff == Some(*handoff));
             if !is_bound {
                 return Ok(Transition::default());
             }
-            let mut moving = Moving::new(Run::clone(&run), now);
-            moving.follow(*choice, *handoff, owner.as_ref());
-            Ok(moving.done())
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            builder.follow(*choice, *handoff, owner.as_ref());
+            Ok(builder.done())
         }
     }
 }
@@ -270,7 +281,7 @@ fn hear(known: Option<Arc<Run>>, word: &Word, now: Timestamp) -> Result<Transiti
 // ------------------------------------------------------------------------------------------------------- transitions
 
 /// A transition under construction.
-struct Moving {
+struct TransitionBuilder {
     run: Run,
     entries: Vec<RunEntry>,
     turns: Vec<RunTurn>,
@@ -285,7 +296,7 @@ enum Decision {
     Refused(ErrorCode),
 }
 
-impl Moving {
+impl TransitionBuilder {
     fn new(run: Run, now: Timestamp) -> Self {
         Self { run, entries: Vec::new(), turns: Vec::new(), effects: Vec::new(), now }
     }
@@ -318,11 +329,13 @@ impl Moving {
     fn take_turn(&mut self, turn: &Turn) {
         let graph = self.run.graph.clone();
         let node = graph.node(&turn.node).expect("an active node is in the graph");
+        // Without a choice left no tool is offered, so every routing call of the turn is refused (SPEC 12, law 14).
         let offered = if self.run.remaining(&turn.node) > 0 { graph.tools(node) } else { Vec::new() };
         let number = self.run.log_length + 1;
         let outcome = match decide(&turn.calls, &offered) {
             Decision::Refused(code) => TurnOutcome::Refused { code },
             Decision::One { output, reason } => {
+                // Counted before the handoff, and kept if it fails: otherwise a model could try without end.
                 self.node(&turn.node).choices += 1;
                 match self.receiver_of(&output, turn) {
                     Some(receiver) => {
@@ -337,6 +350,7 @@ impl Moving {
                     }
                 }
             }
+            // A failed turn goes on by the forward outputs too: a run must not stand still because of one node.
             Decision::None if turn.finished || !turn.error.is_empty() => {
                 self.finish(&turn.node, graph.outputs_without_choice(node), number);
                 TurnOutcome::Finished
@@ -351,6 +365,7 @@ impl Moving {
         self.run.task.as_ref()?;
         let target = self.run.graph.node(output)?;
         if let Some(agent) = &target.agent {
+            // The owner need not hand the task over to itself.
             return (turn.by.as_ref() != Some(agent)).then(|| agent.to_string());
         }
         let kind = target.agent_type.as_ref()?;
@@ -385,6 +400,7 @@ impl Moving {
         self.turns.push(turn_place);
         self.run.turns += 1;
         self.advance();
+        // The turn's entry shows the nodes after the super-step that it began, so it is filled in after `advance`.
         let active = if self.run.state.is_final() { Vec::new() } else { self.run.active() };
         if let Some(Event::Turn(record)) = self.entries.first_mut().map(|entry| &mut entry.event) {
             record.active = active;
@@ -406,16 +422,19 @@ impl Moving {
             return;
         }
         let mut next = std::mem::take(&mut self.run.next);
+        // END is no node. A run ends once no other target is left, not with the first branch that reaches END.
         next.retain(|target, _| !is_end(target));
         if next.is_empty() {
             return self.end(RunState::Completed, None);
         }
         let most = self.run.graph.steps_max;
+        // Bounds a run whose choices and cycles would go on for ever.
         if self.run.step >= most {
             let message = format!("the run has made {most} super-steps, the most that its graph allows");
             return self.end(RunState::Failed, Some(Failure { code: Some(ErrorCode::StepsExhausted), message }));
         }
         self.run.step += 1;
+        // All nodes of the former super-step first: a target may be one of them, and becomes active below.
         for node in self.run.nodes.values_mut() {
             (node.state, node.inputs) = (NodeState::Idle, Vec::new());
         }
@@ -430,6 +449,7 @@ impl Moving {
     fn end(&mut self, state: RunState, failure: Option<Failure>) {
         self.run.state = state;
         self.run.failure.clone_from(&failure);
+        // Targets of a run that has ended would show as if they were still to come.
         self.run.next.clear();
         // The agent that started the run may not be the one whose turn ended it.
         if let (Some(Failure { code: Some(code), message }), Some(starter)) = (&failure, &self.run.starter) {
@@ -456,6 +476,7 @@ impl Moving {
         self.log(Event::HandoffEnded { node: node.clone(), choice, handoff, owner: owner.cloned() });
         match owner {
             Some(owner) => {
+                // A target by type names no agent, so its participant is known only now.
                 self.run.participants.insert(owner.clone());
                 self.finish(&node, [&moved.target], moved.entry);
             }
@@ -470,10 +491,13 @@ impl Moving {
 fn decide(calls: &[Call], offered: &[Tool]) -> Decision {
     let routing: Vec<&Call> = calls.iter().filter(|call| is_routing(call)).collect();
     let find = |call: &Call| offered.iter().find(|tool| tool.name == call.name);
+    // One wrong call refuses the turn, right ones included: the broker would have to guess which of them the model
+    // meant.
     if routing.iter().any(|call| find(call).is_none()) {
         return Decision::Refused(ErrorCode::TransferNotOffered);
     }
     let outputs: BTreeSet<&NodeId> = routing.iter().filter_map(|call| find(call)).map(|tool| &tool.output).collect();
+    // Two calls of the same tool are one decision; models repeat themselves.
     if outputs.len() > 1 {
         return Decision::Refused(ErrorCode::TransferAmbiguous);
     }

@@ -49,7 +49,7 @@ impl fmt::Display for TurnId {
 /// One run through a graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The id.
+    /// The id, chosen by the caller that starts the run.
     pub id: RunId,
     /// The graph as it was at the start. A later revision does not change the run.
     pub graph: Arc<Graph>,
@@ -59,7 +59,7 @@ pub struct Run {
     pub task: Option<TaskId>,
     /// The agents that take part: the starter, the agents of the nodes, and each owner of the task by the run.
     pub participants: BTreeSet<AgentId>,
-    /// The state.
+    /// The state of the whole run.
     pub state: RunState,
     /// The reason of the failure, or of the cancellation.
     pub failure: Option<Failure>,
@@ -133,7 +133,7 @@ pub struct Failure {
 /// A node within a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeRun {
-    /// The state.
+    /// The state in the present super-step.
     pub state: NodeState,
     /// The choices that were counted, at most the node's `handoffs`.
     pub choices: u32,
@@ -185,7 +185,7 @@ pub struct Choice {
 /// The reference of a handoff to the choice that it carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRef {
-    /// The run.
+    /// The run that made the choice.
     pub run: RunId,
     /// The choice in the run.
     pub choice: TurnId,
@@ -215,7 +215,7 @@ pub enum Input {
 /// The start of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// The graph.
+    /// The graph, whose latest revision the run keeps.
     pub graph: GraphId,
     /// The agent that starts the run. `None`: an operator.
     pub by: Option<AgentId>,
@@ -232,7 +232,7 @@ pub struct Turn {
     pub id: TurnId,
     /// The digest of the whole report, to recognise a repeat.
     pub digest: [u8; 32],
-    /// The node.
+    /// The node whose model made the turn.
     pub node: NodeId,
     /// The agent that reports. `None`: an operator.
     pub by: Option<AgentId>,
@@ -255,7 +255,7 @@ pub struct Call {
     pub id: String,
     /// The name of the tool.
     pub name: String,
-    /// The reason in the arguments of a routing tool, or what is wrong with the arguments.
+    /// The reason in the arguments of a routing tool, or the problem of the arguments.
     pub reason: Result<String, String>,
 }
 
@@ -264,9 +264,9 @@ pub struct Call {
 pub enum Word {
     /// The request of a handoff for a choice is stored.
     HandoffBegan {
-        /// The choice.
+        /// The turn that made the choice.
         choice: TurnId,
-        /// The handoff.
+        /// The handoff that carries out the choice.
         handoff: MessageId,
         /// The task of the handoff.
         task: TaskId,
@@ -275,9 +275,9 @@ pub enum Word {
     },
     /// The handoff for a choice has ended.
     HandoffEnded {
-        /// The choice.
+        /// The turn that made the choice.
         choice: TurnId,
-        /// The handoff.
+        /// The handoff that carries out the choice.
         handoff: MessageId,
         /// The new owner of the task. `None`: the handoff did not complete.
         owner: Option<AgentId>,
@@ -287,13 +287,13 @@ pub enum Word {
 /// An entry of a run's log. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEntry {
-    /// The run.
+    /// The run whose log has the entry.
     pub run: RunId,
     /// The number in the log, starting at 1 and dense.
     pub number: u64,
     /// The time of the entry.
     pub at: Timestamp,
-    /// The event.
+    /// The event that the entry records.
     pub event: Event,
 }
 
@@ -316,20 +316,20 @@ pub enum Event {
     Turn(Box<TurnRecord>),
     /// The request of the handoff for a choice was stored.
     HandoffBegan {
-        /// The node.
+        /// The node that the call or the event is about.
         node: NodeId,
-        /// The choice.
+        /// The turn that made the choice.
         choice: TurnId,
-        /// The handoff.
+        /// The handoff that carries out the choice.
         handoff: MessageId,
     },
     /// The handoff for a choice ended. Without completion the choice has failed, and the node is active again.
     HandoffEnded {
-        /// The node.
+        /// The node that the call or the event is about.
         node: NodeId,
-        /// The choice.
+        /// The turn that made the choice.
         choice: TurnId,
-        /// The handoff.
+        /// The handoff that carries out the choice.
         handoff: MessageId,
         /// The new owner of the task. `None`: the handoff did not complete.
         owner: Option<AgentId>,
@@ -348,7 +348,7 @@ pub enum Event {
 pub struct TurnRecord {
     /// The id of the turn.
     pub id: TurnId,
-    /// The node.
+    /// The node whose model made the turn.
     pub node: NodeId,
     /// The agent that reported the turn. `None`: an operator.
     pub by: Option<AgentId>,
@@ -416,9 +416,9 @@ pub struct CallResult {
 /// The place of a turn in the log of its run. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunTurn {
-    /// The run.
+    /// The run of the turn.
     pub run: RunId,
-    /// The turn.
+    /// The id of the turn, chosen by the runtime.
     pub turn: TurnId,
     /// The number of the turn's entry.
     pub number: u64,
@@ -473,7 +473,7 @@ pub enum Rejection {
     /// The node belongs to another agent.
     #[error("the turns of node {node} are reported by {by}")]
     NodeOfAnother {
-        /// The node.
+        /// The node that the call or the event is about.
         node: NodeId,
         /// The agent, or the type of the agents.
         by: String,
@@ -483,7 +483,7 @@ pub enum Rejection {
     NodeNotActive {
         /// The node that the call names.
         node: String,
-        /// Its state.
+        /// The name of its state, or "unknown".
         state: &'static str,
         /// The active nodes.
         active: Vec<String>,
@@ -491,7 +491,7 @@ pub enum Rejection {
     /// Another turn has this id.
     #[error("turn {turn} was reported with other content")]
     TurnIdReused {
-        /// The turn.
+        /// The id that both turns have.
         turn: TurnId,
     },
     /// The run has [`TURNS_MAX`] turns.
@@ -552,6 +552,7 @@ impl Run {
 
     /// The choices that a node has left. 0 for a plain node.
     pub fn remaining(&self, node: &NodeId) -> u32 {
+        // A node that no super-step has reached yet has no record.
         let choices = self.nodes.get(node).map_or(0, |node| node.choices);
         self.graph.node(node).and_then(|node| node.handoffs).unwrap_or(0).saturating_sub(choices)
     }

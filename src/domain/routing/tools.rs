@@ -66,12 +66,13 @@ impl Graph {
     }
 }
 
-/// Whether the id stands in the name of its tool as it is.
+/// Whether the id stands unchanged in the name of its tool.
 fn is_plain(id: &NodeId) -> bool {
     TRANSFER_PREFIX.len() + id.as_str().len() <= TOOL_NAME_LENGTH_MAX && !id.as_str().contains('.')
 }
 
-/// The name for an id that is too long, or has a character that tools do not have: its beginning, and a hash of it.
+/// The name for an id of too many characters, or has a character that tools do not have: its beginning, and a hash of
+/// it.
 fn hashed_name(id: &NodeId, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(id.as_str());

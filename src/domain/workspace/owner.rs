@@ -5,8 +5,9 @@ use crate::{
     domain::{
         Entity, EntityId, ReadError, Reader,
         handoff::{State, Task},
+        routing::RunId,
     },
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, PlanId, TaskId, ThreadId},
 };
 
 /// The state of a workspace's owner.
@@ -20,20 +21,37 @@ pub struct Owner {
 
 /// The owner of this workspace. `None`: the owner does not exist, and so the workspace does not.
 pub fn owner(id: &WorkspaceId, read: &mut dyn Reader) -> Result<Option<Owner>, ReadError> {
-    match owner_entity(id) {
-        Some(EntityId::Task(task)) => match read.entity(&EntityId::Task(task))? {
-            Some(Entity::Task(task)) => of_task(&task, read).map(Some),
-            Some(_) | None => Ok(None),
-        },
-        Some(_) | None => Ok(None),
+    let Some(owner) = owner_entity(id) else { return Ok(None) };
+    let (own, task, is_open) = match read.entity(&owner)? {
+        Some(Entity::Task(task)) => return of_task(&task, read).map(Some),
+        Some(Entity::Plan(plan)) => (plan.participants().into_iter().collect(), None, !plan.state.is_final()),
+        Some(Entity::Run(run)) => (run.participants.clone(), run.task.clone(), !run.state.is_final()),
+        Some(Entity::Thread(thread)) => (thread.participants.clone(), thread.task.clone(), !thread.has_ended),
+        Some(_) | None => return Ok(None),
+    };
+    let mut participants: Vec<AgentId> = own.into_iter().collect();
+    // The present participants of the task take part, too. It may be removed before its run or thread.
+    if let Some(task) = task
+        && let Some(Entity::Task(task)) = read.entity(&EntityId::Task(task))?
+    {
+        participants.extend(of_task(&task, read)?.participants);
+        participants.sort();
+        participants.dedup();
     }
+    Ok(Some(Owner { participants, is_open }))
 }
 
 /// The entity that owns this workspace. `None`: no machine has owners of this kind.
 pub fn owner_entity(id: &WorkspaceId) -> Option<EntityId> {
     match id.owner() {
         (WorkspaceOwner::Task, task) => TaskId::parse(task).ok().map(EntityId::Task),
-        (WorkspaceOwner::Plan | WorkspaceOwner::Thread | WorkspaceOwner::Run, _) => None,
+        (WorkspaceOwner::Thread, thread) => ThreadId::parse(thread).ok().map(EntityId::Thread),
+        (WorkspaceOwner::Run, text) => {
+            // Another spelling of the same UUID would be a second workspace of the run.
+            let run = MessageId::parse(text).ok().filter(|run| run.to_string() == text);
+            run.map(|run| EntityId::Run(RunId(run)))
+        }
+        (WorkspaceOwner::Plan, plan) => PlanId::parse(plan).ok().map(EntityId::Plan),
     }
 }
 

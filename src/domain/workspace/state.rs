@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 /// A workspace: the numbers of its entries, and its topics. The entries themselves are records of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workspace {
-    /// The id.
+    /// The id, which names the kind and the id of the owner.
     pub id: WorkspaceId,
     /// The number of the last entry; 0 before the first one.
     pub last_sequence: u64,
@@ -40,11 +40,11 @@ pub struct TopicState {
 /// The head of an entry. Its content is in the envelope of its append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The workspace.
+    /// The workspace that has the entry.
     pub workspace: WorkspaceId,
     /// The number, from 1.
     pub sequence: u64,
-    /// The topic.
+    /// The topic, normalised.
     pub topic: Topic,
     /// The size of the content in bytes.
     pub size: u64,
@@ -63,7 +63,7 @@ pub struct Limits {
     pub bytes_max: u64,
     /// The most entries that have not expired.
     pub entries_max: u64,
-    /// The most topics with such entries. Each append writes the names of all of them, so 0 is for tests.
+    /// The most topics with unexpired entries. Each append writes the names of all of them, so 0, no limit, is for tests.
     pub topics_max: u64,
 }
 
@@ -92,6 +92,7 @@ impl Workspace {
     /// The numbers after `after` that have no entry any more, first and last: they have expired, or the caller knows a
     /// higher number than the workspace has.
     pub fn gap_after(&self, after: u64) -> Option<(u64, u64)> {
+        // The broker was restored to an earlier state: the entries that the caller knows are gone.
         if after > self.last_sequence {
             return Some((self.last_sequence + 1, after));
         }

@@ -21,11 +21,13 @@ pub(in crate::domain) fn step(
     now: Timestamp,
 ) -> Result<Transition, StepError> {
     match input {
-        Input::Append { append, limits } => {
+        Input::Append { append, limits, is_result } => {
+            // The owner is read in the same transaction, so no entry follows its end.
             let Some(owner) = owner(id, read)? else {
                 return Err(Rejection::Unknown { workspace: id.clone() }.into());
             };
-            if !owner.is_open {
+            // A result is appended in the step that may end its plan, so it alone may follow the end.
+            if !owner.is_open && !is_result {
                 return Err(Rejection::Closed { workspace: id.clone() }.into());
             }
             let workspace = stored(id, read)?.unwrap_or_else(|| Workspace::empty(id.clone()));
@@ -38,6 +40,9 @@ pub(in crate::domain) fn step(
         // No delivery reports to a workspace, no call is its input, and no machine sends it one.
         Input::Handoff { .. }
         | Input::Routing(_)
+        | Input::Thread(_)
+        | Input::Negotiation(_)
+        | Input::Plan(_)
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::AgentGone
@@ -59,6 +64,7 @@ fn append_to(
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
     let last = workspace.last_sequence;
+    // Before the quota: an author whose view is old has to read first, and may then append nothing.
     if let Some(expected) = append.expected_last.filter(|expected| *expected != last) {
         return Err(Rejection::SequenceConflict { expected, last });
     }
@@ -67,6 +73,7 @@ fn append_to(
     let expires_at = now.plus(limits.entry_lifetime);
     workspace.last_sequence = sequence;
     workspace.bytes += append.size;
+    // Entries expire in their order, so the oldest one has the next expiry.
     workspace.next_expiry.get_or_insert(expires_at);
     let topic = workspace.topics.entry(append.topic.clone()).or_insert(TopicState {
         entries: 0,
@@ -92,11 +99,13 @@ fn append_to(
 fn check_quota(workspace: &Workspace, append: &Append, limits: &Limits, now: Timestamp) -> Result<(), Rejection> {
     // Nothing but the expiry of an entry frees a quota.
     let retry_after = workspace.next_expiry.map_or(limits.entry_lifetime, |at| at.since(now)).max(RETRY_MIN);
+    // 0 means no limit.
     let check = |what, limit: u64, used: u64| match limit {
         0 => Ok(()),
         limit if used <= limit => Ok(()),
         limit => Err(Rejection::QuotaExceeded { what, limit, retry_after }),
     };
+    // An append to a known topic needs no room for another one.
     let new_topic = u64::from(!workspace.topics.contains_key(&append.topic));
     check("bytes", limits.bytes_max, workspace.bytes + append.size)?;
     check("entries", limits.entries_max, workspace.entries() + 1)?;
@@ -120,6 +129,7 @@ fn expire(mut workspace: Workspace, read: &mut dyn Reader, now: Timestamp) -> Re
     workspace.next_expiry = match (workspace.entries(), next) {
         (0, _) => None,
         (_, Some(entry)) => Some(entry.expires_at),
+        // The entry is missing. The next step passes over it at once.
         (_, None) => Some(now),
     };
     if workspace.entries() == 0 {
@@ -127,6 +137,7 @@ fn expire(mut workspace: Workspace, read: &mut dyn Reader, now: Timestamp) -> Re
         workspace.topics.clear();
         workspace.bytes = 0;
     }
+    // The timer fired early, as after a change of the clock.
     if workspace.first_sequence == first {
         return Ok(Transition::default());
     }
@@ -148,6 +159,7 @@ fn remove(workspace: &mut Workspace, entry: &Entry) {
     let Some(topic) = workspace.topics.get_mut(&entry.topic) else { return };
     topic.entries = topic.entries.saturating_sub(1);
     topic.bytes = topic.bytes.saturating_sub(entry.size);
+    // A lower bound: the next entry may belong to another topic, and a search for it would read the whole workspace.
     topic.first_sequence = entry.sequence + 1;
     if topic.entries == 0 {
         workspace.topics.remove(&entry.topic);

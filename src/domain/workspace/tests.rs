@@ -67,6 +67,7 @@ impl World {
             result: None,
             prompts: Vec::new(),
             parent: None,
+            plan: None,
             open_handoff: None,
             seizures: Vec::new(),
             hops: Vec::new(),
@@ -108,7 +109,7 @@ impl World {
         now: Timestamp,
     ) -> Result<u64, StepError> {
         let append = Append { workspace: id(), topic: Topic::parse(topic).unwrap(), size, expected_last };
-        assert!(self.step(&Input::Append { append, limits: self.limits }, now)?);
+        assert!(self.step(&Input::Append { append, limits: self.limits, is_result: false }, now)?);
         Ok(self.workspace().last_sequence)
     }
 

@@ -157,7 +157,7 @@ impl AgentService for Agents {
         let record = InvitationRecord { agent, types, expires_at, used_by: None };
         let command = |reply| Command::Invite { invitation: invitation.clone(), record, caller, reply };
         self.broker.ask(command).await.map_err(refuse_shared)?;
-        let expire_time = Some(to_proto::time(expires_at));
+        let expire_time = Some(expires_at.into());
         Ok(Response::new(v1::CreateInvitationResponse { invitation, expire_time }))
     }
 
@@ -170,7 +170,11 @@ impl AgentService for Agents {
             self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         }
         let id = agent_id(id)?;
-        Ok(Response::new(v1::GetAgentResponse { agent: Some(self.agent(&id)?) }))
+        let mut agents = vec![self.agent(&id)?];
+        let broker = self.broker.clone();
+        let agent = super::on_thread(move || add_mailboxes(&broker, &mut agents).map(|()| agents.pop()));
+        let agent = agent.await.map_err(|_| refuse(BrokerError::Internal))?.map_err(refuse)?;
+        Ok(Response::new(v1::GetAgentResponse { agent }))
     }
 
     async fn list_agents(
@@ -180,13 +184,16 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let request = request.get_ref();
-        let size = page_size(request.page_size)?;
+        let size = page_size(request.page_size);
         self.broker.count_reads(&caller, size).map_err(refuse)?;
         checked(list_checks(request))?;
         let after = parse_token(&request.page_token, request)?;
         let (agents, last) = directory_page(&self.broker, request, after, size);
+        let (mut agents, broker) =
+            (agents.iter().map(|entry| self.to_proto(entry)).collect::<Vec<_>>(), self.broker.clone());
+        let read = super::blocking(move || add_mailboxes(&broker, &mut agents).map(|()| agents));
         Ok(Response::new(v1::ListAgentsResponse {
-            agents: agents.iter().map(|entry| self.to_proto(entry)).collect(),
+            agents: read.await.map_err(refuse)?,
             next_page_token: last.map(|last| make_token(&last, request)).unwrap_or_default(),
         }))
     }
@@ -239,7 +246,7 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::FindAgentsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let size = page_size(request.get_ref().page_size)?;
+        let size = page_size(request.get_ref().page_size);
         self.broker.count_reads(&caller, size).map_err(refuse)?;
         // Ranking many agents takes a while, and the threads of the runtime serve other calls.
         let broker = self.broker.clone();
@@ -274,7 +281,7 @@ impl AgentService for Agents {
         let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
         Ok(Response::new(v1::CreateChallengeResponse {
             challenge: challenge.to_vec().into(),
-            expire_time: Some(to_proto::time(expires_at)),
+            expire_time: Some(expires_at.into()),
         }))
     }
 
@@ -296,9 +303,21 @@ impl AgentService for Agents {
         let broker = &self.broker;
         let issued = broker.identities().token(&proof, broker.directory(), broker.ids(), broker.now());
         let (token, expires_at) = issued.map_err(refuse)?;
-        let expire_time = Some(to_proto::time(expires_at));
+        let expire_time = Some(expires_at.into());
         Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
     }
+}
+
+/// Adds what waits in the mailbox of each agent. Reads one letter of each, so it may wait for the disk.
+fn add_mailboxes(broker: &Broker, agents: &mut [v1::Agent]) -> Result<(), BrokerError> {
+    for agent in agents {
+        let id = agent.card.as_ref().and_then(|card| AgentId::parse(&card.agent_id).ok());
+        if let Some(id) = id.filter(|id| *id != AgentId::broker() && !id.is_coordinator()) {
+            let (letter_count, oldest) = (broker.directory().letters(&id), broker.oldest_letter(&id)?);
+            agent.mailbox = Some(v1::Mailbox { letter_count, oldest_letter_time: oldest.map(Into::into) });
+        }
+    }
+    Ok(())
 }
 
 fn lifetime(checks: &mut Checks, path: &str, wanted: Option<&prost_types::Duration>) -> Duration {

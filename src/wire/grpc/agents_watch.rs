@@ -41,6 +41,7 @@ pub(super) fn stream(broker: Broker, caller: Caller, request: v1::WatchAgentsReq
         with_activity: !request.cards_only,
         cursor: request.after_cursor,
         is_new: request.after_cursor == 0,
+        is_resumed: request.after_cursor != 0,
         sent: HashMap::new(),
         responses,
     };
@@ -56,10 +57,13 @@ struct Watcher {
     with_activity: bool,
     /// The change up to which everything is sent.
     cursor: u64,
-    /// Whether the watcher knew no agent before this call.
+    /// Whether the watcher knew no agent before this call, and has not caught up.
     is_new: bool,
-    /// The presence and the load that were sent last, of each agent that matches.
-    sent: HashMap<AgentId, (v1::Presence, Busy)>,
+    /// Whether the watcher knew agents before this call, and has not caught up.
+    is_resumed: bool,
+    /// The agents that the watcher knows and that match, with the presence and the load that were sent last. `None`: none
+    /// were sent in this call.
+    sent: HashMap<AgentId, Option<(v1::Presence, Busy)>>,
     responses: mpsc::Sender<Result<v1::WatchAgentsResponse, Status>>,
 }
 
@@ -76,7 +80,11 @@ impl Watcher {
     async fn follow(&mut self) -> Result<(), Ended> {
         let mut changes = self.broker.directory().changes();
         let there = *changes.borrow_and_update();
+        if self.is_resumed {
+            self.note_unchanged();
+        }
         self.send_changes().await?;
+        self.is_resumed = false;
         self.cursor = self.cursor.max(there);
         self.send(Event::CaughtUp(true)).await?;
         let mut interval = tokio::time::interval(self.broker.settings().heartbeat_interval);
@@ -98,6 +106,20 @@ impl Watcher {
         }
     }
 
+    /// Notes the agents that match and have not changed since the cursor: an earlier call has sent them.
+    fn note_unchanged(&mut self) {
+        let mut after = None;
+        loop {
+            let (entries, last) = self.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
+            let unchanged: Vec<_> = entries.iter().filter(|entry| entry.record.changed <= self.cursor).collect();
+            self.sent.extend(unchanged.iter().map(|entry| (entry.id(), None)));
+            match last {
+                Some(last) => after = Some(last),
+                None => return,
+            }
+        }
+    }
+
     /// Sends the agents that have changed since the cursor.
     async fn send_changes(&mut self) -> Result<(), Ended> {
         loop {
@@ -115,9 +137,10 @@ impl Watcher {
                 };
                 if shows {
                     let shown = to_proto::agent(directory, &entry, now);
-                    self.sent.insert(id, (shown.presence(), directory.busy(&entry, now)));
+                    self.sent.insert(id, Some((shown.presence(), directory.busy(&entry, now))));
                     self.send(Event::Agent(shown)).await?;
-                } else if self.sent.remove(&id).is_some() || !self.is_new {
+                // What an agent was that has changed since an earlier call is not known.
+                } else if self.sent.remove(&id).is_some() || self.is_resumed {
                     self.send(Event::LeftAgentId(id.to_string())).await?;
                 }
             }
@@ -142,10 +165,10 @@ impl Watcher {
                 let id = entry.id();
                 let presence = to_proto::presence(&directory.presence(&id), directory.liveness(&id, now));
                 let busy = directory.busy(entry, now);
-                if self.sent.get(&id) != Some(&(presence, busy)) {
+                if self.sent.get(&id) != Some(&Some((presence, busy))) {
                     let load = Some(to_proto::load(busy));
                     activities.push(v1::AgentActivity { agent_id: id.to_string(), presence: presence.into(), load });
-                    self.sent.insert(id, (presence, busy));
+                    self.sent.insert(id, Some((presence, busy)));
                 }
             }
             if !activities.is_empty() {

@@ -8,6 +8,7 @@
 //!   stream asks for the next one.
 //! - A stream whose client does not take the answers is not read. The client may then still send the call's window
 //!   ahead, and these bytes are counted.
+//! - A compressed message counts twice: the bytes that arrive, and the bytes that it unpacks to.
 //! - The bytes of an answer count until they are written or dropped ([`Answer`]).
 
 use std::{
@@ -26,6 +27,7 @@ use tokio::time::Sleep;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
+use super::unpacking::{self, UnpackError, Unpacking};
 use crate::{
     envelope::FRAME_BYTES_MAX,
     wire::{
@@ -48,6 +50,10 @@ pub enum Overuse {
     FrameTimeout,
     /// A frame is larger than [`FRAME_BYTES_MAX`]: this many bytes.
     FrameTooLarge(usize),
+    /// Messages are compressed in a way that the broker does not read.
+    EncodingUnknown,
+    /// A compressed message cannot be unpacked within the limits.
+    Unpacking(UnpackError),
 }
 
 /// The kind of a call whose client sends a stream.
@@ -132,6 +138,11 @@ where
         let Some(call) = bounds.calls.take(client, 1) else {
             return Box::pin(std::future::ready(Ok(status(Overuse::Calls).into_http())));
         };
+        let Ok(encoding) = unpacking::take_encoding(request.headers_mut()) else {
+            let mut refusal = status(Overuse::EncodingUnknown).into_http();
+            refusal.headers_mut().insert(unpacking::ACCEPT_ENCODING, unpacking::ACCEPTED);
+            return Box::pin(std::future::ready(Ok(refusal)));
+        };
         let held = Arc::new(bounds.frame_bytes.nothing(client));
         let stream = streams.get(request.uri().path()).copied();
         let mut unread = Unread { quota: bounds.unread_bytes.clone(), client, bytes: bounds.window_bytes };
@@ -153,6 +164,8 @@ where
         let guarded = |inner| Incoming {
             inner,
             frames: Frames::default(),
+            unpacking: encoding.map(Unpacking::new),
+            has_unpacked: false,
             held: held.clone(),
             _unread: unread_by_foreign,
             passed: 0,
@@ -226,6 +239,10 @@ impl Frames {
 struct Incoming<B> {
     inner: B,
     frames: Frames,
+    /// The frames that are not passed on yet, if the client compresses messages.
+    unpacking: Option<Unpacking>,
+    /// Whether a stream got a frame from `unpacking` since it last asked.
+    has_unpacked: bool,
     held: Arc<Holding>,
     _unread: Option<Holding>,
     passed: usize,
@@ -239,8 +256,43 @@ struct Incoming<B> {
 impl<B> Incoming<B> {
     fn end(&mut self, overuse: Overuse) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         self.is_over = true;
+        self.unpacking = None;
         self.held.clear();
         Poll::Ready(Some(Err((self.status)(overuse))))
+    }
+
+    /// The bytes that wait to be unpacked.
+    fn gathered(&self) -> usize {
+        self.unpacking.as_ref().map_or(0, Unpacking::gathered)
+    }
+
+    /// Counts further bytes. Fails if the quota has no room for them.
+    fn count(&mut self, bytes: usize) -> Result<(), Overuse> {
+        self.passed += bytes;
+        let fits = self.passed <= UNCOUNTED_BYTES || self.held.grow(bytes);
+        fits.then_some(()).ok_or(Overuse::FrameBytes)
+    }
+
+    /// Takes bytes of the body: counts them, and gathers them if they are to be unpacked.
+    fn take(&mut self, data: Bytes) -> Result<Option<Bytes>, Overuse> {
+        self.frames.pass(&data);
+        // Refused by its length prefix, before its bytes are held (SPEC 5).
+        if self.frames.largest() > FRAME_BYTES_MAX {
+            return Err(Overuse::FrameTooLarge(self.frames.largest()));
+        }
+        self.count(data.len())?;
+        let Some(unpacking) = &mut self.unpacking else { return Ok(Some(data)) };
+        unpacking.gather(&data);
+        Ok(None)
+    }
+
+    /// The next frame that has arrived in full, if frames are unpacked here.
+    fn unpacked(&mut self) -> Result<Option<Bytes>, Overuse> {
+        let Some(unpacking) = &mut self.unpacking else { return Ok(None) };
+        let Some(frame) = unpacking.next_frame().map_err(Overuse::Unpacking)? else { return Ok(None) };
+        self.count(frame.len())?;
+        self.has_unpacked = self.is_stream;
+        Ok(Some(frame))
     }
 }
 
@@ -261,42 +313,54 @@ where
             return Poll::Ready(None);
         }
         // A stream that asks for more has processed the frames before.
-        let at_rest = this.is_stream && this.frames.is_between();
-        if at_rest {
+        let at_rest = this.is_stream && this.frames.is_between() && this.gathered() == 0;
+        if at_rest || this.has_unpacked {
+            this.has_unpacked = false;
             this.held.clear();
             this.passed = 0;
             this.arriving = None;
+            if let Err(overuse) = this.count(this.gathered()) {
+                return this.end(overuse);
+            }
         }
-        match Pin::new(&mut this.inner).poll_frame(context) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    this.frames.pass(data);
-                    // Refused by its length prefix, before its bytes are held (SPEC 5).
-                    if this.frames.largest() > FRAME_BYTES_MAX {
-                        return this.end(Overuse::FrameTooLarge(this.frames.largest()));
-                    }
-                    this.passed += data.len();
-                    if this.passed > UNCOUNTED_BYTES && !this.held.grow(data.len()) {
-                        return this.end(Overuse::FrameBytes);
+        loop {
+            match this.unpacked() {
+                Ok(Some(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                Ok(None) => {}
+                Err(overuse) => return this.end(overuse),
+            }
+            return match Pin::new(&mut this.inner).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => match this.take(data) {
+                        Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                        // The frame may be whole now, or its rest may have arrived too.
+                        Ok(None) => continue,
+                        Err(overuse) => this.end(overuse),
+                    },
+                    Err(trailers) => Poll::Ready(Some(Ok(trailers))),
+                },
+                // A frame or a request is incomplete, so its time limit runs. Between frames a stream may stay idle.
+                Poll::Pending if !at_rest || !this.frames.is_between() => {
+                    let timeout = this.timeout;
+                    let arriving = this.arriving.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                    match arriving.as_mut().poll(context) {
+                        Poll::Ready(()) => this.end(Overuse::FrameTimeout),
+                        Poll::Pending => Poll::Pending,
                     }
                 }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            // A frame or a request is incomplete, so its time limit runs. Between frames a stream may stay idle.
-            Poll::Pending if !at_rest => {
-                let timeout = this.timeout;
-                let arriving = this.arriving.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-                match arriving.as_mut().poll(context) {
-                    Poll::Ready(()) => this.end(Overuse::FrameTimeout),
-                    Poll::Pending => Poll::Pending,
+                Poll::Ready(None) => {
+                    this.is_over = true;
+                    // tonic refuses a frame that is cut off.
+                    let cut_off = this.unpacking.take().and_then(|mut unpacking| unpacking.cut_off());
+                    Poll::Ready(cut_off.map(|rest| Ok(Frame::data(rest))))
                 }
-            }
-            other => other.map_err(|error| tonic::Status::from_error(error.into())),
+                other => other.map_err(|error| tonic::Status::from_error(error.into())),
+            };
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over || self.inner.is_end_stream()
+        self.is_over || (self.gathered() == 0 && self.inner.is_end_stream())
     }
 }
 

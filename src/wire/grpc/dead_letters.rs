@@ -274,7 +274,7 @@ fn list(
     caller: &Caller,
     request: v1::ListDeadLettersRequest,
 ) -> Result<v1::ListDeadLettersResponse, Status> {
-    let size = page_size(request.page_size)?;
+    let size = page_size(request.page_size);
     let filter = filter(request.filter.unwrap_or_default())?;
     let page = broker.view(caller).dead_letters(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListDeadLettersResponse {

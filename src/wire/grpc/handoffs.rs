@@ -5,16 +5,16 @@ use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking_call, checked, handoffs_watch, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError, Update, Updates,
         access::{Caller, Purpose},
-        queries::HandoffFilter,
+        queries::{HandoffFilter, View},
     },
     domain::{EntityId, handoff::State},
     envelope::Checks,
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, MessageId, NAME_LENGTH_MAX, TaskId},
     proto::v1::{self, handoff_service_server::HandoffService},
     wire::{status, to_proto},
 };
@@ -37,8 +37,17 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let id = handoff_id(&request.get_ref().handoff_id)?;
-        let handoff = look(&self.broker, &caller, move |view| view.shown_handoff(id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::shown_handoff(&handoff)) }))
+        let with_context = request.get_ref().include_context;
+        let read = move |view: View<'_>| {
+            let handoff = view.shown_handoff(id)?;
+            let context = if with_context { view.context_of(&handoff.handoff)? } else { None };
+            Ok((handoff, context))
+        };
+        let (handoff, context) = look(&self.broker, &caller, read).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetHandoffResponse {
+            handoff: Some(to_proto::shown_handoff(&handoff)),
+            context: context.unwrap_or_default(),
+        }))
     }
 
     async fn list_handoffs(
@@ -48,6 +57,23 @@ impl HandoffService for Handoffs {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let broker = self.broker.clone();
         blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+    }
+
+    type WatchHandoffsStream = handoffs_watch::Responses;
+
+    async fn watch_handoffs(
+        &self,
+        request: Request<v1::WatchHandoffsRequest>,
+    ) -> Result<Response<Self::WatchHandoffsStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+        let sender = checks.optional_id("sender_id", &request.sender_id, AgentId::parse);
+        let task_type = task_type(&mut checks, &request.task_type);
+        checked(checks)?;
+        let filter = HandoffFilter { task, sender, task_type, ..HandoffFilter::default() };
+        Ok(Response::new(handoffs_watch::stream(self.broker.clone(), caller, filter, request.after_cursor)))
     }
 
     type WatchHandoffStream = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffResponse, Status>> + Send>>;
@@ -101,19 +127,29 @@ fn handoff_id(text: &str) -> Result<MessageId, Status> {
     Ok(id.expect("checked above"))
 }
 
+fn task_type(checks: &mut Checks, text: &str) -> Option<String> {
+    checks.text("task_type", text, NAME_LENGTH_MAX);
+    Some(text.to_owned()).filter(|name| !name.is_empty())
+}
+
 fn list(
     broker: &Broker,
     caller: &Caller,
     request: &v1::ListHandoffsRequest,
 ) -> Result<v1::ListHandoffsResponse, Status> {
-    let size = page_size(request.page_size)?;
+    let size = page_size(request.page_size);
     let mut checks = Checks::default();
     let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
     let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
     checks.at_most("states", request.states.len(), State::ALL.len(), "entries");
     let states = numbered(&mut checks, "states", "known states", &request.states, State::from_number);
-    let filter = HandoffFilter { task, agent, states };
+    let sender = checks.optional_id("sender_id", &request.sender_id, AgentId::parse);
+    let candidate = checks.optional_id("candidate_id", &request.candidate_id, AgentId::parse);
+    let task_type = task_type(&mut checks, &request.task_type);
+    let deadline_before = checks.time("deadline_before", request.deadline_before.as_ref());
+    let open_only = request.open_only;
     checked(checks)?;
+    let filter = HandoffFilter { task, agent, sender, candidate, task_type, states, open_only, deadline_before };
     let page = broker.view(caller).handoffs(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListHandoffsResponse {
         handoffs: page.entries.iter().map(|handoff| to_proto::handoff(handoff)).collect(),

@@ -12,14 +12,13 @@ use super::{
 };
 use crate::{
     broker::{
-        Acknowledged, Broker, BrokerError, Events,
+        Acknowledged, Away, Broker, BrokerError, Events,
         access::Caller,
         engine::{Command, ConsumerKind, Fate},
     },
     envelope::{Checks, EnvelopeError},
     ids::AgentId,
     proto::v1::{self, acknowledgement, broker_service_server::BrokerService},
-    wire::to_proto,
 };
 
 /// The most unacknowledged deliveries that one session or call of `Receive` may have.
@@ -81,7 +80,7 @@ impl BrokerService for Messages {
             let _open_until_the_stream_ends = &consumer;
             match outgoing {
                 Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
-                Ready::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
+                Ready::GoAway(why) => Some(Err(refuse(end_of_call(why)))),
                 // A call of Receive sends no requests, so it has no answers.
                 Ready::Answer { .. } => None,
             }
@@ -100,6 +99,15 @@ impl BrokerService for Messages {
     }
 }
 
+/// The error that ends a call of `Receive`.
+fn end_of_call(why: Away) -> BrokerError {
+    match why {
+        Away::Stopping => BrokerError::ShuttingDown,
+        Away::BeginsAgain => BrokerError::StoreUnavailable,
+        Away::KeyRevoked | Away::Deregistered => BrokerError::IdentityEnded { why },
+    }
+}
+
 /// The agent that must be the sender of the envelope in this call. `None`: the envelope's signature alone proves its
 /// sender, and the call has no token.
 pub(super) fn sender<T>(broker: &Broker, request: &Request<T>) -> Result<Option<AgentId>, Status> {
@@ -113,7 +121,7 @@ pub(super) fn sender<T>(broker: &Broker, request: &Request<T>) -> Result<Option<
 
 pub(super) fn acknowledged(answer: Acknowledged) -> v1::Acknowledged {
     let Acknowledged { delivery_id, ack_deadline } = answer;
-    v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) }
+    v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(Into::into) }
 }
 
 pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerError> {

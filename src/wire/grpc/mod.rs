@@ -4,26 +4,38 @@ mod agents;
 mod agents_watch;
 mod audit;
 mod auth;
+mod blobs;
 pub mod bounds;
+mod contexts;
 mod dead_letters;
 pub mod deadline;
 mod handoffs;
+mod handoffs_watch;
+mod log_watch;
 mod messages;
+mod negotiations;
 mod outgoing;
+mod plans;
 mod routing;
+mod schemas;
 mod session;
 mod tasks;
+mod threads;
 mod tool_shapes;
+mod unpacking;
 mod workspaces;
 
 use std::{collections::HashMap, sync::Arc};
 
 use prost::Message as _;
 use tokio::{sync::Semaphore, task::JoinError};
-use tonic::{Status, service::Routes};
+use tonic::{Status, codec::CompressionEncoding, service::Routes};
 
-use self::bounds::{ClientStream, Overuse};
 pub(crate) use self::messages::fate;
+use self::{
+    bounds::{ClientStream, Overuse},
+    unpacking::UnpackError,
+};
 use super::{edge, status};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
@@ -34,22 +46,31 @@ use crate::{
         self,
         v1::{
             agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
-            broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-            handoff_service_server::HandoffServiceServer, routing_service_server::RoutingServiceServer,
-            task_service_server::TaskServiceServer, workspace_service_server::WorkspaceServiceServer,
+            blob_service_server::BlobServiceServer, broker_service_server::BrokerServiceServer,
+            context_service_server::ContextServiceServer, dead_letter_service_server::DeadLetterServiceServer,
+            handoff_service_server::HandoffServiceServer, negotiation_service_server::NegotiationServiceServer,
+            plan_service_server::PlanServiceServer, routing_service_server::RoutingServiceServer,
+            schema_service_server::SchemaServiceServer, task_service_server::TaskServiceServer,
+            thread_service_server::ThreadServiceServer, workspace_service_server::WorkspaceServiceServer,
         },
     },
 };
 
 /// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 8] = [
+pub const SERVICES: [&str; 14] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
+    "baton.v1.BlobService",
     "baton.v1.BrokerService",
+    "baton.v1.ContextService",
     "baton.v1.DeadLetterService",
     "baton.v1.HandoffService",
+    "baton.v1.NegotiationService",
+    "baton.v1.PlanService",
     "baton.v1.RoutingService",
+    "baton.v1.SchemaService",
     "baton.v1.TaskService",
+    "baton.v1.ThreadService",
     "baton.v1.WorkspaceService",
 ];
 
@@ -61,16 +82,27 @@ pub const COMMON_SERVICES: [&str; 3] =
 pub fn routes(broker: &Broker) -> Routes {
     macro_rules! limited {
         ($server:expr) => {
-            $server.max_decoding_message_size(FRAME_BYTES_MAX).max_encoding_message_size(FRAME_BYTES_MAX)
+            // Requests are unpacked before, by `bounds`, which also says whether an answer may be compressed.
+            $server
+                .max_decoding_message_size(FRAME_BYTES_MAX)
+                .max_encoding_message_size(FRAME_BYTES_MAX)
+                .send_compressed(CompressionEncoding::Gzip)
+                .send_compressed(CompressionEncoding::Zstd)
         };
     }
     Routes::new(limited!(BrokerServiceServer::new(messages::Messages::new(broker.clone()))))
+        .add_service(limited!(ContextServiceServer::new(contexts::Contexts::new(broker.clone()))))
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
+        .add_service(limited!(PlanServiceServer::new(plans::Plans::new(broker.clone()))))
         .add_service(limited!(RoutingServiceServer::new(routing::Routing::new(broker.clone()))))
+        .add_service(limited!(BlobServiceServer::new(blobs::Blobs::new(broker.clone()))))
+        .add_service(limited!(SchemaServiceServer::new(schemas::Schemas::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
+        .add_service(limited!(ThreadServiceServer::new(threads::Threads::new(broker.clone()))))
         .add_service(limited!(WorkspaceServiceServer::new(workspaces::Workspaces::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
         .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))
+        .add_service(limited!(NegotiationServiceServer::new(negotiations::Negotiations::new(broker.clone()))))
         .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
 }
 
@@ -96,10 +128,17 @@ const REFLECTION_STREAMS: [&str; 2] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The status of a call over a bound: LIMIT_EXCEEDED with the time to wait, or PAYLOAD_TOO_LARGE, which is final.
+/// The status of a call over a bound: LIMIT_EXCEEDED with the time to wait; or PAYLOAD_TOO_LARGE, MALFORMED or
+/// NOT_SUPPORTED, which are final.
 pub fn overuse(overuse: Overuse) -> Status {
     let what = match overuse {
         Overuse::FrameTooLarge(bytes) => return refuse(EnvelopeError::FrameTooLarge { bytes }),
+        Overuse::Unpacking(UnpackError::TooLarge) => return refuse(EnvelopeError::UnpacksTooLarge),
+        Overuse::Unpacking(UnpackError::Broken(encoding)) => {
+            let problem = format!("it is not exactly one stream of {} with a window of at most 8 MiB", encoding.name());
+            return refuse(EnvelopeError::Malformed { part: "compressed gRPC message", problem });
+        }
+        Overuse::EncodingUnknown => return refuse(EnvelopeError::NotSupported { path: "grpc-encoding".to_owned() }),
         Overuse::Calls => "too many calls are under way",
         Overuse::FrameBytes => "too many bytes are under way",
         Overuse::UnreadBytes => "too many streams are left whose answers are not taken",
@@ -131,12 +170,15 @@ fn field(path: &str, problem: &str) -> BrokerError {
     BrokerError::Fields { violations: vec![FieldViolation { path: path.to_owned(), problem: problem.to_owned() }] }
 }
 
-/// The size of a page: 50 by default, at most 1,000.
-fn page_size(wanted: u32) -> Result<usize, Status> {
+/// The most entries of a page.
+const PAGE_SIZE_MAX: usize = 1000;
+
+/// The size of a page: 50 by default, at most [`PAGE_SIZE_MAX`].
+fn page_size(wanted: u32) -> usize {
     match wanted {
-        0 => Ok(50),
-        1..=1000 => Ok(wanted as usize),
-        _ => Err(refuse(field("page_size", "must be at most 1000"))),
+        0 => 50,
+        // A larger page is capped, as AIP-158 has it: the token of the next page says that more follows.
+        _ => (wanted as usize).min(PAGE_SIZE_MAX),
     }
 }
 

@@ -17,9 +17,8 @@ use tokio_stream::Stream;
 
 use super::on_thread;
 use crate::{
-    broker::{Answer, Broker, Event, OutgoingDelivery, Refused},
+    broker::{Answer, Away, Broker, Event, OutgoingDelivery, Refused},
     proto::v1,
-    wire::to_proto,
 };
 
 /// The most events that one read takes ahead, and the bytes of envelopes after which it reads no more.
@@ -33,7 +32,7 @@ pub(super) enum Ready {
     /// A delivery for the agent, with its envelope.
     Delivery(Box<v1::Delivery>),
     /// The session is about to end.
-    GoAway,
+    GoAway(Away),
 }
 
 /// The stream of ready events, in their order. Ends when every sender of events is dropped.
@@ -119,7 +118,7 @@ impl Stream for Outgoing {
                     drop(permit);
                     return Poll::Ready(Some(Ready::Answer { request_id, outcome }));
                 }
-                Event::GoAway => return Poll::Ready(Some(Ready::GoAway)),
+                Event::GoAway(why) => return Poll::Ready(Some(Ready::GoAway(why))),
                 Event::Delivery(outgoing) => match this.broker.envelope_in_memory(&outgoing) {
                     Some(Some(envelope)) => return Poll::Ready(Some(Ready::Delivery(delivery(outgoing, envelope)))),
                     Some(None) => {} // another consumer has settled the message, so no delivery is sent
@@ -136,8 +135,9 @@ fn delivery(outgoing: OutgoingDelivery, envelope: Bytes) -> Box<v1::Delivery> {
         delivery_id: outgoing.delivery_id,
         attempt: outgoing.attempt,
         sequence: outgoing.sequence,
-        ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
+        ack_deadline: Some(outgoing.ack_deadline.into()),
         handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
+        trace_context: outgoing.trace.as_deref().map(Into::into),
     })
 }
 
@@ -191,6 +191,7 @@ mod tests {
             bytes_at: EnvelopePlace::Sequence(sequence),
             ack_deadline: Timestamp::default(),
             handoff: None,
+            trace: None,
         })
     }
 

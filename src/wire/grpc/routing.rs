@@ -1,19 +1,19 @@
 //! `RoutingService`.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use prost::Message as _;
-use tokio::sync::{mpsc, watch};
-use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared,
+    auth, blocking_call, checked, field,
+    log_watch::{self, LogUpdate, LogWatch, Responses},
+    look, numbered, page_size, refuse, refuse_shared,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
 use crate::{
     broker::{
-        Broker, BrokerError, Refused, Update, Updates,
+        Broker, BrokerError,
         access::{Caller, Purpose},
         engine::Command,
         queries::{RunFilter, View},
@@ -31,7 +31,6 @@ use crate::{
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
     proto::v1::{self, ToolShape, routing_service_server::RoutingService},
     records::{graph_to_v1, run_to_v1},
-    wire::to_proto,
 };
 
 /// The most nodes that are parsed: the validation names those over the limits of a graph.
@@ -116,7 +115,7 @@ impl RoutingService for Routing {
         let broker = self.broker.clone();
         let listed = blocking_call(move || {
             let request = request.get_ref();
-            let size = page_size(request.page_size)?;
+            let size = page_size(request.page_size);
             let page = broker.view(&caller).graphs(size, &request.page_token).map_err(refuse)?;
             let graphs = page.entries.iter().map(|graph| without_nodes(graph_to_v1(graph))).collect();
             Ok(v1::ListGraphsResponse { graphs, next_page_token: page.next_token })
@@ -158,7 +157,7 @@ impl RoutingService for Routing {
         blocking_call(move || list_runs(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
-    type WatchRunStream = Pin<Box<dyn Stream<Item = Result<v1::WatchRunResponse, Status>> + Send>>;
+    type WatchRunStream = Responses<v1::WatchRunResponse>;
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
@@ -166,17 +165,14 @@ impl RoutingService for Routing {
         let id = run_id(&request.run_id)?;
         // A run that the caller may not see is refused here, with the same answer as an absent one.
         self.run(&caller, id).await?;
-        let (updates, latest) = Updates::latest();
-        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
-        let watch = self.broker.watch(EntityId::Run(id), updates).await.map_err(refuse_shared)?;
-        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
-        let watcher = Watcher { broker: self.broker.clone(), caller, id, latest, responses };
-        let after = request.after_number;
-        tokio::spawn(async move {
-            watcher.run(after).await;
-            drop(watch);
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let asked = LogWatch {
+            entity: EntityId::Run(id),
+            after: request.after_number,
+            responses_max: RESPONSES_MAX,
+            read: move |view: View<'_>, after| view.run_log(id, after, RESPONSES_MAX),
+            respond: run_update,
+        };
+        log_watch::open(&self.broker, caller, asked).await.map(Response::new)
     }
 
     async fn cancel_run(
@@ -214,7 +210,7 @@ impl RoutingService for Routing {
         checked(checks)?;
         let (id, node, shape) = (RunId(id.expect("checked")), node.expect("checked"), shape.expect("checked"));
         let answer = look(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
-        answer.map(Response::new).map_err(refuse)
+        answer.map_err(refuse)?.map(Response::new).map_err(refuse)
     }
 
     async fn record_turn(
@@ -316,7 +312,7 @@ fn without_nodes(graph: v1::Graph) -> v1::Graph {
 // -------------------------------------------------------------------------------------------------------------- runs
 
 fn list_runs(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
-    let size = page_size(request.page_size)?;
+    let size = page_size(request.page_size);
     let mut checks = Checks::default();
     let graph = checks.optional_id("graph_id", &request.graph_id, GraphId::parse);
     let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
@@ -332,21 +328,22 @@ fn list_runs(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) ->
     Ok(v1::ListRunsResponse { runs: page.entries.iter().map(shown).collect(), next_page_token: page.next_token })
 }
 
+/// The tools of an active node. The inner error: the run or the node is not active.
 fn node_tools(
     view: View<'_>,
     id: RunId,
     node: &NodeId,
     shape: ToolShape,
-) -> Result<v1::GetNodeToolsResponse, BrokerError> {
+) -> Result<Result<v1::GetNodeToolsResponse, routing::Rejection>, BrokerError> {
     let run = view.run(id)?;
     if run.state.is_final() {
-        return Err(routing::Rejection::RunFinal { state: run.state }.into());
+        return Ok(Err(routing::Rejection::RunFinal { state: run.state }));
     }
     let state = run.nodes.get(node).map_or("unknown", |node| node.state.name());
     let active = run.nodes.get(node).filter(|node| node.state == NodeState::Active);
     let (Some(of_run), Some(of_graph)) = (active, run.graph.node(node)) else {
         let active = run.active().iter().map(ToString::to_string).collect();
-        return Err(routing::Rejection::NodeNotActive { node: node.to_string(), state, active }.into());
+        return Ok(Err(routing::Rejection::NodeNotActive { node: node.to_string(), state, active }));
     };
     let remaining = run.remaining(node);
     let tools: Vec<Tool> = if remaining > 0 { run.graph.tools(of_graph) } else { Vec::new() };
@@ -364,7 +361,7 @@ fn node_tools(
     let encoded: Vec<Vec<u8>> = messages.iter().map(v1::NodeTool::encode_length_delimited_to_vec).collect();
     let parts: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
     let tools_digest = hex::encode(signing::sha256(&parts));
-    Ok(v1::GetNodeToolsResponse { tools: messages, tools_json, remaining, inputs, tools_digest })
+    Ok(Ok(v1::GetNodeToolsResponse { tools: messages, tools_json, remaining, inputs, tools_digest }))
 }
 
 fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest) -> Result<(RunId, Turn), Status> {
@@ -454,69 +451,12 @@ fn within(text: &str, most: usize) -> String {
 /// these. An entry may have 128 KiB.
 const RESPONSES_MAX: usize = 16;
 
-struct Watcher {
-    broker: Broker,
-    caller: Caller,
-    id: RunId,
-    latest: watch::Receiver<Option<Result<Update, Refused>>>,
-    responses: mpsc::Sender<Result<v1::WatchRunResponse, Status>>,
-}
-
-impl Watcher {
-    async fn run(mut self, mut after: u64) {
-        let mut is_caught_up = false;
-        loop {
-            match self.send_entries(&mut after, &mut is_caught_up).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(status) => return drop(self.responses.send(Err(status)).await),
-            }
-            let grown = tokio::select! {
-                grown = grown(&mut self.latest) => grown,
-                () = self.responses.closed() => return,
-                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
-            };
-            if let Err(status) = grown {
-                return drop(self.responses.send(Err(status)).await);
-            }
-        }
-    }
-
-    /// Sends all entries after `after`, and advances it. Returns whether the run has ended.
-    async fn send_entries(&self, after: &mut u64, is_caught_up: &mut bool) -> Result<bool, Status> {
-        use v1::watch_run_response::Update;
-        loop {
-            let (id, from) = (self.id, *after);
-            let page = look(&self.broker, &self.caller, move |view| view.run_log(id, from, RESPONSES_MAX)).await;
-            let page = page.map_err(refuse)?;
-            // These entries are removed, or the watcher comes from a longer log: one before the broker was restored.
-            if let Some(gap) = page.gap {
-                *after = if page.entries.is_empty() { page.length } else { gap.1 };
-                self.send(Update::Gap(to_proto::gap(gap))).await;
-            }
-            for entry in page.entries {
-                *after = entry.number;
-                self.send(Update::Entry(entry)).await;
-            }
-            if *after >= page.length {
-                if !std::mem::replace(is_caught_up, true) {
-                    self.send(Update::CaughtUp(v1::RunCaughtUp { number: *after })).await;
-                }
-                return Ok(page.is_final);
-            }
-        }
-    }
-
-    async fn send(&self, update: v1::watch_run_response::Update) {
-        // A failed send means that the watcher has gone; `run` notices this at its next wait.
-        drop(self.responses.send(Ok(v1::WatchRunResponse { update: Some(update) })).await);
-    }
-}
-
-/// Waits until the log grows. Fails with the status that ends the watch.
-async fn grown(latest: &mut watch::Receiver<Option<Result<Update, Refused>>>) -> Result<(), Status> {
-    // The sender is gone, so the run is removed. The watcher learns this when it watches again after its last entry.
-    latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
-    let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
-    refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
+fn run_update(update: LogUpdate<v1::RunEntry>) -> v1::WatchRunResponse {
+    use v1::watch_run_response::Update;
+    let update = match update {
+        LogUpdate::Entry(entry) => Update::Entry(entry),
+        LogUpdate::Gap(gap) => Update::Gap(gap),
+        LogUpdate::CaughtUp(number) => Update::CaughtUp(v1::RunCaughtUp { number }),
+    };
+    v1::WatchRunResponse { update: Some(update) }
 }

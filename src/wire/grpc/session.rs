@@ -111,7 +111,7 @@ pub(super) async fn open(
     tokio::spawn(tracing::Instrument::instrument(session.run(request.into_inner()), span));
     let responses = Outgoing::new(broker.clone(), receiver).map(move |outgoing| {
         // The GoAway is out: from now on frames of this agent belong on a new session.
-        if matches!(outgoing, Ready::GoAway) {
+        if matches!(outgoing, Ready::GoAway(_)) {
             sent_away.cancel();
         }
         Ok(response(&broker, outgoing))
@@ -264,9 +264,9 @@ fn response(broker: &Broker, outgoing: Ready) -> v1::ConnectResponse {
     let (request_id, response) = match outgoing {
         Ready::Answer { request_id, outcome } => (request_id, answer(broker, outcome)),
         Ready::Delivery(delivery) => (0, R::Delivery(*delivery)),
-        Ready::GoAway => {
+        Ready::GoAway(why) => {
             let reconnect_after = Some(to_proto::span(status::RECONNECT_AFTER));
-            (0, R::GoAway(v1::GoAway { reconnect_after, reason_text: "the broker is stopping".to_owned() }))
+            (0, R::GoAway(v1::GoAway { reconnect_after, reason_text: why.to_string() }))
         }
     };
     v1::ConnectResponse { request_id, response: Some(response) }

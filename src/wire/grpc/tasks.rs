@@ -2,14 +2,18 @@
 
 use std::pin::Pin;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
+use super::{
+    auth, blocking_call, checked,
+    log_watch::{self, Latest, LogWatcher, Next},
+    look, numbered, page_size, refuse, refuse_shared,
+};
 use crate::{
     broker::{
-        Broker, BrokerError, Reassigned, Refused, Update, Updates,
+        Broker, Reassigned, Updates,
         access::{Caller, Purpose},
         engine::{Command, Reassignment},
         queries::{CustodyPage, TaskFilter},
@@ -91,10 +95,10 @@ impl TaskService for Tasks {
         // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
-        let watcher = Watcher { broker: self.broker.clone(), caller, task, latest, responses };
-        let after = request.after_number;
+        let (broker, after) = (self.broker.clone(), request.after_number);
+        let watcher = Watcher { broker: broker.clone(), caller, task, after, latest, responses: responses.clone() };
         tokio::spawn(async move {
-            watcher.run(after).await;
+            log_watch::follow(watcher, broker, responses).await;
             drop(watch);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -109,74 +113,48 @@ struct Watcher {
     broker: Broker,
     caller: Caller,
     task: TaskId,
-    latest: watch::Receiver<Option<Result<Update, Refused>>>,
+    /// The number of the last entry that was sent or is missing.
+    after: u64,
+    latest: Latest,
     responses: mpsc::Sender<Result<v1::WatchTaskResponse, Status>>,
 }
 
-impl Watcher {
-    async fn run(mut self, mut after: u64) {
+impl LogWatcher for Watcher {
+    async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
-            match self.send_entries(&mut after).await {
-                Ok(Next::Wait) => {}
-                Ok(Next::End) => return,
-                Err(status) => return drop(self.responses.send(Err(status)).await),
-            }
-            let grown = tokio::select! {
-                grown = grown(&mut self.latest) => grown,
-                () = self.responses.closed() => return,
-                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
-            };
-            if let Err(status) = grown {
-                return drop(self.responses.send(Err(status)).await);
-            }
-        }
-    }
-
-    /// Sends all entries after `after`, and advances it.
-    async fn send_entries(&self, after: &mut u64) -> Result<Next, Status> {
-        loop {
-            let page = self.page(*after).await?;
+            let page = self.page().await?;
             // These entries are missing, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
-                *after = if page.entries.is_empty() { page.length } else { gap.1 };
-                self.send(v1::watch_task_response::Update::Gap(to_proto::gap(gap))).await?;
+                self.after = if page.entries.is_empty() { page.length } else { gap.1 };
+                self.send(v1::watch_task_response::Update::Gap(to_proto::gap(gap))).await;
             }
             for entry in page.entries {
-                *after = entry.entry.as_ref().map_or(*after, |entry| entry.number);
-                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await?;
+                self.after = entry.entry.as_ref().map_or(self.after, |entry| entry.number);
+                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await;
             }
             // Only a read up to the announced length is complete; a page may end early.
-            if *after >= page.length {
+            if self.after >= page.length {
                 return Ok(if page.is_final { Next::End } else { Next::Wait });
             }
         }
     }
 
-    async fn page(&self, after: u64) -> Result<CustodyPage, Status> {
-        let task = self.task.clone();
+    async fn grown(&mut self) -> Result<(), Status> {
+        log_watch::changed(&mut self.latest).await
+    }
+}
+
+impl Watcher {
+    async fn page(&self) -> Result<CustodyPage, Status> {
+        let (task, after) = (self.task.clone(), self.after);
         let page = look(&self.broker, &self.caller, move |view| view.custody(&task, after, RESPONSES_MAX, false));
         page.await.map_err(refuse)
     }
 
-    async fn send(&self, update: v1::watch_task_response::Update) -> Result<(), Status> {
-        let update = v1::WatchTaskResponse { update: Some(update) };
-        // A failed send means that the watcher has gone; `run` notices this at its next wait.
-        drop(self.responses.send(Ok(update)).await);
-        Ok(())
+    async fn send(&self, update: v1::watch_task_response::Update) {
+        // A failed send means that the client has gone; `follow` notices this at its next wait.
+        drop(self.responses.send(Ok(v1::WatchTaskResponse { update: Some(update) })).await);
     }
-}
-
-/// Waits until the custody log grows. Fails with the status that ends the watch.
-async fn grown(latest: &mut watch::Receiver<Option<Result<Update, Refused>>>) -> Result<(), Status> {
-    // The sender is gone, so the task is removed. The watcher learns this when it watches again after its last entry.
-    latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
-    let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
-    refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
-}
-
-enum Next {
-    Wait,
-    End,
 }
 
 fn custody_log(
@@ -185,7 +163,7 @@ fn custody_log(
     request: &v1::GetCustodyLogRequest,
 ) -> Result<v1::GetCustodyLogResponse, Status> {
     let task = task_id(&request.task_id)?;
-    let size = page_size(request.page_size)?;
+    let size = page_size(request.page_size);
     // Counts the requested size, so that the rate does not reveal how long the log is.
     broker.count_reads(caller, size).map_err(refuse)?;
     let view = broker.view(caller);
@@ -214,7 +192,7 @@ fn reassignment(request: v1::ReassignTaskRequest) -> Result<Reassignment, Status
     let mut checks = Checks::default();
     let task = checks.id("task_id", &request.task_id, TaskId::parse);
     let to = checks.id("to", &request.to, Receiver::parse);
-    // An empty receiver is one of its own in an envelope, but nobody can take a task.
+    // An empty receiver is one of its own in an envelope, but a task needs a new owner.
     if request.to.is_empty() {
         checks.wrong("to", "must not be empty");
     }
@@ -229,14 +207,32 @@ fn reassignment(request: v1::ReassignTaskRequest) -> Result<Reassignment, Status
 }
 
 fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Result<v1::ListTasksResponse, Status> {
-    let size = page_size(request.page_size)?;
+    let size = page_size(request.page_size);
     let mut checks = Checks::default();
     let owner = checks.optional_id("owner_id", &request.owner_id, AgentId::parse);
     checks.at_most("statuses", request.statuses.len(), 6, "entries");
     let statuses = numbered(&mut checks, "statuses", "known statuses", &request.statuses, TaskStatus::from_number);
     let parent = checks.optional_id("parent_task_id", &request.parent_task_id, TaskId::parse);
-    let filter = TaskFilter { owner, statuses, parent };
+    let asked = checks.optional_id("asked_agent_id", &request.asked_agent_id, AgentId::parse);
+    let by_update = match v1::TaskOrder::try_from(request.order) {
+        Ok(order) => order == v1::TaskOrder::Update,
+        Err(_) => {
+            checks.wrong("order", format!("must be a known order, not {}", request.order));
+            false
+        }
+    };
+    if by_update && asked.is_some() {
+        checks.wrong("order", "must not be set together with asked_agent_id");
+    }
+    let filter = TaskFilter { owner, statuses, parent, by_update };
     checked(checks)?;
+    if let Some(asked) = asked {
+        let page = broker.view(caller).questions(&asked, &filter, size, &request.page_token).map_err(refuse)?;
+        return Ok(v1::ListTasksResponse {
+            tasks: page.entries.iter().map(to_proto::shown_task).collect(),
+            next_page_token: page.next_token,
+        });
+    }
     let page = broker.view(caller).tasks(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListTasksResponse {
         tasks: page.entries.iter().map(to_proto::task).collect(),

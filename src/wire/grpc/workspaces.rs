@@ -6,14 +6,18 @@ use std::{
 };
 
 use prost::Message as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, checked, field, look, messages, refuse, refuse_shared};
+use super::{
+    auth, blocking, checked, field,
+    log_watch::{self, Latest, LogWatcher, Next},
+    look, messages, page_size, refuse, refuse_shared,
+};
 use crate::{
     broker::{
-        Broker, BrokerError, OpenWatch, Refused, Update, Updates,
+        Broker, BrokerError, OpenWatch, Updates,
         access::{Caller, Purpose},
         queries::{EntryPage, EntryQuery},
     },
@@ -30,8 +34,8 @@ use crate::{
 const TOPICS_MAX: usize = 64;
 /// The longest wait of `ListEntries`.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The page of `ListEntries` where the request sets none, and the largest one.
-const PAGE: (usize, usize) = (200, 1000);
+/// The page of `ListEntries` where the request sets none.
+const PAGE_DEFAULT: usize = 200;
 /// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
 /// these.
 const RESPONSES_MAX: usize = 16;
@@ -101,8 +105,10 @@ impl WorkspaceService for Workspaces {
         // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let changes = Changes::subscribe(&self.broker, &query.workspace).await?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
-        let watcher = Watcher { broker: self.broker.clone(), caller, query, responses, caught_up: false };
-        tokio::spawn(watcher.run(changes));
+        let (broker, sender) = (self.broker.clone(), responses.clone());
+        let watcher =
+            Watcher { broker: broker.clone(), caller, query, changes, responses: sender, is_caught_up: false };
+        tokio::spawn(log_watch::follow(watcher, broker, responses));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -179,8 +185,8 @@ fn is_answer(page: &EntryPage) -> bool {
 
 /// The changes of a workspace and of its owner, whose end closes it.
 struct Changes {
-    workspace: watch::Receiver<Option<Result<Update, Refused>>>,
-    owner: watch::Receiver<Option<Result<Update, Refused>>>,
+    workspace: Latest,
+    owner: Latest,
     _watches: [OpenWatch; 2],
 }
 
@@ -199,14 +205,10 @@ impl Changes {
 
     /// Waits for the next change. Fails with the status that ends the call.
     async fn next(&mut self) -> Result<(), Status> {
-        let (changed, of) = tokio::select! {
-            changed = self.workspace.changed() => (changed, &mut self.workspace),
-            changed = self.owner.changed() => (changed, &mut self.owner),
-        };
-        // The sender is gone, so the workspace is removed with its owner. The caller learns this from its next call.
-        changed.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
-        let refusal = of.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
-        refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
+        tokio::select! {
+            changed = log_watch::changed(&mut self.workspace) => changed,
+            changed = log_watch::changed(&mut self.owner) => changed,
+        }
     }
 }
 
@@ -214,30 +216,12 @@ struct Watcher {
     broker: Broker,
     caller: Caller,
     query: EntryQuery,
+    changes: Changes,
     responses: mpsc::Sender<Result<v1::WatchEntriesResponse, Status>>,
-    caught_up: bool,
+    is_caught_up: bool,
 }
 
-impl Watcher {
-    async fn run(mut self, mut changes: Changes) {
-        loop {
-            match self.send_entries().await {
-                Ok(Next::Wait) => {}
-                Ok(Next::End) => return,
-                Err(status) => return drop(self.responses.send(Err(status)).await),
-            }
-            let changed = tokio::select! {
-                changed = changes.next() => changed,
-                () = self.responses.closed() => return,
-                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
-            };
-            if let Err(status) = changed {
-                return drop(self.responses.send(Err(status)).await);
-            }
-        }
-    }
-
-    /// Sends all entries after the last one that was sent.
+impl LogWatcher for Watcher {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
             let page = page(&self.broker, &self.caller, self.query.clone()).await.map_err(refuse)?;
@@ -255,8 +239,7 @@ impl Watcher {
             if has_more {
                 continue;
             }
-            if !self.caught_up {
-                self.caught_up = true;
+            if !std::mem::replace(&mut self.is_caught_up, true) {
                 self.send(Sent::CaughtUp(v1::CaughtUp { last_sequence })).await;
             }
             if page.is_closed {
@@ -267,15 +250,16 @@ impl Watcher {
         }
     }
 
+    async fn grown(&mut self) -> Result<(), Status> {
+        self.changes.next().await
+    }
+}
+
+impl Watcher {
     async fn send(&self, update: Sent) {
         // A failed send means that the watcher has gone, which `send_entries` checks after each page.
         drop(self.responses.send(Ok(v1::WatchEntriesResponse { update: Some(update) })).await);
     }
-}
-
-enum Next {
-    Wait,
-    End,
 }
 
 /// Reads a page, which may have some megabytes, after a turn among the large reads.
@@ -286,13 +270,10 @@ async fn page(broker: &Broker, caller: &Caller, query: EntryQuery) -> Result<Ent
 
 fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Duration>), Status> {
     let mut checks = Checks::default();
-    let limit = match request.page_size as usize {
-        0 => PAGE.0,
-        size => size,
+    let limit = match request.page_size {
+        0 => PAGE_DEFAULT,
+        _ => page_size(request.page_size),
     };
-    if limit > PAGE.1 {
-        checks.wrong("page_size", "must be at most 1000");
-    }
     let wait = checks.span("wait", request.wait.as_ref());
     if wait.is_some_and(|wait| wait > WAIT_MAX) {
         checks.wrong("wait", "must be at most 60 s");

@@ -60,7 +60,7 @@ async fn sessions_that_read_no_answer_are_not_read_from() {
 }
 
 #[tokio::test]
-async fn deliveries_that_nobody_reads_are_not_held_in_memory() {
+async fn unread_deliveries_are_not_held_in_memory() {
     let broker = start("");
     let honest = Honest::come(&broker).await;
     let token = token(&broker).await;
@@ -151,7 +151,7 @@ async fn watchers_that_read_nothing_are_told_to_begin_again_or_read_from_the_sto
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_hold_no_more_than_there_is_for_them() {
+async fn unread_answers_hold_no_more_than_their_quota() {
     let broker = start("[broker_limits]\nframe_bytes_max = 33554432\n");
     let honest = Honest::come(&broker).await;
     let token = token(&broker).await;

@@ -143,7 +143,7 @@ async fn a_rapid_reset_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn floods_of_settings_and_pings_whose_answers_nobody_reads_are_not_taken_in() {
+async fn floods_of_settings_and_pings_with_unread_answers_are_not_read() {
     let broker = start("");
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);

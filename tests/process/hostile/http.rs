@@ -142,7 +142,7 @@ async fn an_answer_arrives_though_the_request_goes_on() {
 }
 
 #[tokio::test]
-async fn requests_whose_answers_nobody_reads_end_their_connection() {
+async fn requests_with_unread_answers_end_their_connection() {
     let limits = "connections_max = 20\nkeepalive_interval_ms = 1000\nkeepalive_timeout_ms = 4000\n";
     let broker = start(&format!("[broker_limits]\n{limits}"));
     let honest = Honest::come(&broker).await;

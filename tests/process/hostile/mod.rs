@@ -3,9 +3,9 @@
 
 mod calls;
 mod connections;
-mod frames;
+pub(crate) mod frames;
 mod http;
-pub mod raw;
+pub(crate) mod raw;
 
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, process::Command, sync::Arc};
 
@@ -16,10 +16,10 @@ use baton::{
 
 use crate::broker::{Broker, PATIENCE, baton, write};
 
-const MIB: u64 = 1024;
+pub(crate) const MIB: u64 = 1024;
 
 /// Starts a broker with these limits in a new folder.
-fn start(limits: &str) -> Broker {
+pub(crate) fn start(limits: &str) -> Broker {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let path = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -40,18 +40,18 @@ fn start(limits: &str) -> Broker {
 }
 
 /// Two honest agents that work during the attack.
-struct Honest {
+pub(crate) struct Honest {
     a: Agent,
     b: Agent,
 }
 
 impl Honest {
-    async fn come(broker: &Broker) -> Self {
+    pub(crate) async fn come(broker: &Broker) -> Self {
         Self { a: broker.agent("honest-a").await, b: broker.agent("honest-b").await }
     }
 
     /// Sends a message and receives it: the broker serves the honest agents.
-    async fn work(&self) {
+    pub(crate) async fn work(&self) {
         let work = async {
             let text = v1::Info { text: "x".into(), ..Default::default() };
             self.a.send("honest-b", MessageType::Info, &About::default(), &text).await.unwrap();
@@ -63,7 +63,7 @@ impl Honest {
 }
 
 /// The resident memory of the broker's process, in KiB.
-fn resident_kib(broker: &Broker) -> u64 {
+pub(crate) fn resident_kib(broker: &Broker) -> u64 {
     status_kib(broker, "VmRSS:")
 }
 
@@ -75,7 +75,7 @@ fn status_kib(broker: &Broker, name: &str) -> u64 {
 
 /// Asserts that the peak of resident memory exceeds `before` (KiB) by at most `most_more`.
 #[track_caller]
-fn assert_bounded(broker: &Broker, before: u64, most_more: u64) {
+pub(crate) fn assert_bounded(broker: &Broker, before: u64, most_more: u64) {
     let peak = status_kib(broker, "VmHWM:");
     println!("{before} KiB before, {peak} KiB at most");
     assert!(peak <= before + most_more, "it grew from {before} to {peak} KiB, over {most_more} KiB more");

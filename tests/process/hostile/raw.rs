@@ -20,40 +20,40 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use crate::broker::{Broker, PATIENCE};
 
 /// The attacker's address. Honest agents use another one.
-pub const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub(crate) const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The largest window: the broker can send everything although the client reads nothing.
 const WINDOW: u32 = 0x7fff_ffff;
 
-pub const HEADERS: u8 = 1;
-pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const PING: u8 = 6;
-pub const WINDOW_UPDATE: u8 = 8;
-pub const CONTINUATION: u8 = 9;
-pub const END_STREAM: u8 = 1;
-pub const END_HEADERS: u8 = 4;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// A TCP connection from the attacker's address.
-pub async fn tcp(broker: &Broker) -> std::io::Result<TcpStream> {
+pub(crate) async fn tcp(broker: &Broker) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((ATTACKER, 0)))?;
     socket.connect(broker.address.parse().unwrap()).await
 }
 
 /// A TLS connection that offers HTTP/2.
-pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
     tls_offering(broker, &["h2"]).await
 }
 
 /// A TLS connection that offers HTTP/1.1.
-pub async fn http1(broker: &Broker) -> TlsStream<TcpStream> {
+pub(crate) async fn http1(broker: &Broker) -> TlsStream<TcpStream> {
     tls_offering(broker, &["http/1.1"]).await.unwrap()
 }
 
 /// A TLS connection that offers these protocols.
-pub async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(broker.ca()).unwrap()).unwrap();
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -67,12 +67,12 @@ pub async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Resul
 }
 
 /// An HTTP/2 connection after its preface and settings, with the largest windows.
-pub async fn http2(broker: &Broker) -> TlsStream<TcpStream> {
+pub(crate) async fn http2(broker: &Broker) -> TlsStream<TcpStream> {
     http2_with_window(broker, WINDOW).await
 }
 
 /// The same with this initial window for each stream, in bytes.
-pub async fn http2_with_window(broker: &Broker, window: u32) -> TlsStream<TcpStream> {
+pub(crate) async fn http2_with_window(broker: &Broker, window: u32) -> TlsStream<TcpStream> {
     let mut stream = tls(broker).await.unwrap();
     let mut settings = 4_u16.to_be_bytes().to_vec(); // SETTINGS_INITIAL_WINDOW_SIZE
     settings.extend(window.to_be_bytes());
@@ -83,7 +83,7 @@ pub async fn http2_with_window(broker: &Broker, window: u32) -> TlsStream<TcpStr
     stream
 }
 
-pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
     bytes.extend(stream.to_be_bytes());
@@ -92,7 +92,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The kind, flags and stream of the next frame. Discards the payload.
-pub async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
+pub(crate) async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
     let read = async {
         let mut head = [0; 9];
         stream.read_exact(&mut head).await.unwrap();
@@ -105,7 +105,7 @@ pub async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
 }
 
 /// A literal header that is not added to the dynamic table.
-pub fn header(name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
         match text.len() {
@@ -126,7 +126,7 @@ pub fn header(name: &str, value: &str) -> Vec<u8> {
 }
 
 /// The headers of a gRPC call.
-pub fn head(path: &str, token: Option<&str>) -> Vec<u8> {
+pub(crate) fn head(path: &str, token: Option<&str>) -> Vec<u8> {
     let mut headers = Vec::new();
     for (name, value) in [
         (":method", "POST"),
@@ -145,14 +145,14 @@ pub fn head(path: &str, token: Option<&str>) -> Vec<u8> {
 }
 
 /// A whole call with this message.
-pub fn call(stream: u32, path: &str, token: Option<&str>, message: &[u8]) -> Vec<u8> {
+pub(crate) fn call(stream: u32, path: &str, token: Option<&str>, message: &[u8]) -> Vec<u8> {
     let mut bytes = frame(HEADERS, END_HEADERS, stream, &head(path, token));
     bytes.extend(frame(0, END_STREAM, stream, &grpc(message)));
     bytes
 }
 
 /// A message with its gRPC length prefix.
-pub fn grpc(message: &[u8]) -> Vec<u8> {
+pub(crate) fn grpc(message: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
     bytes.extend(message);
@@ -160,7 +160,7 @@ pub fn grpc(message: &[u8]) -> Vec<u8> {
 }
 
 /// Writes until all is written, the broker closes the connection, or the broker has accepted nothing for a while.
-pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
+pub(crate) async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
     const STALLED_AFTER: Duration = Duration::from_millis(500);
     for part in bytes.chunks(16 * 1024) {
         let write = async {
@@ -174,7 +174,7 @@ pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
 }
 
 /// Writes all of the bytes and reads at the same time, until the broker closes the connection.
-pub async fn flood_until_hung_up(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
+pub(crate) async fn flood_until_hung_up(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
     let (mut answers, mut requests) = tokio::io::split(stream);
     let write = async {
         // The broker may close the connection before it has read all.
@@ -190,14 +190,14 @@ pub async fn flood_until_hung_up(stream: &mut TlsStream<TcpStream>, bytes: &[u8]
 
 /// An HTTP/1.1 response.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 /// Reads one response with a body of the declared length. `None`: the broker has closed the connection before its end.
-pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
+pub(crate) async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
     let read = async {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -217,7 +217,7 @@ pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
 }
 
 /// Reads until the broker closes the connection.
-pub async fn hung_up(stream: &mut (impl AsyncRead + Unpin)) {
+pub(crate) async fn hung_up(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 4096];
     let read = async { while matches!(stream.read(&mut buffer).await, Ok(read) if read > 0) {} };
     tokio::time::timeout(PATIENCE, read).await.expect("the broker hangs up");

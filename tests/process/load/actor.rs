@@ -18,8 +18,8 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     Phase,
-    dice::Dice,
     ledger::{End, Ledger},
+    rng::Rng,
 };
 use crate::broker::{composer, identity, new_task};
 
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// The refusals of a late answer, after the step or the handoff has ended.
 const TOO_LATE: [&str; 4] = ["HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_STATE", "NOT_CANDIDATE"];
 
-pub struct Actor {
+pub(crate) struct Actor {
     name: &'static str,
     others: Vec<&'static str>,
     composer: Composer,
@@ -45,7 +45,7 @@ pub struct Actor {
 
 /// The state of the agent, which outlives its connections.
 struct Mind {
-    dice: Dice,
+    rng: Rng,
     tasks: BTreeMap<String, Owned>,
     /// Messages that it has answered, or decided not to answer.
     answered: HashSet<String>,
@@ -61,7 +61,7 @@ struct Owned {
 }
 
 impl Actor {
-    pub fn new(
+    pub(crate) fn new(
         name: &'static str,
         everybody: &[&'static str],
         seed: u64,
@@ -69,12 +69,12 @@ impl Actor {
         phase: watch::Receiver<Phase>,
     ) -> Self {
         let others = everybody.iter().copied().filter(|other| *other != name).collect();
-        let mind = Mind { dice: Dice::new(seed), tasks: BTreeMap::new(), answered: HashSet::new() };
+        let mind = Mind { rng: Rng::new(seed), tasks: BTreeMap::new(), answered: HashSet::new() };
         Self { name, others, composer: composer(name), ledger, mind: Mutex::new(mind), phase }
     }
 
     /// Works over one connection after another. Never ends on its own.
-    pub async fn live(self: Arc<Self>, mut server: watch::Receiver<Option<Options>>) {
+    pub(crate) async fn live(self: Arc<Self>, mut server: watch::Receiver<Option<Options>>) {
         loop {
             let Ok(options) = server.wait_for(Option::is_some).await.map(|options| (*options).clone()) else { return };
             let ended = self.clone().live_on(&options.expect("it was waited for")).await;
@@ -155,19 +155,19 @@ impl Actor {
         let free = free.map(|(task, owned)| (task.clone(), owned.epoch, owned.is_tired));
         let envelope = match free {
             Some((task, epoch, true)) => self.finish(&mut mind, &task, epoch),
-            Some((task, epoch, false)) if mind.dice.one_in(2) => self.request(&mut mind, task, epoch),
-            None if mind.tasks.len() < TASKS_MAX && mind.dice.one_in(3) => self.request(&mut mind, new_task(), 1),
+            Some((task, epoch, false)) if mind.rng.one_in(2) => self.request(&mut mind, task, epoch),
+            None if mind.tasks.len() < TASKS_MAX && mind.rng.one_in(3) => self.request(&mut mind, new_task(), 1),
             Some(_) | None => self.info(&mut mind),
         };
         (envelope.clone(), self.ledger.composed(envelope))
     }
 
     fn another(&self, mind: &mut Mind) -> &'static str {
-        mind.dice.pick::<&'static str>(&self.others)
+        mind.rng.pick::<&'static str>(&self.others)
     }
 
     fn info(&self, mind: &mut Mind) -> v1::Envelope {
-        let text = "x".repeat(usize::try_from(mind.dice.roll(400)).unwrap());
+        let text = "x".repeat(usize::try_from(mind.rng.roll(400)).unwrap());
         let info = v1::Info { text, ..Default::default() };
         let to = self.another(mind);
         self.composer.compose(to, MessageType::Info, &About::default(), &info)
@@ -175,7 +175,7 @@ impl Actor {
 
     fn request(&self, mind: &mut Mind, task: String, epoch: u64) -> v1::Envelope {
         let to = self.another(mind);
-        let fallback = mind.dice.one_in(4).then(|| self.another(mind).to_owned());
+        let fallback = mind.rng.one_in(4).then(|| self.another(mind).to_owned());
         let request = v1::HandoffRequest {
             task_type: "load".into(),
             fallback_candidates: fallback.into_iter().collect(),
@@ -257,7 +257,7 @@ impl Actor {
             self.send(&agent, &envelope, raw).await?;
         }
         let (message, delivery) = (&delivered.envelope.message_id, &delivered.delivery.delivery_id);
-        let choice = self.mind().dice.roll(40);
+        let choice = self.mind().rng.roll(40);
         if delivered.kind() == MessageType::Info && !self.draining() {
             match choice {
                 0 => return self.poison(&agent, message, delivery).await,
@@ -310,7 +310,7 @@ impl Actor {
 
     /// Accepts most requests.
     fn decide(&self, mind: &mut Mind, request: &Delivered) -> Option<v1::Envelope> {
-        match mind.dice.roll(16) {
+        match mind.rng.roll(16) {
             0 => None, // lets the accept timeout expire
             1 | 2 => Some(self.reply(request, MessageType::HandoffReject, &v1::HandoffReject::default())),
             _ => Some(self.reply(request, MessageType::HandoffAccept, &v1::HandoffAccept::default())),
@@ -320,7 +320,7 @@ impl Actor {
     /// Sends the context in most cases.
     fn go_on(&self, mind: &mut Mind, accept: &Delivered) -> Option<v1::Envelope> {
         let context = context_of([("progress_report", format!(r#"{{"by":"{}"}}"#, self.name))]);
-        match mind.dice.roll(24) {
+        match mind.rng.roll(24) {
             0 => None, // lets the context timeout expire
             1 => Some(self.reply(accept, MessageType::HandoffCancel, &v1::HandoffCancel::default())),
             _ => Some(self.reply(accept, MessageType::TaskContextTransfer, &context)),
@@ -330,7 +330,7 @@ impl Actor {
     /// Completes the takeover in most cases.
     fn take_over(&self, mind: &mut Mind, context: &Delivered) -> Option<v1::Envelope> {
         let payload: v1::TaskContextTransfer = context.payload();
-        let outcome = match mind.dice.roll(24) {
+        let outcome = match mind.rng.roll(24) {
             0 => return None, // lets the completion timeout expire
             1 => HandoffOutcome::Failure,
             _ => HandoffOutcome::Success,

@@ -29,7 +29,7 @@ const ENDS_LATE_BY_MAX: Duration = Duration::from_secs(120);
 // Audits under load.
 impl Load {
     /// Compares all receipts that were not compared yet, and checks a sample of older receipts, tasks and handoffs.
-    pub async fn audit(&mut self, broker: &Broker) {
+    pub(crate) async fn audit(&mut self, broker: &Broker) {
         let client = broker.client().await;
         self.compare_receipts(&client, OLD_MAX).await;
         self.look_at_tasks(&client).await;
@@ -38,7 +38,7 @@ impl Load {
     }
 
     async fn compare_receipts(&mut self, client: &Client, old_max: usize) {
-        let envelopes = self.ledger.to_compare(&mut self.dice, old_max);
+        let envelopes = self.ledger.to_compare(&mut self.rng, old_max);
         for some in envelopes.chunks(UNDER_WAY_MAX) {
             let mut answers = JoinSet::new();
             for envelope in some.iter().cloned() {
@@ -54,7 +54,7 @@ impl Load {
     async fn look_at_tasks(&mut self, client: &Client) {
         let tasks = self.ledger.tasks();
         for _ in 0..OLD_MAX.min(tasks.len()) {
-            let task_id = self.dice.pick(&tasks).clone();
+            let task_id = self.rng.pick(&tasks).clone();
             let known = self.ledger.epoch_of(&task_id);
             let found = client.answer(client.tasks().get_task(v1::GetTaskRequest { task_id }).await);
             self.ledger.task_seen(&found.expect("a task with a receipt is there").task.unwrap(), known);
@@ -64,9 +64,9 @@ impl Load {
     async fn look_at_handoffs(&mut self, client: &Client) {
         let handoffs: Vec<_> = self.ledger.handoffs().into_iter().collect();
         for _ in 0..OLD_MAX.min(handoffs.len()) {
-            let handoff_id = self.dice.pick(&handoffs).clone();
+            let handoff_id = self.rng.pick(&handoffs).clone();
             let known = self.ledger.final_of(&handoff_id);
-            let request = v1::GetHandoffRequest { handoff_id };
+            let request = v1::GetHandoffRequest { handoff_id, ..Default::default() };
             let found = client.answer(client.handoffs().get_handoff(request).await);
             let handoff = found.expect("a handoff with a receipt is there").handoff.unwrap();
             self.ledger.handoff_seen(&handoff.handoff_id, handoff.state(), known);
@@ -83,7 +83,7 @@ async fn send(client: &Client, envelope: Bytes) -> v1::Receipt {
 impl Load {
     /// Starts no further activity, and waits until each message with a receipt and each handoff has ended. The broker
     /// must be new, without earlier agents. Then stops the broker, and checks that its store is empty.
-    pub async fn drain(&mut self, broker: Broker) {
+    pub(crate) async fn drain(&mut self, broker: Broker) {
         self.phase.send_replace(Phase::Drain);
         self.begin_chapter("in the end".to_owned());
         self.is_served_by(&broker);
@@ -161,7 +161,7 @@ impl Load {
             }
             request.page_token = page.next_page_token;
         }
-        assert!(missing.is_empty(), "handoffs with a receipt that nobody knows: {missing:?}");
+        assert!(missing.is_empty(), "handoffs with a receipt that the broker does not have: {missing:?}");
     }
 }
 

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::watch;
 
-use super::dice::Dice;
+use super::rng::Rng;
 
 /// The counters of the ledger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Messages with a receipt.
     pub receipts: usize,
     /// Repeated receipts that were compared with the first one.
@@ -37,7 +37,7 @@ pub struct Progress {
 
 /// How an agent ends a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Acked,
     Poisoned,
 }
@@ -71,7 +71,7 @@ struct Mail {
 
 /// The contents of the broker's store after the test.
 #[derive(Debug, Default)]
-pub struct Left {
+pub(crate) struct Left {
     /// Queued mail: agent and message.
     pub mail: Vec<(String, String)>,
     /// Dead letters: agent and message, with the reason.
@@ -103,40 +103,40 @@ struct State {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     state: Mutex<State>,
     progress: watch::Sender<Progress>,
 }
 
 impl Ledger {
-    pub fn progress(&self) -> watch::Receiver<Progress> {
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
 
-    pub fn now(&self) -> Progress {
+    pub(crate) fn now(&self) -> Progress {
         self.state().progress
     }
 
     /// Mail that no agent has tried to end: receiver, message and number of deliveries; at most ten.
-    pub fn open_mail(&self) -> Vec<(String, String, u32)> {
+    pub(crate) fn open_mail(&self) -> Vec<(String, String, u32)> {
         let state = self.state();
         let open = state.mail_open.iter().take(10);
         open.map(|key| (key.0.clone(), key.1.clone(), state.mail.get(key).map_or(0, |mail| mail.deliveries))).collect()
     }
 
-    pub fn faults(&self) -> Vec<String> {
+    pub(crate) fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
     }
 
     /// Sets the text that later faults start with. Unanswered ends of the previous chapter stay unanswered.
-    pub fn begin_chapter(&self, chapter: String) {
+    pub(crate) fn begin_chapter(&self, chapter: String) {
         self.change(|state| {
             state.chapter = chapter;
             state.ends_under_way.clear();
         });
     }
 
-    pub fn fault(&self, what: String) {
+    pub(crate) fn fault(&self, what: String) {
         self.change(|state| state.fault(what));
     }
 
@@ -163,7 +163,7 @@ impl Ledger {
 // Observations of senders.
 impl Ledger {
     /// Records a message before it is sent for the first time.
-    pub fn composed(&self, envelope: v1::Envelope) -> Bytes {
+    pub(crate) fn composed(&self, envelope: v1::Envelope) -> Bytes {
         self.change(|state| {
             let (raw, index) = (Bytes::from(envelope.encode_to_vec()), state.sent.len());
             state.index_of.insert(envelope.message_id.clone(), index);
@@ -175,7 +175,7 @@ impl Ledger {
     }
 
     /// The agent's unanswered messages, in the order of composition.
-    pub fn outbox(&self, agent: &str) -> Vec<(v1::Envelope, Bytes)> {
+    pub(crate) fn outbox(&self, agent: &str) -> Vec<(v1::Envelope, Bytes)> {
         let state = self.state();
         let unanswered = state.unanswered.iter().map(|index| &state.sent[*index]);
         let own = unanswered.filter(|sent| sent.envelope.sender_id == agent);
@@ -183,11 +183,11 @@ impl Ledger {
     }
 
     /// Records a receipt. Returns true if it is the first for its message.
-    pub fn receipted(&self, receipt: &v1::Receipt) -> bool {
+    pub(crate) fn receipted(&self, receipt: &v1::Receipt) -> bool {
         self.change(|state| state.receipted(receipt))
     }
 
-    pub fn refused(&self, message: &str, reason: &str) {
+    pub(crate) fn refused(&self, message: &str, reason: &str) {
         self.change(|state| {
             let index = state.index_of[message];
             if state.sent[index].outcome != Outcome::Open {
@@ -200,11 +200,11 @@ impl Ledger {
     }
 
     /// The messages to send again to compare receipts: all that were never compared, and up to `old_max` others.
-    pub fn to_compare(&self, dice: &mut Dice, old_max: usize) -> Vec<Bytes> {
+    pub(crate) fn to_compare(&self, rng: &mut Rng, old_max: usize) -> Vec<Bytes> {
         self.change(|state| {
             let mut chosen: BTreeSet<usize> = state.fresh.drain(..).collect();
             for _ in 0..old_max.min(state.sent.len()) {
-                let index = usize::try_from(dice.roll(state.sent.len() as u64)).unwrap();
+                let index = usize::try_from(rng.roll(state.sent.len() as u64)).unwrap();
                 if matches!(state.sent[index].outcome, Outcome::Receipt(_)) {
                     chosen.insert(index);
                 }
@@ -216,12 +216,12 @@ impl Ledger {
 
 // Observations of receivers.
 impl Ledger {
-    pub fn delivered(&self, agent: &str, delivery: &v1::Delivery, envelope: &v1::Envelope) {
+    pub(crate) fn delivered(&self, agent: &str, delivery: &v1::Delivery, envelope: &v1::Envelope) {
         self.change(|state| state.delivered(agent, delivery, envelope));
     }
 
     /// Records that the agent is about to end the delivery; the answer may never arrive.
-    pub fn ending(&self, agent: &str, message: &str, end: End) {
+    pub(crate) fn ending(&self, agent: &str, message: &str, end: End) {
         self.change(|state| {
             let key = (agent.to_owned(), message.to_owned());
             state.mail_open.remove(&key);
@@ -231,7 +231,7 @@ impl Ledger {
     }
 
     /// Records that the broker has confirmed the end of the delivery.
-    pub fn ended(&self, agent: &str, message: &str, end: End) {
+    pub(crate) fn ended(&self, agent: &str, message: &str, end: End) {
         self.change(|state| {
             let key = (agent.to_owned(), message.to_owned());
             state.ends_under_way.remove(&key);
@@ -244,12 +244,12 @@ impl Ledger {
 // Observations of third parties.
 impl Ledger {
     /// The highest epoch of the task that any client has seen.
-    pub fn epoch_of(&self, task: &str) -> u64 {
+    pub(crate) fn epoch_of(&self, task: &str) -> u64 {
         self.state().epochs.get(task).copied().unwrap_or(0)
     }
 
     /// Checks a task that was read after `epoch_known` had been seen: its epoch must not be lower.
-    pub fn task_seen(&self, task: &v1::Task, epoch_known: u64) {
+    pub(crate) fn task_seen(&self, task: &v1::Task, epoch_known: u64) {
         self.change(|state| {
             if task.epoch < epoch_known {
                 state.fault(format!("the epoch of {} fell from {epoch_known} to {}", task.task_id, task.epoch));
@@ -259,12 +259,12 @@ impl Ledger {
     }
 
     /// The final state of the handoff, if a client has seen it.
-    pub fn final_of(&self, handoff: &str) -> Option<HandoffState> {
+    pub(crate) fn final_of(&self, handoff: &str) -> Option<HandoffState> {
         self.state().finals.get(handoff).copied()
     }
 
     /// Checks a handoff that was read after the final state `known` had been seen: it must have the same state.
-    pub fn handoff_seen(&self, handoff: &str, seen: HandoffState, known: Option<HandoffState>) {
+    pub(crate) fn handoff_seen(&self, handoff: &str, seen: HandoffState, known: Option<HandoffState>) {
         self.change(|state| {
             if known.is_some_and(|known| known != seen) {
                 state.fault(format!("the handoff {handoff} had ended as {known:?} and is {seen:?}"));
@@ -273,19 +273,19 @@ impl Ledger {
         });
     }
 
-    pub fn tasks(&self) -> Vec<String> {
+    pub(crate) fn tasks(&self) -> Vec<String> {
         self.state().epochs.keys().cloned().collect()
     }
 
     /// The handoffs whose requests have receipts.
-    pub fn handoffs(&self) -> BTreeSet<String> {
+    pub(crate) fn handoffs(&self) -> BTreeSet<String> {
         let state = self.state();
         let receipts = state.receipts().map(|(_, receipt)| receipt);
         receipts.filter(|receipt| receipt.handoff_id == receipt.message_id).map(|r| r.handoff_id.clone()).collect()
     }
 
     /// The number of handoffs with each final state.
-    pub fn finals(&self) -> BTreeMap<&'static str, usize> {
+    pub(crate) fn finals(&self) -> BTreeMap<&'static str, usize> {
         let mut count = BTreeMap::new();
         for state in self.state().finals.values() {
             *count.entry(state.as_str_name().trim_start_matches("HANDOFF_STATE_")).or_default() += 1;
@@ -294,7 +294,7 @@ impl Ledger {
     }
 
     /// Checks the laws over all observations and the contents of the store.
-    pub fn close(&self, left: &Left) {
+    pub(crate) fn close(&self, left: &Left) {
         self.change(|state| {
             state.check_histories();
             state.check_mail(left);
@@ -319,7 +319,7 @@ impl State {
 
     fn receipted(&mut self, receipt: &v1::Receipt) -> bool {
         let Some(&index) = self.index_of.get(&receipt.message_id) else {
-            self.fault(format!("a receipt for a message that nobody sent: {receipt:?}"));
+            self.fault(format!("a receipt for a message that was not sent: {receipt:?}"));
             return false;
         };
         match &self.sent[index].outcome {
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_to_somebody_else_or_of_something_refused_is_a_fault() {
+    fn a_delivery_to_another_agent_or_of_a_refused_message_is_a_fault() {
         let ledger = ledger();
         deliver(&ledger, "c", "m1", 1);
         check(&ledger, "was meant for b");

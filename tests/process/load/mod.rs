@@ -2,8 +2,8 @@
 
 mod actor;
 mod audit;
-mod dice;
 mod ledger;
+mod rng;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use baton::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-pub use self::dice::Dice;
+pub(crate) use self::rng::Rng;
 use self::{
     actor::Actor,
     ledger::{Ledger, Progress},
@@ -31,9 +31,9 @@ enum Phase {
 }
 
 /// Agents that work whenever a broker is up, over any number of restarts.
-pub struct Load {
+pub(crate) struct Load {
     ledger: Arc<Ledger>,
-    pub dice: Dice,
+    pub rng: Rng,
     /// The address of the broker.
     server: watch::Sender<Option<Options>>,
     phase: watch::Sender<Phase>,
@@ -43,7 +43,7 @@ pub struct Load {
 
 impl Load {
     /// Registers the agents. They start at the first [`Self::is_served_by`].
-    pub async fn on(broker: &Broker, seed: u64) -> Self {
+    pub(crate) async fn on(broker: &Broker, seed: u64) -> Self {
         let client = broker.client().await;
         for name in AGENTS {
             let card = Some(card(name, ""));
@@ -57,24 +57,24 @@ impl Load {
             let actor = Actor::new(name, &AGENTS, seed + number, ledger.clone(), phase.subscribe());
             agents.spawn(Arc::new(actor).live(server.subscribe()));
         }
-        let load = Self { ledger, dice: Dice::new(seed), server, phase, agents, restarts: Vec::new() };
+        let load = Self { ledger, rng: Rng::new(seed), server, phase, agents, restarts: Vec::new() };
         load.is_served_by(broker);
         load
     }
 
     /// Gives the agents the address of the broker.
-    pub fn is_served_by(&self, broker: &Broker) {
-        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None, certificate: None };
+    pub(crate) fn is_served_by(&self, broker: &Broker) {
+        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), ..Default::default() };
         self.server.send_replace(Some(options));
     }
 
     /// Sets the text that later faults start with.
-    pub fn begin_chapter(&self, chapter: String) {
+    pub(crate) fn begin_chapter(&self, chapter: String) {
         self.ledger.begin_chapter(chapter);
     }
 
     /// Starts a broker, and records the time until it is ready.
-    pub fn restart(&mut self, start: impl FnOnce() -> Broker) -> Broker {
+    pub(crate) fn restart(&mut self, start: impl FnOnce() -> Broker) -> Broker {
         let before = SystemClock.now();
         let broker = start();
         self.restarts.push(SystemClock.now().since(before));
@@ -82,12 +82,12 @@ impl Load {
     }
 
     /// The number of handoffs known to be completed.
-    pub fn completed(&self) -> usize {
+    pub(crate) fn completed(&self) -> usize {
         self.ledger.finals().get("COMPLETED").copied().unwrap_or(0)
     }
 
     /// Waits for this number of further receipts.
-    pub async fn goes_on(&mut self, receipts: usize) {
+    pub(crate) async fn goes_on(&mut self, receipts: usize) {
         let before = self.ledger.now().receipts;
         self.wait("more receipts", |progress| progress.receipts >= before + receipts).await;
     }
@@ -103,7 +103,7 @@ impl Load {
 
     /// Asserts that no law is broken and that no agent has panicked.
     #[track_caller]
-    pub fn assert_lawful(&mut self) {
+    pub(crate) fn assert_lawful(&mut self) {
         if let Some(ended) = self.agents.try_join_next() {
             ended.expect("no agent panics");
             panic!("an agent has ended by itself");

@@ -106,6 +106,14 @@ impl Checks {
         parsed
     }
 
+    /// Takes over the violations of a message that is the field `name` of the payload.
+    pub(super) fn nested(&mut self, name: &str, checks: Self) {
+        for FieldViolation { path, problem } in checks.violations {
+            let path = path.replacen("envelope.payload.", &format!("envelope.payload.{name}."), 1);
+            self.violations.push(FieldViolation { path, problem });
+        }
+    }
+
     /// Fails with the violations so far, if any exist.
     pub fn finish(self) -> Result<(), EnvelopeError> {
         if !self.violations.is_empty() {

@@ -6,7 +6,7 @@ use crate::proto::v1::{self, context_section::Content};
 /// A context of these sections, with its digest.
 pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContextTransfer {
     let context_digest = digest_of(&sections).to_vec().into();
-    v1::TaskContextTransfer { sections, context_digest }
+    v1::TaskContextTransfer { sections, context_digest, ..Default::default() }
 }
 
 /// The context with only the wanted sections, in their order in the context. An empty list stands for all sections.

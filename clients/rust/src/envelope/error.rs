@@ -58,6 +58,9 @@ pub enum EnvelopeError {
         /// The size in bytes.
         bytes: usize,
     },
+    /// The compressed gRPC message around the envelope unpacks to more than a gRPC message may have.
+    #[error("the gRPC message unpacks to more than {} bytes, the limit of a gRPC message", super::FRAME_BYTES_MAX)]
+    UnpacksTooLarge,
     /// The context's digest does not match its sections.
     #[error("context_digest does not match the sections, whose digest is {}", hex::encode(expected))]
     ContextDigestMismatch {
@@ -106,7 +109,9 @@ impl Refusal for EnvelopeError {
             Self::Fields { .. } => ErrorCode::FieldInvalid,
             Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::PayloadTypeMismatch { .. } => ErrorCode::PayloadTypeMismatch,
-            Self::PayloadTooLarge { .. } | Self::FrameTooLarge { .. } => ErrorCode::PayloadTooLarge,
+            Self::PayloadTooLarge { .. } | Self::FrameTooLarge { .. } | Self::UnpacksTooLarge => {
+                ErrorCode::PayloadTooLarge
+            }
             Self::EntryTooLarge { .. } => ErrorCode::EntryTooLarge,
             Self::ContextDigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::SignatureVersionUnknown { .. } => ErrorCode::SignatureVersionUnknown,
@@ -120,6 +125,7 @@ impl Refusal for EnvelopeError {
     fn metadata(&self) -> Vec<(&'static str, String)> {
         let (name, most, bytes) = match self {
             Self::NotSupported { path } => return vec![("field", path.clone())],
+            Self::UnpacksTooLarge => return vec![("frame_bytes_max", super::FRAME_BYTES_MAX.to_string())],
             Self::PayloadTooLarge { bytes } => ("payload_bytes_max", super::PAYLOAD_BYTES_MAX, bytes),
             Self::EntryTooLarge { bytes } => ("entry_bytes_max", crate::protocol::ENTRY_BYTES_MAX, bytes),
             Self::FrameTooLarge { bytes } => ("frame_bytes_max", super::FRAME_BYTES_MAX, bytes),

@@ -31,6 +31,26 @@ pub fn json_of(value: &Struct) -> serde_json::Value {
     object(value, &mut |_| {})
 }
 
+/// A JSON object as a struct. `None`: the value is no object.
+pub fn struct_of(value: &serde_json::Value) -> Option<Struct> {
+    let fields = value.as_object()?;
+    Some(Struct { fields: fields.iter().map(|(name, value)| (name.clone(), value_of(value))).collect() })
+}
+
+fn value_of(value: &serde_json::Value) -> Value {
+    let kind = match value {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
+        serde_json::Value::Array(list) => {
+            Kind::ListValue(prost_types::ListValue { values: list.iter().map(value_of).collect() })
+        }
+        serde_json::Value::Object(_) => Kind::StructValue(struct_of(value).unwrap_or_default()),
+    };
+    Value { kind: Some(kind) }
+}
+
 fn object(object: &Struct, wrong: &mut dyn FnMut(String)) -> serde_json::Value {
     let field = |(name, value): (&String, &Value)| (name.clone(), json(value, wrong));
     serde_json::Value::Object(object.fields.iter().map(field).collect::<Map<_, _>>())
@@ -77,6 +97,9 @@ mod tests {
         let list = prost_types::ListValue { values: vec![Value { kind: Some(Kind::BoolValue(true)) }] };
         assert_eq!(json_of(&of(Kind::NumberValue(3.0))), json!({"a": 3}));
         assert_eq!(json_of(&of(Kind::NumberValue(-0.5))), json!({"a": -0.5}));
+        let all = json!({"a": [1, -0.5, true, null, "b", {"c": {}}]});
+        assert_eq!(struct_of(&all).as_ref().map(json_of), Some(all));
+        assert_eq!(struct_of(&json!([1])), None);
         assert_eq!(json_of(&of(Kind::NullValue(0))), json!({"a": null}));
         assert_eq!(json_of(&of(Kind::ListValue(list))), json!({"a": [true]}));
         assert_eq!(json_of(&of(Kind::StructValue(of(Kind::StringValue("b".into()))))), json!({"a": {"a": "b"}}));

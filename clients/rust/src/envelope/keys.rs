@@ -156,7 +156,7 @@ impl PrivateKey {
         self.pair.sign(input).as_ref().try_into().expect("a signature has 64 bytes")
     }
 
-    /// The public key.
+    /// The public half of the key.
     pub fn public(&self) -> PublicKey {
         PublicKey::of(self.key.verifying_key().to_bytes()).expect("the public half of a private key is a key")
     }

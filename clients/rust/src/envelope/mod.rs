@@ -11,6 +11,7 @@ mod error;
 mod json;
 pub mod keys;
 mod payload;
+pub mod sections;
 pub mod signing;
 mod verified;
 
@@ -18,9 +19,9 @@ pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use context::{context_of_sections, digest_of, only_sections};
 pub use error::EnvelopeError;
-pub use json::json_of;
-pub use payload::{Body, PromptBody, RequestBody, check_heartbeat};
-pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
+pub use json::{json_of, struct_of};
+pub use payload::{Body, PromptBody, RequestBody, TaskOfferBody, TaskRequestBody, check_heartbeat};
+pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope, trace_context};
 
 /// The largest payload value, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;

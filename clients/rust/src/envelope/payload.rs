@@ -1,19 +1,25 @@
 //! The payloads: the type of each message type, and their bounds.
 
+mod negotiation;
+
 use std::{ops::RangeInclusive, time::Duration};
 
 use prost::{Message, Name};
 
-use super::{Checks, EnvelopeError, json, signing};
+use super::{Checks, EnvelopeError, json, sections, signing};
 use crate::{
-    ids::{AgentId, AgentType, IdError, MessageId, TaskId, Topic, WorkspaceId, check_name},
+    ids::{AgentId, AgentType, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
     protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,
 };
 
+pub use self::negotiation::{TaskOfferBody, TaskRequestBody};
+
 const TEXT_BYTES_MAX: usize = 4096;
 const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+const SECTION_SUMMARY_BYTES_MAX: usize = 1024;
+const SCHEMA_VERSIONS_MAX: usize = 16;
 /// An operator's name is the `sub` of its token, which has no bound of its own below this one.
 const SUBMITTER_BYTES_MAX: usize = 1024;
 const INFO_BYTES_MAX: usize = 64 * 1024;
@@ -70,6 +76,23 @@ pub enum Body {
     },
     /// An entry for a workspace.
     Append(Append),
+    /// A request for offers.
+    TaskRequest(Box<TaskRequestBody>),
+    /// An offer or a counter-offer.
+    TaskOffer(TaskOfferBody),
+    /// A declined request or offer.
+    TaskDecline,
+    /// An award.
+    TaskAccept {
+        /// The awarded offer.
+        offer: MessageId,
+        /// The terms of the handoff. `None`: the work is no task.
+        terms: Option<Box<RequestBody>>,
+    },
+    /// The broker's word on the end of a negotiation.
+    NegotiationClosed,
+    /// A plan. Its content is not yet checked.
+    Plan(Box<v1::Plan>),
     /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
@@ -100,6 +123,8 @@ pub struct RequestBody {
     pub loan_timeout: Option<Duration>,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
+    /// The plan and the id of the subtask that the task carries out. Set by the coordinator alone.
+    pub plan: Option<(PlanId, String)>,
     /// The run and the choice that the handoff carries out.
     pub routing: Option<(MessageId, MessageId)>,
     /// The priority.
@@ -126,7 +151,8 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         T::HandoffAccept => checked(payload, accept),
         T::HandoffReject => checked(payload, reject),
         T::HandoffCancel => checked(payload, cancel),
-        T::TaskContextTransfer => context(payload),
+        T::TaskContextTransfer => context(payload, |digest| protocol::Message::Context { digest }),
+        T::ContextCheckpoint => context(payload, |digest| protocol::Message::Checkpoint { digest }),
         T::HandoffComplete => checked(payload, complete),
         T::TaskStatusUpdate => checked(payload, status),
         T::ErrorNotification => checked(payload, error_notification),
@@ -134,12 +160,23 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
             check_heartbeat(&body, "envelope.payload", checks);
             Body::Heartbeat(body)
         }),
-        T::TaskRequest => checked(payload, task_request),
-        T::TaskOffer => checked(payload, task_offer),
-        T::TaskAccept => checked(payload, task_accept),
+        T::TaskRequest | T::TaskAccept if payload.value.len() > negotiation::TERMS_BYTES_MAX => {
+            Err(EnvelopeError::PayloadTooLarge { bytes: payload.value.len() })
+        }
+        T::TaskRequest => checked(payload, negotiation::task_request),
+        T::TaskOffer => checked(payload, negotiation::task_offer),
+        T::TaskDecline => checked(payload, negotiation::task_decline),
+        T::TaskAccept => checked(payload, negotiation::task_accept),
+        T::NegotiationClosed => checked(payload, negotiation::closed),
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
         T::WorkspaceAppend => append(payload),
+        T::PlanSubmission => checked(payload, |body: v1::PlanSubmission, checks| {
+            if body.plan.is_none() {
+                checks.wrong("envelope.payload.plan", "must be set");
+            }
+            Body::Plan(Box::new(body.plan.unwrap_or_default()))
+        }),
         T::TaskRecall => checked(payload, recall),
         T::TaskInput => checked(payload, input),
     }
@@ -200,6 +237,10 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         reason: unset_or_known::<v1::HandoffReason>(checks, "envelope.payload.reason", body.reason).into(),
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
+        plan: body.on_behalf_of.as_ref().and_then(|of| {
+            let path = "envelope.payload.on_behalf_of.plan_id";
+            Some((checks.optional_id(path, &of.plan_id, PlanId::parse)?, of.subtask_id.clone()))
+        }),
         submitter: body.on_behalf_of.map(|submitter| {
             checks.text("envelope.payload.on_behalf_of.submitter_id", &submitter.submitter_id, SUBMITTER_BYTES_MAX);
             submitter.submitter_id
@@ -272,8 +313,32 @@ fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, nu
 
 fn accept(body: v1::HandoffAccept, checks: &mut Checks) -> Body {
     let estimate = short_span(checks, "envelope.payload.estimated_handoff_time", body.estimated_handoff_time.as_ref());
-    checks.ids("envelope.payload.wanted_sections", &body.wanted_sections, SECTIONS_MAX, check_name);
-    Body::Handoff(protocol::Message::Accept { wanted_sections: body.wanted_sections, estimate })
+    let names = body.wishes.iter().map(|wish| wish.name.clone());
+    let wanted_sections: Vec<String> = body.wanted_sections.iter().cloned().chain(names).collect();
+    checks.ids("envelope.payload.wanted_sections", &wanted_sections, SECTIONS_MAX, check_name);
+    check_wishes(&body, checks);
+    Body::Handoff(protocol::Message::Accept { wanted_sections, estimate })
+}
+
+fn check_wishes(accept: &v1::HandoffAccept, checks: &mut Checks) {
+    let mut names: std::collections::HashSet<&str> = accept.wanted_sections.iter().map(String::as_str).collect();
+    // The bound on the number of names covers the wishes over it.
+    for (index, wish) in accept.wishes.iter().take(SECTIONS_MAX).enumerate() {
+        let path = format!("envelope.payload.wishes[{index}]");
+        if !names.insert(&wish.name) {
+            checks.wrong(format!("{path}.name"), "is wanted twice");
+        }
+        if !wish.have_sha256.is_empty() {
+            checks.digest(&format!("{path}.have_sha256"), &wish.have_sha256);
+        }
+        if let Some(Err(problem)) = wish.filter.as_ref().map(sections::check_filter) {
+            checks.wrong(format!("{path}.filter"), problem);
+        }
+        checks.at_most(&format!("{path}.schema_versions"), wish.schema_versions.len(), SCHEMA_VERSIONS_MAX, "entries");
+        for version in wish.schema_versions.iter().take(SCHEMA_VERSIONS_MAX) {
+            checks.text(&format!("{path}.schema_versions"), version, 128);
+        }
+    }
 }
 
 fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
@@ -288,7 +353,7 @@ fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
 /// Parses agents and `type:NAME`. `all:NAME` is refused: a handoff goes to one agent.
 fn candidates(path: &str, texts: &[String], checks: &mut Checks) -> Vec<Receiver> {
     checks.ids(path, texts, AGENTS_MAX, |text| match Receiver::parse(text)? {
-        Receiver::Nobody => Err(IdError::Empty),
+        Receiver::Absent => Err(IdError::Empty),
         Receiver::AllOf(_) => Err(IdError::Grammar),
         one @ (Receiver::Agent(_) | Receiver::AnyOf(_)) => Ok(one),
     })
@@ -365,7 +430,7 @@ fn check_reference(reference: &v1::ContextReference, path: &str, checks: &mut Ch
     checks.digest(&format!("{path}.sha256"), &reference.sha256)
 }
 
-fn context(payload: &Any) -> Result<Body, EnvelopeError> {
+fn context(payload: &Any, message: fn([u8; 32]) -> protocol::Message) -> Result<Body, EnvelopeError> {
     let body = decode::<v1::TaskContextTransfer>(payload)?;
     let mut checks = Checks::default();
     let claimed = checks.digest("envelope.payload.context_digest", &body.context_digest);
@@ -389,13 +454,14 @@ fn context(payload: &Any) -> Result<Body, EnvelopeError> {
     if claimed != Some(expected) {
         return Err(EnvelopeError::ContextDigestMismatch { expected });
     }
-    Ok(Body::Handoff(protocol::Message::Context { digest: expected }))
+    Ok(Body::Handoff(message(expected)))
 }
 
 fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks) -> Option<[u8; 32]> {
     use v1::context_section::Content;
     checks.text(&format!("{path}.schema_id"), &section.schema_id, 128);
     checks.text(&format!("{path}.schema_version"), &section.schema_version, 128);
+    checks.text(&format!("{path}.summary"), &section.summary, SECTION_SUMMARY_BYTES_MAX);
     match &section.content {
         None => {
             checks.wrong(format!("{path}.content"), "must be set");
@@ -413,9 +479,13 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             Some(signing::sha256(&[&bytes.data]))
         }
         Some(Content::Reference(reference)) => check_reference(reference, &format!("{path}.reference"), checks),
-        Some(Content::Delta(_)) => {
-            checks.wrong(format!("{path}.delta"), "is not supported by this broker version; send the whole section");
-            None
+        Some(Content::Delta(delta)) => {
+            checks.digest(&format!("{path}.delta.base_sha256"), &delta.base_sha256);
+            // Without the base only the patch can be checked.
+            if let Err(error) = sections::parse("the patch", &delta.merge_patch) {
+                checks.wrong(format!("{path}.delta.merge_patch"), error.to_string());
+            }
+            checks.digest(&format!("{path}.delta.result_sha256"), &delta.result_sha256)
         }
     }
 }
@@ -481,7 +551,7 @@ fn prompt_body(prompt: v1::TaskPrompt, checks: &mut Checks) -> Option<PromptBody
     let path = "envelope.payload.prompt.answer_by";
     let answer_by = checks.id(path, &prompt.answer_by, Receiver::parse);
     // One agent answers, so neither all agents of a type nor no agent can be asked.
-    if matches!(answer_by, Some(Receiver::AllOf(_) | Receiver::Nobody)) {
+    if matches!(answer_by, Some(Receiver::AllOf(_) | Receiver::Absent)) {
         checks.wrong(path, "must be an agent or type:NAME");
     }
     let answer_before = checks.time("envelope.payload.prompt.answer_before", prompt.answer_before.as_ref());
@@ -495,41 +565,6 @@ fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body 
     checks.text("envelope.payload.error_message", &body.error_message, TEXT_BYTES_MAX);
     checks.text("envelope.payload.next_step_text", &body.next_step_text, TEXT_BYTES_MAX);
     checks.optional_id("envelope.payload.origin_agent_id", &body.origin_agent_id, AgentId::parse);
-    Body::Mail
-}
-
-fn task_request(body: v1::TaskRequest, checks: &mut Checks) -> Body {
-    checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
-    checks.ids("envelope.payload.required_skills", &body.required_skills, SKILLS_MAX, check_name);
-    checks.text("envelope.payload.task_type", &body.task_type, 128);
-    checks.time("envelope.payload.needed_by_time", body.needed_by_time.as_ref());
-    checks.time("envelope.payload.offers_deadline", body.offers_deadline.as_ref());
-    let path = "envelope.payload.award_rule";
-    // The requester decides; no other rule exists yet.
-    if unset_or_known::<v1::AwardRule>(checks, path, body.award_rule) != v1::AwardRule::Unspecified {
-        checks.not_supported(path);
-    }
-    Body::Mail
-}
-
-fn task_offer(body: v1::TaskOffer, checks: &mut Checks) -> Body {
-    if !(0.0..=1.0).contains(&body.confidence) {
-        checks.wrong("envelope.payload.confidence", "must be from 0 to 1");
-    }
-    if !body.cost.is_finite() {
-        checks.wrong("envelope.payload.cost", "must be a finite number");
-    }
-    if body.round > 3 {
-        checks.wrong("envelope.payload.round", "must be from 0 to 3");
-    }
-    checks.span("envelope.payload.estimated_duration", body.estimated_duration.as_ref());
-    checks.text("envelope.payload.conditions", &body.conditions, TEXT_BYTES_MAX);
-    Body::Mail
-}
-
-fn task_accept(body: v1::TaskAccept, checks: &mut Checks) -> Body {
-    checks.id("envelope.payload.offer_id", &body.offer_id, crate::ids::MessageId::parse);
-    checks.text("envelope.payload.details", &body.details, TEXT_BYTES_MAX);
     Body::Mail
 }
 

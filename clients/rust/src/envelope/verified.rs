@@ -12,7 +12,7 @@ use super::{
 use crate::{
     ids::{AgentId, KeyId, MessageId, TaskId},
     proto::v1,
-    protocol::{Header, MessageType, Names, Receiver, rules},
+    protocol::{Header, MessageType, Names, Receiver, TraceContext, rules},
     time::Timestamp,
 };
 
@@ -59,6 +59,7 @@ impl UnverifiedEnvelope {
         let payload = wire.payload.as_ref().expect("the header's check asks for it");
         check_size(header.message_type, payload.value.len())?;
         let body = payload::parse(header.message_type, payload)?;
+        check_task_of_terms(&header, &body)?;
         Ok(Self { raw, wire, header, body })
     }
 
@@ -190,7 +191,20 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
         task,
         epoch: wire.epoch,
         expires_at,
+        // A context that is not valid is no reason to refuse a message.
+        trace: wire.trace_context.as_ref().and_then(trace_context).map(Box::new),
     })
+}
+
+/// The trace context in a message. `None`: it is not valid.
+pub fn trace_context(wire: &v1::TraceContext) -> Option<TraceContext> {
+    TraceContext::parse(&wire.traceparent, &wire.tracestate)
+}
+
+impl From<&TraceContext> for v1::TraceContext {
+    fn from(context: &TraceContext) -> Self {
+        Self { traceparent: context.to_string(), tracestate: context.state.clone() }
+    }
 }
 
 /// Checks that the envelope sets the fields that its type requires.
@@ -213,4 +227,31 @@ fn require(checks: &mut Checks, wire: &v1::Envelope, names: Names) {
     if names.question() && wire.correlation_id.is_empty() {
         checks.wrong("envelope.correlation_id", "must be the message_id of the status update with the question");
     }
+    if names == Names::Negotiation && wire.correlation_id.is_empty() {
+        checks.wrong("envelope.correlation_id", "must be the id of the negotiation");
+    }
+}
+
+/// Checks that a message of a negotiation names a task exactly if it has the terms of a handoff.
+fn check_task_of_terms(header: &Header, body: &Body) -> Result<(), EnvelopeError> {
+    let mut checks = Checks::default();
+    let (terms, is_award) = match body {
+        Body::TaskAccept { terms, .. } => (terms, true),
+        // Without a rule the terms are for the bidders to consider.
+        Body::TaskRequest(request) if request.rule.is_some() => (&request.terms, false),
+        _ => return Ok(()),
+    };
+    if terms.is_some() && header.task.is_none() {
+        checks.wrong("envelope.task_id", "must not be empty: payload.handoff has the terms of its handoff");
+    }
+    if terms.is_some() && header.epoch == 0 {
+        checks.wrong("envelope.epoch", "must be at least 1");
+    }
+    if is_award && terms.is_none() && header.task.is_some() {
+        checks.wrong(
+            "envelope.payload.handoff",
+            "must be set: the accept names a task, and is the request of its handoff",
+        );
+    }
+    checks.finish()
 }

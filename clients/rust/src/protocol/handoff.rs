@@ -89,6 +89,11 @@ pub enum Message {
         /// The digest over all sections.
         digest: [u8; 32],
     },
+    /// The owner stores the context without a handoff.
+    Checkpoint {
+        /// The digest over all sections.
+        digest: [u8; 32],
+    },
     /// The candidate has taken the task over, or failed to.
     Complete {
         /// Whether the candidate has taken the task over.
@@ -139,7 +144,7 @@ pub struct Question {
 /// An agent that is not asked, because it lacks what the request demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
-    /// The agent.
+    /// The agent that was passed over.
     pub agent: AgentId,
     /// What it lacks, for a person to read.
     pub reason_text: String,

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::message_rules::{Handling, MessageRules, MessageType, rules};
+use super::{
+    TraceContext,
+    message_rules::{Handling, MessageRules, MessageType, rules},
+};
 use crate::{
     ids::{AgentId, AgentType, IdError, MessageId, TaskId},
     time::Timestamp,
@@ -29,6 +32,8 @@ pub struct Header {
     pub epoch: u64,
     /// The time from which on the broker no longer delivers the envelope.
     pub expires_at: Option<Timestamp>,
+    /// The sender's trace context, if the envelope has a valid one. Not signed.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 impl Header {
@@ -43,8 +48,17 @@ impl Header {
     pub const fn handoff(&self) -> Option<MessageId> {
         match self.rules().handling {
             Handling::Request => Some(self.message_id),
+            // An accept with a task is the request of its handoff.
+            Handling::Negotiation if matches!(self.message_type, MessageType::TaskAccept) && self.task.is_some() => {
+                Some(self.message_id)
+            }
             Handling::Handoff | Handling::Status => self.correlation,
-            Handling::Task | Handling::Heartbeat | Handling::Workspace | Handling::Mail => None,
+            Handling::Task
+            | Handling::Negotiation
+            | Handling::Heartbeat
+            | Handling::Workspace
+            | Handling::Plan
+            | Handling::Mail => None,
         }
     }
 }
@@ -53,7 +67,7 @@ impl Header {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receiver {
     /// No receiver; only for messages that the broker takes for itself or tells further.
-    Nobody,
+    Absent,
     /// One agent.
     Agent(AgentId),
     /// Any one agent of this type.
@@ -63,10 +77,10 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// Parses a `receiver_id`. An empty text is [`Receiver::Nobody`].
+    /// Parses a `receiver_id`. An empty text is [`Receiver::Absent`].
     pub fn parse(text: &str) -> Result<Self, IdError> {
         if text.is_empty() {
-            return Ok(Self::Nobody);
+            return Ok(Self::Absent);
         }
         match text.split_once(':') {
             Some(("type", name)) => AgentType::parse(name).map(Self::AnyOf),
@@ -81,7 +95,7 @@ impl fmt::Display for Receiver {
     /// Writes the text of `receiver_id`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nobody => Ok(()),
+            Self::Absent => Ok(()),
             Self::Agent(agent) => agent.fmt(formatter),
             Self::AnyOf(agent_type) => write!(formatter, "type:{agent_type}"),
             Self::AllOf(agent_type) => write!(formatter, "all:{agent_type}"),

@@ -33,12 +33,20 @@ pub enum MessageType {
     TaskOffer,
     /// Takes an offer.
     TaskAccept,
+    /// Makes no offer, or declines one.
+    TaskDecline,
+    /// Tells how a negotiation closed. Only the broker sends it.
+    NegotiationClosed,
     /// Gives a piece of work to another agent without moving a task.
     Delegation,
     /// Carries any other content.
     Info,
+    /// Stores the context of a task without a handoff.
+    ContextCheckpoint,
     /// Appends an entry to a workspace.
     WorkspaceAppend,
+    /// Submits a plan.
+    PlanSubmission,
     /// Takes a delegated task back.
     TaskRecall,
     /// Answers a question about a task.
@@ -49,7 +57,8 @@ numbered! {
     MessageType {
         HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
         HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
-        TaskAccept = 12, Delegation = 13, Info = 14, WorkspaceAppend = 18, TaskRecall = 20, TaskInput = 21,
+        TaskAccept = 12, Delegation = 13, Info = 14, TaskDecline = 15, NegotiationClosed = 16, ContextCheckpoint = 17,
+        WorkspaceAppend = 18, PlanSubmission = 19, TaskRecall = 20, TaskInput = 21,
     }
 }
 
@@ -69,9 +78,13 @@ impl MessageType {
             Self::TaskRequest => "TASK_REQUEST",
             Self::TaskOffer => "TASK_OFFER",
             Self::TaskAccept => "TASK_ACCEPT",
+            Self::TaskDecline => "TASK_DECLINE",
+            Self::NegotiationClosed => "NEGOTIATION_CLOSED",
             Self::Delegation => "DELEGATION",
             Self::Info => "INFO",
+            Self::ContextCheckpoint => "CONTEXT_CHECKPOINT",
             Self::WorkspaceAppend => "WORKSPACE_APPEND",
+            Self::PlanSubmission => "PLAN_SUBMISSION",
             Self::TaskRecall => "TASK_RECALL",
             Self::TaskInput => "TASK_INPUT",
         }
@@ -106,12 +119,16 @@ pub enum Handling {
     Handoff,
     /// The message reports on a task, and may extend a step of a handoff.
     Status,
-    /// The message moves a task, not the handoff that it names.
+    /// The message is about a task, not about the handoff that it names.
     Task,
     /// The broker records the heartbeat in memory and does not store it.
     Heartbeat,
     /// The message appends an entry to a workspace.
     Workspace,
+    /// The message opens or moves a negotiation. A `TaskAccept` with a task also opens a handoff.
+    Negotiation,
+    /// The message submits a plan.
+    Plan,
     /// The broker carries the message to its receivers.
     Mail,
 }
@@ -129,13 +146,15 @@ pub enum Names {
     Handoff,
     /// A task, its epoch, and a question as the correlation.
     Question,
+    /// A negotiation as the correlation.
+    Negotiation,
 }
 
 impl Names {
     /// Whether `task_id` and `epoch` must be set.
     pub const fn task(self) -> bool {
         match self {
-            Self::Nothing | Self::NoTask => false,
+            Self::Nothing | Self::NoTask | Self::Negotiation => false,
             Self::Task | Self::Handoff | Self::Question => true,
         }
     }
@@ -143,7 +162,7 @@ impl Names {
     /// Whether `correlation_id` must be the id of a handoff.
     pub const fn handoff(self) -> bool {
         match self {
-            Self::Nothing | Self::NoTask | Self::Task | Self::Question => false,
+            Self::Nothing | Self::NoTask | Self::Task | Self::Question | Self::Negotiation => false,
             Self::Handoff => true,
         }
     }
@@ -151,7 +170,7 @@ impl Names {
     /// Whether `correlation_id` must be the id of the status update with a question.
     pub const fn question(self) -> bool {
         match self {
-            Self::Nothing | Self::NoTask | Self::Task | Self::Handoff => false,
+            Self::Nothing | Self::NoTask | Self::Task | Self::Handoff | Self::Negotiation => false,
             Self::Question => true,
         }
     }
@@ -161,7 +180,7 @@ impl Names {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receivers {
     /// None: the broker tells all agents that the message concerns.
-    Nobody,
+    Absent,
     /// One agent.
     Agent,
     /// One agent, or any one of a type.
@@ -169,21 +188,21 @@ pub enum Receivers {
     /// One agent, any one of a type, or all of a type.
     Any,
     /// As [`Receivers::Any`], or empty.
-    AnyOrNobody,
+    AnyOrAbsent,
 }
 
 impl Receivers {
     /// Checks a receiver. The error is a text with the requirement.
     pub const fn check(self, receiver: &Receiver) -> Result<(), &'static str> {
         match (self, receiver) {
-            (Self::Agent | Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::Agent(_))
-            | (Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::AnyOf(_))
-            | (Self::Any | Self::AnyOrNobody, Receiver::AllOf(_))
-            | (Self::Nobody | Self::AnyOrNobody, Receiver::Nobody) => Ok(()),
-            (Self::Nobody, Receiver::Agent(_) | Receiver::AnyOf(_) | Receiver::AllOf(_)) => {
+            (Self::Agent | Self::AgentOrType | Self::Any | Self::AnyOrAbsent, Receiver::Agent(_))
+            | (Self::AgentOrType | Self::Any | Self::AnyOrAbsent, Receiver::AnyOf(_))
+            | (Self::Any | Self::AnyOrAbsent, Receiver::AllOf(_))
+            | (Self::Absent | Self::AnyOrAbsent, Receiver::Absent) => Ok(()),
+            (Self::Absent, Receiver::Agent(_) | Receiver::AnyOf(_) | Receiver::AllOf(_)) => {
                 Err("must be empty: the broker tells the agents that it concerns")
             }
-            (Self::Agent | Self::AgentOrType | Self::Any, Receiver::Nobody) => Err("must not be empty"),
+            (Self::Agent | Self::AgentOrType | Self::Any, Receiver::Absent) => Err("must not be empty"),
             (Self::Agent, Receiver::AnyOf(_) | Receiver::AllOf(_)) => Err("must be an agent"),
             (Self::AgentOrType, Receiver::AllOf(_)) => Err("must be an agent or type:NAME; a task has one owner"),
         }
@@ -254,6 +273,9 @@ const MAIL: MessageRules = MessageRules {
 /// the task offer to take it.
 const MAIL_OF_PARTICIPANT: MessageRules = MessageRules { outsider: Outsider::NotOwner, ..MAIL };
 
+const OF_NEGOTIATION: MessageRules =
+    MessageRules { handling: Handling::Negotiation, names: Names::Negotiation, receivers: Receivers::Agent, ..MAIL };
+
 /// The row of a message type.
 pub const fn rules(kind: MessageType) -> MessageRules {
     match kind {
@@ -274,7 +296,7 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::TaskStatusUpdate => MessageRules {
             handling: Handling::Status,
             names: Names::Task,
-            receivers: Receivers::AnyOrNobody,
+            receivers: Receivers::AnyOrAbsent,
             correlation: Correlation::Handoff,
             other_side: OtherSide::Any,
             reports: None,
@@ -283,7 +305,16 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::WorkspaceAppend => MessageRules {
             handling: Handling::Workspace,
             names: Names::NoTask,
-            receivers: Receivers::Nobody,
+            receivers: Receivers::Absent,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
+        MessageType::PlanSubmission => MessageRules {
+            handling: Handling::Plan,
+            names: Names::NoTask,
+            receivers: Receivers::Absent,
             correlation: Correlation::AnyMessage,
             other_side: OtherSide::Any,
             reports: None,
@@ -292,7 +323,16 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::TaskRecall => MessageRules {
             handling: Handling::Task,
             names: Names::Handoff,
-            receivers: Receivers::Nobody,
+            receivers: Receivers::Absent,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
+        MessageType::ContextCheckpoint => MessageRules {
+            handling: Handling::Task,
+            names: Names::Task,
+            receivers: Receivers::Absent,
             correlation: Correlation::AnyMessage,
             other_side: OtherSide::Any,
             reports: None,
@@ -301,19 +341,22 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::TaskInput => MessageRules {
             handling: Handling::Task,
             names: Names::Question,
-            receivers: Receivers::Nobody,
+            receivers: Receivers::Absent,
             correlation: Correlation::AnyMessage,
             other_side: OtherSide::Any,
             reports: None,
             outsider: Outsider::NotAsked,
         },
         MessageType::Heartbeat => {
-            MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrNobody, ..MAIL }
+            MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrAbsent, ..MAIL }
         }
         MessageType::ErrorNotification => MAIL_OF_PARTICIPANT,
-        MessageType::TaskRequest => MAIL,
-        MessageType::TaskOffer => MAIL,
-        MessageType::TaskAccept => MAIL,
+        MessageType::TaskRequest => MessageRules { handling: Handling::Negotiation, ..MAIL },
+        MessageType::TaskOffer | MessageType::TaskDecline => OF_NEGOTIATION,
+        MessageType::TaskAccept => {
+            MessageRules { reports: Some(Acked::Request), outsider: Outsider::NotOwner, ..OF_NEGOTIATION }
+        }
+        MessageType::NegotiationClosed => MessageRules { reports: Some(Acked::Request), ..OF_NEGOTIATION },
         MessageType::Delegation => MAIL_OF_PARTICIPANT,
         MessageType::Info => MAIL_OF_PARTICIPANT,
     }
@@ -331,17 +374,21 @@ mod tests {
         HANDOFF_CANCEL         Handoff    Handoff   Agent        Handoff     CandidateWhileOpen  None              NotOwner
         TASK_CONTEXT_TRANSFER  Handoff    Handoff   Agent        Handoff     Candidate           Some(Context)     NotOwner
         HANDOFF_COMPLETE       Handoff    Handoff   Agent        Handoff     Sender              Some(Completion)  NotCandidate
-        TASK_STATUS_UPDATE     Status     Task      AnyOrNobody  Handoff     Any                 None              NotOwner
+        TASK_STATUS_UPDATE     Status     Task      AnyOrAbsent  Handoff     Any                 None              NotOwner
         ERROR_NOTIFICATION     Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
-        HEARTBEAT              Heartbeat  Nothing   AnyOrNobody  AnyMessage  Any                 None              Carried
-        TASK_REQUEST           Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        TASK_OFFER             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        TASK_ACCEPT            Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        HEARTBEAT              Heartbeat  Nothing   AnyOrAbsent  AnyMessage  Any                 None              Carried
+        TASK_REQUEST           Negotiation  Nothing   Any          AnyMessage  Any                 None              Carried
+        TASK_OFFER             Negotiation  Negotiation  Agent        AnyMessage  Any                 None              Carried
+        TASK_ACCEPT            Negotiation  Negotiation  Agent        AnyMessage  Any                 Some(Request)     NotOwner
         DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
         INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
-        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner
-        TASK_RECALL            Task       Handoff   Nobody       AnyMessage  Any                 None              NotOwner
-        TASK_INPUT             Task       Question  Nobody       AnyMessage  Any                 None              NotAsked
+        TASK_DECLINE           Negotiation  Negotiation  Agent        AnyMessage  Any                 None              Carried
+        NEGOTIATION_CLOSED     Negotiation  Negotiation  Agent        AnyMessage  Any                 Some(Request)     Carried
+        CONTEXT_CHECKPOINT     Task       Task      Absent       AnyMessage  Any                 None              NotOwner
+        WORKSPACE_APPEND       Workspace  NoTask    Absent       AnyMessage  Any                 None              NotOwner
+        PLAN_SUBMISSION        Plan       NoTask    Absent       AnyMessage  Any                 None              NotOwner
+        TASK_RECALL            Task       Handoff   Absent       AnyMessage  Any                 None              NotOwner
+        TASK_INPUT             Task       Question  Absent       AnyMessage  Any                 None              NotAsked
     ";
 
     fn line(kind: MessageType) -> String {
@@ -378,7 +425,7 @@ mod tests {
         assert_eq!(answers(Receivers::Agent), ["must not be empty", "ok", "must be an agent", "must be an agent"]);
         assert_eq!(answers(Receivers::AgentOrType), ["must not be empty", "ok", "ok", one_owner]);
         assert_eq!(answers(Receivers::Any), ["must not be empty", "ok", "ok", "ok"]);
-        assert_eq!(answers(Receivers::AnyOrNobody), ["ok"; 4]);
+        assert_eq!(answers(Receivers::AnyOrAbsent), ["ok"; 4]);
     }
 
     #[test]

@@ -6,7 +6,9 @@
 mod handoff;
 mod header;
 mod message_rules;
+mod negotiation;
 mod numbered;
+mod trace;
 mod workspace;
 
 pub use handoff::{Acked, Message, Mode, PassedOver, Priority, Question, RequestedTimeouts, TaskStatus};
@@ -14,4 +16,6 @@ pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
 };
+pub use negotiation::AwardRule;
+pub use trace::TraceContext;
 pub use workspace::{Append, ENTRY_BYTES_MAX};

@@ -151,13 +151,17 @@ impl Engine {
     }
 
     /// Removes a letter from its mailbox, and its envelope from the store if no other record owns the envelope.
-    fn remove_letter(
+    pub(in crate::broker::engine) fn remove_letter(
         &self,
         transaction: &mut Transaction,
         agent: &AgentId,
         letter: &Letter,
     ) -> Result<(), BrokerError> {
         transaction.delete(letter_key(agent, letter.sequence));
+        if self.env.settings.traces.is_some() && !letter.attempts.is_empty() && letter.trace.is_some() {
+            let letter = Box::new(letter.clone());
+            transaction.post_commit.push(PostCommit::AttemptsEnded { agent: agent.clone(), letter });
+        }
         transaction.post_commit.push(PostCommit::LetterRemoved { agent: agent.clone(), place: letter.sequence });
         match letter.envelope_owner {
             EnvelopeOwner::Letter => transaction.delete(MessageRecord::envelope_key(letter.sequence)),
@@ -171,6 +175,18 @@ impl Engine {
     // The last of several letters deletes the envelope and the count.
     fn one_letter_less(&self, transaction: &mut Transaction, envelope: u64) -> Result<(), BrokerError> {
         let key = MessageRecord::shared_key(envelope);
+        // The close of a negotiation removes many letters of one message at a time.
+        if let Some(written) = transaction.written_record(&key) {
+            let letters = written.as_ref().map(|count| MessageRecord::decode_shared(&count.value)).transpose()?;
+            match (letters, &mut *written) {
+                (Some(letters), Some(count)) if letters > 1 => count.value = MessageRecord::encode_shared(letters - 1),
+                _ => {
+                    *written = None;
+                    transaction.delete(MessageRecord::envelope_key(envelope));
+                }
+            }
+            return Ok(());
+        }
         let stored = self.read(transaction, &key)?;
         match stored.as_ref().map(|stored| MessageRecord::decode_shared(&stored.value)).transpose()? {
             Some(letters) if letters > 1 => {

@@ -2,7 +2,7 @@
 
 use super::{Delivery, Engine};
 use crate::{
-    broker::{Credited, Event, Events, OutgoingDelivery, Output, Reply, engine::ConsumerKind},
+    broker::{Away, Credited, Event, Events, OutgoingDelivery, Output, Reply, engine::ConsumerKind},
     domain::mailbox::{ConsumerId, Fate, Mailbox},
     ids::AgentId,
     time::Timestamp,
@@ -28,8 +28,8 @@ impl Consumer {
     }
 
     /// The output that tells the consumer to come back later.
-    pub(in crate::broker::engine) fn go_away(&self) -> Output {
-        self.output(Event::GoAway)
+    pub(in crate::broker::engine) fn go_away(&self, why: Away) -> Output {
+        self.output(Event::GoAway(why))
     }
 
     fn output(&self, event: Event) -> Output {
@@ -144,10 +144,15 @@ impl Engine {
     }
 
     /// Tells these consumers to come back later, and closes those of `Receive` calls.
-    pub(in crate::broker::engine) fn send_away(&mut self, is_meant: impl Fn(&Consumer) -> bool, now: Timestamp) {
+    pub(in crate::broker::engine) fn send_away(
+        &mut self,
+        why: Away,
+        is_meant: impl Fn(&Consumer) -> bool,
+        now: Timestamp,
+    ) {
         let mut receives = Vec::new();
         for (id, consumer) in self.delivery.consumers.iter().filter(|(_, consumer)| is_meant(consumer)) {
-            self.outputs.push(consumer.go_away());
+            self.outputs.push(consumer.go_away(why));
             if consumer.kind != ConsumerKind::Session {
                 receives.push(*id); // the wire closes a session itself, a Receive only ends here
             }

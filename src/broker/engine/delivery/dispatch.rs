@@ -94,6 +94,7 @@ impl Engine {
                 Some((EntityId::Handoff(handoff), Acked::Request)) => Some(handoff),
                 _ => None,
             },
+            trace: letter.trace.clone(),
         };
         self.env.settings.metrics.delivered(lease.attempt);
         self.outputs.push(consumer.deliver(delivery));

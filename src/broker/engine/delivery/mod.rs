@@ -12,6 +12,7 @@ mod consumers;
 mod depth;
 mod dispatch;
 mod expiry;
+mod settling;
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -111,7 +112,8 @@ impl Delivery {
         self.mailboxes.get(agent)?.letter(place)
     }
 
-    fn lease(&self, agent: &AgentId, place: u64) -> Option<Lease> {
+    /// The lease on a letter, if a consumer holds one.
+    pub(super) fn lease(&self, agent: &AgentId, place: u64) -> Option<Lease> {
         self.mailboxes.get(agent)?.lease(place)
     }
 

@@ -12,7 +12,7 @@ mod verifying;
 
 use std::pin::Pin;
 
-use super::bench::{Bench, Verdict};
+use super::fixture::{Fixture, Verdict};
 use crate::conformance::report::Rule;
 
 /// A rule with its test.
@@ -22,7 +22,7 @@ pub struct Case {
     pub(in crate::conformance::client) spec: &'static str,
     pub(in crate::conformance::client) rule: &'static str,
     pub(in crate::conformance::client) run:
-        for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+        for<'a> fn(&'a mut Fixture) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
 }
 
 impl Case {
@@ -40,7 +40,7 @@ macro_rules! cases {
             name: $name,
             spec: $spec,
             rule: $rule,
-            run: |bench| Box::pin($run(bench)),
+            run: |fixture| Box::pin($run(fixture)),
         },)*];
     };
 }

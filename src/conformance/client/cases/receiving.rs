@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::{
     super::{
-        bench::{Bench, Verdict, acknowledged, expect, outcome_in_words},
         broker::Session,
+        fixture::{Fixture, Verdict, acknowledged, expect, outcome_in_words},
     },
     cases,
 };
@@ -39,85 +39,85 @@ cases! {
 }
 
 /// Delivers an `Info` to a handler that acts as `how` says. Returns the ids of the delivery and the message.
-async fn handled_as(bench: &mut Bench, session: &Session, how: &str) -> Result<(String, String), Failed> {
-    bench.handle("Info", how).await?;
-    let envelope = bench.info(how);
-    let delivery_id = bench.deliver(session, &envelope);
-    bench.handling("the message is delivered", &envelope.message_id).await?;
+async fn handled_as(fixture: &mut Fixture, session: &Session, how: &str) -> Result<(String, String), Failed> {
+    fixture.handle("Info", how).await?;
+    let envelope = fixture.info(how);
+    let delivery_id = fixture.deliver(session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
     Ok((delivery_id, envelope.message_id))
 }
 
-async fn handled_mail_is_acked(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
-    bench.handle("Info", "return").await?;
-    bench.mail_goes_on(&mut session).await?;
+async fn handled_mail_is_acked(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "wait").await?;
+    fixture.handle("Info", "return").await?;
+    fixture.mail_goes_on(&mut session).await?;
     // Later mail was acked by now, so an early ack of this delivery has arrived too.
     let early = session.unread().iter().any(|words| *words == format!("ack of {delivery_id}"));
     let seen = if early { "an ack" } else { "nothing" };
     expect("the handler works", &format!("delivery {delivery_id}"), "nothing", seen)?;
-    release(bench).await?;
-    bench.acked("the handler has returned", &mut session, &delivery_id).await
+    release(fixture).await?;
+    fixture.acked("the handler has returned", &mut session, &delivery_id).await
 }
 
-async fn release(bench: &mut Bench) -> Verdict {
-    let id = bench.harness.tell(json!({"command": "release"}));
-    bench.done("handlers that wait return", id).await.map(drop)
+async fn release(fixture: &mut Fixture) -> Verdict {
+    let id = fixture.harness.tell(json!({"command": "release"}));
+    fixture.done("handlers that wait return", id).await.map(drop)
 }
 
-async fn long_handler_is_extended(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
+async fn long_handler_is_extended(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "wait").await?;
     for turn in 1..=3 {
         let step = format!("the handler works for long, extension {turn}");
         let field = format!("delivery {delivery_id}");
         let outcome =
-            bench.frame(&step, &field, "an Extend", &mut session, |frame| acknowledged(frame, &delivery_id)).await?;
+            fixture.frame(&step, &field, "an Extend", &mut session, |frame| acknowledged(frame, &delivery_id)).await?;
         if !matches!(outcome, Outcome::Extend(_)) {
             let seen = outcome_in_words(&outcome);
-            return Err(bench.failed(&step, &field, "extend", seen));
+            return Err(fixture.failed(&step, &field, "extend", seen));
         }
     }
-    release(bench).await?;
-    bench.acked("the handler has returned", &mut session, &delivery_id).await
+    release(fixture).await?;
+    fixture.acked("the handler has returned", &mut session, &delivery_id).await
 }
 
-async fn throwing_handler_is_nacked(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (delivery_id, _) = handled_as(bench, &session, "throw").await?;
-    bench.nacked("the handler throws", &mut session, &delivery_id, NackCause::Failure).await?;
-    bench.handle("Info", "return").await?;
-    bench.mail_goes_on(&mut session).await
+async fn throwing_handler_is_nacked(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "throw").await?;
+    fixture.nacked("the handler throws", &mut session, &delivery_id, NackCause::Failure).await?;
+    fixture.handle("Info", "return").await?;
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn poison_is_said(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (delivery_id, _) = handled_as(bench, &session, "poison").await?;
-    bench.nacked("the handler says so", &mut session, &delivery_id, NackCause::Poison).await.map(drop)
+async fn poison_is_said(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "poison").await?;
+    fixture.nacked("the handler says so", &mut session, &delivery_id, NackCause::Poison).await.map(drop)
 }
 
-async fn later_is_said(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (delivery_id, _) = handled_as(bench, &session, "later").await?;
+async fn later_is_said(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "later").await?;
     let step = "the handler asks for the message again in 7 s";
-    let nack: v1::Nack = bench.nacked(step, &mut session, &delivery_id, NackCause::Failure).await?;
+    let nack: v1::Nack = fixture.nacked(step, &mut session, &delivery_id, NackCause::Failure).await?;
     let seconds = nack.retry_after.map(|span| span.seconds);
     expect(step, "nack.retry_after", "Some(7)", format!("{seconds:?}").as_str())
 }
 
-async fn endless_handler_is_given_up(bench: &mut Bench) -> Verdict {
-    let mut command = bench.connect();
+async fn endless_handler_is_given_up(fixture: &mut Fixture) -> Verdict {
+    let mut command = fixture.connect();
     command["handler_timeout_ms"] = json!(800);
-    let mut session = bench.connected_by(command).await?;
-    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
-    bench.nacked("800 ms are over", &mut session, &delivery_id, NackCause::Failure).await?;
-    bench.handle("Info", "return").await?;
-    bench.mail_goes_on(&mut session).await
+    let mut session = fixture.connected_by(command).await?;
+    let (delivery_id, _) = handled_as(fixture, &session, "wait").await?;
+    fixture.nacked("800 ms are over", &mut session, &delivery_id, NackCause::Failure).await?;
+    fixture.handle("Info", "return").await?;
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn handlers_run_side_by_side(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    handled_as(bench, &session, "wait").await?;
-    bench.handle("Info", "return").await?;
-    bench.mail_goes_on(&mut session).await
+async fn handlers_run_side_by_side(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    handled_as(fixture, &session, "wait").await?;
+    fixture.handle("Info", "return").await?;
+    fixture.mail_goes_on(&mut session).await
 }

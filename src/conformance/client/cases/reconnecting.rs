@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::{
     super::{
-        bench::{Bench, Verdict, expect},
+        fixture::{Fixture, Verdict, expect},
         refusal::Refusal,
     },
     cases,
@@ -52,65 +52,65 @@ cases! {
 /// The time limit for a client to detect a silent connection and to reconnect.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-async fn unanswered_is_sent_again(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, first) = send(bench, &mut session, "did you get that?").await?;
-    bench.broker.relay.cut();
+async fn unanswered_is_sent_again(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, first) = send(fixture, &mut session, "did you get that?").await?;
+    fixture.broker.relay.cut();
     let step = "the connection is cut before the receipt";
-    let mut session = bench.session(step).await?;
-    let again = bench.sent(step, &mut session, MessageType::Info).await?;
+    let mut session = fixture.session(step).await?;
+    let again = fixture.sent(step, &mut session, MessageType::Info).await?;
     expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
-    bench.receipt(&session, &again);
-    bench.done("the receipt comes", id).await.map(drop)
+    fixture.receipt(&session, &again);
+    fixture.done("the receipt comes", id).await.map(drop)
 }
 
-async fn go_away_is_kept(bench: &mut Bench) -> Verdict {
-    let session = bench.connected().await?;
+async fn go_away_is_kept(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
     let delay = Duration::from_millis(1500);
     let reconnect_after = prost_types::Duration::try_from(delay).ok();
     session.say(0, Said::GoAway(v1::GoAway { reconnect_after, reason_text: "a new version".to_owned() }));
     let told = Moment::now();
     drop(session);
     let step = "the broker goes away for 1500 ms";
-    let mut session = bench.session(step).await?;
+    let mut session = fixture.session(step).await?;
     // The lower bound leaves a margin for jitter.
     let waited = told.elapsed();
     let is_kept = waited >= Duration::from_millis(1150);
     expect(step, "whether it waited 1150 ms and more", &true, &is_kept)?;
-    bench.mail_goes_on(&mut session).await
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn broker_that_stops(bench: &mut Bench) -> Verdict {
-    let session = bench.connected().await?;
-    bench.broker.relay.close().await;
+async fn broker_that_stops(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
+    fixture.broker.relay.close().await;
     drop(session);
-    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": "are you back?"}));
+    let id = fixture.harness.tell(json!({"command": "send", "to": "alice", "text": "are you back?"}));
     let step = "the broker listens again";
-    bench.broker.relay.open_again().await.map_err(|error| bench.failed(step, "port", "free", error.to_string()))?;
-    let mut session = bench.session(step).await?;
-    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
-    bench.receipt(&session, &sent);
-    bench.done("the receipt comes", id).await?;
-    bench.mail_goes_on(&mut session).await
+    fixture.broker.relay.open_again().await.map_err(|error| fixture.failed(step, "port", "free", error.to_string()))?;
+    let mut session = fixture.session(step).await?;
+    let sent = fixture.sent(step, &mut session, MessageType::Info).await?;
+    fixture.receipt(&session, &sent);
+    fixture.done("the receipt comes", id).await?;
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn expired_token(bench: &mut Bench) -> Verdict {
-    let session = bench.connected().await?;
-    bench.broker.state().expire_tokens();
+async fn expired_token(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
+    fixture.broker.state().expire_tokens();
     session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
     let step = "the token's time is over";
-    let mut session = bench.session(step).await?;
-    let bad = bench.broker.state().bad_proofs.clone();
+    let mut session = fixture.session(step).await?;
+    let bad = fixture.broker.state().bad_proofs.clone();
     expect(step, "proofs that are not good", "[]", format!("{bad:?}").as_str())?;
-    bench.mail_goes_on(&mut session).await
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn backoff(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn backoff(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     let began = Moment::now();
     for _ in 0..5 {
         session.end(Some(Refusal::new(Code::Unavailable, "STORE_UNAVAILABLE")));
-        session = bench.session("the session ends at once").await?;
+        session = fixture.session("the session ends at once").await?;
     }
     let step = "five sessions have ended at once";
     let took = began.elapsed();
@@ -118,65 +118,65 @@ async fn backoff(bench: &mut Bench) -> Verdict {
     expect(step, "whether five new ones took 2 s and more", &true, &(took >= Duration::from_secs(2)))
 }
 
-async fn refused_for_good(bench: &mut Bench) -> Verdict {
-    let session = bench.connected().await?;
+async fn refused_for_good(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
     // Without a token the client has to prove its identity again, and this is refused from now on.
-    bench.broker.state().refuses_proofs = Some(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED"));
-    bench.broker.state().expire_tokens();
+    fixture.broker.state().refuses_proofs = Some(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED"));
+    fixture.broker.state().expire_tokens();
     session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
     let step = "the agent is let in no more";
-    let ended = bench.event(step, "the event ended", |event| event["event"] == "ended").await?;
+    let ended = fixture.event(step, "the event ended", |event| event["event"] == "ended").await?;
     expect(step, "ended.kind", &json!("refused"), &ended["kind"])?;
     expect(step, "ended.reason", &json!("CHALLENGE_FAILED"), &ended["reason"])
 }
 
-async fn lost_ack(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn lost_ack(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     // The ack gets no answer, so the client has to count it as lost with its session.
     session.leave_acknowledgements();
-    let envelope = bench.info("once");
-    let delivery_id = bench.deliver(&session, &envelope);
-    bench.handling("the message is delivered", &envelope.message_id).await?;
-    bench.acked("the message is handled", &mut session, &delivery_id).await?;
-    bench.broker.relay.cut();
+    let envelope = fixture.info("once");
+    let delivery_id = fixture.deliver(&session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
+    fixture.acked("the message is handled", &mut session, &delivery_id).await?;
+    fixture.broker.relay.cut();
     let step = "the ack was lost, and the message comes again";
-    let mut session = bench.session(step).await?;
-    let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
-    bench.acked(step, &mut session, &delivery_id).await?;
-    bench.mail_goes_on(&mut session).await?;
+    let mut session = fixture.session(step).await?;
+    let delivery_id = fixture.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    fixture.acked(step, &mut session, &delivery_id).await?;
+    fixture.mail_goes_on(&mut session).await?;
     // The event of the first call was picked above, so only a second call is found here.
-    bench.never_handled(step, &envelope.message_id)
+    fixture.never_handled(step, &envelope.message_id)
 }
 
-async fn running_handler(bench: &mut Bench) -> Verdict {
-    let session = bench.connected().await?;
-    bench.handle("Info", "wait").await?;
-    let envelope = bench.info("once");
-    bench.deliver(&session, &envelope);
-    bench.handling("the message is delivered", &envelope.message_id).await?;
-    bench.broker.relay.cut();
+async fn running_handler(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
+    fixture.handle("Info", "wait").await?;
+    let envelope = fixture.info("once");
+    fixture.deliver(&session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
+    fixture.broker.relay.cut();
     drop(session);
     let step = "the message comes again while its handler works";
-    let mut session = bench.session(step).await?;
-    let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    let mut session = fixture.session(step).await?;
+    let delivery_id = fixture.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
     // For later mail only: the handler that runs already goes on waiting.
-    bench.handle("Info", "return").await?;
-    bench.mail_goes_on(&mut session).await?;
-    bench.never_handled(step, &envelope.message_id)?;
-    let id = bench.harness.tell(json!({"command": "release"}));
-    bench.done("the handler returns", id).await?;
-    bench.acked(step, &mut session, &delivery_id).await
+    fixture.handle("Info", "return").await?;
+    fixture.mail_goes_on(&mut session).await?;
+    fixture.never_handled(step, &envelope.message_id)?;
+    let id = fixture.harness.tell(json!({"command": "release"}));
+    fixture.done("the handler returns", id).await?;
+    fixture.acked(step, &mut session, &delivery_id).await
 }
 
-async fn silent_broker(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    bench.mail_goes_on(&mut session).await?;
-    bench.broker.relay.fall_silent();
-    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": "are you there?"}));
+async fn silent_broker(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    fixture.mail_goes_on(&mut session).await?;
+    fixture.broker.relay.fall_silent();
+    let id = fixture.harness.tell(json!({"command": "send", "to": "alice", "text": "are you there?"}));
     let step = "the connection is open, and nothing passes it";
-    let mut session = bench.session_within(step, SILENCE_MAX).await?;
-    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
-    bench.receipt(&session, &sent);
-    bench.done("the receipt comes", id).await?;
-    bench.mail_goes_on(&mut session).await
+    let mut session = fixture.session_within(step, SILENCE_MAX).await?;
+    let sent = fixture.sent(step, &mut session, MessageType::Info).await?;
+    fixture.receipt(&session, &sent);
+    fixture.done("the receipt comes", id).await?;
+    fixture.mail_goes_on(&mut session).await
 }

@@ -7,8 +7,8 @@ use tonic::Code;
 
 use super::{
     super::{
-        bench::{Bench, Sent, Verdict, expect, type_url},
         broker::{AGENT, KEY_ID, Session},
+        fixture::{Fixture, Sent, Verdict, expect, type_url},
         refusal::Refusal,
     },
     cases,
@@ -60,9 +60,9 @@ cases! {
 const SEND: &str = "the client sends an Info";
 
 /// Tells the client to send an Info, and receives it.
-pub(super) async fn send(bench: &mut Bench, session: &mut Session, text: &str) -> Result<(u64, Sent), Failed> {
-    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": text}));
-    Ok((id, bench.sent(SEND, session, MessageType::Info).await?))
+pub(super) async fn send(fixture: &mut Fixture, session: &mut Session, text: &str) -> Result<(u64, Sent), Failed> {
+    let id = fixture.harness.tell(json!({"command": "send", "to": "alice", "text": text}));
+    Ok((id, fixture.sent(SEND, session, MessageType::Info).await?))
 }
 
 /// Checks the fields and the signature of an envelope from the client.
@@ -83,130 +83,130 @@ pub(super) fn check_envelope(step: &str, sent: &Sent, key: &PublicKey, url: &str
     expect(step, "whether envelope.signature verifies by the agent's key", &true, &is_signed)
 }
 
-async fn envelope_is_signed(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, sent) = send(bench, &mut session, "hello \u{1f91d}").await?;
-    check_envelope(SEND, &sent, &bench.client_key.clone(), &type_url::<v1::Info>())?;
+async fn envelope_is_signed(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, sent) = send(fixture, &mut session, "hello \u{1f91d}").await?;
+    check_envelope(SEND, &sent, &fixture.client_key.clone(), &type_url::<v1::Info>())?;
     expect(SEND, "envelope.receiver_id", "alice", sent.envelope.receiver_id.as_str())?;
     expect(SEND, "payload.text", "hello \u{1f91d}", sent.payload::<v1::Info>().text.as_str())?;
-    bench.receipt(&session, &sent);
-    let done = bench.done("the receipt comes", id).await?;
+    fixture.receipt(&session, &sent);
+    let done = fixture.done("the receipt comes", id).await?;
     expect("the receipt comes", "done.message_id", &json!(sent.envelope.message_id), &done["message_id"])
 }
 
-async fn message_ids_are_new(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn message_ids_are_new(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let (id, sent) = send(bench, &mut session, "the same").await?;
-        bench.receipt(&session, &sent);
-        bench.done("the receipt comes", id).await?;
+        let (id, sent) = send(fixture, &mut session, "the same").await?;
+        fixture.receipt(&session, &sent);
+        fixture.done("the receipt comes", id).await?;
         ids.push(sent.envelope.message_id);
     }
     match ids[0] != ids[1] {
         true => Ok(()),
-        false => Err(bench.failed("the client sends twice", "message_id", "two ids", format!("{} twice", ids[0]))),
+        false => Err(fixture.failed("the client sends twice", "message_id", "two ids", format!("{} twice", ids[0]))),
     }
 }
 
-async fn receipt_is_awaited(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, sent) = send(bench, &mut session, "is it there?").await?;
-    bench.mail_goes_on(&mut session).await?;
-    let is_answered = bench.harness.has(|event| event["id"] == id);
+async fn receipt_is_awaited(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, sent) = send(fixture, &mut session, "is it there?").await?;
+    fixture.mail_goes_on(&mut session).await?;
+    let is_answered = fixture.harness.has(|event| event["id"] == id);
     expect("no receipt has come", "whether the send has ended", &false, &is_answered)?;
-    bench.receipt(&session, &sent);
-    bench.done("the receipt comes", id).await.map(drop)
+    fixture.receipt(&session, &sent);
+    fixture.done("the receipt comes", id).await.map(drop)
 }
 
-async fn forged_receipt_is_refused(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, sent) = send(bench, &mut session, "who signs?").await?;
-    let mut receipt = bench.unsigned_receipt(&sent);
+async fn forged_receipt_is_refused(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, sent) = send(fixture, &mut session, "who signs?").await?;
+    let mut receipt = fixture.unsigned_receipt(&sent);
     let stranger = PrivateKey::generate(&SystemIds);
     receipt.signature = stranger.sign(&signing::receipt_input(&receipt)).to_vec().into();
     session.say(sent.request_id, Said::Receipt(receipt));
-    bench.refused("a receipt comes that a stranger signed", id, json!({"kind": "unverified"})).await
+    fixture.refused("a receipt comes that a stranger signed", id, json!({"kind": "unverified"})).await
 }
 
-async fn receipt_of_another_message_is_refused(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (first, sent) = send(bench, &mut session, "first").await?;
-    bench.receipt(&session, &sent);
-    bench.done("the receipt comes", first).await?;
+async fn receipt_of_another_message_is_refused(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (first, sent) = send(fixture, &mut session, "first").await?;
+    fixture.receipt(&session, &sent);
+    fixture.done("the receipt comes", first).await?;
     // The broker signs this receipt too, so only its message id shows that it answers another message.
-    let old = bench.unsigned_receipt(&sent);
-    let (id, sent) = send(bench, &mut session, "second").await?;
-    bench.signed_receipt(&session, &sent, old);
-    bench.refused("the receipt of the message before comes", id, json!({"kind": "unverified"})).await
+    let old = fixture.unsigned_receipt(&sent);
+    let (id, sent) = send(fixture, &mut session, "second").await?;
+    fixture.signed_receipt(&session, &sent, old);
+    fixture.refused("the receipt of the message before comes", id, json!({"kind": "unverified"})).await
 }
 
 /// Refuses the client's message, and expects the command to fail with these fields.
-async fn is_refused(bench: &mut Bench, refusal: Refusal, expected: Value) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, sent) = send(bench, &mut session, "may I?").await?;
+async fn is_refused(fixture: &mut Fixture, refusal: Refusal, expected: Value) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, sent) = send(fixture, &mut session, "may I?").await?;
     session.say(sent.request_id, Said::Error(refusal.message()));
-    bench.refused("the broker refuses", id, expected).await?;
+    fixture.refused("the broker refuses", id, expected).await?;
     // The refusal must not end the session.
-    let (id, sent) = send(bench, &mut session, "and now?").await?;
-    bench.receipt(&session, &sent);
-    bench.done("the next is taken", id).await.map(drop)
+    let (id, sent) = send(fixture, &mut session, "and now?").await?;
+    fixture.receipt(&session, &sent);
+    fixture.done("the next is taken", id).await.map(drop)
 }
 
-async fn refusal_has_its_reason(bench: &mut Bench) -> Verdict {
+async fn refusal_has_its_reason(fixture: &mut Fixture) -> Verdict {
     let mut refusal = Refusal::new(Code::FailedPrecondition, "STALE_EPOCH");
     refusal.metadata = Some(("current_epoch", "7"));
     let expected = json!({
         "kind": "refused", "reason": "STALE_EPOCH", "code": "FAILED_PRECONDITION", "metadata": {"current_epoch": "7"},
     });
-    is_refused(bench, refusal, expected).await
+    is_refused(fixture, refusal, expected).await
 }
 
-async fn clock_off_is_a_typed_error(bench: &mut Bench) -> Verdict {
+async fn clock_off_is_a_typed_error(fixture: &mut Fixture) -> Verdict {
     let refusal = Refusal::new(Code::InvalidArgument, "TIMESTAMP_OUTSIDE_WINDOW");
     let expected = json!({"kind": "refused", "reason": "TIMESTAMP_OUTSIDE_WINDOW", "code": "INVALID_ARGUMENT"});
-    is_refused(bench, refusal, expected).await
+    is_refused(fixture, refusal, expected).await
 }
 
-async fn overload_says_when(bench: &mut Bench) -> Verdict {
+async fn overload_says_when(fixture: &mut Fixture) -> Verdict {
     let mut refusal = Refusal::new(Code::ResourceExhausted, "LIMIT_EXCEEDED");
     refusal.retry_after = Some(Duration::from_millis(1500));
     let expected = json!({
         "kind": "refused", "reason": "LIMIT_EXCEEDED", "code": "RESOURCE_EXHAUSTED", "retry_delay_ms": 1500,
     });
-    is_refused(bench, refusal, expected).await
+    is_refused(fixture, refusal, expected).await
 }
 
-async fn unavailable_is_tried_again(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let (id, first) = send(bench, &mut session, "patience").await?;
+async fn unavailable_is_tried_again(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, first) = send(fixture, &mut session, "patience").await?;
     let delay = Duration::from_millis(700);
     let refusal = Refusal { retry_after: Some(delay), ..Refusal::new(Code::Unavailable, "STORE_UNAVAILABLE") };
     session.say(first.request_id, Said::Error(refusal.message()));
     let refused = Moment::now();
     let step = "the broker was not available for 700 ms";
-    let again = bench.sent(step, &mut session, MessageType::Info).await?;
+    let again = fixture.sent(step, &mut session, MessageType::Info).await?;
     let waited = refused.elapsed();
     // The client measures with its own clock, so its wait may appear a little shorter. 500 ms leaves that margin.
     expect(step, "whether it waited 500 ms and more", &true, &(waited >= Duration::from_millis(500)))?;
     expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
-    bench.receipt(&session, &again);
-    bench.done("the receipt comes", id).await.map(drop)
+    fixture.receipt(&session, &again);
+    fixture.done("the receipt comes", id).await.map(drop)
 }
 
-async fn too_large_is_refused_locally(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn too_large_is_refused_locally(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     // One byte over the limit of a payload, and over the limit of a frame.
     for bytes in [1_048_577, 5_000_000] {
-        let id = bench.harness.tell(json!({"command": "send", "to": "alice", "bytes": bytes}));
+        let id = fixture.harness.tell(json!({"command": "send", "to": "alice", "bytes": bytes}));
         let expected = json!({"kind": "refused", "reason": "PAYLOAD_TOO_LARGE"});
-        bench.refused(&format!("the client is to send {bytes} bytes"), id, expected).await?;
+        fixture.refused(&format!("the client is to send {bytes} bytes"), id, expected).await?;
     }
-    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "bytes": 60_000}));
+    let id = fixture.harness.tell(json!({"command": "send", "to": "alice", "bytes": 60_000}));
     let step = "the client is to send 60000 bytes";
-    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
+    let sent = fixture.sent(step, &mut session, MessageType::Info).await?;
     expect(step, "bytes of the first Info that comes", &60_000, &sent.payload::<v1::Info>().text.len())?;
-    bench.receipt(&session, &sent);
-    bench.done("the receipt comes", id).await?;
-    bench.mail_goes_on(&mut session).await
+    fixture.receipt(&session, &sent);
+    fixture.done("the receipt comes", id).await?;
+    fixture.mail_goes_on(&mut session).await
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    super::bench::{Bench, Verdict, expect},
+    super::fixture::{Fixture, Verdict, expect},
     cases,
 };
 use crate::proto::v1::NackCause;
@@ -20,46 +20,46 @@ cases! {
     stop_ends_the_program;
 }
 
-async fn stop_waits_for_handlers(bench: &mut Bench) -> Verdict {
-    let mut command = bench.connect();
+async fn stop_waits_for_handlers(fixture: &mut Fixture) -> Verdict {
+    let mut command = fixture.connect();
     command["stop_grace_ms"] = json!(20_000);
-    let mut session = bench.connected_by(command).await?;
-    bench.handle("Info", "wait").await?;
-    let envelope = bench.info("not yet done");
-    let delivery_id = bench.deliver(&session, &envelope);
-    bench.handling("the message is delivered", &envelope.message_id).await?;
-    let closing = bench.harness.tell(json!({"command": "close"}));
+    let mut session = fixture.connected_by(command).await?;
+    fixture.handle("Info", "wait").await?;
+    let envelope = fixture.info("not yet done");
+    let delivery_id = fixture.deliver(&session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
+    let closing = fixture.harness.tell(json!({"command": "close"}));
     // After the stop, so that the handler returns during the grace period.
-    let id = bench.harness.tell(json!({"command": "release"}));
-    bench.done("the client stops, and the handler returns", id).await?;
-    bench.acked("the handler has returned", &mut session, &delivery_id).await?;
+    let id = fixture.harness.tell(json!({"command": "release"}));
+    fixture.done("the client stops, and the handler returns", id).await?;
+    fixture.acked("the handler has returned", &mut session, &delivery_id).await?;
     drop(session);
-    bench.done("the client has stopped", closing).await.map(drop)
+    fixture.done("the client has stopped", closing).await.map(drop)
 }
 
-async fn stop_gives_back(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    bench.handle("Info", "wait").await?;
-    let envelope = bench.info("never done");
-    let delivery_id = bench.deliver(&session, &envelope);
-    bench.handling("the message is delivered", &envelope.message_id).await?;
-    let closing = bench.harness.tell(json!({"command": "close"}));
+async fn stop_gives_back(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    fixture.handle("Info", "wait").await?;
+    let envelope = fixture.info("never done");
+    let delivery_id = fixture.deliver(&session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
+    let closing = fixture.harness.tell(json!({"command": "close"}));
     let step = "the client stops, and the handler does not return";
-    bench.nacked(step, &mut session, &delivery_id, NackCause::Shutdown).await?;
+    fixture.nacked(step, &mut session, &delivery_id, NackCause::Shutdown).await?;
     drop(session);
-    bench.done("the client has stopped", closing).await.map(drop)
+    fixture.done("the client has stopped", closing).await.map(drop)
 }
 
-async fn stop_ends_the_program(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let id = bench.harness.tell(json!({"command": "close"}));
+async fn stop_ends_the_program(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let id = fixture.harness.tell(json!({"command": "close"}));
     let step = "the client stops";
     // The client may close its half of the stream or the connection. Either way no further frame arrives.
     while session.pick(|_| Some(())).await.is_some() {}
     drop(session);
-    bench.done(step, id).await?;
-    bench.harness.end_stdin();
-    let code = tokio::time::timeout(bench.patience, bench.harness.exit_code()).await;
+    fixture.done(step, id).await?;
+    fixture.harness.end_stdin();
+    let code = tokio::time::timeout(fixture.patience, fixture.harness.exit_code()).await;
     let seen = code.map_or_else(|_| "it runs on".to_owned(), |code| format!("{code:?}"));
     expect("its stdin has ended", "exit code", "Some(0)", seen.as_str())
 }

@@ -8,8 +8,8 @@ use prost::Message as _;
 
 use super::{
     super::{
-        bench::{Bench, Verdict, further_key, info, outcome_in_words},
-        broker::{AGENT, timestamp},
+        broker::AGENT,
+        fixture::{Fixture, Verdict, further_key, info, outcome_in_words},
     },
     cases,
 };
@@ -66,106 +66,105 @@ cases! {
     empty_envelope;
 }
 
-async fn forged_delivery(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("forged");
+async fn forged_delivery(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("forged");
     let mut signature = envelope.signature.to_vec();
     signature[3] ^= 1;
     envelope.signature = signature.into();
-    bench.refuses_delivery(&mut session, &envelope).await
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn strangers_delivery(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("of a stranger");
-    let key_id = bench.alice.identity.key_id.clone();
+async fn strangers_delivery(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("of a stranger");
+    let key_id = fixture.alice.identity.key_id.clone();
     envelope::sign(&mut envelope, &key_id, &PrivateKey::generate(&SystemIds));
-    bench.refuses_delivery(&mut session, &envelope).await
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn unsigned_delivery(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("unsigned");
+async fn unsigned_delivery(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("unsigned");
     envelope.signature.clear();
-    bench.refuses_delivery(&mut session, &envelope).await
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn swapped_payload(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("what was signed");
+async fn swapped_payload(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("what was signed");
     envelope.payload = Some(envelope::payload_of(&info("something else")));
-    bench.refuses_delivery(&mut session, &envelope).await
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn changed_envelope(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("about nothing");
-    envelope.correlation_id = bench.info("another").message_id;
-    bench.refuses_delivery(&mut session, &envelope).await
+async fn changed_envelope(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("about nothing");
+    envelope.correlation_id = fixture.info("another").message_id;
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
 fn info_of(sender: &Composer) -> v1::Envelope {
     sender.compose(AGENT, MessageType::Info, &About::default(), &info("by another key"))
 }
 
-async fn unknown_key(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let further = further_key(bench, "k9", |_| {});
+async fn unknown_key(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let further = further_key(fixture, "k9", |_| {});
     // Removes the key again, so that the signature is by a key without an entry.
-    bench.broker.state().directory.get_mut("alice").expect("alice is there").pop();
-    bench.refuses_delivery(&mut session, &info_of(&further)).await
+    fixture.broker.state().directory.get_mut("alice").expect("alice is there").pop();
+    fixture.refuses_delivery(&mut session, &info_of(&further)).await
 }
 
-async fn revoked_key(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let an_hour_ago = timestamp(crate::time::Timestamp::from_unix_nanoseconds(
-        SystemClock.now().unix_nanoseconds() - 3_600_000_000_000,
-    ));
-    let further = further_key(bench, "k2", |key| key.revoke_time = Some(an_hour_ago));
-    bench.refuses_delivery(&mut session, &info_of(&further)).await
+async fn revoked_key(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let an_hour_ago =
+        crate::time::Timestamp::from_unix_nanoseconds(SystemClock.now().unix_nanoseconds() - 3_600_000_000_000).into();
+    let further = further_key(fixture, "k2", |key| key.revoke_time = Some(an_hour_ago));
+    fixture.refuses_delivery(&mut session, &info_of(&further)).await
 }
 
-async fn unknown_signature_version(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("of tomorrow");
+async fn unknown_signature_version(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("of tomorrow");
     envelope.signature_version = 2;
-    bench.refuses_delivery(&mut session, &envelope).await
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn unknown_message_type(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("of tomorrow");
+async fn unknown_message_type(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("of tomorrow");
     envelope.message_type = 99;
     if let Some(payload) = &mut envelope.payload {
         // With a payload type of the schema the client could refuse the mismatch instead.
         payload.type_url = "type.googleapis.com/baton.v1.Tomorrow".to_owned();
     }
-    sign_by_alice(bench, &mut envelope);
-    bench.refuses_delivery(&mut session, &envelope).await
+    sign_by_alice(fixture, &mut envelope);
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn payload_of_another_type(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("what am I?");
+async fn payload_of_another_type(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("what am I?");
     // Signed again below, so that only the type can be the reason for the refusal.
     envelope.message_type = MessageType::Delegation.into();
-    sign_by_alice(bench, &mut envelope);
-    bench.refuses_delivery(&mut session, &envelope).await
+    sign_by_alice(fixture, &mut envelope);
+    fixture.refuses_delivery(&mut session, &envelope).await
 }
 
-async fn unknown_fields(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let mut envelope = bench.info("of tomorrow");
+async fn unknown_fields(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let mut envelope = fixture.info("of tomorrow");
     if let Some(payload) = &mut envelope.payload {
         payload.value = with_unknown_field(&payload.value).into();
     }
-    sign_by_alice(bench, &mut envelope);
+    sign_by_alice(fixture, &mut envelope);
     // Added after signing: an unknown field of the envelope is outside the signature, one of the payload inside.
     let bytes = with_unknown_field(&envelope.encode_to_vec());
-    let delivery_id = bench.deliver_bytes(&session, bytes.into(), 1);
+    let delivery_id = fixture.deliver_bytes(&session, bytes.into(), 1);
     let step = "an envelope with unknown fields comes";
-    bench.handling(step, &envelope.message_id).await?;
-    bench.acked(step, &mut session, &delivery_id).await
+    fixture.handling(step, &envelope.message_id).await?;
+    fixture.acked(step, &mut session, &delivery_id).await
 }
 
 /// Adds an unknown field: a string with number 4000.
@@ -175,44 +174,44 @@ fn with_unknown_field(message: &[u8]) -> BytesMut {
     bytes
 }
 
-async fn unknown_frame(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn unknown_frame(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     session.say_nothing_known();
-    bench.mail_goes_on(&mut session).await
+    fixture.mail_goes_on(&mut session).await
 }
 
-async fn clock_off(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
+async fn clock_off(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
     for hours in [-1, 1] {
         let nanoseconds = SystemClock.now().unix_nanoseconds() + hours * 3_600_000_000_000;
         let then = crate::time::Timestamp::from_unix_nanoseconds(nanoseconds);
-        let mut envelope = bench.info("at another time");
-        envelope.timestamp = Some(timestamp(then));
-        sign_by_alice(bench, &mut envelope);
+        let mut envelope = fixture.info("at another time");
+        envelope.timestamp = Some(then.into());
+        sign_by_alice(fixture, &mut envelope);
         let delivery = v1::Delivery {
             envelope: envelope.encode_to_vec().into(),
             attempt: 1,
-            ack_deadline: Some(timestamp(then.plus(Duration::from_secs(3)))),
+            ack_deadline: Some(then.plus(Duration::from_secs(3)).into()),
             ..Default::default()
         };
-        let delivery_id = bench.deliver_as(&session, delivery);
+        let delivery_id = fixture.deliver_as(&session, delivery);
         let step = format!("mail comes of a broker that is {hours} h ahead");
-        bench.handling(&step, &envelope.message_id).await?;
-        bench.acked(&step, &mut session, &delivery_id).await?;
+        fixture.handling(&step, &envelope.message_id).await?;
+        fixture.acked(&step, &mut session, &delivery_id).await?;
     }
     Ok(())
 }
 
-async fn empty_envelope(bench: &mut Bench) -> Verdict {
-    let mut session = bench.connected().await?;
-    let delivery_id = bench.deliver(&session, &v1::Envelope::default());
+async fn empty_envelope(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let delivery_id = fixture.deliver(&session, &v1::Envelope::default());
     let step = "a delivery without an envelope comes";
-    match bench.outcome(step, &mut session, &delivery_id).await? {
-        Outcome::Nack(_) => bench.mail_goes_on(&mut session).await,
-        other => Err(bench.failed(step, "its outcome", "nack", outcome_in_words(&other))),
+    match fixture.outcome(step, &mut session, &delivery_id).await? {
+        Outcome::Nack(_) => fixture.mail_goes_on(&mut session).await,
+        other => Err(fixture.failed(step, "its outcome", "nack", outcome_in_words(&other))),
     }
 }
 
-fn sign_by_alice(bench: &Bench, envelope: &mut v1::Envelope) {
-    envelope::sign(envelope, &bench.alice.identity.key_id, &bench.alice.identity.key);
+fn sign_by_alice(fixture: &Fixture, envelope: &mut v1::Envelope) {
+    envelope::sign(envelope, &fixture.alice.identity.key_id, &fixture.alice.identity.key);
 }

@@ -175,6 +175,7 @@ impl World {
             result: None,
             prompts: Vec::new(),
             parent: None,
+            plan: None,
             open_handoff: None,
             hops: Vec::new(),
             loans: Vec::new(),

@@ -1,0 +1,424 @@
+//! The bytes of blobs: files beside the store.
+//!
+//! ```text
+//! blobs/ab/ab12…   a complete blob, by its SHA-256 in hex
+//! blobs/uploads/…  an unfinished upload
+//! blobs/bucket/…   an empty file: the bytes of this blob are in the bucket, or were about to be
+//! ```
+//!
+//! This module owns the files and how they are synced. A complete blob is synced before it gets its name. With a bucket
+//! (`bucket`) an upload is a file of this machine until it is whole, and then an object. The files of this machine are
+//! written here and not by the crate `object_store`, because its local store does not sync them. Must not know who holds
+//! a blob or may read it. All functions block on the disk or on the network.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use crate::disk;
+
+mod bucket;
+
+pub use bucket::{Bucket, BucketOptions};
+
+/// The SHA-256 of a blob.
+pub type BlobDigest = [u8; 32];
+
+/// The bytes of an upload between two syncs.
+const SYNC_BYTES: u64 = 1024 * 1024;
+/// The bytes that one read of a file takes.
+const READ_BYTES: usize = 256 * 1024;
+/// The bytes that one read of an object takes.
+const READ_OBJECT_BYTES: u64 = 1024 * 1024;
+const UPLOADS: &str = "uploads";
+const IN_BUCKET: &str = "bucket";
+
+/// The folder of blobs.
+#[derive(Debug)]
+pub struct BlobFiles {
+    root: PathBuf,
+    bucket: Option<Arc<Bucket>>,
+    /// For each blob or upload: held from the naming of a complete blob until its record is committed, and while the
+    /// file of a removed blob is deleted: otherwise a deletion could take the file of a blob that was just written again.
+    naming: Mutex<HashMap<BlobDigest, Weak<tokio::sync::Mutex<()>>>>,
+    removed: Mutex<Vec<Removed>>,
+    has_removed: tokio::sync::Notify,
+}
+
+/// A file whose record is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    /// A stored blob, by its SHA-256.
+    Blob(BlobDigest),
+    /// An unfinished upload, by its name.
+    Upload(BlobDigest),
+}
+
+impl BlobFiles {
+    /// Opens the folder, or creates it. With a bucket, complete blobs go there; those that are files already stay files.
+    pub fn open(root: &Path, bucket: Option<Arc<Bucket>>) -> io::Result<Self> {
+        disk::make_folder(&root.join(UPLOADS))?;
+        disk::make_folder(&root.join(IN_BUCKET))?;
+        Ok(Self {
+            root: root.into(),
+            bucket,
+            naming: Mutex::default(),
+            removed: Mutex::default(),
+            has_removed: tokio::sync::Notify::new(),
+        })
+    }
+
+    /// The name of an agent's upload of a blob.
+    pub fn upload_name(agent: &str, blob: &BlobDigest) -> BlobDigest {
+        Sha256::new().chain_update(agent).chain_update([0]).chain_update(blob).finalize().into()
+    }
+
+    /// The lock that orders the naming and the deletion of a blob or an upload. See [`BlobFiles::naming`].
+    pub fn naming(&self, name: &BlobDigest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut all = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = all.get(name).and_then(Weak::upgrade) {
+            return lock;
+        }
+        all.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        all.insert(*name, Arc::downgrade(&lock));
+        lock
+    }
+
+    fn blob(&self, blob: &BlobDigest) -> PathBuf {
+        let name = hex::encode(blob);
+        self.root.join(&name[..2]).join(name)
+    }
+
+    fn upload(&self, upload: &BlobDigest) -> PathBuf {
+        self.root.join(UPLOADS).join(hex::encode(upload))
+    }
+
+    /// The mark of a blob whose bytes are in the bucket.
+    fn mark(&self, blob: &BlobDigest) -> PathBuf {
+        self.root.join(IN_BUCKET).join(hex::encode(blob))
+    }
+
+    /// The bytes of an upload that a crash cannot take. A whole part counts only if a byte follows it: that byte was
+    /// written after the sync of the part.
+    pub fn uploaded(&self, upload: &BlobDigest) -> io::Result<u64> {
+        match fs::metadata(self.upload(upload)) {
+            Ok(found) => Ok(found.len().saturating_sub(1) / SYNC_BYTES * SYNC_BYTES),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens an upload for writing after the bytes that a crash cannot take. Later bytes are written again. They stay in
+    /// the file until then, because the first of them proves that the bytes before it are synced.
+    pub fn write(&self, upload: &BlobDigest) -> io::Result<BlobWriter> {
+        let path = self.upload(upload);
+        let written = self.uploaded(upload)?;
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+        // The name of a new file must survive a crash as the record of the upload does.
+        disk::sync_folder(&self.root.join(UPLOADS))?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; READ_BYTES];
+        let mut synced = (&file).take(written);
+        loop {
+            match synced.read(&mut buffer)? {
+                0 => break,
+                bytes => hasher.update(&buffer[..bytes]),
+            }
+        }
+        Ok(BlobWriter { file, path, written, hasher })
+    }
+
+    /// Gives a complete upload the name of its blob. Both are durable when this returns. With a bucket the upload stays,
+    /// until its record is removed in the commit of the blob: a write that fails here can be repeated.
+    pub fn name(&self, upload: &BlobDigest, blob: &BlobDigest) -> io::Result<()> {
+        let (from, to) = (self.upload(upload), self.blob(blob));
+        if let Some(bucket) = &self.bucket {
+            // Before the object, so that the next start finds an object without a record.
+            File::options().write(true).create(true).truncate(false).open(self.mark(blob))?;
+            disk::sync_folder(&self.root.join(IN_BUCKET))?;
+            return bucket.put(blob, &from);
+        }
+        disk::make_folder(disk::folder_around(&to))?;
+        disk::rename(&from, &to)
+    }
+
+    /// Opens a blob for reading from an offset on. The digest of a blob of `size` bytes is checked as it is read from its
+    /// first byte to its last.
+    pub fn read(&self, blob: &BlobDigest, offset: u64, size: u64) -> io::Result<BlobReader> {
+        let source = match &self.bucket {
+            Some(bucket) if self.mark(blob).try_exists()? => {
+                Source::Object { bucket: bucket.clone(), blob: *blob, at: offset, size, read: Bytes::new() }
+            }
+            Some(_) | None => {
+                let mut file = File::open(self.blob(blob))?;
+                file.seek(SeekFrom::Start(offset))?;
+                Source::File(file)
+            }
+        };
+        let checked = (offset == 0).then(|| Checked { hasher: Sha256::new(), left: size, digest: *blob });
+        Ok(BlobReader { source, checked })
+    }
+
+    /// Deletes a file or an object if it exists.
+    pub fn delete(&self, removed: Removed) -> io::Result<()> {
+        match removed {
+            Removed::Blob(blob) => {
+                let mark = self.mark(&blob);
+                if mark.try_exists()? {
+                    let Some(bucket) = &self.bucket else {
+                        return Err(io::Error::other("the blob is in a bucket, and the configuration names none"));
+                    };
+                    // The mark goes last: without it the object would be found by no start.
+                    bucket.delete(&blob)?;
+                    disk::remove_if_there(&mark)?;
+                }
+                disk::remove_if_there(&self.blob(&blob))
+            }
+            Removed::Upload(upload) => disk::remove_if_there(&self.upload(&upload)),
+        }
+    }
+
+    /// Notes that a record is removed for good, so that its file is deleted.
+    pub fn note_removed(&self, removed: Removed) {
+        self.removals().push(removed);
+        self.has_removed.notify_one();
+    }
+
+    /// Takes the files whose records are removed. They are deleted once no record names them.
+    pub fn take_removed(&self) -> Vec<Removed> {
+        std::mem::take(&mut *self.removals())
+    }
+
+    /// Waits until a record is removed.
+    pub async fn removed(&self) {
+        self.has_removed.notified().await;
+    }
+
+    fn removals(&self) -> MutexGuard<'_, Vec<Removed>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deletes each file that no record names: a crash may leave one between a commit and a deletion, or between the
+    /// naming of a blob and its commit. Objects of the bucket are noted as removed, and deleted later: a start does not
+    /// wait for the network. Only while no other part uses the folder. Returns the number of deleted files.
+    pub fn sweep(&self, is_named: impl Fn(Removed) -> io::Result<bool>) -> io::Result<usize> {
+        let mut deleted = 0;
+        for folder in fs::read_dir(&self.root)? {
+            let folder = folder?;
+            let is_uploads = folder.file_name() == UPLOADS;
+            let is_marks = folder.file_name() == IN_BUCKET;
+            if !folder.file_type()?.is_dir() {
+                continue;
+            }
+            for file in fs::read_dir(folder.path())? {
+                let mut digest = [0; 32];
+                let name = file?.file_name();
+                // A file with another name is none of ours.
+                if name.to_str().is_none_or(|name| hex::decode_to_slice(name, &mut digest).is_err()) {
+                    continue;
+                }
+                if is_marks {
+                    if !is_named(Removed::Blob(digest))? {
+                        self.note_removed(Removed::Blob(digest));
+                    }
+                    continue;
+                }
+                let found = if is_uploads { Removed::Upload(digest) } else { Removed::Blob(digest) };
+                if !is_named(found)? {
+                    self.delete(found)?;
+                    deleted += 1;
+                }
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// An upload, open for writing.
+pub struct BlobWriter {
+    file: File,
+    path: PathBuf,
+    written: u64,
+    hasher: Sha256,
+}
+
+impl BlobWriter {
+    /// The number of bytes so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Appends bytes. Each whole MiB is synced before the next byte is written.
+    pub fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = usize::try_from(SYNC_BYTES - self.written % SYNC_BYTES).unwrap_or(usize::MAX);
+            let (part, rest) = bytes.split_at(room.min(bytes.len()));
+            // A failed write may have moved the position of the file.
+            self.file.seek(SeekFrom::Start(self.written))?;
+            self.file.write_all(part)?;
+            self.hasher.update(part);
+            self.written += part.len() as u64;
+            if self.written.is_multiple_of(SYNC_BYTES) {
+                disk::sync_data(&self.file, &self.path)?;
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Syncs all bytes. Returns their SHA-256.
+    pub fn finish(self) -> io::Result<BlobDigest> {
+        disk::sync(&self.file, &self.path)?;
+        Ok(self.hasher.finalize().into())
+    }
+}
+
+/// A blob, open for reading.
+pub struct BlobReader {
+    source: Source,
+    /// `None`: the read does not begin at the first byte.
+    checked: Option<Checked>,
+}
+
+enum Source {
+    File(File),
+    /// `read` are bytes of the object before the offset `at` that no call has got yet.
+    Object {
+        bucket: Arc<Bucket>,
+        blob: BlobDigest,
+        at: u64,
+        size: u64,
+        read: Bytes,
+    },
+}
+
+/// The check of a digest. `left` is the number of bytes that are not read yet.
+struct Checked {
+    hasher: Sha256,
+    left: u64,
+    digest: BlobDigest,
+}
+
+impl BlobReader {
+    /// The next bytes, at most `most` and at most 256 KiB. Fails at the end of the blob. Fails instead of the last bytes
+    /// if all bytes together have another digest.
+    pub fn next(&mut self, most: u64) -> io::Result<Bytes> {
+        let bytes = usize::try_from(most).unwrap_or(usize::MAX).min(READ_BYTES);
+        let data = match &mut self.source {
+            Source::File(file) => {
+                let mut buffer = vec![0; bytes];
+                file.read_exact(&mut buffer)?;
+                buffer.into()
+            }
+            Source::Object { bucket, blob, at, size, read } => {
+                if read.is_empty() {
+                    let part = READ_OBJECT_BYTES.min(most).min(*size - *at);
+                    *read = bucket.read(blob, *at, part)?;
+                    *at += part;
+                }
+                if read.is_empty() && bytes > 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                read.split_to(bytes.min(read.len()))
+            }
+        };
+        if let Some(Checked { hasher, left, digest }) = &mut self.checked {
+            hasher.update(&data);
+            *left = left.saturating_sub(data.len() as u64);
+            if *left == 0 && hasher.clone().finalize()[..] != digest[..] {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the bytes of the blob have another digest"));
+            }
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn digest(bytes: &[u8]) -> BlobDigest {
+        Sha256::digest(bytes).into()
+    }
+
+    #[test]
+    fn an_upload_continues_where_a_crash_cannot_have_taken_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = BlobFiles::open(folder.path(), None).unwrap();
+        let bytes: Vec<u8> = (0..3 * MIB + 7).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let (blob, upload) = (digest(&bytes), BlobFiles::upload_name("alice", &digest(&bytes)));
+        assert_eq!(files.uploaded(&upload).unwrap(), 0);
+        let mut writer = files.write(&upload).unwrap();
+        writer.append(&bytes[..2 * MIB]).unwrap();
+        drop(writer);
+        // The sync of the second MiB is not proven by a byte after it.
+        assert_eq!(files.uploaded(&upload).unwrap(), MIB as u64);
+        // A write that ends before its first byte takes nothing back.
+        drop(files.write(&upload).unwrap());
+        let mut writer = files.write(&upload).unwrap();
+        assert_eq!(writer.written(), MIB as u64);
+        writer.append(&bytes[MIB..]).unwrap();
+        assert_eq!(writer.finish().unwrap(), blob);
+        files.name(&upload, &blob).unwrap();
+        let mut reader = files.read(&blob, 3 * MIB as u64, bytes.len() as u64).unwrap();
+        assert_eq!(reader.next(7).unwrap(), bytes[3 * MIB..]);
+        assert!(reader.next(1).is_err(), "nothing lies beyond the end");
+    }
+
+    #[test]
+    fn a_damaged_blob_is_noticed_before_its_last_bytes_are_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = BlobFiles::open(folder.path(), None).unwrap();
+        let (bytes, upload) = (vec![7; READ_BYTES + 5], [1; 32]);
+        let (blob, size) = (digest(&bytes), bytes.len() as u64);
+        let mut writer = files.write(&upload).unwrap();
+        writer.append(&bytes).unwrap();
+        writer.finish().unwrap();
+        files.name(&upload, &blob).unwrap();
+        let read = || {
+            let mut reader = files.read(&blob, 0, size)?;
+            let first = reader.next(size)?;
+            reader.next(size - first.len() as u64)
+        };
+        assert_eq!(read().unwrap(), bytes[READ_BYTES..]);
+        let mut damaged = bytes.clone();
+        damaged[0] = 8;
+        fs::write(files.blob(&blob), &damaged).unwrap();
+        assert_eq!(read().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn files_that_no_record_names_are_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = BlobFiles::open(folder.path(), None).unwrap();
+        let mut named = Vec::new();
+        for agent in ["alice", "bob", "carol", "dave"] {
+            let blob = digest(agent.as_bytes());
+            let upload = BlobFiles::upload_name(agent, &blob);
+            let mut writer = files.write(&upload).unwrap();
+            writer.append(agent.as_bytes()).unwrap();
+            writer.finish().unwrap();
+            if agent < "c" {
+                files.name(&upload, &blob).unwrap();
+                named.push(Removed::Blob(blob));
+            } else {
+                named.push(Removed::Upload(upload));
+            }
+        }
+        let keeps = [named[0], named[2]];
+        fs::write(folder.path().join("README"), "of a person").unwrap();
+        assert_eq!(files.sweep(|found| Ok(keeps.contains(&found))).unwrap(), 2);
+        assert_eq!(files.sweep(|found| Ok(keeps.contains(&found))).unwrap(), 0);
+        assert!(folder.path().join("README").exists());
+    }
+}

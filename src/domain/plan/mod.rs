@@ -1,0 +1,28 @@
+//! Plans: many agents, one result (SPEC 9).
+//!
+//! This module owns the checks of a plan, the number in a response, and the machine of a plan: which subtask starts
+//! when, what follows from the end of an attempt, and when the plan ends. It must not know the content of a result, nor
+//! how the coordinator's messages are composed.
+
+#[cfg(test)]
+mod examples;
+mod links;
+mod machine;
+mod numeric;
+mod problems;
+mod run;
+mod spec;
+
+pub use links::Links;
+pub(super) use machine::step;
+pub use numeric::numeric_value;
+pub use problems::{Problem, ProblemCode, Severity};
+pub use run::{
+    Event, Input, Plan, PlanEntry, PlanRef, PlanState, Rejection, Report, Submission, SubtaskChange, SubtaskRun,
+    SubtaskState, Word,
+};
+pub use spec::{
+    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, MODES, Mode, PLAN_ID_LENGTH_MAX,
+    ROLE_BYTES_MAX, ROUNDS_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, Terms,
+    WHOLE_TIMEOUT_MAX,
+};

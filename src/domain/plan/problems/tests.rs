@@ -1,0 +1,118 @@
+//! Each problem alone, and all together.
+
+use super::{super::examples::plan, *};
+
+fn found(spec: &Spec) -> Vec<(&'static str, Severity)> {
+    spec.problems().into_iter().map(|problem| (problem.code.name(), problem.severity)).collect()
+}
+
+fn one(mode: Mode, lines: &[&str]) -> Problem {
+    let mut problems = plan(mode, lines).problems();
+    problems.retain(Problem::is_error);
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    problems.remove(0)
+}
+
+#[test]
+fn a_plan_without_a_problem_has_none() {
+    let spec = plan(Mode::Hybrid, &["a: | data |", "b: a | | data", "c: a b"]);
+    assert_eq!(spec.problems(), []);
+    assert_eq!(spec.links.ancestors[2], [0, 1].into());
+}
+
+#[test]
+fn a_cycle_is_named_in_its_order() {
+    let cycle = one(Mode::Hybrid, &["a: c", "b: a", "c: b", "d: a"]);
+    assert_eq!((cycle.code, cycle.subtasks.join(" ")), (ProblemCode::Cycle, "a c b".to_owned()));
+    assert_eq!(cycle.message, "the subtasks wait for each other: a → c → b → a");
+}
+
+#[test]
+fn a_cycle_over_topics_is_one_too() {
+    let cycle = one(Mode::Hybrid, &["a: | x | y", "b: | y | x"]);
+    assert_eq!(cycle.code, ProblemCode::Cycle);
+}
+
+#[test]
+fn needs_that_lead_nowhere_are_problems() {
+    assert_eq!(one(Mode::Hybrid, &["a: nothing"]).code, ProblemCode::DependencyUnknown);
+    assert_eq!(one(Mode::Hybrid, &["a: a"]).code, ProblemCode::DependencyOnItself);
+    assert_eq!(one(Mode::Hybrid, &["a: | x | x"]).code, ProblemCode::ConsumesItself);
+    assert_eq!(one(Mode::Hybrid, &["a:", "a:"]).code, ProblemCode::IdDoubled);
+    assert_eq!(one(Mode::Hybrid, &[":"]).code, ProblemCode::IdMissing);
+    assert_eq!(one(Mode::Hybrid, &[]).code, ProblemCode::Empty);
+}
+
+#[test]
+fn a_topic_without_a_producer_is_an_error_or_a_warning() {
+    let mut spec = plan(Mode::Hybrid, &["A:", "B: | | x"]);
+    let problem = spec.problems().remove(0);
+    assert_eq!(problem.message, "Topic 'x' consumed by [B] but no producer");
+    assert_eq!((problem.topic.as_str(), problem.severity), ("x", Severity::Error));
+    spec.terms.data_flow_check = DataFlowCheck::Lenient;
+    assert_eq!(found(&spec), [("NO_PRODUCER", Severity::Warning)]);
+    assert!(spec.links.direct[1].is_empty(), "the topic is not waited for");
+}
+
+#[test]
+fn the_modes_have_rules_of_their_own() {
+    let problems = plan(Mode::Sequential, &["a: b", "b:"]).problems();
+    assert!(problems.iter().any(|problem| problem.code == ProblemCode::Order), "{problems:#?}");
+    assert_eq!(one(Mode::Parallel, &["a:", "b: a"]).code, ProblemCode::ParallelDepends);
+    let chain = plan(Mode::Sequential, &["a:", "b:", "c:"]);
+    assert_eq!((chain.problems(), chain.links.direct[2].clone()), (vec![], [1].into()));
+}
+
+#[test]
+fn a_subtask_needs_an_agent_a_type_or_a_skill() {
+    let mut spec = plan(Mode::Hybrid, &["a:"]);
+    spec.subtasks[0].agent_type.clear();
+    assert_eq!(found(&spec), [("NO_AGENT", Severity::Error)]);
+    spec.subtasks[0].required_skills = vec!["finance".to_owned()];
+    assert_eq!(spec.problems(), []);
+}
+
+#[test]
+fn fields_are_bounded() {
+    let mut spec = plan(Mode::Hybrid, &["a:"]);
+    spec.terms.max_concurrency = 65;
+    let subtask = &mut spec.subtasks[0];
+    (subtask.attempts_max, subtask.timeout) = (5, Duration::ZERO);
+    subtask.role = "r".repeat(257);
+    subtask.agent = "not an id".to_owned();
+    subtask.produces = vec!["🚀".to_owned()];
+    let paths: Vec<String> = spec.problems().into_iter().map(|problem| problem.path).collect();
+    for path in ["max_concurrency", "attempts_max", "timeout", "role", "agent_id", "produces"] {
+        assert!(paths.iter().any(|found| found.ends_with(path)), "{path}: {paths:?}");
+    }
+}
+
+#[test]
+fn a_plan_of_257_subtasks_is_too_large() {
+    let names: Vec<String> = (0..257).map(|number| format!("s{number}:")).collect();
+    let lines: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(one(Mode::Hybrid, &lines).code, ProblemCode::TooManySubtasks);
+    assert_eq!(plan(Mode::Hybrid, &lines[..256]).problems(), []);
+}
+
+#[test]
+fn all_problems_come_at_once() {
+    let mut spec = plan(
+        Mode::Hybrid,
+        &["a: b", "b: a", "c: c", "d: nowhere", "e: | | void", "f: | own | own", "f:", ":", "g: | unused |"],
+    );
+    spec.subtasks[3].agent_type.clear();
+    let names: BTreeSet<&str> = found(&spec).into_iter().map(|(name, _)| name).collect();
+    let wanted = [
+        "CYCLE",
+        "DEPENDENCY_ON_ITSELF",
+        "DEPENDENCY_UNKNOWN",
+        "NO_PRODUCER",
+        "CONSUMES_ITSELF",
+        "ID_DOUBLED",
+        "ID_MISSING",
+        "NO_AGENT",
+        "PRODUCED_UNUSED",
+    ];
+    assert_eq!(names, wanted.into());
+}

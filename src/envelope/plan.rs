@@ -1,0 +1,207 @@
+//! A plan between its message and the domain.
+
+use std::time::Duration;
+
+use super::{Checks, EnvelopeError, json_of, struct_of};
+use crate::{
+    codes::FieldViolation,
+    domain::{
+        RequestedTimeouts,
+        handoff::Priority,
+        plan::{DataFlowCheck, Links, Mode, Spec, Subtask, Terms},
+    },
+    ids::{IdError, PlanId, Topic},
+    proto::v1,
+};
+
+/// The most subtasks that are read: the validation names those over the limit of a plan.
+const READ_MAX: usize = 1024;
+/// The kind of work of a subtask that names none.
+const TASK_TYPE: &str = "subtask";
+const TIMEOUT: Duration = Duration::from_secs(360);
+
+/// Reads a plan. `terms` are those of fields that it leaves out. [`Spec::problems`] has the rules of its contents.
+///
+/// # Errors
+/// The fields without a meaning: an id that does not parse, an unknown enum value, a span out of the bounds of spans.
+pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolation>> {
+    let mut checks = Checks::default();
+    let id = checks.id("plan.plan_id", &plan.plan_id, PlanId::parse);
+    checks.at_most("plan.subtasks", plan.subtasks.len(), READ_MAX, "entries");
+    let mode = match plan.mode {
+        0 => Some(Mode::Hybrid),
+        number => Mode::from_number(number),
+    };
+    let data_flow_check = match plan.data_flow_check {
+        0 => Some(terms.data_flow_check),
+        number => DataFlowCheck::from_number(number),
+    };
+    let priority = match plan.priority {
+        0 => Some(Priority::default()),
+        number => Priority::from_number(number),
+    };
+    let enums = [("mode", mode.is_some()), ("data_flow_check", data_flow_check.is_some())];
+    for (name, _) in enums.into_iter().chain([("priority", priority.is_some())]).filter(|(_, is_known)| !is_known) {
+        checks.wrong(format!("plan.{name}"), "must be a known value");
+    }
+    let dependency_timeout = checks.span("plan.dependency_timeout", plan.dependency_timeout.as_ref());
+    let whole_timeout = checks.span("plan.whole_timeout", plan.whole_timeout.as_ref());
+    let subtasks = plan.subtasks.iter().take(READ_MAX).enumerate();
+    let subtasks = subtasks.map(|(place, subtask)| subtask_of(subtask, place, &mut checks)).collect();
+    if let Err(EnvelopeError::Fields { violations }) = checks.finish() {
+        return Err(violations);
+    }
+    Ok(Spec {
+        id: id.expect("checked above"),
+        description: plan.description.clone(),
+        subtasks,
+        mode: mode.expect("checked above"),
+        terms: Terms {
+            max_concurrency: if plan.max_concurrency == 0 { terms.max_concurrency } else { plan.max_concurrency },
+            dependency_timeout: dependency_timeout.unwrap_or(terms.dependency_timeout),
+            whole_timeout: whole_timeout.unwrap_or(terms.whole_timeout),
+            pass_results: plan.pass_results.unwrap_or(terms.pass_results),
+            pass_dependency_results: plan.pass_dependency_results.unwrap_or(terms.pass_dependency_results),
+            extract_numeric: plan.extract_numeric.unwrap_or(terms.extract_numeric),
+            data_flow_check: data_flow_check.expect("checked above"),
+        },
+        priority: priority.expect("checked above"),
+        input: json_text(plan.input.as_ref()),
+        links: Links::default(),
+    }
+    .linked())
+}
+
+fn json_text(input: Option<&prost_types::Struct>) -> String {
+    input.map(|input| json_of(input).to_string()).unwrap_or_default()
+}
+
+fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subtask {
+    let topics = |texts: &[String]| -> Vec<String> {
+        // Two spellings of one topic are one topic. Any other text stays unchanged, and is a problem of the plan.
+        texts
+            .iter()
+            .map(|text| Topic::parse(text).map_or_else(|_: IdError| text.clone(), |topic| topic.as_str().to_owned()))
+            .collect()
+    };
+    let mut span =
+        |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("plan.subtasks[{place}].{name}"), span);
+    let timeouts = subtask.handoff_timeouts.as_ref().map(|timeouts| RequestedTimeouts {
+        accept: span("handoff_timeouts.accept", timeouts.accept.as_ref()),
+        context: span("handoff_timeouts.context", timeouts.context.as_ref()),
+        complete: span("handoff_timeouts.complete", timeouts.complete.as_ref()),
+        whole: span("handoff_timeouts.whole", timeouts.whole.as_ref()),
+    });
+    Subtask {
+        id: subtask.id.clone(),
+        description: subtask.description.clone(),
+        role: subtask.role.clone(),
+        agent: subtask.agent_id.clone(),
+        agent_type: subtask.agent_type.clone(),
+        required_skills: subtask.required_skills.clone(),
+        dependencies: subtask.dependencies.clone(),
+        produces: topics(&subtask.produces),
+        consumes: topics(&subtask.consumes),
+        input: json_text(subtask.input.as_ref()),
+        task_type: if subtask.task_type.is_empty() { TASK_TYPE.to_owned() } else { subtask.task_type.clone() },
+        timeout: span("timeout", subtask.timeout.as_ref()).unwrap_or(TIMEOUT),
+        attempts_max: subtask.attempts_max.max(1),
+        is_optional: subtask.optional,
+        timeouts: timeouts.unwrap_or_default(),
+        fallback_candidates: subtask.fallback_candidates.clone(),
+    }
+}
+
+/// The message of a plan, with all its terms.
+pub fn plan_to_v1(spec: &Spec) -> v1::Plan {
+    let Terms { max_concurrency, pass_results, pass_dependency_results, extract_numeric, .. } = spec.terms;
+    v1::Plan {
+        plan_id: spec.id.to_string(),
+        description: spec.description.clone(),
+        subtasks: spec.subtasks.iter().map(subtask_to_v1).collect(),
+        mode: spec.mode.number(),
+        max_concurrency,
+        dependency_timeout: span(spec.terms.dependency_timeout),
+        whole_timeout: span(spec.terms.whole_timeout),
+        pass_results: Some(pass_results),
+        pass_dependency_results: Some(pass_dependency_results),
+        extract_numeric: Some(extract_numeric),
+        data_flow_check: spec.terms.data_flow_check.number(),
+        priority: spec.priority.number(),
+        input: object(&spec.input),
+    }
+}
+
+fn span(span: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(span).ok()
+}
+
+fn object(text: &str) -> Option<prost_types::Struct> {
+    serde_json::from_str(text).ok().as_ref().and_then(struct_of)
+}
+
+fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
+    let RequestedTimeouts { accept, context, complete, whole } = subtask.timeouts;
+    let timeouts = v1::HandoffTimeouts {
+        accept: accept.and_then(span),
+        context: context.and_then(span),
+        complete: complete.and_then(span),
+        whole: whole.and_then(span),
+    };
+    v1::Subtask {
+        id: subtask.id.clone(),
+        description: subtask.description.clone(),
+        role: subtask.role.clone(),
+        agent_id: subtask.agent.clone(),
+        agent_type: subtask.agent_type.clone(),
+        required_skills: subtask.required_skills.clone(),
+        dependencies: subtask.dependencies.clone(),
+        produces: subtask.produces.clone(),
+        consumes: subtask.consumes.clone(),
+        input: object(&subtask.input),
+        task_type: subtask.task_type.clone(),
+        timeout: span(subtask.timeout),
+        attempts_max: subtask.attempts_max,
+        optional: subtask.is_optional,
+        handoff_timeouts: (timeouts != v1::HandoffTimeouts::default()).then_some(timeouts),
+        fallback_candidates: subtask.fallback_candidates.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_comes_back_from_its_message() {
+        let plan = v1::Plan {
+            plan_id: "q3".to_owned(),
+            subtasks: vec![v1::Subtask {
+                id: "fetch".to_owned(),
+                agent_type: "fetcher".to_owned(),
+                produces: vec!["Financial Data".to_owned()],
+                input: struct_of(&serde_json::json!({"quarter": 3})),
+                ..Default::default()
+            }],
+            input: struct_of(&serde_json::json!({"year": 2026})),
+            ..Default::default()
+        };
+        let spec = plan_of(&plan, &Terms::default()).unwrap();
+        assert_eq!((spec.subtasks[0].produces[0].as_str(), spec.terms), ("financial_data", Terms::default()));
+        assert_eq!(plan_of(&plan_to_v1(&spec), &Terms { max_concurrency: 9, ..Terms::default() }), Ok(spec));
+    }
+
+    #[test]
+    fn fields_without_a_meaning_are_named_together() {
+        let timeout = Some(prost_types::Duration { seconds: -1, nanos: 0 });
+        let plan = v1::Plan {
+            mode: 9,
+            priority: 9,
+            subtasks: vec![v1::Subtask { timeout, ..Default::default() }],
+            ..Default::default()
+        };
+        let violations = plan_of(&plan, &Terms::default()).unwrap_err();
+        let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
+        assert_eq!(paths, ["plan.plan_id", "plan.mode", "plan.priority", "plan.subtasks[0].timeout"]);
+    }
+}

@@ -1,0 +1,373 @@
+//! `BlobService`: the bytes go between the stream of a call and a file. The engine decides about records alone.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{auth, blocking_call, checked, field, look, page_size, refuse, refuse_shared};
+use crate::{
+    blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
+    broker::{
+        Broker, BrokerError,
+        access::{Caller, Purpose},
+        engine::{Command, NewBlob},
+    },
+    codes::ErrorCode,
+    envelope::Checks,
+    ids::WorkspaceId,
+    proto::v1::{self, blob_service_server::BlobService},
+    records::BlobRecord,
+};
+
+/// The most bytes of data in one message of `WriteBlob`.
+const DATA_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The `retry_after` of a read over the bound.
+const RETRY_READ_AFTER: Duration = Duration::from_secs(1);
+/// The most digests of one `FindMissingBlobs`.
+const FOUND_MAX: usize = 1000;
+/// The most responses of `ReadBlob` that wait for the client.
+const RESPONSES_MAX: usize = 1;
+/// The most reads of one caller, and of all callers. Each holds two responses in memory.
+const READS_MAX: (usize, usize) = (64, 512);
+
+pub(super) struct Blobs {
+    broker: Broker,
+    /// The uploads that a stream is writing.
+    writing: Arc<Mutex<HashSet<BlobDigest>>>,
+    /// The reads of each caller.
+    reading: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Blobs {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker, writing: Arc::default(), reading: Arc::default() }
+    }
+
+    fn files(&self) -> Result<Arc<BlobFiles>, Status> {
+        let files = self.broker.settings().blob_files.clone();
+        files.ok_or_else(|| refuse(BrokerError::NotSupported { what: "the store of blobs" }))
+    }
+}
+
+/// The place of a stream among those that write. Its drop gives the place back.
+struct Writing {
+    all: Arc<Mutex<HashSet<BlobDigest>>>,
+    upload: BlobDigest,
+}
+
+impl Writing {
+    fn begin(all: &Arc<Mutex<HashSet<BlobDigest>>>, upload: BlobDigest) -> Result<Self, Status> {
+        match all.lock().unwrap_or_else(PoisonError::into_inner).insert(upload) {
+            true => Ok(Self { all: all.clone(), upload }),
+            // Two writers of one file would mix their bytes.
+            false => Err(refuse(BrokerError::Conflict)),
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.upload);
+    }
+}
+
+/// The place of a read among those of its caller. Its drop gives the place back.
+struct Reading {
+    all: Arc<Mutex<HashMap<String, usize>>>,
+    caller: String,
+}
+
+impl Reading {
+    fn begin(all: &Arc<Mutex<HashMap<String, usize>>>, caller: &Caller) -> Result<Self, Status> {
+        let caller = caller.to_string();
+        let mut reads = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = reads.get(&caller).copied().unwrap_or_default();
+        if own >= READS_MAX.0 || reads.values().sum::<usize>() >= READS_MAX.1 {
+            let what = "too many blobs are being read";
+            return Err(refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }));
+        }
+        reads.insert(caller.clone(), own + 1);
+        Ok(Self { all: all.clone(), caller })
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut reads = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        match reads.get_mut(&self.caller) {
+            Some(own) if *own > 1 => *own -= 1,
+            Some(_) | None => drop(reads.remove(&self.caller)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl BlobService for Blobs {
+    async fn write_blob(
+        &self,
+        request: Request<Streaming<v1::WriteBlobRequest>>,
+    ) -> Result<Response<v1::WriteBlobResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let agent = caller.agent().cloned().map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
+        let files = self.files()?;
+        let mut frames = request.into_inner();
+        let mut frame = frames.message().await?.unwrap_or_default();
+        let new = new_blob(&frame, self.broker.settings().blobs.blob_bytes_max)?;
+        let (digest, size) = (new.digest, new.size);
+        let upload = BlobFiles::upload_name(agent.as_str(), &digest);
+        let writing = Arc::new(Writing::begin(&self.writing, upload)?);
+        // Until the file is open, no removal of an earlier upload may take it.
+        let naming = files.naming(&upload).lock_owned().await;
+        let begun = {
+            let agent = agent.clone();
+            self.broker.ask(|reply| Command::BeginUpload { agent, blob: Box::new(new), reply }).await
+        };
+        if let Some(blob) = begun.map_err(refuse_shared)? {
+            let blob = Some(blob.to_v1());
+            return Ok(Response::new(v1::WriteBlobResponse { committed_bytes: size, blob }));
+        }
+        let mut writer = on_disk({
+            let files = files.clone();
+            move || files.write(&upload)
+        })
+        .await?;
+        drop(naming);
+        loop {
+            writer = append(writer, &writing, frame, size).await?;
+            match frames.message().await {
+                Ok(Some(next)) => frame = next,
+                Ok(None) => break,
+                // What is written stays, and the client asks where to continue.
+                Err(error) => return Err(error),
+            }
+            if frame.blob.is_some() || !frame.workspace_id.is_empty() {
+                return Err(refuse(field("blob", "must be set in the first message only")));
+            }
+            self.broker.count_call(&caller).map_err(refuse)?;
+        }
+        let committed_bytes = writer.written();
+        if committed_bytes < size {
+            return Ok(Response::new(v1::WriteBlobResponse { committed_bytes, blob: None }));
+        }
+        let found = on_disk(move || writer.finish()).await?;
+        if found != digest {
+            self.broker.ask(|reply| Command::DropUpload { agent, digest, reply }).await.map_err(refuse_shared)?;
+            return Err(refuse(BrokerError::BlobDigestMismatch { found: hex::encode(found) }));
+        }
+        let naming = files.naming(&digest).lock_owned().await;
+        // A call that is dropped meanwhile must not let a deletion or another write of the blob begin.
+        let places = (naming, writing);
+        let _places = on_disk({
+            let files = files.clone();
+            move || files.name(&upload, &digest).map(|()| places)
+        })
+        .await?;
+        let finished = self.broker.ask(|reply| Command::FinishUpload { agent, digest, reply }).await;
+        let blob = finished.map_err(|refusal| {
+            // Whether a failed commit has stored the record is known only at the next start, which deletes the file then.
+            if refusal.code() != ErrorCode::StoreUnavailable {
+                files.note_removed(Removed::Blob(digest));
+            }
+            refuse_shared(refusal)
+        })?;
+        Ok(Response::new(v1::WriteBlobResponse { committed_bytes, blob: Some(blob.to_v1()) }))
+    }
+
+    async fn get_blob_write(
+        &self,
+        request: Request<v1::GetBlobWriteRequest>,
+    ) -> Result<Response<v1::GetBlobWriteResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let agent = caller.agent().cloned().map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
+        let digest = digest_of("sha256", &request.get_ref().sha256)?;
+        let upload = {
+            let agent = agent.clone();
+            look(&self.broker, &caller, move |view| view.upload(&agent, &digest)).await.map_err(refuse)?
+        };
+        let files = self.files()?;
+        let name = BlobFiles::upload_name(agent.as_str(), &digest);
+        let committed_bytes = on_disk(move || files.uploaded(&name)).await?;
+        let until = upload.touched_at.plus(self.broker.settings().blobs.unheld_lifetime);
+        let expire_time = Some(until.into());
+        Ok(Response::new(v1::GetBlobWriteResponse { committed_bytes, size_bytes: upload.size, expire_time }))
+    }
+
+    type ReadBlobStream = Pin<Box<dyn Stream<Item = Result<v1::ReadBlobResponse, Status>> + Send>>;
+
+    async fn read_blob(&self, request: Request<v1::ReadBlobRequest>) -> Result<Response<Self::ReadBlobStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
+        let v1::ReadBlobRequest { sha256, read_offset, read_length } = request.into_inner();
+        let digest = digest_of("sha256", &sha256)?;
+        let blob = look(&self.broker, &caller, move |view| view.blob(&digest)).await.map_err(refuse)?;
+        let rest = blob.size.checked_sub(read_offset).filter(|rest| read_length <= *rest);
+        let rest = rest.ok_or_else(|| refuse(BrokerError::BlobOutOfRange { committed: blob.size }))?;
+        let mut left = if read_length == 0 { rest } else { read_length };
+        let files = self.files()?;
+        let reading = Reading::begin(&self.reading, &caller)?;
+        let mut reader = on_disk({
+            let size = blob.size;
+            move || files.read(&digest, read_offset, size)
+        })
+        .await?;
+        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        tokio::spawn(async move {
+            let _reading = reading;
+            let mut first = Some(blob.to_v1());
+            loop {
+                // A thread serves one read, and never waits for the client.
+                let read = on_disk(move || {
+                    let data = reader.next(left)?;
+                    Ok((data, reader))
+                });
+                let (data, rest) = match read.await {
+                    Ok(read) => read,
+                    Err(status) => {
+                        let _client_gone = responses.send(Err(status)).await;
+                        return;
+                    }
+                };
+                (reader, left) = (rest, left - data.len() as u64);
+                let response = v1::ReadBlobResponse { data, blob: first.take() };
+                // A client that is gone wants no more.
+                if responses.send(Ok(response)).await.is_err() || left == 0 {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn get_blob(&self, request: Request<v1::GetBlobRequest>) -> Result<Response<v1::GetBlobResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
+        let digest = digest_of("sha256", &request.get_ref().sha256)?;
+        let blob = look(&self.broker, &caller, move |view| view.blob(&digest)).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetBlobResponse { blob: Some(blob.to_v1()) }))
+    }
+
+    async fn find_missing_blobs(
+        &self,
+        request: Request<v1::FindMissingBlobsRequest>,
+    ) -> Result<Response<v1::FindMissingBlobsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
+        let wanted = request.into_inner().sha256s;
+        if wanted.len() > FOUND_MAX {
+            return Err(refuse(field("sha256s", &format!("must have at most {FOUND_MAX} entries"))));
+        }
+        self.broker.count_reads(&caller, wanted.len()).map_err(refuse)?;
+        let digests: Vec<BlobDigest> =
+            wanted.iter().map(|digest| digest_of("sha256s", digest)).collect::<Result<_, _>>()?;
+        let missing = look(&self.broker, &caller, move |view| view.missing_blobs(&digests)).await.map_err(refuse)?;
+        let sha256s = missing.iter().map(|digest| Bytes::copy_from_slice(digest)).collect();
+        Ok(Response::new(v1::FindMissingBlobsResponse { sha256s }))
+    }
+
+    async fn list_blobs(
+        &self,
+        request: Request<v1::ListBlobsRequest>,
+    ) -> Result<Response<v1::ListBlobsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let workspace = workspace_of(&request.workspace_id)?;
+            let size = page_size(request.page_size);
+            let page = broker.view(&caller).blobs_of(&workspace, size, &request.page_token).map_err(refuse)?;
+            let blobs = page.entries.iter().map(BlobRecord::to_v1).collect();
+            Ok(v1::ListBlobsResponse { blobs, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn delete_blob(
+        &self,
+        request: Request<v1::DeleteBlobRequest>,
+    ) -> Result<Response<v1::DeleteBlobResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::WriteBlobs)?;
+        let digest = digest_of("sha256", &request.get_ref().sha256)?;
+        let workspace = workspace_of(&request.get_ref().workspace_id)?;
+        let deleted = self.broker.ask(|reply| Command::DeleteBlob { digest, workspace, caller, reply }).await;
+        deleted.map_err(refuse_shared)?;
+        Ok(Response::new(v1::DeleteBlobResponse {}))
+    }
+}
+
+/// Writes the bytes of a message that are not written yet.
+async fn append(
+    mut writer: BlobWriter,
+    writing: &Arc<Writing>,
+    frame: v1::WriteBlobRequest,
+    size: u64,
+) -> Result<BlobWriter, Status> {
+    let v1::WriteBlobRequest { write_offset, data, .. } = frame;
+    if data.len() > DATA_BYTES_MAX {
+        return Err(refuse(field("data", &format!("must have at most {DATA_BYTES_MAX} bytes"))));
+    }
+    let committed = writer.written();
+    if write_offset > committed {
+        return Err(refuse(BrokerError::BlobOutOfRange { committed }));
+    }
+    let known = usize::try_from(committed - write_offset).unwrap_or(usize::MAX).min(data.len());
+    let rest = data.slice(known..);
+    if committed + rest.len() as u64 > size {
+        return Err(refuse(field("data", "must not go beyond the size of the blob")));
+    }
+    if rest.is_empty() {
+        return Ok(writer);
+    }
+    // A call that is dropped meanwhile must not let another one write to the same file.
+    let writing = writing.clone();
+    on_disk(move || {
+        let _writing = writing;
+        writer.append(&rest)?;
+        Ok(writer)
+    })
+    .await
+}
+
+/// Runs work with a file on a thread of its own.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|_| refuse(BrokerError::Internal))?;
+    done.map_err(|error| disk_refusal(&error))
+}
+
+fn disk_refusal(error: &io::Error) -> Status {
+    tracing::error!(%error, "failed to read or write the bytes of a blob");
+    refuse(BrokerError::StoreUnavailable)
+}
+
+fn new_blob(first: &v1::WriteBlobRequest, bytes_max: u64) -> Result<NewBlob, Status> {
+    let blob = first.blob.clone().unwrap_or_default();
+    let mut checks = Checks::default();
+    let digest = checks.digest("blob.sha256", &blob.sha256);
+    checks.text("blob.media_type", &blob.media_type, 255);
+    let workspace = checks.id("workspace_id", &first.workspace_id, WorkspaceId::parse);
+    checked(checks)?;
+    if blob.size_bytes > bytes_max {
+        return Err(refuse(BrokerError::BlobQuota { what: "bytes of a blob", limit: bytes_max }));
+    }
+    Ok(NewBlob {
+        digest: digest.expect("checked above"),
+        size: blob.size_bytes,
+        media_type: blob.media_type,
+        workspace: workspace.expect("checked above"),
+    })
+}
+
+fn digest_of(path: &str, bytes: &[u8]) -> Result<BlobDigest, Status> {
+    bytes.try_into().map_err(|_| refuse(field(path, "must have 32 bytes")))
+}
+
+fn workspace_of(text: &str) -> Result<WorkspaceId, Status> {
+    WorkspaceId::parse(text).map_err(|error| refuse(field("workspace_id", &error.to_string())))
+}

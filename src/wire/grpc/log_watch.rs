@@ -1,0 +1,187 @@
+//! Watches of logs: the loop that all of them share.
+//!
+//! A watcher reads the log from the store at its own pace, so no entry waits for it in a queue. A watch of the entity
+//! wakes it; the update itself is not used.
+
+use std::pin::Pin;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::Status;
+
+use super::{look, refuse, refuse_shared};
+use crate::{
+    broker::{
+        Broker, BrokerError, Refused, Update, Updates,
+        access::Caller,
+        queries::{LogPage, NumberedEntry, View},
+    },
+    domain::EntityId,
+    proto::v1,
+    wire::to_proto,
+};
+
+/// The responses of a watch.
+pub(super) type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+
+/// The latest update of a watched entity. `None`: none since the watch began.
+pub(super) type Latest = watch::Receiver<Option<Result<Update, Refused>>>;
+
+/// What follows after all entries are sent.
+pub(super) enum Next {
+    /// Further entries may come.
+    Wait,
+    /// The log is complete.
+    End,
+}
+
+/// A reader of one log for one client.
+pub(super) trait LogWatcher {
+    /// Sends all entries that the client has not got yet. Fails with the status that ends the watch.
+    async fn send_entries(&mut self) -> Result<Next, Status>;
+
+    /// Waits until the log may have grown. Fails with the status that ends the watch.
+    async fn grown(&mut self) -> Result<(), Status>;
+}
+
+/// Sends the entries of a log until it is complete, the client has gone, or the broker stops.
+pub(super) async fn follow<R>(
+    mut watcher: impl LogWatcher,
+    broker: Broker,
+    responses: mpsc::Sender<Result<R, Status>>,
+) {
+    loop {
+        match watcher.send_entries().await {
+            Ok(Next::Wait) => {}
+            Ok(Next::End) => return,
+            Err(status) => return drop(responses.send(Err(status)).await),
+        }
+        let grown = tokio::select! {
+            grown = watcher.grown() => grown,
+            () = responses.closed() => return,
+            () = broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
+        };
+        if let Err(status) = grown {
+            return drop(responses.send(Err(status)).await);
+        }
+    }
+}
+
+/// Waits for the next update of an entity. Fails with the status that ends the watch.
+pub(super) async fn changed(latest: &mut Latest) -> Result<(), Status> {
+    // The sender is gone, so the entity is removed. The client learns this when it watches again after its last entry.
+    latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
+    let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
+    refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
+}
+
+/// What a watch of the log of a run, a thread or a plan sends.
+pub(super) enum LogUpdate<E> {
+    /// The next entry.
+    Entry(E),
+    /// Entries that do not exist; the next entry follows them.
+    Gap(v1::WatchGap),
+    /// All entries up to this number, which were there at the start, are sent.
+    CaughtUp(u64),
+}
+
+/// A watch of the log of a run, a thread or a plan, as a client asks for it.
+pub(super) struct LogWatch<F, R, E> {
+    /// The entity of the log. The caller may see it.
+    pub(super) entity: EntityId,
+    /// The client has the entries up to this number.
+    pub(super) after: u64,
+    /// The most responses that wait to be sent. Later entries stay in the store until the client takes these.
+    pub(super) responses_max: usize,
+    /// Reads the entries after a number.
+    pub(super) read: F,
+    /// The response for an update.
+    pub(super) respond: fn(LogUpdate<E>) -> R,
+}
+
+/// Begins a watch of the log of a run, a thread or a plan.
+pub(super) async fn open<F, R, E>(
+    broker: &Broker,
+    caller: Caller,
+    asked: LogWatch<F, R, E>,
+) -> Result<Responses<R>, Status>
+where
+    F: Fn(View<'_>, u64) -> Result<LogPage<E>, BrokerError> + Clone + Send + Sync + 'static,
+    R: Send + 'static,
+    E: NumberedEntry + Send + 'static,
+{
+    let LogWatch { entity, after, responses_max, read, respond } = asked;
+    let (updates, latest) = Updates::latest();
+    // Subscribes before the first page is read: an entry written between the two is announced, not lost.
+    let watch = broker.watch(entity, updates).await.map_err(refuse_shared)?;
+    let (responses, receiver) = mpsc::channel(responses_max);
+    let sender = responses.clone();
+    let broker = broker.clone();
+    let watcher = EntryWatcher {
+        broker: broker.clone(),
+        caller,
+        after,
+        is_caught_up: false,
+        read,
+        respond,
+        latest,
+        responses: sender,
+    };
+    tokio::spawn(async move {
+        follow(watcher, broker, responses).await;
+        drop(watch);
+    });
+    Ok(Box::pin(ReceiverStream::new(receiver)))
+}
+
+struct EntryWatcher<F, R, E> {
+    broker: Broker,
+    caller: Caller,
+    /// The number of the last entry that was sent or is missing.
+    after: u64,
+    is_caught_up: bool,
+    read: F,
+    respond: fn(LogUpdate<E>) -> R,
+    latest: Latest,
+    responses: mpsc::Sender<Result<R, Status>>,
+}
+
+impl<F, R, E> LogWatcher for EntryWatcher<F, R, E>
+where
+    F: Fn(View<'_>, u64) -> Result<LogPage<E>, BrokerError> + Clone + Send + Sync + 'static,
+    R: Send + 'static,
+    E: NumberedEntry + Send + 'static,
+{
+    async fn send_entries(&mut self) -> Result<Next, Status> {
+        loop {
+            let (read, after) = (self.read.clone(), self.after);
+            let page = look(&self.broker, &self.caller, move |view| read(view, after)).await.map_err(refuse)?;
+            // These entries are removed, or the watcher comes from a longer log: one before the broker was restored.
+            if let Some(gap) = page.gap {
+                self.after = if page.entries.is_empty() { page.length } else { gap.1 };
+                self.send(LogUpdate::Gap(to_proto::gap(gap))).await;
+            }
+            for entry in page.entries {
+                self.after = entry.number();
+                self.send(LogUpdate::Entry(entry)).await;
+            }
+            if self.after >= page.length {
+                if !std::mem::replace(&mut self.is_caught_up, true) {
+                    self.send(LogUpdate::CaughtUp(self.after)).await;
+                }
+                return Ok(if page.is_final { Next::End } else { Next::Wait });
+            }
+        }
+    }
+
+    async fn grown(&mut self) -> Result<(), Status> {
+        changed(&mut self.latest).await
+    }
+}
+
+impl<F, R, E> EntryWatcher<F, R, E> {
+    async fn send(&self, update: LogUpdate<E>) {
+        // A failed send means that the client has gone; `follow` notices this at its next wait.
+        drop(self.responses.send(Ok((self.respond)(update))).await);
+    }
+}

@@ -1,0 +1,148 @@
+//! `NegotiationService`.
+
+use std::pin::Pin;
+
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
+use crate::{
+    broker::{
+        Broker, BrokerError, Update, Updates,
+        access::{Caller, Purpose},
+        engine::Command,
+        queries::NegotiationFilter,
+    },
+    domain::{
+        EntityId,
+        negotiation::{Negotiation, State},
+    },
+    envelope::Checks,
+    ids::{AgentId, MessageId},
+    proto::v1::{self, negotiation_service_server::NegotiationService},
+    wire::{status, to_proto},
+};
+
+pub(super) struct Negotiations {
+    broker: Broker,
+}
+
+impl Negotiations {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl NegotiationService for Negotiations {
+    async fn get_negotiation(
+        &self,
+        request: Request<v1::GetNegotiationRequest>,
+    ) -> Result<Response<v1::GetNegotiationResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
+        let id = negotiation_id(&request.get_ref().negotiation_id)?;
+        let negotiation = look(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetNegotiationResponse { negotiation: Some(shown(&negotiation, &caller)) }))
+    }
+
+    async fn list_negotiations(
+        &self,
+        request: Request<v1::ListNegotiationsRequest>,
+    ) -> Result<Response<v1::ListNegotiationsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
+        let broker = self.broker.clone();
+        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+    }
+
+    type WatchNegotiationStream = Pin<Box<dyn Stream<Item = Result<v1::WatchNegotiationResponse, Status>> + Send>>;
+
+    async fn watch_negotiation(
+        &self,
+        request: Request<v1::WatchNegotiationRequest>,
+    ) -> Result<Response<Self::WatchNegotiationStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
+        let id = negotiation_id(&request.get_ref().negotiation_id)?;
+        // A negotiation that the caller may not see gets the same answer as an absent one (SPEC 5).
+        look(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
+        let (updates, receiver) = Updates::each(UPDATES_MAX);
+        let watch = self.broker.watch(EntityId::Negotiation(id), updates).await.map_err(refuse_shared)?;
+        let mut is_told_all = false;
+        let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
+        let responses = responses.filter_map(move |update| {
+            let _open_until_the_stream_ends = &watch;
+            // An error ends the watch as the last update does.
+            is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
+            match update {
+                Some(Ok(Update(record))) => {
+                    let negotiation = record.as_negotiation().map(|record| shown(&record.negotiation, &caller));
+                    Some(Ok(v1::WatchNegotiationResponse { negotiation }))
+                }
+                Some(Err(error)) => Some(Err(refuse_shared(error))),
+                None if is_told_all => None,
+                // The updates ended before the last one: the channel was full.
+                None => Some(Err(refuse(too_slow()))),
+            }
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn cancel_negotiation(
+        &self,
+        request: Request<v1::CancelNegotiationRequest>,
+    ) -> Result<Response<v1::CancelNegotiationResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
+        let negotiation = negotiation_id(&request.get_ref().negotiation_id)?;
+        let by = caller.clone();
+        let cancel = |reply| Command::CancelNegotiation { negotiation, caller: by, reply };
+        let cancelled = self.broker.ask(cancel).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::CancelNegotiationResponse { negotiation: Some(shown(&cancelled, &caller)) }))
+    }
+}
+
+/// The most updates that wait to be sent to one watcher. The watcher of a negotiation with more offers at a time may
+/// have to watch again.
+const UPDATES_MAX: usize = 64;
+
+fn too_slow() -> BrokerError {
+    let what = "the watcher does not keep up with the negotiation: watch it again";
+    BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER }
+}
+
+/// The negotiation as the caller sees it. A bidder does not see the other bids.
+fn shown(negotiation: &Negotiation, caller: &Caller) -> v1::Negotiation {
+    let mut shown = to_proto::negotiation(negotiation);
+    if let Caller::Agent(agent) = caller
+        && *agent != negotiation.requester
+    {
+        shown.bids.retain(|bid| bid.agent_id == agent.as_str());
+    }
+    shown
+}
+
+fn negotiation_id(text: &str) -> Result<MessageId, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("negotiation_id", text, MessageId::parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}
+
+fn list(
+    broker: &Broker,
+    caller: &Caller,
+    request: &v1::ListNegotiationsRequest,
+) -> Result<v1::ListNegotiationsResponse, Status> {
+    let size = page_size(request.page_size);
+    let mut checks = Checks::default();
+    let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
+    checks.at_most("states", request.states.len(), State::ALL.len(), "entries");
+    let states = numbered(&mut checks, "states", "known states", &request.states, State::from_number);
+    let filter = NegotiationFilter { agent, states };
+    checked(checks)?;
+    let page = broker.view(caller).negotiations(&filter, size, &request.page_token).map_err(refuse)?;
+    // A page of a thousand negotiations with a thousand bids each would exceed a frame.
+    let without_bids = |negotiation: &Negotiation| v1::Negotiation { bids: Vec::new(), ..shown(negotiation, caller) };
+    Ok(v1::ListNegotiationsResponse {
+        negotiations: page.entries.iter().map(|negotiation| without_bids(negotiation)).collect(),
+        next_page_token: page.next_token,
+    })
+}

@@ -1,0 +1,256 @@
+//! `PlanService`.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use tonic::{Request, Response, Status};
+
+use super::{
+    auth, blocking_call, checked, field,
+    log_watch::{self, LogUpdate, LogWatch, Responses},
+    look, messages, numbered, page_size, refuse, refuse_shared,
+};
+use crate::{
+    broker::{
+        Broker, BrokerError,
+        access::{Caller, Purpose},
+        engine::Command,
+        queries::View,
+    },
+    domain::{
+        EntityId, Input,
+        plan::{self, Plan, PlanState, Problem, ProblemCode, Severity, Spec},
+    },
+    envelope::{self, Checks},
+    ids::{AgentId, AgentType, PlanId},
+    proto::v1::{self, plan_service_server::PlanService},
+    records::plan_run_to_v1,
+};
+
+/// The most bytes of a reason that a caller gives.
+const REASON_BYTES_MAX: usize = 1024;
+/// The most responses that wait to be sent to one watcher. An entry may have 512 KiB.
+const RESPONSES_MAX: usize = 4;
+
+pub(super) struct Plans {
+    broker: Broker,
+}
+
+impl Plans {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+
+    /// The plan as the caller may see it.
+    async fn plan(&self, caller: &Caller, id: &PlanId) -> Result<(Arc<Plan>, Arc<Spec>), Status> {
+        let id = id.clone();
+        look(&self.broker, caller, move |view| view.plan(&id)).await.map_err(refuse)
+    }
+
+    /// Runs the step of a call on a plan that the caller may change. The step is stored when this returns.
+    async fn change(&self, caller: &Caller, id: PlanId, input: plan::Input) -> Result<v1::PlanRun, Status> {
+        let (plan, _) = self.plan(caller, &id).await?;
+        self.broker.access().may_cancel_plan(caller, &plan).map_err(refuse)?;
+        let (about, input) = (EntityId::Plan(id.clone()), Box::new(Input::Plan(input)));
+        self.broker.ask(|reply| Command::Apply { about, input, reply }).await.map_err(refuse_shared)?;
+        let (plan, spec) = self.plan(caller, &id).await?;
+        Ok(plan_run_to_v1(&plan, Some(&spec)))
+    }
+
+    /// Adds the agents and types that do not exist to the problems of a plan.
+    fn add_unknown(&self, spec: &Spec, problems: &mut Vec<Problem>) {
+        let directory = self.broker.directory();
+        for (place, subtask) in spec.subtasks.iter().enumerate() {
+            let agent = AgentId::parse(&subtask.agent).ok();
+            let kind = AgentType::parse(&subtask.agent_type).ok();
+            let message = match (&agent, &kind) {
+                (Some(agent), _) if !directory.is_registered(agent) => format!("agent {agent} is not registered"),
+                (None, Some(kind)) if directory.of_type(kind).is_empty() => format!("no agent has the type {kind}"),
+                _ => continue,
+            };
+            problems.push(Problem {
+                severity: Severity::Warning,
+                code: ProblemCode::AgentUnknown,
+                path: format!("subtasks[{place}]"),
+                subtasks: vec![subtask.id.clone()],
+                topic: String::new(),
+                message,
+            });
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PlanService for Plans {
+    async fn validate_plan(
+        &self,
+        request: Request<v1::ValidatePlanRequest>,
+    ) -> Result<Response<v1::ValidatePlanResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::SubmitPlan)?;
+        let Some(plan) = &request.get_ref().plan else { return Err(refuse(field("plan", "must be set"))) };
+        let spec = envelope::plan_of(plan, &self.broker.settings().plan_terms);
+        let spec = spec.map_err(|violations| refuse(BrokerError::Fields { violations }))?;
+        let mut problems = spec.problems();
+        // A caller that may not read the directory does not learn who is in it.
+        if self.broker.access().may_see_directory(&caller).is_ok() {
+            self.add_unknown(&spec, &mut problems);
+        }
+        Ok(Response::new(v1::ValidatePlanResponse { problems: problems.iter().map(problem).collect() }))
+    }
+
+    async fn submit_plan(
+        &self,
+        request: Request<v1::SubmitPlanRequest>,
+    ) -> Result<Response<v1::SubmitPlanResponse>, Status> {
+        let sender = messages::sender(&self.broker, &request)?;
+        let envelope = request.into_inner().envelope;
+        // Bytes that do not decode are refused by the same check as those of any other call.
+        if let Ok(envelope) = v1::Envelope::decode(envelope.clone())
+            && envelope.message_type() != v1::MessageType::PlanSubmission
+        {
+            return Err(refuse(field("envelope.message_type", "must be PLAN_SUBMISSION")));
+        }
+        let receipt = self.broker.submit(envelope.clone(), sender.as_ref()).await.map_err(refuse_shared)?;
+        // The submission is stored, so its sender may see the plan.
+        let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
+        let submitter = v1::Envelope::decode(envelope).ok().and_then(|sent| AgentId::parse(&sent.sender_id).ok());
+        let plan = match (id, submitter) {
+            (Some(id), Some(submitter)) => self.plan(&Caller::Agent(submitter), &id).await.ok(),
+            (None, _) | (_, None) => None,
+        };
+        let plan = plan.map(|(plan, spec)| plan_run_to_v1(&plan, Some(&spec)));
+        Ok(Response::new(v1::SubmitPlanResponse { receipt: Some(receipt), plan }))
+    }
+
+    async fn get_plan(&self, request: Request<v1::GetPlanRequest>) -> Result<Response<v1::GetPlanResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
+        let request = request.get_ref();
+        let id = plan_id(&request.plan_id)?;
+        let (plan, spec) = self.plan(&caller, &id).await?;
+        let submission = match request.include_submission {
+            true => look(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
+            false => bytes::Bytes::new(),
+        };
+        Ok(Response::new(v1::GetPlanResponse { plan: Some(plan_run_to_v1(&plan, Some(&spec))), submission }))
+    }
+
+    async fn list_plans(
+        &self,
+        request: Request<v1::ListPlansRequest>,
+    ) -> Result<Response<v1::ListPlansResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size);
+            let mut checks = Checks::default();
+            checks.at_most("states", request.states.len(), PlanState::ALL.len(), "entries");
+            let states = numbered(&mut checks, "states", "known states", &request.states, PlanState::from_number);
+            checked(checks)?;
+            let page = broker.view(&caller).plans(&states, size, &request.page_token).map_err(refuse)?;
+            let plans = page.entries.iter().map(|plan| plan_run_to_v1(plan, None)).collect();
+            Ok(v1::ListPlansResponse { plans, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn list_plan_results(
+        &self,
+        request: Request<v1::ListPlanResultsRequest>,
+    ) -> Result<Response<v1::ListPlanResultsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
+        let request = request.into_inner();
+        let id = plan_id(&request.plan_id)?;
+        let limit = match request.page_size {
+            0 => plan::SUBTASKS_MAX,
+            size => plan::SUBTASKS_MAX.min(size as usize),
+        };
+        let from = match request.page_token.as_str() {
+            "" => 0,
+            token => {
+                let place = crate::ids::parse_number(token).and_then(|place| usize::try_from(place).ok());
+                place.ok_or_else(|| refuse(BrokerError::PageTokenInvalid))?
+            }
+        };
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let (results, next) = broker.view(&caller).plan_results(&id, from, limit).map_err(refuse)?;
+            let next_page_token = next.map(|place| place.to_string()).unwrap_or_default();
+            Ok(v1::ListPlanResultsResponse { results, next_page_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    type WatchPlanStream = Responses<v1::WatchPlanResponse>;
+
+    async fn watch_plan(
+        &self,
+        request: Request<v1::WatchPlanRequest>,
+    ) -> Result<Response<Self::WatchPlanStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
+        let request = request.get_ref();
+        let id = plan_id(&request.plan_id)?;
+        // A plan that the caller may not see is refused here, with the same answer as an absent one.
+        self.plan(&caller, &id).await?;
+        let asked = LogWatch {
+            entity: EntityId::Plan(id.clone()),
+            after: request.after_number,
+            responses_max: RESPONSES_MAX,
+            read: move |view: View<'_>, after| view.plan_log(&id, after, RESPONSES_MAX),
+            respond: plan_update,
+        };
+        log_watch::open(&self.broker, caller, asked).await.map(Response::new)
+    }
+
+    async fn cancel_plan(
+        &self,
+        request: Request<v1::CancelPlanRequest>,
+    ) -> Result<Response<v1::CancelPlanResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let request = request.into_inner();
+        let mut checks = Checks::default();
+        checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
+        checked(checks)?;
+        let cancel = plan::Input::Cancel { by: caller.to_string(), reason: request.reason_text };
+        let plan = self.change(&caller, plan_id(&request.plan_id)?, cancel).await?;
+        Ok(Response::new(v1::CancelPlanResponse { plan: Some(plan) }))
+    }
+
+    async fn retry_plan(
+        &self,
+        request: Request<v1::RetryPlanRequest>,
+    ) -> Result<Response<v1::RetryPlanResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let retry = plan::Input::Retry { by: caller.to_string() };
+        let plan = self.change(&caller, plan_id(&request.get_ref().plan_id)?, retry).await?;
+        Ok(Response::new(v1::RetryPlanResponse { plan: Some(plan) }))
+    }
+}
+
+fn plan_id(text: &str) -> Result<PlanId, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("plan_id", text, PlanId::parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}
+
+fn problem(problem: &Problem) -> v1::PlanProblem {
+    v1::PlanProblem {
+        severity: problem.severity.number(),
+        code: problem.code.name().to_owned(),
+        field: problem.path.clone(),
+        subtask_ids: problem.subtasks.clone(),
+        topic: problem.topic.clone(),
+        message: problem.message.clone(),
+    }
+}
+
+fn plan_update(update: LogUpdate<v1::PlanEntry>) -> v1::WatchPlanResponse {
+    use v1::watch_plan_response::Update;
+    let update = match update {
+        LogUpdate::Entry(entry) => Update::Entry(entry),
+        LogUpdate::Gap(gap) => Update::Gap(gap),
+        LogUpdate::CaughtUp(number) => Update::CaughtUp(v1::PlanCaughtUp { number }),
+    };
+    v1::WatchPlanResponse { update: Some(update) }
+}

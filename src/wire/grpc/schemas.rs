@@ -1,0 +1,132 @@
+//! `SchemaService`.
+
+use tonic::{Request, Response, Status};
+
+use super::{auth, blocking_call, checked, field, look, page_size, refuse, refuse_shared};
+use crate::{
+    broker::{
+        Broker, BrokerError,
+        access::{Caller, Purpose, schema_registration},
+        engine::Command,
+        json_schema::{JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX},
+    },
+    envelope::{Checks, PAYLOAD_BYTES_MAX},
+    proto::v1::{self, schema_service_server::SchemaService},
+};
+
+/// The most bytes of the id and of the version of a schema.
+const NAME_BYTES_MAX: usize = 128;
+
+pub(super) struct Schemas {
+    broker: Broker,
+}
+
+impl Schemas {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl SchemaService for Schemas {
+    async fn register_schema(
+        &self,
+        request: Request<v1::RegisterSchemaRequest>,
+    ) -> Result<Response<v1::RegisterSchemaResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::RegisterSchema)?;
+        let wanted = request.into_inner().schema.unwrap_or_default();
+        let mut checks = Checks::default();
+        check_name(&mut checks, "schema.schema_id", &wanted.schema_id);
+        check_name(&mut checks, "schema.schema_version", &wanted.schema_version);
+        checked(checks)?;
+        let action = schema_registration(&wanted.schema_id);
+        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
+        let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
+        let schema_json = blocking_call(move || parsed(&schema_json).map(|_| schema_json)).await?;
+        let registrar = caller.to_string();
+        let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, registrar, ..Default::default() });
+        let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, reply }).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::RegisterSchemaResponse { schema: Some(stored) }))
+    }
+
+    async fn get_schema(
+        &self,
+        request: Request<v1::GetSchemaRequest>,
+    ) -> Result<Response<v1::GetSchemaResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
+        let v1::GetSchemaRequest { schema_id, schema_version } = request.into_inner();
+        let schema = self.schema(&caller, schema_id, schema_version).await?;
+        Ok(Response::new(v1::GetSchemaResponse { schema: Some(schema) }))
+    }
+
+    async fn list_schemas(
+        &self,
+        request: Request<v1::ListSchemasRequest>,
+    ) -> Result<Response<v1::ListSchemasResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size);
+            let page = broker.view(&caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
+            Ok(v1::ListSchemasResponse { schemas: page.entries, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn check_schema(
+        &self,
+        request: Request<v1::CheckSchemaRequest>,
+    ) -> Result<Response<v1::CheckSchemaResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
+        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
+        let v1::CheckSchemaRequest { schema_id, schema_version, schema_json, data_json } = request.into_inner();
+        if data_json.len() > PAYLOAD_BYTES_MAX {
+            return Err(refuse(field("data_json", &format!("must have at most {PAYLOAD_BYTES_MAX} bytes"))));
+        }
+        let text = match (schema_id.is_empty(), schema_json.is_empty()) {
+            (true, false) => schema_json,
+            (false, true) => self.schema(&caller, schema_id, schema_version).await?.schema_json,
+            (true, true) | (false, false) => {
+                return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
+            }
+        };
+        let violations = blocking_call(move || {
+            let schema = parsed(&text)?;
+            if data_json.is_empty() {
+                return Ok(Vec::new());
+            }
+            let data = serde_json::from_str(&data_json)
+                .map_err(|error| refuse(field("data_json", &format!("must be JSON: {error}"))))?;
+            let misfits = schema.misfits(&data, "", VIOLATIONS_MAX).into_iter();
+            let violation = |found: crate::codes::FieldViolation| v1::SchemaViolation {
+                json_pointer: found.path,
+                problem: found.problem,
+            };
+            Ok(misfits.map(violation).collect())
+        });
+        Ok(Response::new(v1::CheckSchemaResponse { violations: violations.await? }))
+    }
+}
+
+impl Schemas {
+    async fn schema(&self, caller: &Caller, id: String, version: String) -> Result<v1::Schema, Status> {
+        look(&self.broker, caller, move |view| view.schema(&id, &version)).await.map_err(refuse)
+    }
+}
+
+fn parsed(text: &str) -> Result<JsonSchema, Status> {
+    let rejected = |problem| refuse(BrokerError::SchemaRejected { problem });
+    if text.len() > SCHEMA_BYTES_MAX {
+        return Err(rejected(format!("has more than {SCHEMA_BYTES_MAX} bytes")));
+    }
+    JsonSchema::parse(text).map_err(rejected)
+}
+
+fn check_name(checks: &mut Checks, path: &str, name: &str) {
+    let is_permitted = name.bytes().all(|byte| byte.is_ascii_graphic());
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_permitted {
+        checks.wrong(path, "must have 1 to 128 printable ASCII characters without spaces");
+    }
+}

@@ -1,0 +1,454 @@
+//! `ThreadService`.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use prost::Message as _;
+use tonic::{Request, Response, Status};
+
+use super::{
+    auth, blocking_call, checked, field,
+    log_watch::{self, LogUpdate, LogWatch, Responses},
+    look, page_size, refuse, refuse_shared,
+};
+use crate::{
+    broker::{
+        Broker, BrokerError,
+        access::{self, Caller, Purpose},
+        engine::Command,
+        queries::{ThreadFilter, View},
+    },
+    domain::{
+        EntityId, Input,
+        threads::{self, Action, ActionId, Create, PARTICIPANTS_MAX, PLUGINS_MAX, Spec, SpecKind, Thread, ThreadRunId},
+    },
+    envelope::Checks,
+    ids::{AgentId, MessageId, SpecId, TaskId, ThreadId, check_name},
+    proto::v1::{self, apply_handoff_action_request::Action as Asked, thread_service_server::ThreadService},
+    records::{
+        agent_spec, agent_spec_to_v1, ended_request_to_v1, model_spec, model_spec_to_v1, thread_to_v1, unresolved,
+    },
+};
+
+/// The most bytes of a system prompt.
+const PROMPT_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a spec's sections and overlay, and of a model's parameters.
+const VALUES_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a description.
+const DESCRIPTION_BYTES_MAX: usize = 4096;
+/// The most bytes of a provider and of a provider's name of a model.
+const MODEL_BYTES_MAX: usize = 256;
+/// The most tools of a list.
+const TOOLS_MAX: usize = 256;
+
+pub(super) struct Threads {
+    broker: Broker,
+}
+
+/// What a boundary puts in force.
+struct InForce {
+    thread: v1::Thread,
+    switched: bool,
+    spec: v1::AgentSpec,
+    model: v1::ModelSpec,
+    deactivate: Vec<String>,
+    activate: Vec<String>,
+    request: Option<v1::ThreadRequestEnded>,
+}
+
+impl Threads {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+
+    /// Asks the engine for a step. The step is stored when this returns.
+    async fn apply(&self, about: EntityId, input: threads::Input) -> Result<(), Status> {
+        let input = Box::new(Input::Thread(input));
+        let applied = self.broker.ask(|reply| Command::Apply { about, input, reply }).await;
+        applied.map(drop).map_err(refuse_shared)
+    }
+
+    /// The thread as the caller may see it.
+    async fn thread(&self, caller: &Caller, id: &ThreadId) -> Result<Arc<Thread>, Status> {
+        let id = id.clone();
+        look(&self.broker, caller, move |view| view.thread(&id)).await.map_err(refuse)
+    }
+
+    /// Checks that the caller may use the thread.
+    async fn check_use(&self, caller: &Caller, id: &ThreadId) -> Result<(), Status> {
+        let id = id.clone();
+        look(&self.broker, caller, move |view| view.thread_for_use(&id).map(drop)).await.map_err(refuse)
+    }
+
+    async fn put(&self, caller: &Caller, spec: Spec) -> Result<Arc<Spec>, Status> {
+        self.broker.access().check_broker(caller, access::spec_registration(&spec.id)).map_err(refuse)?;
+        let (kind, id) = (spec.kind, spec.id.clone());
+        self.apply(EntityId::Spec(kind, id.clone()), threads::Input::PutSpec { spec }).await?;
+        // The registration is stored, so a caller that may not read specs sees its own.
+        look(&self.broker, caller, move |view| view.registered_spec(kind, &id, 0)).await.map_err(refuse)
+    }
+
+    /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
+    async fn boundary(&self, caller: &Caller, id: ThreadId, input: threads::Input) -> Result<InForce, Status> {
+        self.check_use(caller, &id).await?;
+        self.apply(EntityId::Thread(id.clone()), input).await?;
+        look(&self.broker, caller, move |view| in_force(view, &id)).await.map_err(refuse)
+    }
+}
+
+#[tonic::async_trait]
+impl ThreadService for Threads {
+    async fn put_agent_spec(
+        &self,
+        request: Request<v1::PutAgentSpecRequest>,
+    ) -> Result<Response<v1::PutAgentSpecResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
+        let spec = self.put(&caller, parse_agent_spec(request.get_ref().spec.as_ref())?).await?;
+        let spec = Some(agent_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
+        Ok(Response::new(v1::PutAgentSpecResponse { spec }))
+    }
+
+    async fn get_agent_spec(
+        &self,
+        request: Request<v1::GetAgentSpecRequest>,
+    ) -> Result<Response<v1::GetAgentSpecResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
+        let v1::GetAgentSpecRequest { spec_id, revision } = request.into_inner();
+        let id = parsed("spec_id", &spec_id, SpecId::parse)?;
+        let found = look(&self.broker, &caller, move |view| {
+            Ok(agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?)
+        });
+        let spec = Some(found.await.map_err(refuse)?);
+        Ok(Response::new(v1::GetAgentSpecResponse { spec }))
+    }
+
+    async fn list_agent_specs(
+        &self,
+        request: Request<v1::ListAgentSpecsRequest>,
+    ) -> Result<Response<v1::ListAgentSpecsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size);
+            let page = broker.view(&caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
+            let brief = |spec: &Arc<Spec>| {
+                let spec = agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
+                Ok(v1::AgentSpec { system_prompt: String::new(), sections: None, overlay: None, ..spec })
+            };
+            let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
+            Ok(v1::ListAgentSpecsResponse { specs, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn put_model_spec(
+        &self,
+        request: Request<v1::PutModelSpecRequest>,
+    ) -> Result<Response<v1::PutModelSpecResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
+        let spec = self.put(&caller, parse_model_spec(request.get_ref().spec.as_ref())?).await?;
+        let spec = Some(model_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
+        Ok(Response::new(v1::PutModelSpecResponse { spec }))
+    }
+
+    async fn list_model_specs(
+        &self,
+        request: Request<v1::ListModelSpecsRequest>,
+    ) -> Result<Response<v1::ListModelSpecsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size);
+            let page = broker.view(&caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
+            let brief = |spec: &Arc<Spec>| {
+                let spec = model_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
+                Ok(v1::ModelSpec { parameters: None, ..spec })
+            };
+            let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
+            Ok(v1::ListModelSpecsResponse { specs, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn create_thread(
+        &self,
+        request: Request<v1::CreateThreadRequest>,
+    ) -> Result<Response<v1::CreateThreadResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let base = checks.id("base_spec_id", &request.base_spec_id, SpecId::parse);
+        let id = checks.optional_id("thread_id", &request.thread_id, ThreadId::parse);
+        let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+        let participants = checks.ids("participant_ids", &request.participant_ids, PARTICIPANTS_MAX, AgentId::parse);
+        for (place, agent) in participants.iter().enumerate() {
+            if self.broker.directory().get(agent).is_none() {
+                checks.wrong(format!("participant_ids[{place}]"), "is not registered");
+            }
+        }
+        checked(checks)?;
+        let id = id.unwrap_or_else(|| {
+            let id = self.broker.ids().message_id(self.broker.now()).to_string();
+            ThreadId::parse(&id).expect("a UUID is a name")
+        });
+        self.broker.access().may_create_thread(&caller, &id).map_err(refuse)?;
+        let (base, participants) = (base.expect("checked above"), participants.into_iter().collect::<BTreeSet<_>>());
+        let create = Create { base, by: caller_agent(&caller), task, participants };
+        self.apply(EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
+        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
+        Ok(Response::new(v1::CreateThreadResponse { thread }))
+    }
+
+    async fn get_thread(
+        &self,
+        request: Request<v1::GetThreadRequest>,
+    ) -> Result<Response<v1::GetThreadResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
+        let id = parsed("thread_id", &request.get_ref().thread_id, ThreadId::parse)?;
+        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
+        Ok(Response::new(v1::GetThreadResponse { thread }))
+    }
+
+    async fn list_threads(
+        &self,
+        request: Request<v1::ListThreadsRequest>,
+    ) -> Result<Response<v1::ListThreadsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size);
+            let mut checks = Checks::default();
+            let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+            let in_force = checks.optional_id("in_force_spec_id", &request.in_force_spec_id, SpecId::parse);
+            checked(checks)?;
+            let filter = ThreadFilter { task, in_force };
+            let page = broker.view(&caller).threads(&filter, size, &request.page_token).map_err(refuse)?;
+            let threads = page.entries.iter().map(|thread| thread_to_v1(thread)).collect();
+            Ok(v1::ListThreadsResponse { threads, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    type WatchThreadStream = Responses<v1::WatchThreadResponse>;
+
+    async fn watch_thread(
+        &self,
+        request: Request<v1::WatchThreadRequest>,
+    ) -> Result<Response<Self::WatchThreadStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
+        let request = request.get_ref();
+        let id = parsed("thread_id", &request.thread_id, ThreadId::parse)?;
+        // A thread that the caller may not see is refused here, with the same answer as an absent one.
+        self.thread(&caller, &id).await?;
+        let asked = LogWatch {
+            entity: EntityId::Thread(id.clone()),
+            after: request.after_number,
+            responses_max: RESPONSES_MAX,
+            read: move |view: View<'_>, after| view.thread_log(&id, after, RESPONSES_MAX),
+            respond: thread_update,
+        };
+        log_watch::open(&self.broker, caller, asked).await.map(Response::new)
+    }
+
+    async fn apply_handoff_action(
+        &self,
+        request: Request<v1::ApplyHandoffActionRequest>,
+    ) -> Result<Response<v1::ApplyHandoffActionResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let id = checks.id("thread_id", &request.thread_id, ThreadId::parse);
+        let action_id = checks.optional_id("action_id", &request.action_id, MessageId::parse).map(ActionId);
+        let action = match &request.action {
+            Some(Asked::RequestSpecId(spec)) => checks.id("request_spec_id", spec, SpecId::parse).map(Action::Request),
+            Some(Asked::ActivateSpecId(spec)) => {
+                checks.id("activate_spec_id", spec, SpecId::parse).map(Action::Activate)
+            }
+            Some(Asked::Clear(true)) => Some(Action::Clear),
+            Some(Asked::Clear(false)) => {
+                checks.wrong("clear", "must be true");
+                None
+            }
+            None => {
+                checks.wrong("action", "must be set");
+                None
+            }
+        };
+        checked(checks)?;
+        let (id, action) = (id.expect("checked above"), action.expect("checked above"));
+        self.check_use(&caller, &id).await?;
+        let act = threads::Input::Act { id: action_id, action, by: caller_agent(&caller) };
+        self.apply(EntityId::Thread(id.clone()), act).await?;
+        let thread = self.thread(&caller, &id).await?;
+        let waiting = thread.requested.as_ref();
+        let warning = waiting.and_then(|request| Some(unresolved(&request.spec, request.warning?)));
+        let (thread, warning) = (Some(thread_to_v1(&thread)), warning.unwrap_or_default());
+        Ok(Response::new(v1::ApplyHandoffActionResponse { thread, warning }))
+    }
+
+    async fn begin_run(&self, request: Request<v1::BeginRunRequest>) -> Result<Response<v1::BeginRunResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
+        let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
+        let begin = threads::Input::BeginRun { run, runner: caller_agent(&caller) };
+        let InForce { thread, switched, spec, model, deactivate, activate, request } =
+            self.boundary(&caller, id, begin).await?;
+        Ok(Response::new(v1::BeginRunResponse {
+            thread: Some(thread),
+            switched,
+            spec: Some(spec),
+            model: Some(model),
+            deactivate_plugin_ids: deactivate,
+            activate_plugin_ids: activate,
+            request,
+        }))
+    }
+
+    async fn end_step(&self, request: Request<v1::EndStepRequest>) -> Result<Response<v1::EndStepResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        if request.step == 0 {
+            checks.wrong("step", "must be at least 1");
+        }
+        let (id, run) = thread_and_run(&request.thread_id, &request.run_id, checks)?;
+        let end = threads::Input::EndStep { run, runner: caller_agent(&caller), step: request.step };
+        let InForce { thread, switched, spec, model, deactivate, activate, request } =
+            self.boundary(&caller, id, end).await?;
+        Ok(Response::new(v1::EndStepResponse {
+            thread: Some(thread),
+            switched,
+            spec: Some(spec),
+            model: Some(model),
+            deactivate_plugin_ids: deactivate,
+            activate_plugin_ids: activate,
+            request,
+        }))
+    }
+
+    async fn end_run(&self, request: Request<v1::EndRunRequest>) -> Result<Response<v1::EndRunResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
+        let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
+        self.check_use(&caller, &id).await?;
+        let end = threads::Input::EndRun { run, runner: caller_agent(&caller) };
+        self.apply(EntityId::Thread(id.clone()), end).await?;
+        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
+        Ok(Response::new(v1::EndRunResponse { thread }))
+    }
+}
+
+fn caller_agent(caller: &Caller) -> Option<AgentId> {
+    match caller {
+        Caller::Agent(agent) => Some(agent.clone()),
+        Caller::Operator(_) | Caller::Anonymous => None,
+    }
+}
+
+fn parsed<T>(path: &str, text: &str, parse: fn(&str) -> Result<T, crate::ids::IdError>) -> Result<T, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id(path, text, parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}
+
+fn thread_and_run(thread: &str, run: &str, mut checks: Checks) -> Result<(ThreadId, ThreadRunId), Status> {
+    let thread = checks.id("thread_id", thread, ThreadId::parse);
+    let run = checks.id("run_id", run, MessageId::parse).map(ThreadRunId);
+    checked(checks)?;
+    Ok((thread.expect("checked above"), run.expect("checked above")))
+}
+
+/// What the last boundary of a thread has put in force, with the specs at their revisions.
+fn in_force(view: View<'_>, id: &ThreadId) -> Result<InForce, BrokerError> {
+    let thread = view.thread(id)?;
+    let boundary = thread.boundary.clone().ok_or(BrokerError::Internal)?;
+    let now = &boundary.in_force;
+    let spec = view.registered_spec(SpecKind::Agent, &now.spec, now.revision)?;
+    let model = view.registered_spec(SpecKind::Model, &now.model, now.model_revision)?;
+    Ok(InForce {
+        thread: thread_to_v1(&thread),
+        switched: boundary.switched,
+        spec: agent_spec_to_v1(&spec)?,
+        model: model_spec_to_v1(&model)?,
+        request: boundary.request.as_ref().map(ended_request_to_v1),
+        deactivate: boundary.deactivate,
+        activate: boundary.activate,
+    })
+}
+
+// ------------------------------------------------------------------------------------------------------------- specs
+
+/// Checks a list of names: their grammar, their number, and that each occurs once.
+fn check_names(checks: &mut Checks, path: &str, names: &[String], most: usize) {
+    checks.at_most(path, names.len(), most, "entries");
+    let mut seen = HashSet::new();
+    for (place, name) in names.iter().take(most).enumerate() {
+        if let Err(error) = check_name(name) {
+            checks.wrong(format!("{path}[{place}]"), error.to_string());
+        } else if !seen.insert(name) {
+            checks.wrong(format!("{path}[{place}]"), "is in the list already");
+        }
+    }
+}
+
+fn parse_agent_spec(spec: Option<&v1::AgentSpec>) -> Result<Spec, Status> {
+    let Some(spec) = spec else { return Err(refuse(field("spec", "must be set"))) };
+    let mut checks = Checks::default();
+    let id = checks.id("spec.spec_id", &spec.spec_id, SpecId::parse);
+    let model = checks.id("spec.model_id", &spec.model_id, SpecId::parse);
+    checks.text("spec.system_prompt", &spec.system_prompt, PROMPT_BYTES_MAX);
+    checks.text("spec.description", &spec.description, DESCRIPTION_BYTES_MAX);
+    let allowed = spec.allowed_tools.as_ref().map_or(&[][..], |tools| &tools.names);
+    check_names(&mut checks, "spec.allowed_tools.names", allowed, TOOLS_MAX);
+    check_names(&mut checks, "spec.excluded_tools", &spec.excluded_tools, TOOLS_MAX);
+    check_names(&mut checks, "spec.plugin_ids", &spec.plugin_ids, PLUGINS_MAX);
+    check_names(&mut checks, "spec.hook_filter", &spec.hook_filter, PLUGINS_MAX);
+    for (name, value) in spec.sections.iter().flat_map(|sections| &sections.fields) {
+        if let Err(error) = check_name(name) {
+            checks.wrong("spec.sections", format!("has a name that {error}"));
+        }
+        if !matches!(value.kind, Some(prost_types::value::Kind::StructValue(_))) {
+            checks.wrong("spec.sections", "must have an object for each name");
+        }
+    }
+    let values = spec.sections.as_ref().map_or(0, prost_types::Struct::encoded_len)
+        + spec.overlay.as_ref().map_or(0, v1::AgentOverlay::encoded_len);
+    checks.at_most("spec.sections", values, VALUES_BYTES_MAX, "bytes with the overlay");
+    checked(checks)?;
+    Ok(agent_spec(id.expect("checked above"), model.expect("checked above"), spec.clone()))
+}
+
+fn parse_model_spec(spec: Option<&v1::ModelSpec>) -> Result<Spec, Status> {
+    let Some(spec) = spec else { return Err(refuse(field("spec", "must be set"))) };
+    let mut checks = Checks::default();
+    let id = checks.id("spec.model_id", &spec.model_id, SpecId::parse);
+    checks.text("spec.provider", &spec.provider, MODEL_BYTES_MAX);
+    checks.text("spec.model_name", &spec.model_name, MODEL_BYTES_MAX);
+    if spec.model_name.is_empty() {
+        checks.wrong("spec.model_name", "must not be empty");
+    }
+    let values = spec.parameters.as_ref().map_or(0, prost_types::Struct::encoded_len);
+    checks.at_most("spec.parameters", values, VALUES_BYTES_MAX, "bytes");
+    checked(checks)?;
+    Ok(model_spec(id.expect("checked above"), spec.clone()))
+}
+
+// ----------------------------------------------------------------------------------------------------------- watches
+
+/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
+/// these.
+const RESPONSES_MAX: usize = 16;
+
+fn thread_update(update: LogUpdate<v1::ThreadEntry>) -> v1::WatchThreadResponse {
+    use v1::watch_thread_response::Update;
+    let update = match update {
+        LogUpdate::Entry(entry) => Update::Entry(entry),
+        LogUpdate::Gap(gap) => Update::Gap(gap),
+        LogUpdate::CaughtUp(number) => Update::CaughtUp(v1::ThreadCaughtUp { number }),
+    };
+    v1::WatchThreadResponse { update: Some(update) }
+}

@@ -1,0 +1,202 @@
+//! Records of blobs in virtual time: holds, quotas, rights, references and removal.
+
+use std::{sync::Arc, time::Duration};
+
+use baton::{
+    blobs::{BlobFiles, Removed},
+    broker::{
+        BlobLimits, Settings,
+        access::Caller,
+        engine::{Command, NewBlob},
+    },
+    codes::ErrorCode,
+    envelope::signing,
+    ids::{AgentId, WorkspaceId},
+    proto::v1::{self, context_section::Content},
+    records::BlobRecord,
+};
+
+use crate::world::{Refusal, World, assert_refused};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn agent(id: &str) -> AgentId {
+    AgentId::parse(id).unwrap()
+}
+
+fn caller(id: &str) -> Caller {
+    Caller::Agent(agent(id))
+}
+
+fn task(id: &str) -> WorkspaceId {
+    WorkspaceId::parse(&format!("task:{id}")).unwrap()
+}
+
+fn begin(
+    world: &mut World,
+    by: &str,
+    digest: [u8; 32],
+    size: u64,
+    holder: &str,
+) -> Result<Option<BlobRecord>, Refusal> {
+    let blob = Box::new(NewBlob { digest, size, media_type: "text/plain".into(), workspace: task(holder) });
+    world.ask(|reply| Command::BeginUpload { agent: agent(by), blob, reply })
+}
+
+fn finish(world: &mut World, by: &str, digest: [u8; 32]) -> Result<BlobRecord, Refusal> {
+    world.ask(|reply| Command::FinishUpload { agent: agent(by), digest, reply })
+}
+
+fn delete(world: &mut World, by: &str, digest: [u8; 32], holder: &str) -> Result<(), Refusal> {
+    let (workspace, caller) = (task(holder), caller(by));
+    world.ask(|reply| Command::DeleteBlob { digest, workspace, caller, reply })
+}
+
+fn put(world: &mut World, by: &str, digest: [u8; 32], holder: &str) {
+    assert_eq!(begin(world, by, digest, 5, holder).unwrap(), None);
+    finish(world, by, digest).unwrap();
+}
+
+fn sees(world: &World, who: &str, digest: [u8; 32]) -> bool {
+    let caller = caller(who);
+    world.view(&caller).blob(&digest).is_ok()
+}
+
+/// A world in which `a` owns task `t`.
+fn a_task(settings: Settings) -> World {
+    let mut world = World::with_settings(&["a", "b", "c"], settings);
+    world.send(world.request("a", "b", 1)).unwrap();
+    world
+}
+
+/// A context of one reference.
+fn context(digest: [u8; 32], uri: String, size_bytes: u64) -> v1::TaskContextTransfer {
+    let reference = v1::ContextReference { uri, sha256: digest.to_vec().into(), size_bytes, ..Default::default() };
+    let section = v1::ContextSection {
+        name: "resources".into(),
+        content: Some(Content::Reference(reference)),
+        ..Default::default()
+    };
+    let digest = signing::context_digest([("resources", digest)]);
+    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into(), ..Default::default() }
+}
+
+fn reference(digest: [u8; 32]) -> String {
+    digest.iter().fold("baton:blob/".to_owned(), |uri, byte| uri + &format!("{byte:02x}"))
+}
+
+#[test]
+fn a_blob_is_for_the_participants_of_its_holders_and_never_for_its_digest() {
+    let mut world = a_task(Settings::default());
+    assert_refused(begin(&mut world, "c", [1; 32], 5, "t"), ErrorCode::PermissionDenied);
+    assert_refused(begin(&mut world, "a", [1; 32], 5, "other"), ErrorCode::PermissionDenied);
+    put(&mut world, "a", [1; 32], "t");
+    assert!(sees(&world, "a", [1; 32]));
+    // The candidate has not accepted, and c takes no part.
+    assert!(!sees(&world, "b", [1; 32]) && !sees(&world, "c", [1; 32]));
+    let caller = caller("c");
+    assert_eq!(world.view(&caller).missing_blobs(&[[1; 32], [2; 32]]).unwrap(), [[1; 32], [2; 32]]);
+    world.restart();
+    assert!(sees(&world, "a", [1; 32]), "the record survives a crash");
+    assert_refused(delete(&mut world, "c", [1; 32], "t"), ErrorCode::PermissionDenied);
+    assert_refused(delete(&mut world, "a", [2; 32], "t"), ErrorCode::BlobUnknown);
+}
+
+#[test]
+fn a_former_owner_reads_the_blobs_of_its_task_no_more() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    put(&mut world, "a", [1; 32], "t");
+    world.take_and_ack(&mut b);
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    assert!(sees(&world, "b", [1; 32]), "the candidate has accepted");
+    world.take_and_ack(&mut a);
+    world.send(world.context("a", "b", &id, 1)).unwrap();
+    world.take_and_ack(&mut b);
+    world.send(world.complete("b", "a", &id, 1)).unwrap();
+    assert!(sees(&world, "b", [1; 32]) && !sees(&world, "a", [1; 32]));
+    assert_refused(delete(&mut world, "a", [1; 32], "t"), ErrorCode::PermissionDenied);
+}
+
+#[test]
+fn quotas_bound_the_uploads_and_the_bytes_of_an_agent() {
+    let blobs = BlobLimits { agent_bytes_max: 12, agent_uploads_max: 2, ..BlobLimits::default() };
+    let mut world = a_task(Settings { blobs, ..Settings::default() });
+    begin(&mut world, "a", [1; 32], 5, "t").unwrap();
+    begin(&mut world, "a", [1; 32], 5, "t").unwrap();
+    assert_refused(begin(&mut world, "a", [1; 32], 6, "t"), ErrorCode::FieldInvalid);
+    begin(&mut world, "a", [2; 32], 5, "t").unwrap();
+    let refusal = assert_refused(begin(&mut world, "a", [3; 32], 1, "t"), ErrorCode::QuotaExceeded);
+    assert_eq!(refusal.metadata()[1], ("limit", "2".to_owned()));
+    finish(&mut world, "a", [1; 32]).unwrap();
+    assert_refused(begin(&mut world, "a", [3; 32], 3, "t"), ErrorCode::QuotaExceeded);
+    begin(&mut world, "a", [3; 32], 2, "t").unwrap();
+    world.ask(|reply| Command::DropUpload { agent: agent("a"), digest: [2; 32], reply }).unwrap();
+    begin(&mut world, "a", [4; 32], 5, "t").unwrap();
+    assert_refused(finish(&mut world, "a", [2; 32]), ErrorCode::UploadUnknown);
+}
+
+#[test]
+fn a_blob_without_a_hold_is_removed_after_a_day_also_over_a_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
+    let mut world = a_task(Settings { blob_files: Some(files.clone()), ..Settings::default() });
+    put(&mut world, "a", [1; 32], "t");
+    put(&mut world, "a", [2; 32], "t");
+    files.take_removed();
+    delete(&mut world, "a", [1; 32], "t").unwrap();
+    assert!(!sees(&world, "a", [1; 32]));
+    world.pass(DAY / 2);
+    world.restart();
+    // It is written again in between, and so held.
+    put(&mut world, "a", [1; 32], "t");
+    files.take_removed();
+    world.pass(DAY);
+    assert!(sees(&world, "a", [1; 32]) && files.take_removed().is_empty());
+    delete(&mut world, "a", [1; 32], "t").unwrap();
+    world.pass(DAY - Duration::from_secs(1));
+    world.restart();
+    assert!(files.take_removed().is_empty());
+    world.pass(Duration::from_secs(2));
+    assert_eq!(files.take_removed(), [Removed::Blob([1; 32])]);
+    assert!(sees(&world, "a", [2; 32]), "a blob with a hold stays");
+}
+
+#[test]
+fn an_upload_that_is_not_continued_is_removed_after_a_day() {
+    let mut world = a_task(Settings::default());
+    begin(&mut world, "a", [1; 32], 5, "t").unwrap();
+    begin(&mut world, "a", [2; 32], 5, "t").unwrap();
+    world.pass(DAY / 2);
+    begin(&mut world, "a", [2; 32], 5, "t").unwrap();
+    world.pass(DAY / 2 + Duration::from_secs(1));
+    world.restart();
+    assert_refused(finish(&mut world, "a", [1; 32]), ErrorCode::UploadUnknown);
+    finish(&mut world, "a", [2; 32]).unwrap();
+}
+
+#[test]
+fn a_context_that_refers_to_a_blob_must_name_a_complete_one_that_its_author_may_read() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    let send = |world: &mut World, payload: &v1::TaskContextTransfer| {
+        let payload = Some(baton::envelope::payload_of(payload));
+        let envelope = v1::Envelope { payload, ..world.context("a", "b", &id, 1) };
+        world.send(envelope)
+    };
+    let right = context([1; 32], reference([1; 32]), 5);
+    assert_refused(send(&mut world, &right), ErrorCode::BlobUnknown);
+    begin(&mut world, "a", [1; 32], 5, "t").unwrap();
+    assert_refused(send(&mut world, &right), ErrorCode::BlobIncomplete);
+    finish(&mut world, "a", [1; 32]).unwrap();
+    let other = context([1; 32], reference([2; 32]), 5);
+    assert_refused(send(&mut world, &other), ErrorCode::FieldInvalid);
+    assert_refused(send(&mut world, &context([1; 32], reference([1; 32]), 6)), ErrorCode::FieldInvalid);
+    assert_refused(send(&mut world, &context([1; 32], "baton:blob/12".into(), 5)), ErrorCode::FieldInvalid);
+    send(&mut world, &right).unwrap();
+    assert!(sees(&world, "b", [1; 32]));
+    let caller = caller("b");
+    assert_eq!(world.view(&caller).blobs_of(&task("t"), 10, "").unwrap().entries.len(), 1);
+}

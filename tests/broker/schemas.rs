@@ -1,0 +1,165 @@
+//! Schemas: registration, and the check of a context against the schemas that it names.
+
+use baton::{
+    broker::{Reply, Settings, engine::Command},
+    codes::ErrorCode,
+    domain::handoff::State,
+    envelope::signing,
+    proto::v1::{self, context_section::Content},
+};
+
+use crate::world::{Refusal, World, assert_refused};
+
+const SCHEMA: &str = r#"{"type": "object", "required": ["crash"], "properties": {"crash": {"type": "string"}}}"#;
+
+fn schema(id: &str, version: &str, text: &str) -> Box<v1::Schema> {
+    Box::new(v1::Schema {
+        schema_id: id.into(),
+        schema_version: version.into(),
+        schema_json: text.into(),
+        registrar: "agent a".into(),
+        ..Default::default()
+    })
+}
+
+fn register(world: &mut World, id: &str, version: &str, text: &str) -> Result<v1::Schema, Refusal> {
+    let schema = schema(id, version, text);
+    world.ask(|reply| Command::RegisterSchema { schema, reply })
+}
+
+/// A context of one section in JSON.
+fn context(json: &str, schema: (&str, &str), whole: (&str, &str)) -> v1::TaskContextTransfer {
+    let section = v1::ContextSection {
+        name: "collected_data".into(),
+        schema_id: schema.0.into(),
+        schema_version: schema.1.into(),
+        content: Some(Content::Json(json.into())),
+        ..Default::default()
+    };
+    let digest = signing::context_digest([("collected_data", signing::sha256(&[json.as_bytes()]))]);
+    v1::TaskContextTransfer {
+        sections: vec![section],
+        context_digest: digest.to_vec().into(),
+        schema_id: whole.0.into(),
+        schema_version: whole.1.into(),
+    }
+}
+
+/// A world in which `b` has accepted a task of `a`. Returns the handoff.
+fn accepted(world: &mut World) -> String {
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    id
+}
+
+fn transfer(world: &World, from: &str, id: &str, payload: &v1::TaskContextTransfer) -> v1::Envelope {
+    v1::Envelope { payload: Some(baton::envelope::payload_of(payload)), ..world.context(from, "b", id, 1) }
+}
+
+#[test]
+fn a_schema_is_registered_once_and_never_changes() {
+    let mut world = World::with(&["a"]);
+    let first = register(&mut world, "log", "1", SCHEMA).unwrap();
+    assert_eq!((first.size_bytes, first.sha256.len(), first.schema_json.as_str()), (SCHEMA.len() as u64, 32, ""));
+    assert_eq!(register(&mut world, "log", "1", SCHEMA).unwrap(), first, "the same text again");
+    assert_refused(register(&mut world, "log", "1", "{}"), ErrorCode::SchemaExists);
+    register(&mut world, "log", "2", "{}").unwrap();
+    world.restart();
+    assert_refused(register(&mut world, "log", "1", "{}"), ErrorCode::SchemaExists);
+    let caller = crate::world::operator();
+    assert_eq!(world.view(&caller).schema("log", "1").unwrap().schema_json, SCHEMA);
+    let page = world.view(&caller).schemas("", 1, "").unwrap();
+    assert_eq!(page.entries[0].schema_version, "2", "the latest first");
+    let rest = world.view(&caller).schemas("", 1, &page.next_token).unwrap();
+    assert_eq!(rest.entries[0].schema_version, "1");
+    assert_eq!(world.view(&caller).schemas("other", 10, "").unwrap().entries, []);
+    assert_eq!(
+        world.view(&caller).schema("log", "3").unwrap_err().to_string(),
+        r#"schema "log" has no registered version "3""#
+    );
+}
+
+#[test]
+fn the_registry_has_at_most_4096_schemas() {
+    let mut world = World::with(&["a"]);
+    for number in 0..4096 {
+        let schema = schema("log", &number.to_string(), "{}");
+        world.engine.handle(Command::RegisterSchema { schema, reply: Reply::once().0 }, world.now);
+    }
+    world.settle();
+    assert_refused(register(&mut world, "log", "one-more", "{}"), ErrorCode::LimitExceeded);
+    register(&mut world, "log", "7", "{}").expect("a repeat");
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused_with_each_pointer() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "crash", "1", SCHEMA).unwrap();
+    let whole = r#"{"properties": {"collected_data": {"properties": {"lines": {"items": {"type": "integer"}}}}}}"#;
+    register(&mut world, "ticket", "1", whole).unwrap();
+    let id = accepted(&mut world);
+    let lines: Vec<String> = (0..70).map(|line| format!("\"{line}\"")).collect();
+    let wrong = context(&format!(r#"{{"lines": [{}]}}"#, lines.join(",")), ("crash", "1"), ("ticket", "1"));
+    let refusal = assert_refused(world.send(transfer(&world, "a", &id, &wrong)), ErrorCode::ContextSchemaViolation);
+    let paths: Vec<&str> = refusal.violations().iter().map(|found| found.path.as_str()).collect();
+    assert_eq!(paths.len(), 64, "the list is bounded");
+    assert_eq!(paths[0], "envelope.payload.sections[0].json");
+    assert_eq!(paths[1], "envelope.payload.sections/collected_data/lines/0");
+    assert_eq!(world.handoff(&id).state, State::Accepted, "the handoff waits as before");
+
+    let right = context(r#"{"crash": "segfault"}"#, ("crash", "1"), ("ticket", "1"));
+    world.send(transfer(&world, "a", &id, &right)).unwrap();
+    assert_eq!(world.handoff(&id).state, State::ContextSent);
+    world.audit("t");
+}
+
+#[test]
+fn an_unregistered_schema_leaves_the_context_unchecked_unless_registration_is_required() {
+    for required in [false, true] {
+        let settings = Settings { require_registered_schemas: required, ..Settings::default() };
+        let mut world = World::with_settings(&["a", "b"], settings);
+        let id = accepted(&mut world);
+        let payload = context(r#"{"other": 1}"#, ("crash", "1"), ("", ""));
+        let answer = world.send(transfer(&world, "a", &id, &payload));
+        if required {
+            let refusal = assert_refused(answer, ErrorCode::SchemaUnknown);
+            assert_eq!(refusal.violations()[0].path, "envelope.payload.sections[0].schema_id");
+            let none = context(r#"{"other": 1}"#, ("", ""), ("", ""));
+            world.send(transfer(&world, "a", &id, &none)).unwrap();
+        } else {
+            answer.unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_repeat_of_an_accepted_context_gets_its_receipt_although_its_schema_came_later() {
+    let mut world = World::with(&["a", "b"]);
+    let id = accepted(&mut world);
+    let mut envelope = transfer(&world, "a", &id, &context(r#"{"other": 1}"#, ("crash", "1"), ("", "")));
+    world.sign(&mut envelope);
+    let receipt = world.send_signed(&envelope).unwrap();
+    register(&mut world, "crash", "1", SCHEMA).unwrap();
+    assert_eq!(world.send_signed(&envelope).unwrap(), receipt);
+}
+
+#[test]
+fn data_that_is_nested_too_deep_fits_no_schema() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "any", "1", "true").unwrap();
+    let id = accepted(&mut world);
+    let deep = [vec!['['; 100_000], vec![']'; 100_000]].concat().into_iter().collect::<String>();
+    let payload = context(&deep, ("any", "1"), ("", ""));
+    assert_refused(world.send(transfer(&world, "a", &id, &payload)), ErrorCode::ContextSchemaViolation);
+}
+
+#[test]
+fn a_stranger_learns_nothing_about_schemas() {
+    let mut world = World::with(&["a", "b", "c"]);
+    register(&mut world, "crash", "1", SCHEMA).unwrap();
+    let id = accepted(&mut world);
+    let wrong = transfer(&world, "c", &id, &context(r#"{"other": 1}"#, ("crash", "1"), ("", "")));
+    let right = transfer(&world, "c", &id, &context(r#"{"crash": "x"}"#, ("crash", "1"), ("", "")));
+    let codes = [wrong, right].map(|envelope| world.send(envelope).unwrap_err().0);
+    assert_eq!(codes[0], codes[1]);
+}

@@ -1,0 +1,173 @@
+//! Blobs in a bucket of a real server that is compatible with S3: versitygw, whose program `BATON_VERSITYGW` names.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use baton::{
+    client::{Agent, ClientError},
+    ids::WorkspaceId,
+    proto::v1,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::broker::{Broker, a_request, baton, eventually, new_task};
+
+const MIB: usize = 1024 * 1024;
+const SECRET: &str = "a-secret-that-no-log-may-have";
+
+/// A server with one bucket, `blobs`. Dropping it kills the process.
+struct Server {
+    child: Child,
+    program: PathBuf,
+    port: u16,
+    root: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Server {
+    /// `None`, with a printed word, where the program is not there.
+    async fn start(folder: &Path) -> Option<Self> {
+        let Some(program) = std::env::var_os("BATON_VERSITYGW").map(PathBuf::from) else {
+            println!("skipped: BATON_VERSITYGW does not name the program versitygw");
+            return None;
+        };
+        let root = folder.join("objects");
+        std::fs::create_dir_all(root.join("blobs")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Self::spawn(&program, port, &root);
+        let server = Self { child, program, port, root };
+        server.answers().await;
+        Some(server)
+    }
+
+    fn spawn(program: &Path, port: u16, root: &Path) -> Child {
+        let mut command = Command::new(program);
+        command.args(["--access", "broker", "--secret", SECRET, "--port", &format!("127.0.0.1:{port}"), "posix"]);
+        command.arg(root).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    async fn answers(&self) {
+        let address = ("127.0.0.1", self.port);
+        eventually("the server answers", async || tokio::net::TcpStream::connect(address).await.is_ok()).await;
+    }
+
+    fn stop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    async fn start_again(&mut self) {
+        self.child = Self::spawn(&self.program, self.port, &self.root);
+        self.answers().await;
+    }
+
+    fn object(&self, blob: &[u8; 32]) -> PathBuf {
+        let name = blob.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        self.root.join("blobs/one").join(&name[..2]).join(name)
+    }
+
+    fn broker(&self, folder: Arc<tempfile::TempDir>) -> Broker {
+        let mut command = baton();
+        command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
+        command.envs([("AWS_ACCESS_KEY_ID", "broker"), ("AWS_SECRET_ACCESS_KEY", SECRET)]);
+        Broker::spawn(command, folder)
+    }
+
+    /// The folder of a broker whose blobs go to the bucket.
+    fn configured(&self) -> Arc<tempfile::TempDir> {
+        let first = Broker::start();
+        let (tls, folder) = (first.data().join("tls"), first.kill());
+        let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n[tls]\ncertificate = {certificate:?}\n\
+             key = {key:?}\n[blobs]\nurl = \"s3://blobs/one\"\nendpoint = \"http://127.0.0.1:{}\"\nallow_http = true\n",
+            self.port
+        );
+        std::fs::write(folder.path().join("baton.toml"), text).unwrap();
+        folder
+    }
+}
+
+async fn put(agent: &Agent, broker: &Broker, bytes: &[u8], workspace: &WorkspaceId) -> Result<v1::Blob, ClientError> {
+    let file = broker.folder.path().join("content");
+    std::fs::write(&file, bytes).unwrap();
+    agent.client.put_blob(&file, "", workspace, &|_, _| {}).await
+}
+
+async fn read(agent: &Agent, blob: &[u8; 32], read_offset: u64, read_length: u64) -> Result<Vec<u8>, Option<String>> {
+    let request = v1::ReadBlobRequest { sha256: blob.to_vec().into(), read_offset, read_length };
+    let refused = |status: tonic::Status| status.code().to_string();
+    let mut answers =
+        agent.client.blobs().read_blob(request).await.map_err(|status| Some(refused(status)))?.into_inner();
+    let mut found = Vec::new();
+    while let Some(answer) = answers.message().await.map_err(|status| Some(refused(status)))? {
+        found.extend_from_slice(&answer.data);
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn blobs_in_a_bucket_survive_kills_outages_and_are_checked() {
+    let outer = tempfile::tempdir().unwrap();
+    let Some(mut server) = Server::start(outer.path()).await else { return };
+    let folder = server.configured();
+    let broker = server.broker(folder);
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let task = new_task();
+    a.request("b", &task, 1, &a_request()).await.unwrap();
+    let workspace = WorkspaceId::parse(&format!("task:{task}")).unwrap();
+
+    // One request writes the first, and three parts the second.
+    let contents: Vec<Vec<u8>> =
+        [MIB + 3, 17 * MIB + 1].map(|size| (0..size).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()).into();
+    let digests: Vec<[u8; 32]> = contents.iter().map(|bytes| Sha256::digest(bytes).into()).collect();
+    for (bytes, named) in contents.iter().zip(&digests) {
+        put(&a, &broker, bytes, &workspace).await.unwrap();
+        assert!(std::fs::read(server.object(named)).unwrap() == *bytes, "the bytes are in the bucket");
+    }
+
+    let broker = server.broker(broker.kill());
+    let a = broker.agent("a").await;
+    for (bytes, named) in contents.iter().zip(&digests) {
+        assert!(read(&a, named, 0, 0).await.unwrap() == *bytes);
+        assert!(read(&a, named, MIB as u64 - 5, 8).await.unwrap() == bytes[MIB - 5..MIB + 3]);
+    }
+
+    // A broker starts without its bucket, refuses what needs it, and goes on where the upload ended.
+    server.stop();
+    let broker = server.broker(broker.kill());
+    let a = broker.agent("a").await;
+    let unavailable = tonic::Code::Unavailable.to_string();
+    assert_eq!(read(&a, &digests[0], 0, 0).await, Err(Some(unavailable.clone())));
+    let late: Vec<u8> = vec![9; 2 * MIB];
+    let named: [u8; 32] = Sha256::digest(&late).into();
+    let blob = v1::Blob { sha256: named.to_vec().into(), size_bytes: late.len() as u64, ..Default::default() };
+    let messages = [
+        v1::WriteBlobRequest { blob: Some(blob), workspace_id: workspace.to_string(), ..Default::default() },
+        v1::WriteBlobRequest { data: late.clone().into(), ..Default::default() },
+    ];
+    let refused = a.client.blobs().write_blob(tokio_stream::iter(messages)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    server.start_again().await;
+    put(&a, &broker, &late, &workspace).await.unwrap();
+    assert!(read(&a, &named, 0, 0).await.unwrap() == late);
+
+    // An object that was changed or removed behind the broker's back is never given out whole.
+    let mut damaged = contents[0].clone();
+    damaged[0] ^= 1;
+    std::fs::write(server.object(&digests[0]), damaged).unwrap();
+    assert_eq!(read(&a, &digests[0], 0, 0).await, Err(Some(unavailable.clone())));
+    std::fs::remove_file(server.object(&named)).unwrap();
+    assert_eq!(read(&a, &named, 0, 0).await, Err(Some(unavailable)));
+    assert!(!broker.log().contains(SECRET), "the log has no credentials");
+}

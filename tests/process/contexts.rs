@@ -1,0 +1,103 @@
+//! Saved connections: `--id`, `--key`, `--server` and `--ca` are given once.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+
+use serde_json::Value;
+
+use crate::broker::{Broker, baton, exit_of};
+
+fn in_folder(config: &Path, args: &[&str]) -> Command {
+    let mut command = baton();
+    command.env("XDG_CONFIG_HOME", config).args(args);
+    command
+}
+
+#[track_caller]
+fn printed(mut command: Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+}
+
+/// A broker, a folder for saved connections, and the agents alice and bob with a saved connection each.
+fn world() -> (Broker, tempfile::TempDir) {
+    let (broker, config) = (Broker::start(), tempfile::tempdir().unwrap());
+    let ca = broker.data().join("tls/ca.pem");
+    let token = fs::read_to_string(broker.data().join("operator.token")).unwrap();
+    for agent in ["alice", "bob"] {
+        let key = config.path().join(format!("{agent}.pem"));
+        let (key, ca) = (key.to_str().unwrap(), ca.to_str().unwrap());
+        let connection = ["--server", &broker.address, "--ca", ca];
+        printed(in_folder(config.path(), &["keygen", "--out", key]));
+        let mut register = in_folder(config.path(), &["agent", "register", "--id", agent, "--key", key]);
+        register.args(connection).args(["--token", token.trim()]);
+        printed(register);
+        let mut add = in_folder(config.path(), &["context", "add", agent, "--id", agent, "--key", key]);
+        add.args(connection);
+        printed(add);
+    }
+    (broker, config)
+}
+
+#[test]
+fn a_handoff_needs_no_flags_for_the_connection() {
+    let (_broker, config) = world();
+    let config = config.path();
+    printed(in_folder(config, &["context", "use", "alice"]));
+    let sent = printed(in_folder(config, &["handoff", "request", "--to", "bob", "--task", "t1"]));
+    assert_eq!(sent["ownerId"], "alice", "{sent}");
+    // The flag and the environment take precedence over the connection in use.
+    let taken = printed(in_folder(config, &["--context", "bob", "handoff", "accept", "t1"]));
+    assert_eq!(taken["handoffState"], "HANDOFF_STATE_ACCEPTED", "{taken}");
+    // A call without an identity of its own acts as the agent of the connection.
+    let mut list = in_folder(config, &["task", "list"]);
+    list.env("BATON_CONTEXT", "alice");
+    assert_eq!(printed(list)[0]["taskId"], "t1");
+    let listed = printed(in_folder(config, &["context", "list"]));
+    assert_eq!((&listed[0]["name"], &listed[0]["isUsed"]), (&"alice".into(), &true.into()), "{listed}");
+    assert_eq!((&listed[1]["name"], &listed[1]["isUsed"]), (&"bob".into(), &false.into()), "{listed}");
+    printed(in_folder(config, &["context", "use", "--none"]));
+    let (code, stderr) = exit_of(&mut in_folder(config, &["handoff", "accept", "t1"]));
+    assert!(code == Some(2) && stderr.contains("--id"), "{stderr}");
+}
+
+#[test]
+fn the_files_are_private_and_a_shared_one_is_refused() {
+    let (_broker, config) = world();
+    let config = config.path();
+    let file = config.join("baton/contexts/alice.toml");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let (code, stderr) = exit_of(&mut in_folder(config, &["--context", "alice", "task", "list"]));
+    assert!(code == Some(3) && stderr.contains("chmod 600"), "{stderr}");
+}
+
+#[test]
+fn a_flag_for_the_agent_alone_does_not_borrow_the_saved_key() {
+    let (_broker, config) = world();
+    let mut command = in_folder(config.path(), &["--context", "alice", "handoff", "accept", "t1", "--id", "bob"]);
+    let (code, stderr) = exit_of(&mut command);
+    assert!(code == Some(2) && stderr.contains("--key"), "{stderr}");
+}
+
+#[test]
+fn bad_names_and_absent_files_are_refused_and_a_broken_file_can_be_replaced() {
+    let (_broker, config) = world();
+    let config = config.path();
+    let refused = |args: &[&str]| exit_of(&mut in_folder(config, args));
+    assert_eq!(refused(&["context", "add", "../x", "--server", "127.0.0.1:1"]).0, Some(2));
+    assert_eq!(refused(&["--context", "../x", "task", "list"]).0, Some(2));
+    assert_eq!(refused(&["context", "use", "nowhere"]).0, Some(3));
+    assert_eq!(refused(&["--context", "nowhere", "task", "list"]).0, Some(3));
+    let (code, stderr) = refused(&["context", "add", "alice", "--server", "127.0.0.1:1"]);
+    assert!(code == Some(2) && stderr.contains("--replace"), "{stderr}");
+    assert_eq!(refused(&["context", "add", "empty"]).0, Some(2));
+    printed(in_folder(config, &["context", "use", "alice"]));
+    fs::write(config.join("baton/contexts/alice.toml"), "sever = \"x\"").unwrap();
+    let (code, stderr) = refused(&["task", "list"]);
+    assert!(code == Some(3) && stderr.contains("sever"), "{stderr}");
+    assert_eq!(refused(&["--help"]).0, Some(0));
+    printed(in_folder(config, &["context", "add", "alice", "--server", "127.0.0.1:1", "--replace"]));
+    printed(in_folder(config, &["context", "list"]));
+}

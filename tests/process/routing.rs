@@ -1,0 +1,199 @@
+//! Runs and threads outlive brokers that are killed.
+
+use baton::{
+    client::{Client, Run, Turn},
+    ids::{IdSource as _, MessageId, SystemIds, ThreadId},
+    proto::v1::{self, RunState, ToolShape, watch_thread_response::Update, workspace_append::Entry},
+    time::{Clock as _, SystemClock},
+};
+use tokio_stream::StreamExt as _;
+
+use crate::broker::Broker;
+
+fn node(id: &str, handoffs: Option<u32>, outputs: &[&str]) -> v1::Node {
+    v1::Node {
+        node_id: id.to_owned(),
+        description: format!("Does the work of {id}."),
+        handoffs,
+        output_nodes: outputs.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
+}
+
+/// Reports one turn of the active node, whose model goes back while it can. Returns the node, and what is active then.
+async fn goes_back(run: &Run, node: &str) -> Vec<String> {
+    let tools = run.tools(node, ToolShape::Openai).await.unwrap();
+    let turn = Turn::new(&SystemClock, &SystemIds).finish("done");
+    let can = tools.tools.iter().any(|tool| tool.name == "transfer_to_searcher");
+    let turn = if can { turn.call("c1", "transfer_to_searcher", r#"{"reason": "one more"}"#) } else { turn };
+    let answer = run.turn(node, &turn).await.unwrap();
+    let again = run.turn(node, &turn).await.unwrap();
+    assert_eq!(
+        (answer.outcome, &answer.next_node_ids),
+        (again.outcome, &again.next_node_ids),
+        "a turn is applied once"
+    );
+    answer.next_node_ids
+}
+
+#[tokio::test]
+async fn one_choice_is_left_after_kill_9_at_the_second() {
+    let broker = Broker::start();
+    let alice = broker.agent("alice").await;
+    let graph = v1::Graph {
+        graph_id: "search".to_owned(),
+        entry_node_ids: vec!["searcher".to_owned()],
+        nodes: vec![
+            node("searcher", None, &["checker"]),
+            node("checker", Some(3), &["searcher", "generator"]),
+            node("generator", None, &["end"]),
+        ],
+        ..Default::default()
+    };
+    let client = &alice.client;
+    let registered = client.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await;
+    client.answer(registered).unwrap();
+    let start = v1::StartRunRequest { graph_id: "search".to_owned(), ..Default::default() };
+    let (run, _) = client.start_run(start).await.unwrap();
+    let id = MessageId::parse(run.id()).unwrap();
+    let (mut active, mut visits, mut choices) = (vec!["searcher".to_owned()], [0; 3], 0);
+    let place = |node: &str| ["searcher", "checker", "generator"].iter().position(|name| *name == node).unwrap();
+    while choices < 2 {
+        let node = active.remove(0);
+        visits[place(&node)] += 1;
+        choices += u32::from(node == "checker");
+        active = goes_back(&run, &node).await;
+    }
+
+    let broker = Broker::start_in(broker.kill(), &[]);
+    let alice = broker.agent("alice").await;
+    let run = alice.client.run(id);
+    let state = run.state().await.unwrap();
+    let checker = state.nodes.iter().find(|node| node.node_id == "checker").unwrap();
+    assert_eq!((checker.choices, checker.remaining, state.state()), (2, 1, RunState::Running));
+    while let Some(node) = active.pop() {
+        visits[place(&node)] += 1;
+        active = goes_back(&run, &node).await;
+    }
+    assert_eq!(visits, [4, 4, 1]);
+    assert_eq!(run.state().await.unwrap().state(), RunState::Completed);
+}
+
+async fn put(operator: &Client, spec_id: &str, plugins: &[&str]) {
+    let spec = v1::AgentSpec {
+        spec_id: spec_id.to_owned(),
+        model_id: "large".to_owned(),
+        system_prompt: format!("You are the {spec_id}."),
+        plugin_ids: plugins.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    let put = operator.threads().put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec) }).await;
+    operator.answer(put).unwrap();
+}
+
+async fn says(client: &baton::client::Agent, text: &str) -> u64 {
+    let append = v1::WorkspaceAppend {
+        workspace_id: "thread:support".to_owned(),
+        topic: "messages".to_owned(),
+        entry: Some(Entry::Bytes(v1::ContextBytes { data: text.as_bytes().to_vec().into(), ..Default::default() })),
+        ..Default::default()
+    };
+    let about = baton::client::About::default();
+    let receipt = client.send("", v1::MessageType::WorkspaceAppend, &about, &append).await.unwrap();
+    receipt.resource_sequence
+}
+
+/// The persona of a conversation changes at a boundary; notes goes off and search goes on. The broker is killed between
+/// the request and the boundary, and after the boundary.
+#[tokio::test]
+async fn a_thread_switches_its_persona_over_kill_9() {
+    let broker = Broker::start();
+    let operator = broker.operator().await;
+    let model = v1::ModelSpec { model_id: "large".to_owned(), model_name: "big".to_owned(), ..Default::default() };
+    let made = operator.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model) }).await;
+    operator.answer(made).unwrap();
+    put(&operator, "concierge", &["agent_handoff", "notes"]).await;
+    put(&operator, "researcher", &["agent_handoff", "search"]).await;
+    let alice = broker.agent("alice").await;
+    let action = || SystemIds.message_id(SystemClock.now());
+    let create = v1::CreateThreadRequest {
+        base_spec_id: "concierge".to_owned(),
+        thread_id: "support".to_owned(),
+        ..Default::default()
+    };
+    let (thread, _) = alice.client.create_thread(create).await.unwrap();
+    let run_id = action();
+    let run = thread.run_as(run_id).await.unwrap();
+    assert_eq!((run.step().number, run.step().spec.system_prompt.as_str()), (1, "You are the concierge."));
+    assert_eq!(run.step().model.model_name, "big");
+    assert_eq!(says(&alice, "hello").await, 1);
+    let asked = thread.request("researcher", action()).await.unwrap();
+    assert_eq!((asked.warning.as_str(), asked.thread.unwrap().in_force_spec_id.as_str()), ("", "concierge"));
+
+    let broker = Broker::start_in(broker.kill(), &[]);
+    let alice = broker.agent("alice").await;
+    let thread = alice.client.thread(&ThreadId::parse("support").unwrap());
+    // The runner opens its run again: the same call, the same boundary.
+    let mut run = thread.run_as(run_id).await.unwrap();
+    assert_eq!((run.step().number, run.step().spec.spec_id.as_str()), (1, "concierge"));
+    let before = run.clone();
+    let step = run.next_step().await.unwrap();
+    assert_eq!((step.number, step.spec.spec_id.as_str(), step.switched), (2, "researcher", true));
+    assert_eq!(step.deactivate_plugin_ids, ["notes"]);
+    assert_eq!(step.activate_plugin_ids, ["search"]);
+    assert_eq!(step.request.as_ref().unwrap().outcome(), v1::ThreadRequestOutcome::Promoted);
+    let first = step.clone();
+
+    let folder = broker.kill();
+    drop(before);
+    let broker = Broker::start_in(folder, &[]);
+    let alice = broker.agent("alice").await;
+    let again = v1::EndStepRequest { thread_id: "support".into(), run_id: run_id.to_string(), step: 1 };
+    let again = alice.client.answer(alice.client.threads().end_step(again).await).unwrap();
+    assert_eq!((again.switched, again.spec, again.request), (true, Some(first.spec), first.request));
+    assert_eq!(says(&alice, "one numbering over all switches").await, 2);
+    let other = alice.client.thread(&ThreadId::parse("support").unwrap()).run_as(action()).await.unwrap_err();
+    assert!(other.to_string().contains("is open until"), "{other}");
+    let ended = v1::EndRunRequest { thread_id: "support".into(), run_id: run_id.to_string() };
+    alice.client.answer(alice.client.threads().end_run(ended).await).unwrap();
+
+    let watch = v1::WatchThreadRequest { thread_id: "support".into(), after_number: 0 };
+    let mut updates = alice.client.answer(alice.client.threads().watch_thread(watch).await).unwrap();
+    let mut numbers = Vec::new();
+    loop {
+        match updates.next().await.unwrap().unwrap().update.unwrap() {
+            Update::Entry(entry) => numbers.push(entry.number),
+            Update::Gap(gap) => panic!("{gap:?}"),
+            Update::CaughtUp(_) => break,
+        }
+    }
+    // Created, run, boundary, request, its end, boundary, end of the run.
+    assert_eq!(numbers, (1..=7).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_command_line_changes_the_persona_of_a_thread() {
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let model = file("large.json", r#"{"modelId": "large", "modelName": "big", "parameters": {"temperature": 0.2}}"#);
+    let base = file("base.json", r#"{"specId": "base", "modelId": "large", "pluginIds": ["agent_handoff"]}"#);
+    let writer = file("writer.json", r#"{"specId": "writer", "modelId": "large", "systemPrompt": "You write."}"#);
+    assert_eq!(broker.lines(&["spec", "put", "--model", &model])[0]["modelId"], "large");
+    for spec in [&base, &writer] {
+        assert_eq!(broker.lines(&["spec", "put", spec])[0]["revision"], "1");
+    }
+    assert_eq!(broker.lines(&["spec", "list"]).len(), 2);
+    assert_eq!(broker.lines(&["spec", "show", "writer"])[0]["systemPrompt"], "You write.");
+    assert_eq!(broker.lines(&["thread", "create", "th", "--base", "base"])[0]["inForceSpecId"], "base");
+    assert_eq!(broker.lines(&["thread", "request", "th", "unknown"])[0]["requestedAgent"], "unknown");
+    assert_eq!(broker.lines(&["thread", "activate", "th", "writer"])[0]["activeAgent"], "writer");
+    let cleared = broker.lines(&["thread", "clear", "th"]);
+    assert!(cleared[0].get("activeAgent").is_none(), "{cleared:?}");
+    assert_eq!(broker.lines(&["thread", "show", "th"])[0]["threadId"], "th");
+    assert_eq!(broker.lines(&["thread", "list", "--spec", "base"]).len(), 1);
+}

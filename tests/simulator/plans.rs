@@ -1,0 +1,181 @@
+//! Law 13: no subtask starts before its dependencies have completed; at most `max_concurrency` run; each result is
+//! recorded once; every plan ends within its whole timeout, and then no agent owns one of its tasks.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use baton::{
+    domain::plan::{Mode, Plan, PlanState, Spec, SubtaskState},
+    ids::{AgentId, PlanId, TaskId},
+    proto::v1::{self, plan_entry::Event},
+    records::{PlanEntryRecord, PlanRecord, PlanSpecRecord},
+    store::{Change, Record, Table},
+    time::Timestamp,
+};
+
+/// The owner, the epoch, and whether the task has ended.
+type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
+
+/// The plans as stored.
+#[derive(Debug, Default)]
+pub(crate) struct Plans {
+    plans: BTreeMap<PlanId, Arc<Plan>>,
+    specs: BTreeMap<PlanId, Arc<Spec>>,
+    /// Of each round that runs: its start, its whole timeout, and the unobserved time at its start.
+    began: BTreeMap<(PlanId, u32), (Timestamp, Duration, Duration)>,
+    /// The subtasks with a result in the log, by round.
+    results: HashSet<(PlanId, u32, String)>,
+}
+
+impl Plans {
+    /// Checks a durable change at this real time, with this sum of unobserved times.
+    pub(crate) fn see_change(
+        &mut self,
+        change: &Change,
+        befores: &[Option<Record>],
+        (real, unseen): (Timestamp, Duration),
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let id_of = |key: &[u8]| PlanId::parse(std::str::from_utf8(key).unwrap()).unwrap();
+        let mut entries: BTreeMap<PlanId, Vec<v1::PlanEntry>> = BTreeMap::new();
+        let mut written = Vec::new();
+        for (write, before) in change.writes.iter().zip(befores) {
+            let key = &write.key.key;
+            match (write.key.table, &write.record) {
+                (Table::PlanSpecs, Some(record)) => {
+                    self.specs.insert(id_of(key), PlanSpecRecord::decode(&record.value).unwrap().0);
+                }
+                (Table::Plans, Some(record)) => written.push(PlanRecord::decode(&record.value).unwrap().plan),
+                (Table::Plans, None) => {
+                    let gone = PlanRecord::decode(&before.as_ref().unwrap().value).unwrap().plan;
+                    assert!(gone.state.is_final(), "{} was removed while it ran", gone.id);
+                    self.plans.remove(&gone.id);
+                    self.results.retain(|(plan, ..)| *plan != gone.id);
+                    *counts.entry("plans removed").or_default() += 1;
+                }
+                (Table::PlanLog, Some(record)) => {
+                    let entry = PlanEntryRecord::message(&record.value).unwrap();
+                    entries.entry(id_of(&key[..key.len() - 9])).or_default().push(entry);
+                }
+                _ => {}
+            }
+        }
+        for plan in written {
+            self.see_plan(&plan, entries.remove(&plan.id).unwrap_or_default(), (real, unseen), counts);
+        }
+        assert!(entries.is_empty(), "an entry of a plan without its plan: {entries:?}");
+    }
+
+    fn see_plan(
+        &mut self,
+        plan: &Arc<Plan>,
+        mut entries: Vec<v1::PlanEntry>,
+        (real, unseen): (Timestamp, Duration),
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let spec = self.specs[&plan.id].clone();
+        let before = self.plans.insert(plan.id.clone(), plan.clone());
+        let before = before.as_deref();
+        entries.sort_by_key(|entry| entry.number);
+        let logged = before.map_or(0, |before| before.log_length);
+        assert!(
+            entries.iter().map(|entry| entry.number).eq(logged + 1..=plan.log_length),
+            "the log of {} has a gap or an entry twice",
+            plan.id
+        );
+        for entry in &entries {
+            let Some(Event::Subtask(change)) = &entry.event else { continue };
+            if change.result.is_some() {
+                let is_first = self.results.insert((plan.id.clone(), plan.round, change.subtask_id.clone()));
+                assert!(is_first, "law 13: {} of {} has two results", change.subtask_id, plan.id);
+            }
+        }
+        if let Some(before) = before {
+            let retries = entries.iter().filter(|entry| matches!(entry.event, Some(Event::Retried(_)))).count();
+            assert_eq!(plan.round as usize, before.round as usize + retries, "law 13: the rounds of {}", plan.id);
+            let goes_on = before.state.is_final() && retries == 1;
+            assert!(
+                !before.state.is_final() || goes_on || plan.state == before.state,
+                "law 4: {} goes on after its end",
+                plan.id
+            );
+            *counts.entry("PLAN RETRIED").or_default() += retries as u64;
+        }
+        let active = plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        assert!(active <= spec.terms.max_concurrency as usize, "law 13: {active} subtasks of {} run", plan.id);
+        for (place, subtask) in plan.subtasks.iter().enumerate() {
+            let former = before.map(|before| &before.subtasks[place]);
+            assert!(
+                former.is_none_or(|former| former.state != SubtaskState::Completed)
+                    || subtask.state == SubtaskState::Completed,
+                "law 4: a completed subtask of {} runs again",
+                plan.id
+            );
+            assert!(subtask.attempts <= spec.subtasks[place].attempts_max, "law 13: too many attempts in {}", plan.id);
+            let has_started =
+                subtask.state.is_active() && former.is_none_or(|former| former.handoff != subtask.handoff);
+            for need in needs(&spec, place).filter(|_| has_started) {
+                let state = plan.subtasks[need].state;
+                let is_met = state == SubtaskState::Completed || spec.subtasks[need].is_optional && state.is_final();
+                assert!(is_met, "law 13: {} of {} started before what it needs", spec.subtasks[place].id, plan.id);
+            }
+        }
+        let is_over = plan.subtasks.iter().all(|subtask| subtask.state.is_final());
+        assert_eq!(plan.state.is_final(), is_over, "law 13: {} ends with its last subtask", plan.id);
+        if plan.state.is_final() {
+            self.began.retain(|(id, _), _| *id != plan.id);
+            if before.is_none_or(|before| !before.state.is_final()) {
+                *counts.entry(end_of(plan.state)).or_default() += 1;
+            }
+        } else {
+            let round = (plan.id.clone(), plan.round);
+            self.began.entry(round).or_insert((real, spec.terms.whole_timeout, unseen));
+        }
+    }
+
+    /// Checks the plans after the broker has processed all deadlines up to this time.
+    pub(crate) fn see_time(&self, (real, unseen): (Timestamp, Duration), tasks: &Tasks) {
+        let late = self
+            .began
+            .iter()
+            .find(|(_, (began, whole, unseen_then))| began.plus(*whole).plus(unseen - *unseen_then) <= real);
+        assert_eq!(late, None, "law 13: a plan has outlived its whole time");
+        for plan in self.plans.values().filter(|plan| plan.state.is_final()) {
+            let prefix = format!("{}.", plan.id);
+            let of_plan = tasks.iter().filter(|(task, _)| task.as_str().starts_with(&prefix));
+            for (task, (owner, _, is_final)) in of_plan {
+                assert!(owner.is_coordinator() && *is_final, "law 13: {owner} owns {task} after the end of its plan");
+            }
+        }
+    }
+
+    /// Checks long after the last fault that every plan has ended.
+    pub(crate) fn see_end(&self) {
+        let running = self.plans.values().find(|plan| !plan.state.is_final());
+        assert!(running.is_none(), "law 13: {running:?} runs for ever");
+    }
+
+    /// The stored plans, and whether each has ended.
+    pub(crate) fn known(&self) -> Vec<(PlanId, bool)> {
+        self.plans.values().map(|plan| (plan.id.clone(), plan.state.is_final())).collect()
+    }
+}
+
+/// The subtasks that this one needs, as the plan says.
+fn needs(spec: &Spec, place: usize) -> impl Iterator<Item = usize> {
+    let named = &spec.subtasks[place].dependencies;
+    let is_before = move |other: usize| spec.mode == Mode::Sequential && other + 1 == place;
+    (0..spec.subtasks.len()).filter(move |other| is_before(*other) || named.contains(&spec.subtasks[*other].id))
+}
+
+fn end_of(state: PlanState) -> &'static str {
+    match state {
+        PlanState::Running => "PLAN RUNNING",
+        PlanState::Completed => "PLAN COMPLETED",
+        PlanState::Failed => "PLAN FAILED",
+        PlanState::Cancelled => "PLAN CANCELLED",
+    }
+}

@@ -1,0 +1,309 @@
+//! Law 14: the choices of a node never exceed its `handoffs`; a run moves only to outputs; each turn counts once; each run
+//! ends. The checker follows a run by its log alone, and compares the stored run with what it has counted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use baton::{
+    codes::ErrorCode,
+    domain::{
+        EntityId, Input,
+        handoff::State,
+        routing::{
+            self, Event, Graph, Node, NodeState, Run, RunEntry, RunId, RunState, TurnId, TurnOutcome, TurnRecord,
+            is_end,
+        },
+    },
+    ids::{MessageId, NodeId},
+    records::{RunEntryRecord, RunRecord, RunTurnRecord},
+    store::{Change, Record, Table},
+    time::Timestamp,
+};
+
+/// The runs as stored, and as their logs tell them.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    runs: BTreeMap<RunId, Followed>,
+}
+
+/// A choice that waits for its handoff.
+#[derive(Debug)]
+struct Waiting {
+    node: NodeId,
+    target: NodeId,
+    handoff: Option<MessageId>,
+}
+
+/// A run as its log tells it.
+#[derive(Debug)]
+struct Followed {
+    run: Arc<Run>,
+    /// The start, and the unobserved time at the start.
+    began: (Timestamp, Duration),
+    length: u64,
+    step: u32,
+    choices: BTreeMap<NodeId, u32>,
+    active: BTreeSet<NodeId>,
+    next: BTreeSet<NodeId>,
+    waiting: BTreeMap<TurnId, Waiting>,
+    /// The number of each turn's entry.
+    turns: HashMap<TurnId, u64>,
+    /// The digest of each turn's report.
+    digests: HashMap<TurnId, [u8; 32]>,
+    end: Option<RunState>,
+}
+
+impl Runs {
+    /// Checks a durable change at this real time, with this sum of unobserved times. `handoffs` are the ended ones.
+    pub(crate) fn see_change(
+        &mut self,
+        change: &Change,
+        befores: &[Option<Record>],
+        handoffs: &HashMap<MessageId, State>,
+        began: (Timestamp, Duration),
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let mut entries: BTreeMap<RunId, Vec<RunEntry>> = BTreeMap::new();
+        let mut places = BTreeMap::new();
+        let mut written = Vec::new();
+        for (write, before) in change.writes.iter().zip(befores) {
+            let key = &write.key.key;
+            match (write.key.table, &write.record) {
+                (Table::Runs, Some(record)) => written.push(RunRecord::decode(&record.value).unwrap().run),
+                (Table::Runs, None) => {
+                    let gone = self.runs.remove(&run_of(key)).expect("only what is there is removed");
+                    assert!(gone.end.is_some(), "law 14: run {} was removed before its end", gone.run.id);
+                    *counts.entry("runs removed").or_default() += 1;
+                }
+                (Table::RunLog, Some(record)) => {
+                    assert!(before.is_none(), "law 14: an entry of a run's log was written again");
+                    let entry = RunEntryRecord::decode(run_of(key), &record.value).unwrap().0;
+                    entries.entry(entry.run).or_default().push(RunEntry::clone(&entry));
+                }
+                (Table::RunTurns, Some(record)) => {
+                    assert!(before.is_none(), "law 14: a turn of a run was recorded twice");
+                    let turn = TurnId(MessageId::from_bytes(*key.last_chunk().unwrap()));
+                    let turn = RunTurnRecord::decode(run_of(key), turn, &record.value).unwrap().0;
+                    places.insert((turn.run, turn.turn), turn);
+                }
+                _ => {}
+            }
+        }
+        for run in written {
+            let entries = entries.remove(&run.id).unwrap_or_default();
+            let followed = self.runs.entry(run.id).or_insert_with(|| Followed::new(run.clone(), began));
+            followed.run = run;
+            for entry in &entries {
+                followed.see_entry(entry, handoffs, counts);
+            }
+            followed.check();
+        }
+        assert!(entries.is_empty(), "law 14: an entry of a run without its run: {entries:?}");
+        for ((run, id), place) in places {
+            let followed = self.runs.get_mut(&run).expect("a turn is of a run");
+            assert_eq!(followed.turns.get(&id), Some(&place.number), "law 14: turn {id} is at another entry");
+            followed.digests.insert(id, place.digest);
+        }
+    }
+
+    /// Checks an answered call: a turn with an answer is on record, with the content that the agent reported.
+    pub(crate) fn see_answer(&self, about: &EntityId, input: &Input) {
+        let (EntityId::Run(run), Input::Routing(routing::Input::Turn(turn))) = (about, input) else { return };
+        let Some(followed) = self.runs.get(run) else { return };
+        let recorded = followed.digests.get(&turn.id);
+        assert_eq!(recorded, Some(&turn.digest), "law 14: turn {} has an answer, and is not on record", turn.id);
+    }
+
+    /// Checks that no run has outlived its whole time, at this real time with this sum of unobserved times.
+    pub(crate) fn see_time(&self, (real, unseen): (Timestamp, Duration)) {
+        let is_late = |followed: &&Followed| {
+            let (began, unseen_then) = followed.began;
+            let whole = followed.run.deadline.since(followed.run.created_at);
+            followed.end.is_none() && began.plus(whole).plus(unseen - unseen_then) <= real
+        };
+        let late = self.runs.values().find(is_late).map(|followed| followed.run.id);
+        assert_eq!(late, None, "law 14: a run has outlived its whole time");
+    }
+
+    /// Checks long after the last fault that every run has ended.
+    pub(crate) fn see_end(&self) {
+        let open = self.runs.values().find(|followed| followed.end.is_none()).map(|followed| followed.run.id);
+        assert_eq!(open, None, "law 14: a run goes on for ever");
+    }
+
+    /// The stored runs.
+    pub(crate) fn known(&self) -> Vec<Arc<Run>> {
+        self.runs.values().map(|followed| followed.run.clone()).collect()
+    }
+}
+
+impl Followed {
+    fn new(run: Arc<Run>, began: (Timestamp, Duration)) -> Self {
+        let next = run.graph.entries.iter().cloned().collect();
+        Self {
+            run,
+            began,
+            length: 0,
+            step: 0,
+            choices: BTreeMap::new(),
+            active: BTreeSet::new(),
+            next,
+            waiting: BTreeMap::new(),
+            turns: HashMap::new(),
+            digests: HashMap::new(),
+            end: None,
+        }
+    }
+
+    fn see_entry(
+        &mut self,
+        entry: &RunEntry,
+        handoffs: &HashMap<MessageId, State>,
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let id = self.run.id;
+        self.length += 1;
+        assert_eq!(entry.number, self.length, "law 14: the log of run {id} has a gap or an entry twice");
+        assert_eq!(self.end, None, "law 4: run {id} goes on after its end");
+        match &entry.event {
+            Event::Started { .. } => assert_eq!(entry.number, 1, "law 14: run {id} starts twice"),
+            Event::StepBegan { step, nodes } => {
+                let idle = self.active.is_empty() && self.waiting.is_empty();
+                assert!(idle, "law 14: run {id} goes on before all active nodes have finished");
+                assert_eq!(*step, self.step + 1, "law 14: the super-steps of run {id}");
+                assert!(*step <= self.run.graph.steps_max, "law 14: run {id} has too many super-steps");
+                let targets: BTreeSet<NodeId> = nodes.iter().cloned().collect();
+                self.next.retain(|target| !is_end(target));
+                assert_eq!((targets.len(), &targets), (nodes.len(), &self.next), "law 14: the targets of run {id}");
+                self.step = *step;
+                self.active = std::mem::take(&mut self.next);
+            }
+            Event::Turn(record) => self.see_turn(record, entry.number, counts),
+            Event::HandoffBegan { node, choice, handoff } => {
+                let waiting = self.waiting.get_mut(choice).expect("law 14: a handoff for no choice");
+                assert_eq!((&waiting.node, waiting.handoff), (node, None), "law 14: two handoffs for one choice");
+                waiting.handoff = Some(*handoff);
+            }
+            Event::HandoffEnded { node, choice, handoff, owner } => {
+                let waiting = self.waiting.remove(choice).expect("law 14: the end of a handoff for no choice");
+                assert_eq!((&waiting.node, waiting.handoff), (node, Some(*handoff)), "law 14: another handoff ended");
+                let is_completed = handoffs.get(handoff) == Some(&State::Completed);
+                assert_eq!(owner.is_some(), is_completed, "law 14: run {id} moves by a handoff that did not complete");
+                match owner {
+                    Some(_) => drop(self.next.insert(waiting.target)),
+                    None => drop(self.active.insert(waiting.node)),
+                }
+                *counts.entry(if is_completed { "run: MOVED" } else { "run: NOT MOVED" }).or_default() += 1;
+            }
+            Event::Ended { state, failure } => {
+                let idle = self.active.is_empty() && self.waiting.is_empty();
+                let code = failure.as_ref().and_then(|failure| failure.code);
+                let is_explained = match (state, code) {
+                    (RunState::Completed, _) => idle && self.next.iter().all(is_end),
+                    (RunState::Failed, Some(ErrorCode::StepsExhausted)) => self.step == self.run.graph.steps_max,
+                    (RunState::Failed, code) => code == Some(ErrorCode::WholeTimeout),
+                    (RunState::Cancelled, code) => code.is_none(),
+                    (RunState::Running, _) => false,
+                };
+                assert!(is_explained, "law 14: run {id} ended {state:?} with {failure:?}: {self:?}");
+                self.end = Some(*state);
+                *counts.entry(end_of(*state)).or_default() += 1;
+            }
+        }
+    }
+
+    fn see_turn(&mut self, record: &TurnRecord, number: u64, counts: &mut BTreeMap<&'static str, u64>) {
+        let (id, graph) = (self.run.id, self.run.graph.clone());
+        assert_eq!(self.turns.insert(record.id, number), None, "law 14: turn {} of run {id} counts twice", record.id);
+        assert_eq!(record.results.len(), record.calls.len(), "law 14: each call of a turn has a result");
+        let node = graph.node(&record.node).expect("law 14: a turn of a node that the graph does not have");
+        if record.outcome == TurnOutcome::Withdrawn {
+            let is_given_up = |waiting: &Waiting| waiting.node == node.id && waiting.handoff.is_none();
+            let choice = self.waiting.iter().find(|(_, waiting)| is_given_up(waiting)).map(|(choice, _)| *choice);
+            self.waiting.remove(&choice.expect("law 14: a choice was withdrawn that did not wait"));
+            self.active.insert(node.id.clone());
+            *counts.entry("turn: WITHDRAWN").or_default() += 1;
+            return;
+        }
+        assert!(self.active.contains(&node.id), "law 14: a turn of node {} of run {id}, which is not active", node.id);
+        let outcome = match &record.outcome {
+            TurnOutcome::Recorded => "turn: RECORDED",
+            TurnOutcome::Refused { .. } => "turn: REFUSED",
+            TurnOutcome::Finished => {
+                self.active.remove(&node.id);
+                self.next.extend(goes_on_to(&graph, node));
+                "turn: FINISHED"
+            }
+            TurnOutcome::Chosen { target, .. } => {
+                self.choose(node, target);
+                self.next.insert(target.clone());
+                "turn: CHOSEN"
+            }
+            TurnOutcome::Proposed { target, .. } => {
+                assert!(self.run.task.is_some(), "law 14: a proposal of run {id}, which is over no task");
+                self.choose(node, target);
+                let waiting = Waiting { node: node.id.clone(), target: target.clone(), handoff: None };
+                self.waiting.insert(record.id, waiting);
+                "turn: PROPOSED"
+            }
+            TurnOutcome::Withdrawn => unreachable!("handled above"),
+        };
+        *counts.entry(outcome).or_default() += 1;
+    }
+
+    fn choose(&mut self, node: &Node, target: &NodeId) {
+        assert!(node.outputs.contains(target), "law 14: {} is no output of {}", target, node.id);
+        let choices = self.choices.entry(node.id.clone()).or_default();
+        *choices += 1;
+        let most = node.handoffs.unwrap_or(0);
+        assert!(*choices <= most, "law 14: {choices} choices of {}, which has {most}", node.id);
+        self.active.remove(&node.id);
+    }
+
+    /// Compares the stored run with its log.
+    fn check(&self) {
+        let run = &self.run;
+        assert_eq!(run.log_length, self.length, "law 14: the log of run {} is as long as the run says", run.id);
+        assert_eq!(run.turns as usize, self.turns.len(), "law 14: the turns of run {}", run.id);
+        assert_eq!(run.state, self.end.unwrap_or(RunState::Running), "law 14: the state of run {}", run.id);
+        for (id, node) in &run.nodes {
+            let choices = self.choices.get(id).copied().unwrap_or(0);
+            assert_eq!(node.choices, choices, "law 14: the choices of node {id} of run {}", run.id);
+            if self.end.is_none() {
+                let is_active = node.state == NodeState::Active;
+                assert_eq!(is_active, self.active.contains(id), "law 14: whether {id} of run {} is active", run.id);
+            }
+        }
+    }
+}
+
+/// The nodes that follow without a choice: all outputs of a plain node, else those that lead away from the entries.
+fn goes_on_to(graph: &Graph, node: &Node) -> BTreeSet<NodeId> {
+    let mut distances: BTreeMap<&NodeId, u32> = BTreeMap::new();
+    let mut queue: VecDeque<_> = graph.entries.iter().map(|entry| (entry, 0)).collect();
+    while let Some((id, distance)) = queue.pop_front() {
+        if !distances.contains_key(id) {
+            distances.insert(id, distance);
+            queue
+                .extend(graph.node(id).into_iter().flat_map(|node| &node.outputs).map(|output| (output, distance + 1)));
+        }
+    }
+    let leads_away = |output: &&NodeId| is_end(output) || distances[*output] > distances[&node.id];
+    node.outputs.iter().filter(|output| node.handoffs.is_none() || leads_away(output)).cloned().collect()
+}
+
+const fn end_of(state: RunState) -> &'static str {
+    match state {
+        RunState::Running => "run: RUNNING",
+        RunState::Completed => "run: COMPLETED",
+        RunState::Failed => "run: FAILED",
+        RunState::Cancelled => "run: CANCELLED",
+    }
+}
+
+fn run_of(key: &[u8]) -> RunId {
+    RunId(MessageId::from_bytes(*key.first_chunk().unwrap()))
+}

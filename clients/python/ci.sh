@@ -66,7 +66,7 @@ ruff check .
 mypy
 echo "# tests"
 # Without its framework an adapter's test is skipped.
-python -c 'import agents, langgraph.graph'
+python -c 'import agents, langgraph.graph, pydantic_ai'
 pytest --quiet -p no:cacheprovider --basetemp "$work/tests"
 echo "# tests with the oldest versions"
 "$oldest_venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests-oldest"

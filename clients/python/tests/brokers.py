@@ -17,6 +17,18 @@ PATIENCE_SECONDS = 300.0
 needs_broker = pytest.mark.skipif(not BATON, reason="BATON_BIN names no broker")
 
 
+async def within(awaitable, seconds=PATIENCE_SECONDS):
+    """Waits for something that must happen."""
+    return await asyncio.wait_for(awaitable, seconds)
+
+
+async def begin(*agents):
+    """Registers the agents as support agents, and connects them."""
+    for agent in agents:
+        await agent.register(agent_types=["support"])
+        await agent.connect()
+
+
 class RealBroker:
     """A broker with its data folder; it can be killed and restarted on the same port."""
 

@@ -4,21 +4,22 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, needs_broker
 
 import baton
-from baton import v1
+from baton import HandoffFailedError, v1
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
-    yield broker
-    broker.stop()
+@pytest.fixture(autouse=True)
+def examples(monkeypatch):
+    """The modules of the examples."""
+    monkeypatch.syspath_prepend(EXAMPLES)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def pair(broker):
 
 def test_no_framework_is_imported_with_the_package():
     assert baton.__file__
-    code = "import baton, sys; assert not {'agents', 'langgraph', 'langchain_core'} & set(sys.modules)"
+    code = "import baton, sys; assert not {'agents', 'langgraph', 'langchain_core', 'pydantic_ai'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 
@@ -101,3 +102,102 @@ async def test_an_openai_agents_tool_delegates_what_the_model_asks(pair):
     names = [tool_name("type:" + "a" * 60), tool_name("a" * 61)]
     assert [len(name) for name in names] == [40, 40]
     assert names[0] != names[1]
+
+
+def openai_model(sdk, *outputs):
+    """A model of the SDK that gives these outputs, one a turn."""
+    turns = iter(outputs)
+
+    class Fake(sdk.Model):
+        async def get_response(self, *_arguments, **_named):
+            return sdk.ModelResponse(output=[next(turns)], usage=sdk.Usage(), response_id=None)
+
+        def stream_response(self, *_arguments, **_named):
+            raise NotImplementedError
+
+    return Fake()
+
+
+@needs_broker
+async def test_a_handoff_of_the_openai_agents_sdk_goes_through_baton(pair):
+    sdk = pytest.importorskip("agents")
+    from openai.types.responses import ResponseFunctionToolCall
+    from with_openai_agents import triage
+
+    alice, seen = pair
+    sdk.set_tracing_disabled(True)
+
+    def call():
+        return ResponseFunctionToolCall(
+            arguments="{}", call_id="c1", name="transfer_to_billing", type="function_call", status="completed"
+        )
+
+    result = await asyncio.wait_for(
+        sdk.Runner.run(triage(alice, openai_model(sdk, call())), "What do I owe?"), PATIENCE_SECONDS
+    )
+    told = {"status": "COMPLETED", "result": {"total": 42.5}, "details": "paid"}
+    assert (result.last_agent.name, json.loads(result.final_output)) == ("billing", told)
+    assert seen[0]["history_log"][0] == {"content": "What do I owe?", "role": "user"}
+    remote = triage(alice, "unused").handoffs[0]
+    streamed = sdk.Runner.run_streamed(remote, "And now?")
+    async for _ in streamed.stream_events():
+        pass
+    assert json.loads(streamed.final_output) == told
+
+    from baton.adapters.openai_agents import remote_agent
+
+    other = remote_agent(alice, "bob", "travel", name="travel", description="Books a trip.")
+    with pytest.raises(HandoffFailedError, match="NO_CANDIDATE"):
+        await asyncio.wait_for(sdk.Runner.run(other, "To Rome."), PATIENCE_SECONDS)
+
+
+@needs_broker
+@pytest.mark.parametrize("chosen", ["billing", "The desk is open until five."])
+async def test_a_langgraph_model_decides_about_the_handoff(pair, chosen):
+    pytest.importorskip("langgraph.graph")
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, HumanMessage
+    from with_langgraph import triage
+
+    alice, seen = pair
+    graph = triage(alice, GenericFakeChatModel(messages=iter([AIMessage(chosen)])))
+    state = await asyncio.wait_for(graph.ainvoke({"messages": [HumanMessage("What do I owe?")]}), PATIENCE_SECONDS)
+    if chosen == "billing":
+        assert state["handoff"]["result"] == {"total": 42.5}
+        assert [one["type"] for one in seen[0]["history_log"]] == ["human", "ai"]
+    else:
+        assert ("handoff" in state, seen) == (False, [])
+
+
+@needs_broker
+async def test_an_output_of_pydantic_ai_is_a_handoff(pair):
+    framework = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import FunctionModel
+    from with_pydantic_ai import triage
+
+    from baton.adapters.pydantic_ai import handoff
+
+    alice, seen = pair
+    asked = {"summary": "What does 4711 owe?", "details": "customer 4711"}
+
+    def decide(_messages, info):
+        [tool] = info.output_tools
+        assert tool.description == "Hands a question about an invoice over to billing."
+        assert set(tool.parameters_json_schema["required"]) == {"summary", "details"}
+        return ModelResponse(parts=[ToolCallPart(tool.name, asked)])
+
+    result = await asyncio.wait_for(triage(alice, FunctionModel(decide)).run("What do I owe?"), PATIENCE_SECONDS)
+    assert result.output == {"status": "COMPLETED", "result": {"total": 42.5}, "details": "paid"}
+    assert seen == [{"task_description": asked}]
+
+    def give_up(messages, _info):
+        returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+        if returned:
+            return ModelResponse(parts=[TextPart(str(returned[0].content))])
+        return ModelResponse(parts=[ToolCallPart("book", asked)])
+
+    book = handoff(alice, "bob", "travel", name="book", description="Books a trip.")
+    other = framework.Agent(FunctionModel(give_up), tools=[book])
+    result = await asyncio.wait_for(other.run("To Rome."), PATIENCE_SECONDS)
+    assert "NO_CANDIDATE" in result.output

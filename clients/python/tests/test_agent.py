@@ -61,7 +61,7 @@ class LyingBroker(
 
     async def GetAgent(self, request, context):
         if request.agent_id not in self.agent_keys:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "nobody")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown")
         key = v1.AgentKey(key_id="k1", public_key=public_bytes(self.agent_keys[request.agent_id]))
         return v1.GetAgentResponse(agent=v1.Agent(card=v1.AgentCard(keys=[key])))
 
@@ -223,8 +223,8 @@ async def test_a_refusal_leaves_the_session_open(broker, agent):
 
 async def test_only_what_verifies_is_given_out(broker, agent):
     forged = message(broker, "forged", generate_key())
-    stranger = message(broker, "from nobody")
-    stranger.sender_id = "nobody"
+    stranger = message(broker, "from an unknown sender")
+    stranger.sender_id = "unknown"
     unsigned = message(broker, "unsigned")
     unsigned.ClearField("signature")
     mismatched = message(broker, "mismatched")

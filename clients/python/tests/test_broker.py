@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import grpc
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, Relay, needs_broker
+from brokers import PATIENCE_SECONDS, RealBroker, Relay, begin, needs_broker, within
 
 import baton.connection
 import baton.delivery
@@ -24,32 +24,15 @@ from baton import (
     sign_envelope,
     v1,
 )
+from baton.custody import check_entry
 
 pytestmark = needs_broker
 
 SECTIONS = [json_section("task_description", {"title": "Router"}), json_section("goals", ["find the cause"])]
 
 
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
-    yield broker
-    broker.stop()
-
-
 def request(**fields):
     return v1.HandoffRequest(task_type="support-ticket", reason=v1.HANDOFF_REASON_SKILL, **fields)
-
-
-async def within(awaitable, seconds=PATIENCE_SECONDS):
-    return await asyncio.wait_for(awaitable, seconds)
-
-
-async def begin(*agents):
-    for agent in agents:
-        await agent.register(agent_types=["support"])
-        await agent.connect()
 
 
 async def dead_letters(broker):
@@ -83,6 +66,43 @@ async def test_a_whole_handoff(broker):
         log = await alice.verify_custody("ticket-1")
         assert log.entries[task.custody_length - 1].custody_hash == task.custody_hash
         assert log.entries[-1].custody_hash == log.custody_hash
+
+
+async def test_an_audit_notices_a_forged_log(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+
+        @bob.on_handoff
+        async def take(offer):
+            await (await offer.accept()).complete()
+
+        await begin(alice, bob)
+        await within(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
+        whole = await alice.verify_custody("ticket-1")
+        heads = [bytes(32), *(entry.custody_hash for entry in whole.entries)]
+        kinds = [v1.CustodyEntry.FromString(entry.entry_bytes).accepted.message_type for entry in whole.entries]
+        asked, sent = kinds.index(v1.MESSAGE_TYPE_HANDOFF_REQUEST), kinds.index(v1.MESSAGE_TYPE_TASK_CONTEXT_TRANSFER)
+
+        async def check(at, forge):
+            entry = v1.CustodyLogEntry()
+            entry.CopyFrom(whole.entries[at])
+            forge(entry)
+            return await check_entry(entry, at + 1, heads[at], alice._directory)
+
+        def other_envelope(entry):
+            sign_envelope(entry.envelope, "k1", alice._key)
+            entry.envelope.correlation_id = whole.entries[0].envelope.message_id
+            sign_envelope(entry.envelope, "k1", alice._key)
+
+        assert await check(sent, lambda entry: entry.ClearField("envelope")) == heads[sent + 1], "a withheld context"
+        for at, forge in [
+            (asked, lambda entry: entry.ClearField("envelope")),
+            (asked, lambda entry: entry.ClearField("receipt")),
+            (asked, lambda entry: entry.receipt.CopyFrom(whole.entries[sent].receipt)),
+            (asked, other_envelope),
+            (asked, lambda entry: entry.MergeFrom(v1.CustodyLogEntry(entry_bytes=entry.entry_bytes + b"\x08\x07"))),
+        ]:
+            with pytest.raises(VerificationError, match="CUSTODY_INVALID"):
+                await check(at, forge)
 
 
 async def test_a_rejected_handoff_is_offered_again(broker):

@@ -4,7 +4,7 @@ import datetime
 import json
 
 import pytest
-from brokers import RealBroker, needs_broker
+from brokers import needs_broker
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -13,14 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from baton import Agent, BatonError, generate_key, public_bytes, v1, vouch
 
 pytestmark = needs_broker
-
-
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
-    yield broker
-    broker.stop()
 
 
 async def test_by_an_operator_or_by_an_invitation(broker):
@@ -84,7 +76,7 @@ async def test_only_vouched_keys_are_good_where_operators_are_known(broker):
             await agent.register()
             await agent.connect()
         await alice.vouch_for_key("alice", "k1", word)
-        await mallory.send(v1.Info(text="nobody vouches for me"), receiver_id="bob")
+        await mallory.send(v1.Info(text="I am not vouched for"), receiver_id="bob")
         await alice.send(v1.Info(text="hello"), receiver_id="bob")
         delivery = await anext(bob.deliveries())
         assert delivery.payload.text == "hello"

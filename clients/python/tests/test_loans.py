@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, begin, needs_broker, within
 
 import baton.handoffs
 from baton import BatonError, HandoffFailedError, RecallReason, TaskRecalledError, json_section, v1
@@ -15,24 +15,6 @@ TASK = "ticket-1"
 REQUEST = v1.HandoffRequest(task_type="support-ticket")
 SECTIONS = [json_section("goals", ["find the cause"])]
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
-    yield broker
-    broker.stop()
-
-
-async def within(awaitable):
-    return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
-
-
-async def begin(*agents):
-    for agent in agents:
-        await agent.register(agent_types=["support"])
-        await agent.connect()
 
 
 class Worker:
@@ -87,6 +69,26 @@ async def test_the_time_limit_of_the_call_recalls_the_task(broker):
         await begin(alice, bob)
         with pytest.raises(TaskRecalledError) as back:
             await within(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=8 * SECOND))
+        assert (back.value.reason, back.value.is_owner, back.value.epoch) == (RecallReason.DEADLINE, True, 3)
+        await worker.is_stopped(3)
+        await is_owned(alice, 3)
+
+
+async def test_a_time_limit_that_the_loan_timeout_outruns_is_the_reason(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        worker = Worker(bob)
+        await begin(alice, bob)
+        send = alice.send
+
+        async def late(payload, **about):
+            if isinstance(payload, v1.TaskRecall):
+                while (await alice.get_task(TASK)).loans:
+                    await asyncio.sleep(0.02)
+            return await send(payload, **about)
+
+        alice.send = late
+        with pytest.raises(TaskRecalledError) as back:
+            await within(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=4 * SECOND))
         assert (back.value.reason, back.value.is_owner, back.value.epoch) == (RecallReason.DEADLINE, True, 3)
         await worker.is_stopped(3)
         await is_owned(alice, 3)

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, begin, needs_broker, within
 
 import baton.handoffs
 from baton import BatonError, NoAnswerError, v1
@@ -15,25 +15,15 @@ TASK = "ticket-1"
 SCHEMA = {"type": "object", "properties": {"router": {"type": "integer"}}, "required": ["router"]}
 
 
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
-    yield broker
-    broker.stop()
-
-
-async def within(awaitable):
-    return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
-
-
 async def owning(alice, *others):
     """Connects the agents, and returns a task of alice: a handoff that was cancelled created it."""
-    for agent in (alice, *others):
-        await agent.register(agent_types=["support"])
-        await agent.connect()
+    await begin(alice)
+    for other in others:
+        await other.register(agent_types=["support"])
     receipt = await alice.request_handoff("bob", TASK, v1.HandoffRequest(task_type="support-ticket"))
     await alice.cancel(receipt, "bob")
+    for other in others:  # an answer of bob before the cancellation would end the handoff
+        await other.connect()
     [task] = await alice.owned_tasks()
     return task
 

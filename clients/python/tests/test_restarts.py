@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, needs_broker, within
 from mortal import AS_RECEIVER, AS_SENDER, REQUEST, SECTIONS, TASK
 
 import baton.handoffs
@@ -17,16 +17,13 @@ from baton import BatonError, Delivery, HandoffFailedError, generate_key, load_k
 pytestmark = needs_broker
 
 
-@pytest.fixture
-async def broker(tmp_path):
-    broker = RealBroker(tmp_path)
-    await broker.start()
+@pytest.fixture(autouse=True)
+async def keys(broker, tmp_path):
+    """Registers alice and bob, with keys in files that the processes of a test share."""
     for agent_id in ("alice", "bob"):
         save_key(tmp_path / f"{agent_id}.pem", generate_key())
         async with living(broker, agent_id) as agent:
             await agent.register()
-    yield broker
-    broker.stop()
 
 
 def living(broker, agent_id, **options):
@@ -60,10 +57,6 @@ async def killed_at(broker, agent_id, step):
     script = Path(__file__).parent / "mortal.py"
     process = await asyncio.create_subprocess_exec(sys.executable, script, *arguments, env=os.environ | path)
     assert await within(process.wait()) == -signal.SIGKILL
-
-
-async def within(awaitable, seconds=PATIENCE_SECONDS):
-    return await asyncio.wait_for(awaitable, seconds)
 
 
 async def until_owned(agent, owner_id):

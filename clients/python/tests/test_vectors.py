@@ -3,11 +3,15 @@ import hashlib
 import pytest
 import vectors
 
-from baton import VerificationError, signing, v1
+from baton import VerificationError, sections, signing, v1
 
 SIGNING = vectors.load("signing-v1.json")
 REFUSALS = vectors.load("refusals-v1.json")
 DIGESTS = vectors.load("digests-v1.json")
+
+
+DELTAS = vectors.load("deltas-v1.json")
+FILTERS = vectors.load("filters-v1.json")
 
 
 def named(cases):
@@ -178,3 +182,29 @@ def test_vouchers(case):
     signing.verify_voucher(case["agent_id"], key, operator, not_after, signature)
     with pytest.raises(VerificationError, match="SIGNATURE_INVALID"):
         signing.verify_voucher("AgentB", key, operator, not_after, signature)
+
+
+@pytest.mark.parametrize("case", named(DELTAS["cases"]))
+def test_deltas(case):
+    if case["result"] is None:
+        with pytest.raises(sections.SectionError):
+            sections.apply_delta(case["base"], case["patch"])
+        return
+    result = sections.apply_delta(case["base"], case["patch"])
+    assert (result, sections.sha256(result).hex()) == (case["result"], case["result_sha256"])
+    made = sections.delta_between(case["base"], result)
+    if made is not None:
+        delta, target = made
+        assert (sections.apply_delta(case["base"], delta.merge_patch), target) == (result, result)
+
+
+@pytest.mark.parametrize("case", named(FILTERS["cases"]))
+def test_filters(case):
+    chosen = dict(case["filter"])
+    history = v1.HistoryFilter.Value(f"HISTORY_FILTER_{chosen.pop('history', 'UNSPECIFIED')}")
+    part = v1.ContextFilter(history=history, **chosen)
+    if case["result"] is None:
+        with pytest.raises(sections.SectionError):
+            sections.filtered(case["section"], part, case["summary"])
+    else:
+        assert sections.filtered(case["section"], part, case["summary"]) == case["result"]

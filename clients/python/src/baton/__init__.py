@@ -6,13 +6,16 @@ An agent registers, proves its identity with its ed25519 key, and hands tasks ov
 
 from baton import v1
 from baton.agent import Agent
+from baton.blobs import blob_reference
 from baton.custody import VerifiedLog
 from baton.delivery import Delivery
 from baton.envelopes import bytes_section, handoff_id_of, json_section, make_envelope, payload_of
 from baton.errors import (
     BatonError,
     FieldViolation,
+    GapError,
     HandoffFailedError,
+    NegotiationFailedError,
     NoAnswerError,
     PoisonError,
     RecallReason,
@@ -24,43 +27,72 @@ from baton.errors import (
 from baton.handoffs import ContextWanted, HandedOver, Offer, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.loans import Outcome, Recalled
+from baton.negotiations import Bid, Negotiation, OfferWanted, offer
+from baton.plans import Plan, SubtaskInputs, plan_of, subtask
 from baton.questions import Answer, Question
+from baton.registry import explain
+from baton.runs import NodeTools, Run, Step
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
+from baton.threads import Thread, ThreadRun, ThreadStep
+from baton.turns import ModelTurn, read_turn
+from baton.workspace import Entry, Workspace
 
 __all__ = [
     "Agent",
     "Answer",
     "BatonError",
+    "Bid",
     "ContextWanted",
     "Delivery",
+    "Entry",
     "FieldViolation",
+    "GapError",
     "HandedOver",
     "HandoffFailedError",
+    "ModelTurn",
+    "Negotiation",
+    "NegotiationFailedError",
     "NoAnswerError",
+    "NodeTools",
     "Offer",
+    "OfferWanted",
     "Outcome",
     "OwnedTask",
+    "Plan",
     "PoisonError",
     "Question",
     "RecallReason",
     "Recalled",
     "RetryLaterError",
+    "Run",
+    "Step",
+    "SubtaskInputs",
     "Takeover",
     "TaskRecalledError",
+    "Thread",
+    "ThreadRun",
+    "ThreadStep",
     "UntrustedError",
     "VerificationError",
     "VerifiedLog",
+    "Workspace",
+    "blob_reference",
     "bytes_section",
     "context_digest",
+    "explain",
     "generate_key",
     "handoff_id_of",
     "json_section",
     "load_key",
     "make_envelope",
+    "offer",
     "payload_of",
+    "plan_of",
     "public_bytes",
+    "read_turn",
     "save_key",
     "sign_envelope",
+    "subtask",
     "v1",
     "verify_envelope",
     "verify_receipt",

@@ -14,22 +14,38 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 
 from baton import handoffs, loans, questions, v1
+from baton.blobs import Blobs
 from baton.connection import Connection, File, Identity
+from baton.contexts import Contexts, KnownSections
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
-from baton.delivery import Delivery, duration
+from baton.delivery import Delivery
 from baton.directory import Directory
-from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler, PromptHandler, RecallHandler
-from baton.envelopes import make_envelope, payload_of
-from baton.errors import BatonError, VerificationError
+from baton.dispatch import (
+    ContextProvider,
+    Dispatcher,
+    Handler,
+    HandoffHandler,
+    PromptHandler,
+    RecallHandler,
+    TaskRequestHandler,
+)
+from baton.envelopes import make_envelope, mandate_of, payload_of
+from baton.errors import BatonError, RecallReason, VerificationError
 from baton.handoffs import HandedOver, Handover, OnView, OwnedTask
-from baton.keys import public_bytes
 from baton.limits import check_envelope
 from baton.link import Link
 from baton.loans import Outcome
 from baton.messages import Messages
+from baton.negotiations import Negotiation, Negotiations
+from baton.plans import Plans
 from baton.questions import Answer
+from baton.registry import Registry
+from baton.runs import Routing
+from baton.sections import with_deltas
 from baton.signing import sign_envelope, verify_receipt
+from baton.threads import Threads
+from baton.workspace import Workspace
 
 _LOG = logging.getLogger("baton")
 
@@ -38,7 +54,7 @@ _PAGE_SIZE = 500
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
 
-class Agent(Messages):
+class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Contexts):
     """An agent of the broker: registers, proves its identity, sends messages and handles its mail.
 
         async with Agent("127.0.0.1:22866", "bob", load_key("bob.pem"), ca_file="ca.pem") as bob:
@@ -90,6 +106,8 @@ class Agent(Messages):
         self.welcome = v1.Welcome()
         """The broker's welcome on the present session: its id, its key and its timing parameters."""
         self.ack_wait = timedelta(seconds=30)
+        self.known_sections = KnownSections()
+        """The contents that this process has sent or received, as bases of deltas. For the client itself."""
         self._key = key
         self._send_timeout = send_timeout
         self._connection = Connection(
@@ -178,6 +196,23 @@ class Agent(Messages):
         self._dispatcher.prompt_handler = handler
         return handler
 
+    def on_task_request(self, handler: TaskRequestHandler) -> TaskRequestHandler:
+        """Decorator: registers the handler of requests for offers, and of counter-offers: see `OfferWanted`.
+
+            @bob.on_task_request
+            async def bid(wanted):
+                if wanted.counter and wanted.counter.cost < 3:
+                    return v1.TaskDecline(reason=v1.REJECT_REASON_OTHER, reason_text="3 at least")
+                return offer(confidence=0.9, cost=5 - wanted.round)
+
+        It returns the offer or the decline; the agent sets the round. An award with a task goes to the handler of
+        `on_handoff`; the others go to those of v1.TaskAccept and v1.NegotiationClosed. Without a handler here the
+        agent declines as NO_SKILL.
+        """
+        self._before_connect()
+        self._dispatcher.task_request_handler = handler
+        return handler
+
     def on(self, *payload_classes: type[Message]) -> Callable[[Handler], Handler]:
         """Decorator: registers a handler for these payload classes, for example v1.Info.
 
@@ -196,73 +231,6 @@ class Agent(Messages):
     def _before_connect(self) -> None:
         if self._sorter is not None:
             raise RuntimeError("handlers come before connect")
-
-    # ----------------------------------------------------------------------------------------------- who one is
-
-    async def register(
-        self,
-        *,
-        agent_types: Iterable[str] = (),
-        description: str = "",
-        skills: Iterable[v1.AgentSkill] = (),
-        metadata: Mapping[str, str] | None = None,
-        invitation: str = "",
-    ) -> v1.Agent:
-        """Registers this agent's card with its key, or updates it. Registering the same card again is not an error.
-
-        `invitation` is the secret of an invitation; it permits a new agent to register where only operators may. Raises
-        BatonError, CHALLENGE_FAILED if the id is registered with another key.
-        """
-        card = v1.AgentCard(
-            agent_id=self.agent_id,
-            agent_types=agent_types,
-            description=description,
-            skills=skills,
-            capacity=self.capacity,
-            keys=[v1.AgentKey(key_id=self.key_id, public_key=public_bytes(self._key))],
-            metadata=metadata,
-        )
-        request = v1.RegisterAgentRequest(card=card, invitation=invitation)
-        try:
-            answer = await self._connection.call(self._connection.agents.RegisterAgent, request)
-        except BatonError as error:
-            if error.reason != "AGENT_EXISTS":
-                raise
-            # The agent is registered with another card. It may change its own card once it has proven its identity.
-            await self._connection.prove()
-            answer = await self._connection.call(self._connection.agents.RegisterAgent, request)
-        agent: v1.Agent = answer.agent
-        return agent
-
-    async def prove_identity(self) -> str:
-        """Signs a challenge to obtain the token that later calls carry. `connect` calls this. Raises BatonError."""
-        return await self._connection.prove()
-
-    async def invite(self, agent_id: str = "", lifetime: timedelta | None = None) -> str:
-        """Creates an invitation for one new agent: `agent_id`, or any id if empty. Returns the secret."""
-        request = v1.CreateInvitationRequest(agent_id=agent_id, lifetime=duration(lifetime))
-        invitation: str = (await self._connection.call(self._connection.agents.CreateInvitation, request)).invitation
-        return invitation
-
-    async def add_key(
-        self, agent_id: str, key: v1.AgentKey, *, replaces: Iterable[str] = (), grace: timedelta | None = None
-    ) -> v1.Agent:
-        """Adds a key to an agent. The keys in `replaces` stay valid for `grace`, one day by default."""
-        request = v1.AddAgentKeyRequest(agent_id=agent_id, key=key, replaced_key_ids=replaces, grace=duration(grace))
-        agent: v1.Agent = (await self._connection.call(self._connection.agents.AddAgentKey, request)).agent
-        return agent
-
-    async def revoke_key(self, agent_id: str, key_id: str, reason: str = "") -> v1.Agent:
-        """Revokes a key of an agent permanently: the broker refuses every signature made with it."""
-        request = v1.RevokeAgentKeyRequest(agent_id=agent_id, key_id=key_id, reason_text=reason)
-        agent: v1.Agent = (await self._connection.call(self._connection.agents.RevokeAgentKey, request)).agent
-        return agent
-
-    async def vouch_for_key(self, agent_id: str, key_id: str, voucher: v1.KeyVoucher) -> v1.Agent:
-        """Adds an operator's voucher for a key of an agent: see `vouch`."""
-        request = v1.VouchForAgentKeyRequest(agent_id=agent_id, key_id=key_id, voucher=voucher)
-        agent: v1.Agent = (await self._connection.call(self._connection.agents.VouchForAgentKey, request)).agent
-        return agent
 
     # ---------------------------------------------------------------------------------------------- the session
 
@@ -460,26 +428,34 @@ class Agent(Messages):
         whole timeout of the handoff and the loan timeout limit the call.
 
         Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
-        RECALL. Raises HandoffFailedError if the task was not lent: `reason` is NO_CANDIDATE after rejections,
-        HANDOFF_CANCELLED at the time limit, and others as for `hand_over`. After a restart, `owned_tasks` lists the
-        task once it is back, and the TaskStatusUpdate handler gets its final status.
+        RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
+        `reason` is NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as for `hand_over`.
+        After a restart, `owned_tasks` lists the task once it is back, and the TaskStatusUpdate handler gets its final
+        status.
         """
         sections = list(context)
         handoffs.check_context(sections)
-        lent, limit = loans.loan_request(request, timeout, loan_timeout)
-        envelope = make_envelope(lent, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
+        terms = loans.loan_terms(request, timeout, loan_timeout)
+        envelope = make_envelope(
+            terms.request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
+        )
+        # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
+        of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
         with self._dispatcher.results(task_id, epoch + 1) as results:
             try:
-                async with asyncio.timeout(limit.total_seconds()) as clock:
+                async with asyncio.timeout(terms.limit.total_seconds()) as clock:
                     handed = await self._hand_over(envelope, sections, on_view or (lambda _: None))
-                    return await loans.outcome(self, results, handed)
+                    with loans.by_limit(*of_limit):
+                        return await loans.outcome(self, results, handed)
             except TimeoutError:
                 if not clock.expired():
                     raise
             except asyncio.CancelledError:
                 await loans.take_back_of_cancelled(self, envelope)
                 raise
-            return await loans.end_at_deadline(self, results, envelope)
+            # A loan that has ended by now without news has ended by the limit.
+            with loans.by_limit(*of_limit, RecallReason.RECALL):
+                return await loans.end_at_deadline(self, results, envelope)
 
     async def recall(self, handoff_id: str, reason: str = "") -> OwnedTask:
         """Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on.
@@ -525,13 +501,76 @@ class Agent(Messages):
             await self.send_envelope(envelope)
             return await questions.answer_to(self, mail, task_id, envelope.message_id)
 
-    # -------------------------------------------------------------------------------------------------- looking
+    async def checkpoint(self, task_id: str, epoch: int, context: Iterable[v1.ContextSection]) -> v1.Receipt:
+        """Stores a context of a task that this agent owns, without a handoff: the next owner can go on with it.
 
-    async def get_agent(self, agent_id: str) -> v1.Agent:
-        """Returns an agent's registration; the broker's own id is `baton`. Raises BatonError, AGENT_UNKNOWN."""
-        request = v1.GetAgentRequest(agent_id=agent_id)
-        agent: v1.Agent = (await self._connection.call(self._connection.agents.GetAgent, request)).agent
-        return agent
+        A JSON section of which this process has sent or received an earlier version goes as a delta where that is
+        smaller. Raises BatonError, STALE_EPOCH after the task has moved on, TASK_FINAL after it has ended.
+        """
+        short, whole = with_deltas(context, lambda name: self.known_sections.get(task_id, name))
+        try:
+            receipt = await self._send_checkpoint(task_id, epoch, short)
+        except BatonError as error:
+            # The broker has another version than this process: the whole sections need no base.
+            if error.reason not in {"CONTEXT_BASE_UNKNOWN", "CONTEXT_DELTA_INVALID"}:
+                raise
+            self.known_sections.forget(task_id)
+            receipt = await self._send_checkpoint(task_id, epoch, whole)
+        self.known_sections.note(task_id, whole)
+        return receipt
+
+    async def _send_checkpoint(self, task_id: str, epoch: int, sections: list[v1.ContextSection]) -> v1.Receipt:
+        envelope = make_envelope(
+            handoffs.context_of(sections), sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch
+        )
+        envelope.message_type = v1.MESSAGE_TYPE_CONTEXT_CHECKPOINT
+        sign_envelope(envelope, self.key_id, self._key)
+        return await self.send_envelope(envelope)
+
+    # --------------------------------------------------------------------------------------------- negotiations
+
+    @contextlib.asynccontextmanager
+    async def negotiate(
+        self, receiver_id: str, request: v1.TaskRequest, *, task_id: str = "", epoch: int = 0
+    ) -> AsyncIterator[Negotiation]:
+        """Asks the agents of `all:NAME`, one of `type:NAME`, or one agent for offers: see `Negotiation`.
+
+        With `task_id` the award hands over this task, at `epoch`, by default 1. The broker awards by `award_rule` if
+        the request has one; with its `handoff` it hands the task over itself, and `handed_over` gives the context.
+        Leaving the context manager does not end the negotiation: `resume_negotiation` takes it up again. Raises
+        BatonError, for example RECEIVER_UNKNOWN if no agent can be asked, FIELD_INVALID, STALE_EPOCH.
+        """
+        epoch = epoch or (1 if task_id else 0)
+        envelope = make_envelope(
+            request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
+        )
+        sign_envelope(envelope, self.key_id, self._key)
+        terms = request.handoff if request.HasField("handoff") else None
+        negotiation_id = envelope.message_id
+        with self._dispatcher.negotiation(negotiation_id) as mail:
+            await self.send_envelope(envelope)
+            async with Negotiation(
+                self, mail, negotiation_id, task_id=task_id, epoch=epoch, terms=terms
+            ) as negotiation:
+                yield negotiation
+
+    @contextlib.asynccontextmanager
+    async def resume_negotiation(self, negotiation_id: str, *, epoch: int = 1) -> AsyncIterator[Negotiation]:
+        """Continues a negotiation that an earlier process of this agent began. Its standing offers come first.
+
+        Raises BatonError, NOT_OWNER if another agent asked for the offers, PERMISSION_DENIED if this agent has no part.
+        """
+        with self._dispatcher.negotiation(negotiation_id) as mail:
+            state = await self.get_negotiation(negotiation_id)
+            if state.requester_id != self.agent_id:
+                text = f"the offers of {negotiation_id} were asked for by {state.requester_id}"
+                raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
+            negotiation = Negotiation(self, mail, negotiation_id, task_id=state.task_id, epoch=epoch)
+            negotiation.resumed(state)
+            async with negotiation:
+                yield negotiation
+
+    # -------------------------------------------------------------------------------------------------- looking
 
     async def get_task(self, task_id: str) -> v1.Task:
         """Returns a task. Raises BatonError, PERMISSION_DENIED; TASK_UNKNOWN if the caller may read all tasks."""
@@ -558,6 +597,13 @@ class Agent(Messages):
         request = v1.GetHandoffRequest(handoff_id=handoff_id)
         handoff: v1.Handoff = (await self._connection.call(self._connection.handoffs.GetHandoff, request)).handoff
         return handoff
+
+    def workspace(self, workspace_id: str, *, verify: bool = False) -> Workspace:
+        """Returns the workspace with this id, for example `task:crash-7`, without asking the broker.
+
+        With `verify` each read checks the authors' signatures.
+        """
+        return Workspace(self, self._connection, self._directory, workspace_id, verify=verify)
 
     async def verify_custody(self, task_id: str) -> VerifiedLog:
         """Reads a task's custody log; verifies its chain, receipts and envelopes. Raises VerificationError."""
@@ -637,6 +683,7 @@ class Agent(Messages):
         try:
             delivery.payload = payload_of(envelope)
             await self._directory.verify(envelope)
+            await self._check_mandate(delivery)
         except VerificationError as error:
             _LOG.warning("message %s of %s: %s", envelope.message_id, envelope.sender_id, error)
             await delivery.nack(v1.NACK_CAUSE_POISON, str(error))
@@ -645,6 +692,18 @@ class Agent(Messages):
             await delivery.nack(v1.NACK_CAUSE_FAILURE, str(error))
         else:
             self._dispatcher.dispatch(delivery)
+
+    async def _check_mandate(self, delivery: Delivery) -> None:
+        """Checks that the requester of a negotiation has signed the award that the broker makes in its name."""
+        closed = delivery.payload
+        if not isinstance(closed, v1.NegotiationClosed) or not closed.HasField("task_request"):
+            return
+        mandate, envelope = closed.task_request, delivery.envelope
+        mandate_of(mandate)
+        signed = (mandate.message_id, mandate.task_id, mandate.epoch)
+        if signed != (closed.negotiation_id, envelope.task_id, envelope.epoch):
+            raise VerificationError("SIGNATURE_INVALID", "the mandate is of another negotiation or task")
+        await self._directory.verify(mandate)
 
     async def _give_back(self) -> None:
         for delivery in self._mail.rest():

@@ -2,7 +2,7 @@
 
 import ipaddress
 import os
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,13 @@ class Connection:
         self.agents = v1.AgentServiceStub(self._channel)
         self.handoffs = v1.HandoffServiceStub(self._channel)
         self.tasks = v1.TaskServiceStub(self._channel)
+        self.workspaces = v1.WorkspaceServiceStub(self._channel)
+        self.routing = v1.RoutingServiceStub(self._channel)
+        self.contexts = v1.ContextServiceStub(self._channel)
+        self.blobs = v1.BlobServiceStub(self._channel)
+        self.threads = v1.ThreadServiceStub(self._channel)
+        self.plans = v1.PlanServiceStub(self._channel)
+        self.negotiations = v1.NegotiationServiceStub(self._channel)
 
     async def prove(self) -> str:
         """Signs a challenge to obtain the token that later calls carry. Raises BatonError."""
@@ -94,21 +101,56 @@ class Connection:
         """Returns the session's metadata: a fresh token, or nothing with a client certificate."""
         return () if self._is_certified else _bearer(await self.prove())
 
-    async def call(self, method: Any, request: Message) -> Any:
-        """Makes one unary call, and renews an expired token once. Raises BatonError."""
+    async def call(self, method: Any, request: Message, more_seconds: float = 0.0) -> Any:
+        """Makes one unary call, and renews an expired token once. Raises BatonError.
+
+        The time limit is 30 s, and `more_seconds` for a call that waits at the broker.
+        """
         try:
-            return await self._once(method, request, _bearer(self._operator_token or self._token))
+            return await self._once(method, request, self._caller(), more_seconds)
         except BatonError as error:
-            if error.reason != "TOKEN_INVALID" or self._operator_token or not self._token:
+            if not self._is_renewable(error):
                 raise
-        return await self._once(method, request, _bearer(await self.prove()))
+        return await self._once(method, request, _bearer(await self.prove()), more_seconds)
+
+    async def stream(self, method: Any, request: Message) -> AsyncGenerator[Any, None]:
+        """Yields the responses of one call, and renews an expired token once. Raises BatonError."""
+        is_renewed = False
+        while True:
+            call = method(request, metadata=self._caller())
+            try:
+                async for response in call:
+                    yield response
+            except grpc.aio.AioRpcError as error:
+                refusal = BatonError.from_call(error)
+                if is_renewed or not self._is_renewable(refusal):
+                    raise refusal from error
+            else:
+                return
+            finally:
+                call.cancel()
+            await self.prove()
+            is_renewed = True
+
+    async def upload(self, method: Any, requests: AsyncIterator[Message]) -> Any:
+        """Makes one call with a stream of requests, and without a time limit. Raises BatonError."""
+        try:
+            return await method(requests, metadata=self._caller())
+        except grpc.aio.AioRpcError as error:
+            raise BatonError.from_call(error) from error
 
     async def close(self) -> None:
         """Closes the channel."""
         await self._channel.close()
 
-    async def _once(self, method: Any, request: Message, metadata: Metadata) -> Any:
-        call: Awaitable[Any] = method(request, metadata=metadata, timeout=CALL_TIMEOUT_SECONDS)
+    def _caller(self) -> Metadata:
+        return _bearer(self._operator_token or self._token)
+
+    def _is_renewable(self, error: BatonError) -> bool:
+        return error.reason == "TOKEN_INVALID" and not self._operator_token and bool(self._token)
+
+    async def _once(self, method: Any, request: Message, metadata: Metadata, more_seconds: float = 0.0) -> Any:
+        call: Awaitable[Any] = method(request, metadata=metadata, timeout=CALL_TIMEOUT_SECONDS + more_seconds)
         try:
             return await call
         except grpc.aio.AioRpcError as error:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from google.protobuf.duration_pb2 import Duration
 
 from baton import v1
-from baton.envelopes import handoff_id_of
+from baton.envelopes import handoff_id_of, mandate_of
 from baton.errors import BatonError
 from baton.session import SessionEndedError
 
@@ -49,6 +49,25 @@ class Delivery:
         self._acknowledger = acknowledger
         self._extending: asyncio.Task[None] | None = None
         self.renew(delivery)
+
+    @property
+    def handoff_request(self) -> v1.HandoffRequest | None:
+        """The terms, if this message asks the agent to take a task over: a request, an award, or a mandate's award."""
+        match self.payload:
+            case v1.HandoffRequest() as request:
+                return request
+            case v1.TaskAccept() as award if award.HasField("handoff"):
+                return award.handoff
+            case v1.NegotiationClosed() as closed if closed.HasField("task_request"):
+                return mandate_of(closed.task_request).handoff
+        return None
+
+    @property
+    def answer_to(self) -> str:
+        """The agent that gets an answer: the sender, or for an award under a mandate the requester."""
+        is_mandate = isinstance(self.payload, v1.NegotiationClosed) and self.payload.HasField("task_request")
+        sender_id: str = self.payload.task_request.sender_id if is_mandate else self.envelope.sender_id
+        return sender_id
 
     def renew(self, delivery: v1.Delivery) -> None:
         """Takes over the delivery_id of a redelivery of the same message."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from baton.errors import (
 )
 from baton.handoffs import ContextWanted, Offer, code_of, give_context, is_open
 from baton.loans import Recalled, recalled_by
+from baton.negotiations import OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ Handler = Callable[[Delivery], Awaitable[None]]
 HandoffHandler = Callable[[Offer], Awaitable[None]]
 PromptHandler = Callable[[Question], Awaitable[None]]
 RecallHandler = Callable[[Recalled], Awaitable[None]]
+TaskRequestHandler = Callable[[OfferWanted], Awaitable[v1.TaskOffer | v1.TaskDecline]]
 ContextProvider = Callable[[ContextWanted], Awaitable[Iterable[v1.ContextSection]]]
 
 _OF_A_HANDOFF = (
@@ -51,7 +54,12 @@ _NEWS = (
     v1.HandoffReject,
     v1.HandoffCancel,
     v1.HandoffComplete,
+    v1.NegotiationClosed,
+    v1.TaskDecline,
 )
+_OF_A_NEGOTIATION = (v1.TaskOffer, v1.TaskDecline, v1.NegotiationClosed)
+# The requests for offers that are remembered for later counter-offers.
+_REQUESTS_MAX = 1024
 # Steps of an open handoff: one side of it waits for the answer.
 _STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
 _WAITED_FOR_SOON = timedelta(seconds=2)
@@ -61,7 +69,10 @@ _TOO_LATE = {
     "HANDOFF_UNKNOWN",
     "INPUT_EXPIRED",
     "INPUT_TAKEN",
+    "NEGOTIATION_CLOSED",
+    "NEGOTIATION_UNKNOWN",
     "NOT_CANDIDATE",
+    "OFFER_NOT_STANDING",
     "STALE_EPOCH",
 }
 
@@ -75,6 +86,7 @@ class Dispatcher:
         self.context_provider: ContextProvider | None = None
         self.recall_handler: RecallHandler | None = None
         self.prompt_handler: PromptHandler | None = None
+        self.task_request_handler: TaskRequestHandler | None = None
         self.active_count = 0
         """The number of handoffs in progress."""
         self._agent = agent
@@ -82,6 +94,8 @@ class Dispatcher:
         self._conversations: dict[str, Conversation] = {}
         self._results: dict[str, Conversation] = {}
         self._answers: dict[str, Conversation] = {}
+        self._negotiations: dict[str, Conversation] = {}
+        self._task_requests: OrderedDict[str, v1.TaskRequest] = OrderedDict()
         self._offers: dict[str, tuple[Offer, asyncio.Task[Any] | None]] = {}
         self._recalled: set[asyncio.Task[Any]] = set()
         self._held: dict[str, Delivery] = {}
@@ -91,7 +105,13 @@ class Dispatcher:
     @property
     def has_handlers(self) -> bool:
         """Whether any handler is registered."""
-        roles = (self.handoff_handler, self.context_provider, self.recall_handler, self.prompt_handler)
+        roles = (
+            self.handoff_handler,
+            self.context_provider,
+            self.recall_handler,
+            self.prompt_handler,
+            self.task_request_handler,
+        )
         return bool(self.handlers) or any(roles)
 
     def conversation(
@@ -106,6 +126,10 @@ class Dispatcher:
     def answers(self, question_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """Routes the answer to a question to a queue, inside the context manager."""
         return self._waiting(self._answers, question_id, "", 0)
+
+    def negotiation(self, negotiation_id: str) -> contextlib.AbstractContextManager[Conversation]:
+        """Routes the mail of a negotiation of this agent to a queue, inside the context manager."""
+        return self._waiting(self._negotiations, negotiation_id, "", 0)
 
     def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
         """Routes a task's final status from this epoch on to a queue, inside the context manager."""
@@ -127,8 +151,9 @@ class Dispatcher:
 
     def fail(self, why: BatonError) -> None:
         """Ends every queue with this error."""
-        for mail in [*self._conversations.values(), *self._results.values(), *self._answers.values()]:
-            mail.fail(why)
+        for waiting in (self._conversations, self._results, self._answers, self._negotiations):
+            for mail in waiting.values():
+                mail.fail(why)
 
     def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
         """Ends the wait for the result of a task that this agent has recalled."""
@@ -194,10 +219,12 @@ class Dispatcher:
             mail.put(delivery)
         elif self._is_stopping:
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
-        elif self.handoff_handler and isinstance(payload, v1.HandoffRequest | v1.TaskContextTransfer):
+        elif self.handoff_handler and (isinstance(payload, v1.TaskContextTransfer) or delivery.handoff_request):
             await self._offer(delivery, self.handoff_handler)
         elif self.context_provider and isinstance(payload, v1.HandoffAccept):
             await self._provide(delivery, payload, self.context_provider)
+        elif self.task_request_handler and isinstance(payload, v1.TaskRequest | v1.TaskOffer):
+            await self._handle(delivery, self._bid)
         elif self.prompt_handler and is_question(payload):
             await self._handle(delivery, self._put_question)
         elif self.recall_handler and self._takes_task(delivery):
@@ -237,6 +264,8 @@ class Dispatcher:
             return results if results is not None and envelope.epoch >= results.epoch else None
         if isinstance(payload, v1.TaskInput):
             return self._answers.get(envelope.correlation_id)
+        if isinstance(payload, _OF_A_NEGOTIATION):
+            return None if delivery.handoff_request else self._negotiations.get(envelope.correlation_id)
         if isinstance(payload, v1.ErrorNotification):
             is_of_broker = envelope.sender_id == self._agent.welcome.broker_id
             return self._waiting_for_notice(delivery, payload) if is_of_broker else None
@@ -247,7 +276,7 @@ class Dispatcher:
         if told.error_code == v1.ERROR_CODE_INPUT_EXPIRED:
             return self._answers.get(envelope.correlation_id)
         if recalled_by(delivery, envelope.sender_id) is None:
-            return self._conversations.get(handoff_id)
+            return self._conversations.get(handoff_id) or self._negotiations.get(envelope.correlation_id)
         if told.next_step == v1.NEXT_STEP_KEEP_TASK:
             results = self._results.get(envelope.task_id)
             return results if results is not None and envelope.epoch > results.epoch else None
@@ -279,7 +308,7 @@ class Dispatcher:
 
     async def _offer(self, delivery: Delivery, handler: HandoffHandler) -> None:
         capacity = self._agent.capacity
-        if isinstance(delivery.payload, v1.HandoffRequest) and 0 < capacity <= self.active_count:
+        if delivery.handoff_request and 0 < capacity <= self.active_count:
             await self._reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
             return
         self._hold(delivery)
@@ -300,6 +329,26 @@ class Dispatcher:
         if not offer.is_over:
             raise RuntimeError("the handler has neither rejected nor completed the handoff")
 
+    async def _bid(self, delivery: Delivery) -> None:
+        """Answers a request for offers, or a counter-offer, by the handler's offer or decline."""
+        if self.task_request_handler is None or await is_answered(self._agent, delivery):
+            return
+        negotiation_id, payload = negotiation_id_of(delivery), delivery.payload
+        if isinstance(payload, v1.TaskRequest):
+            self._task_requests[negotiation_id] = payload
+            if len(self._task_requests) > _REQUESTS_MAX:
+                self._task_requests.popitem(last=False)
+        wanted = OfferWanted(
+            negotiation_id,
+            delivery.envelope.sender_id,
+            self._task_requests.get(negotiation_id),
+            payload if isinstance(payload, v1.TaskOffer) else None,
+        )
+        answer = await self.task_request_handler(wanted)
+        if isinstance(answer, v1.TaskOffer):
+            answer.round = wanted.round
+        await self._agent.send(answer, receiver_id=wanted.requester_id, correlation_id=negotiation_id)
+
     async def _reject(self, request: Delivery, reason: v1.RejectReason, text: str) -> None:
         try:
             await self._agent.reject(request, reason, text)
@@ -311,7 +360,12 @@ class Dispatcher:
     async def _provide(self, delivery: Delivery, accept: v1.HandoffAccept, provider: ContextProvider) -> None:
         envelope = delivery.envelope
         wanted = ContextWanted(
-            delivery.handoff_id, envelope.task_id, envelope.epoch, envelope.sender_id, tuple(accept.wanted_sections)
+            delivery.handoff_id,
+            envelope.task_id,
+            envelope.epoch,
+            envelope.sender_id,
+            tuple(accept.wanted_sections),
+            tuple(accept.wishes),
         )
 
         async def run() -> None:
@@ -368,8 +422,12 @@ class Dispatcher:
     async def _by_default(self, delivery: Delivery) -> None:
         payload, envelope = delivery.payload, delivery.envelope
         kind = type(payload).__name__
-        if isinstance(payload, v1.HandoffRequest):
+        if delivery.handoff_request:
             await self._reject(delivery, v1.REJECT_REASON_NO_SKILL, "this agent takes no handoffs")
+        elif isinstance(payload, v1.TaskRequest):
+            await self._decline(delivery)
+        elif isinstance(payload, v1.TaskOffer):
+            await self._wait_for_a_reader(delivery)
         elif isinstance(payload, _STEPS):
             await self._wait_for_a_taker(delivery)
         elif isinstance(payload, _NEWS):
@@ -383,6 +441,29 @@ class Dispatcher:
         """Nacks a step that an earlier process was working on, with a delay, until a call takes it or it is over."""
         if await self._is_open(delivery.handoff_id):
             text = "no call of this process waits for this handoff"
+            await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, text, retry_after=_WAITED_FOR_SOON)
+        else:
+            await delivery.ack()
+
+    async def _decline(self, request: Delivery) -> None:
+        decline = v1.TaskDecline(reason=v1.REJECT_REASON_NO_SKILL, reason_text="this agent makes no offers")
+        envelope = request.envelope
+        try:
+            await self._agent.send(decline, receiver_id=envelope.sender_id, correlation_id=envelope.message_id)
+        except BatonError as error:
+            if error.reason not in _TOO_LATE:
+                raise
+        await request.ack_for_sure()
+
+    async def _wait_for_a_reader(self, delivery: Delivery) -> None:
+        """Nacks an offer with a delay, until `resume_negotiation` takes it or the negotiation has closed."""
+        try:
+            state = (await self._agent.get_negotiation(delivery.envelope.correlation_id)).state
+            is_open = state == v1.NEGOTIATION_STATE_OPEN
+        except BatonError as error:
+            is_open = error.is_passing
+        if is_open:
+            text = "no call of this process waits for offers"
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, text, retry_after=_WAITED_FOR_SOON)
         else:
             await delivery.ack()
@@ -406,7 +487,7 @@ def _verdict(error: Exception, what: str) -> v1.Nack | None:
         case HandoffFailedError():
             _LOG.info("handoff %s has ended: %s", error.handoff_id, error)
         case BatonError() if error.reason in _TOO_LATE:
-            _LOG.warning("the handoff has gone on without the handler of %s: %s", what, error)
+            _LOG.warning("the work has gone on without the handler of %s: %s", what, error)
             return None
         case _:
             _LOG.error("the handler of %s failed", what, exc_info=error)

@@ -19,7 +19,11 @@ _MESSAGE_TYPES: Mapping[str, Any] = {
     for name in v1.MessageType.keys()  # noqa: SIM118
     if name != "MESSAGE_TYPE_UNSPECIFIED"
 }
-_PAYLOADS = {number: getattr(v1, name) for name, number in _MESSAGE_TYPES.items()}
+# A checkpoint has the payload of a context, which by itself is that of a handoff.
+_PAYLOADS = {
+    number: v1.TaskContextTransfer if name == "ContextCheckpoint" else getattr(v1, name)
+    for name, number in _MESSAGE_TYPES.items()
+}
 
 
 def new_message_id() -> str:
@@ -81,6 +85,14 @@ def payload_of(envelope: v1.Envelope) -> Message:
     except DecodeError as error:
         raise VerificationError("MALFORMED", f"the payload cannot be parsed: {error}") from error
     return payload
+
+
+def mandate_of(envelope: v1.Envelope) -> v1.TaskRequest:
+    """Returns the request for offers in the envelope that a mandate is. Raises VerificationError."""
+    request = payload_of(envelope)
+    if not isinstance(request, v1.TaskRequest) or not request.HasField("handoff"):
+        raise VerificationError("PAYLOAD_TYPE_MISMATCH", "the message under a mandate is no request with terms")
+    return request
 
 
 def handoff_id_of(envelope: v1.Envelope) -> str:

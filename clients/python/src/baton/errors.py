@@ -177,6 +177,32 @@ class NoAnswerError(Exception):
         """The explanation, for people."""
 
 
+class NegotiationFailedError(Exception):
+    """A negotiation ended without an award."""
+
+    def __init__(self, negotiation_id: str, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.negotiation_id = negotiation_id
+        self.reason = reason
+        """NO_OFFER, NEGOTIATION_EXPIRED or another code of the broker; CANCELLED, or the state for an award as mail."""
+        self.message = message
+        """The explanation, for people."""
+
+
+class GapError(Exception):
+    """The log that a watch follows has lost entries: they were removed, or the log is shorter after a restore.
+
+    To go on behind the gap, watch again after `last_number`.
+    """
+
+    def __init__(self, what: str, first_number: int, last_number: int) -> None:
+        super().__init__(f"entries {first_number} to {last_number} of {what} do not exist")
+        self.first_number = first_number
+        """The number of the first missing entry."""
+        self.last_number = last_number
+        """The number of the last missing entry."""
+
+
 class PoisonError(Exception):
     """Raised by a handler for a message that can never be handled. It becomes a dead letter at once."""
 
@@ -196,6 +222,7 @@ class VerificationError(Exception):
         super().__init__(f"{reason}: {message}")
         self.reason = reason
         """The broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN,
-        KEY_WEAK, KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH."""
+        KEY_WEAK, KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH.
+        CUSTODY_INVALID is the client's own."""
         self.message = message
         """The explanation, for people."""

@@ -8,10 +8,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from baton import v1
+from baton.contexts import fetch_section
 from baton.conversation import Conversation
 from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError
 from baton.limits import check_payload
+from baton.plans import SubtaskInputs, subtask_of
+from baton.sections import for_wishes
 from baton.signing import context_digest
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ _DONE_OR_OVER = {"HANDOFF_STATE", "HANDOFF_FINAL", "HANDOFF_EXPIRED", "STALE_EPO
 
 
 class Offer:
-    """A task that is offered to this agent: `accept` or `reject` it.
+    """An offer of a task to this agent: `accept` or `reject` it.
 
     The agent extends the delivery while the handler works. After a crash, or an exception in the handler, the broker
     redelivers the unacknowledged message and the handler runs again. An offer that an earlier process of this agent
@@ -48,24 +51,35 @@ class Offer:
         self.task_id = envelope.task_id
         self.epoch = envelope.epoch
         """The task's epoch at its present owner."""
-        self.sender_id = envelope.sender_id
+        self.sender_id = delivery.answer_to
         """The task's present owner."""
-        is_request = isinstance(delivery.payload, v1.HandoffRequest)
-        self.request: v1.HandoffRequest | None = delivery.payload if is_request else None
+        self.request = delivery.handoff_request
         """The request; None if an earlier process of this agent accepted it."""
+        self.is_award = self.request is not None and not isinstance(delivery.payload, v1.HandoffRequest)
+        """Whether this is the award of a negotiation."""
         self._agent = agent
         self._mail = mail
-        self._request = delivery if is_request else None
-        self._context = None if is_request else delivery
+        self._request = delivery if self.request is not None else None
+        self._context = None if self.request is not None else delivery
         self._is_over = False
 
-    async def accept(self, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None) -> "Takeover":
-        """Accepts the handoff and waits for the context. An empty `wanted_sections` asks for all sections.
+    async def accept(
+        self,
+        *,
+        wanted_sections: Iterable[str] = (),
+        wishes: Iterable[v1.SectionWish] = (),
+        estimate: timedelta | None = None,
+    ) -> "Takeover":
+        """Accepts the handoff and waits for the context, by default for all sections.
 
-        Raises HandoffFailedError if the handoff ends before the context arrives, BatonError if the accept is too late.
+        `wishes` are sections too, each with a filter, or with the digest of the version that this agent has. Raises
+        HandoffFailedError if the handoff ends before the context arrives, BatonError if the accept is too late.
         """
         if self._request is not None:
-            await self._say(self._agent.accept(self._request, wanted_sections=wanted_sections, estimate=estimate))
+            accepting = self._agent.accept(
+                self._request, wanted_sections=wanted_sections, wishes=wishes, estimate=estimate
+            )
+            await self._say(accepting)
             await self._request.ack_for_sure()
             self._request = None
         if self._context is None:
@@ -158,6 +172,7 @@ class Takeover:
         self.sections: tuple[v1.ContextSection, ...] = tuple(delivery.payload.sections)
         """The sections of the context."""
         self._delivery = delivery
+        offer._agent.known_sections.note(self.task_id, self.sections)  # noqa: SLF001
 
     def section(self, name: str) -> v1.ContextSection:
         """Returns one section. Raises KeyError."""
@@ -172,6 +187,24 @@ class Takeover:
         if section.WhichOneof("content") != "json":
             raise ValueError(f"section {name} is not JSON")
         return json.loads(section.json)
+
+    async def fetch_section(self, name: str) -> v1.ContextSection:
+        """Returns one section whole, from the message or from the broker.
+
+        A delta is resolved; the result has the digest that the sender has signed. A section that the message does not
+        have is taken from the latest earlier version that has it, and its digest is the broker's word. Raises KeyError
+        if no version that this agent may read has it; BatonError; VerificationError, CONTEXT_DIGEST_MISMATCH.
+        """
+        sent = next((section for section in self.sections if section.name == name), None)
+        found = await fetch_section(self.offer._agent, self.task_id, sent, name)  # noqa: SLF001
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    @property
+    def subtask(self) -> SubtaskInputs | None:
+        """The inputs of a subtask of a plan; None if the handoff carries out no subtask."""
+        return subtask_of(self.sections)
 
     async def complete(self, details: str = "") -> "OwnedTask":
         """Takes ownership. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late."""
@@ -233,6 +266,10 @@ class OwnedTask:
         return await self.agent.update_status(
             self.task_id, self.epoch, status, details, progress=progress, receiver_id=receiver_id
         )
+
+    async def checkpoint(self, context: Iterable[v1.ContextSection]) -> v1.Receipt:
+        """Stores a context of the task without a handoff: see `Agent.checkpoint`."""
+        return await self.agent.checkpoint(self.task_id, self.epoch, context)
 
     async def ask(
         self,
@@ -309,6 +346,8 @@ class ContextWanted:
     """The agent that accepted."""
     wanted_sections: tuple[str, ...]
     """The names of the requested sections; empty for all. The agent leaves out the others itself."""
+    wishes: tuple[v1.SectionWish, ...] = ()
+    """Further requested sections, with filters and bases. The agent makes the parts and the deltas itself."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +438,7 @@ class Handover:
         sender_id = delivery.envelope.sender_id
         match delivery.payload:
             case v1.HandoffAccept() as accept:
-                return await self._send_context(sender_id, accept.wanted_sections)
+                return await self._send_context(sender_id, accept.wanted_sections, accept.wishes)
             case v1.HandoffReject() as reject:
                 self._rejected(sender_id, reject.reason, reject.reason_text)
             case v1.HandoffComplete(outcome=v1.HANDOFF_OUTCOME_SUCCESS):
@@ -408,11 +447,15 @@ class Handover:
                 raise self._failed(told.error_code, told.error_message)
         return None
 
-    async def _send_context(self, candidate_id: str, wanted_sections: Iterable[str]) -> HandedOver | None:
+    async def _send_context(
+        self, candidate_id: str, wanted_sections: Iterable[str], wishes: Iterable[v1.SectionWish] = ()
+    ) -> HandedOver | None:
         if self._is_context_sent:
             return None  # a redelivered accept
         self._on_view(v1.SENDER_VIEW_CONTEXT_PREPARING)
-        wanted = ContextWanted(self._handoff_id, self._task_id, self._epoch, candidate_id, tuple(wanted_sections))
+        wanted = ContextWanted(
+            self._handoff_id, self._task_id, self._epoch, candidate_id, tuple(wanted_sections), tuple(wishes)
+        )
         handoff = await give_context(self._agent, wanted, self._sections)
         self._is_context_sent = True
         self._on_view(v1.SENDER_VIEW_AWAITING_CONTEXT_ACK)
@@ -438,9 +481,12 @@ async def give_context(
     Returns the handoff's state if the broker expects no context: an earlier process of this agent has sent it, or the
     handoff is over. If no valid context can be sent, cancels the handoff and raises the error.
     """
+    whole = list(sections)
+    accept = v1.HandoffAccept(wanted_sections=wanted.wanted_sections, wishes=wanted.wishes)
+    known = agent.known_sections
     try:
         await agent.send(
-            context_for(sections, wanted.wanted_sections),
+            context_of(for_wishes(whole, accept, lambda name, sha256: known.find(wanted.task_id, name, sha256))),
             receiver_id=wanted.candidate_id,
             task_id=wanted.task_id,
             epoch=wanted.epoch,
@@ -456,19 +502,19 @@ async def give_context(
     except ValueError as error:
         await _take_back(agent, wanted, str(error))
         raise
+    known.note(wanted.task_id, whole)
     return None
 
 
-def context_for(sections: Iterable[v1.ContextSection], wanted: Iterable[str] = ()) -> v1.TaskContextTransfer:
-    """Returns the context with the wanted sections, all if none are named. Raises ValueError if it is empty."""
-    names = set(wanted)
-    chosen = [section for section in sections if not names or section.name in names]
+def context_of(sections: Iterable[v1.ContextSection]) -> v1.TaskContextTransfer:
+    """Returns the context of these sections. Raises ValueError if one has no content."""
+    chosen = list(sections)
     return v1.TaskContextTransfer(sections=chosen, context_digest=context_digest(chosen))
 
 
 def check_context(sections: list[v1.ContextSection]) -> None:
     """Raises the error of sending all sections: ValueError, or BatonError, PAYLOAD_TOO_LARGE."""
-    check_payload(context_for(sections).ByteSize())
+    check_payload(context_of(sections).ByteSize())
 
 
 async def _take_back(agent: "Agent", wanted: ContextWanted, why: str) -> None:

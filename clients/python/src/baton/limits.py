@@ -8,6 +8,8 @@ from baton.errors import BatonError, FieldViolation
 
 PAYLOAD_BYTES_MAX = 1024 * 1024
 """The maximum size of a payload's value, in bytes."""
+APPEND_BYTES_MAX = PAYLOAD_BYTES_MAX + 4096
+"""The maximum size of the payload of an append to a workspace, in bytes: an entry of 1 MiB, and its topic."""
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 """The maximum size of a message on a connection, in bytes. A longer message ends its session."""
 NAME_LENGTH_MAX = 128
@@ -39,13 +41,14 @@ def check_envelope(envelope: v1.Envelope) -> None:
     if violations:
         problem = "; ".join(f"{one.field} {one.description}" for one in violations)
         raise _refused(problem, "FIELD_INVALID", violations)
-    check_payload(len(envelope.payload.value))
+    is_append = envelope.message_type == v1.MESSAGE_TYPE_WORKSPACE_APPEND
+    check_payload(len(envelope.payload.value), APPEND_BYTES_MAX if is_append else PAYLOAD_BYTES_MAX)
 
 
-def check_payload(bytes_count: int) -> None:
+def check_payload(bytes_count: int, bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     """Raises BatonError, PAYLOAD_TOO_LARGE."""
-    if bytes_count > PAYLOAD_BYTES_MAX:
-        problem = f"the payload has {bytes_count} bytes; the limit is {PAYLOAD_BYTES_MAX}"
+    if bytes_count > bytes_max:
+        problem = f"the payload has {bytes_count} bytes; the limit is {bytes_max}"
         raise _refused(problem, "PAYLOAD_TOO_LARGE")
 
 

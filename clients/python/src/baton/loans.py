@@ -1,7 +1,9 @@
 """Lent tasks: the wait for a delegate's result, and the ways in which the task comes back without one."""
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -67,10 +69,32 @@ def recalled_by(notice: Any, broker_id: str) -> v1.ErrorNotification | None:
     return payload if is_notice and notice.envelope.sender_id == broker_id else None
 
 
-def loan_request(
-    request: v1.HandoffRequest, timeout: timedelta | None, loan_timeout: timedelta | None
-) -> tuple[v1.HandoffRequest, timedelta]:
-    """Returns the request of a delegation, and the time limit of the call."""
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a delegation."""
+
+    request: v1.HandoffRequest
+    limit: timedelta
+    """The time limit of the call."""
+    is_one_time: bool
+    """Whether the time limit of the call is the loan timeout too."""
+
+
+@contextlib.contextmanager
+def by_limit(*reasons: RecallReason) -> Iterator[None]:
+    """Gives a TaskRecalledError of these reasons the reason DEADLINE, if this agent owns the task again."""
+    try:
+        yield
+    except TaskRecalledError as back:
+        if back.reason not in reasons or not back.is_owner:
+            raise
+        deadline, text = RecallReason.DEADLINE, back.message
+        raise TaskRecalledError(back.task_id, back.handoff_id, deadline, text, epoch=back.epoch) from None
+
+
+def loan_terms(request: v1.HandoffRequest, timeout: timedelta | None, loan_timeout: timedelta | None) -> Terms:
+    """Returns the terms of `delegate` with these arguments."""
+    is_one_time = timeout is not None and loan_timeout is None and not request.HasField("loan_timeout")
     lent = v1.HandoffRequest()
     lent.CopyFrom(request)
     lent.mode = v1.HANDOFF_MODE_DELEGATE
@@ -81,10 +105,10 @@ def loan_request(
         within = min(max(timeout, _LOAN_TIMEOUT_MIN), _LOAN_TIMEOUT_MAX) if timeout else LOAN_TIMEOUT_DEFAULT
         lent.loan_timeout.FromTimedelta(within)
     if timeout is not None:
-        return lent, timeout
+        return Terms(lent, timeout, is_one_time)
     has_whole = lent.timeouts.HasField("whole")
     whole = lent.timeouts.whole.ToTimedelta() if has_whole else _WHOLE_TIMEOUT_DEFAULT
-    return lent, whole + lent.loan_timeout.ToTimedelta() + _NEWS_TIME
+    return Terms(lent, whole + lent.loan_timeout.ToTimedelta() + _NEWS_TIME, is_one_time)
 
 
 async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Outcome:

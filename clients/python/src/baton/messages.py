@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.delivery import Delivery, duration
 from baton.errors import VerificationError
-from baton.handoffs import context_for
+from baton.handoffs import context_of
+from baton.sections import for_wishes
 from baton.signing import context_digest
 
 
@@ -33,7 +34,7 @@ class Messages:
         """Sends a payload to the sender of a message, with the same task, epoch and handoff."""
         return await self.send(
             payload,
-            receiver_id=to.envelope.sender_id,
+            receiver_id=to.answer_to,
             task_id=to.envelope.task_id,
             epoch=to.envelope.epoch,
             correlation_id=to.handoff_id,
@@ -50,10 +51,17 @@ class Messages:
         return await self.send(request, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
 
     async def accept(
-        self, request: Delivery, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None
+        self,
+        request: Delivery,
+        *,
+        wanted_sections: Iterable[str] = (),
+        wishes: Iterable[v1.SectionWish] = (),
+        estimate: timedelta | None = None,
     ) -> v1.Receipt:
-        """Accepts the handoff of a delivered HandoffRequest. An empty `wanted_sections` asks for all sections."""
-        accept = v1.HandoffAccept(estimated_handoff_time=duration(estimate), wanted_sections=wanted_sections)
+        """Accepts the handoff of a delivered HandoffRequest. Without sections and wishes it asks for all sections."""
+        accept = v1.HandoffAccept(
+            estimated_handoff_time=duration(estimate), wanted_sections=wanted_sections, wishes=wishes
+        )
         return await self.reply(request, accept)
 
     async def reject(
@@ -86,7 +94,7 @@ class Messages:
 
     async def send_context(self, accept: Delivery, sections: Iterable[v1.ContextSection]) -> v1.Receipt:
         """Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all."""
-        return await self.reply(accept, context_for(sections, accept.payload.wanted_sections))
+        return await self.reply(accept, context_of(for_wishes(sections, accept.payload, lambda _name, _sha256: None)))
 
     async def complete(
         self, context: Delivery, outcome: v1.HandoffOutcome = v1.HANDOFF_OUTCOME_SUCCESS, details: str = ""

@@ -62,11 +62,16 @@ def envelope_body(envelope: v1.Envelope) -> bytes:
     )
 
 
+def envelope_input(envelope: v1.Envelope) -> bytes:
+    """Returns the ed25519 input of an envelope. Its SHA-256 is the content_digest in a custody log."""
+    return pae(_ENVELOPE, envelope_body(envelope))
+
+
 def sign_envelope(envelope: v1.Envelope, key_id: str, key: Ed25519PrivateKey) -> None:
     """Signs the envelope in place: sets its key_id, signature_version and signature."""
     envelope.key_id = key_id
     envelope.signature_version = SIGNATURE_VERSION
-    envelope.signature = key.sign(pae(_ENVELOPE, envelope_body(envelope)))
+    envelope.signature = key.sign(envelope_input(envelope))
 
 
 def verify_envelope(envelope: v1.Envelope, key: v1.AgentKey) -> None:
@@ -80,7 +85,7 @@ def verify_envelope(envelope: v1.Envelope, key: v1.AgentKey) -> None:
     if envelope.signature_version != SIGNATURE_VERSION:
         raise VerificationError("SIGNATURE_VERSION_UNKNOWN", f"signature_version {envelope.signature_version}")
     check_key(key, envelope.timestamp)
-    _verify(key, pae(_ENVELOPE, envelope_body(envelope)), envelope.signature)
+    _verify(key, envelope_input(envelope), envelope.signature)
 
 
 def check_key(key: v1.AgentKey, at: Timestamp) -> None:

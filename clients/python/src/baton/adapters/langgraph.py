@@ -1,16 +1,22 @@
 """A handoff as a node of a LangGraph graph. Needs `langgraph`: pip install baton-client[langgraph]."""
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.load import dumpd
 from langchain_core.messages import BaseMessage, messages_to_dict
 
 from baton import Agent, json_section, v1
+from baton.adapters._outcome import shown
 
-Node = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+class Node(Protocol):
+    """A node of a graph."""
+
+    async def __call__(self, state: Any) -> dict[str, Any]:
+        """Returns the update of the state."""
 
 
 def handoff_node(
@@ -43,9 +49,7 @@ def handoff_node(
         outcome = await agent.delegate(
             receiver_id, task_id, request, state_sections(state), timeout=timeout, loan_timeout=loan_timeout
         )
-        status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
-        update = {"task_id": task_id, "status": status, "result": outcome.result, "details": outcome.details}
-        return {result_key: update}
+        return {result_key: {"task_id": task_id} | shown(outcome)}
 
     return node
 

@@ -1,15 +1,21 @@
-"""A handoff as a tool of the OpenAI Agents SDK. Needs `openai-agents`: pip install baton-client[openai-agents]."""
+"""A handoff of the OpenAI Agents SDK, or a tool. Needs `openai-agents`: pip install baton-client[openai-agents]."""
 
 import hashlib
 import json
 import re
+import time
 import uuid
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-from agents import FunctionTool
+import agents
+from agents import FunctionTool, Model, ModelResponse, Usage
+from agents.items import TResponseInputItem, TResponseStreamEvent
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputMessage, ResponseOutputText
 
 from baton import Agent, BatonError, HandoffFailedError, TaskRecalledError, json_section, v1
+from baton.adapters._outcome import shown
 
 _NAME_CHARACTERS_MAX = 40
 _PARAMETERS: dict[str, Any] = {
@@ -21,6 +27,86 @@ _PARAMETERS: dict[str, Any] = {
     "required": ["summary", "details"],
     "additionalProperties": False,
 }
+
+
+def remote_agent(
+    agent: Agent,
+    receiver_id: str,
+    task_type: str,
+    *,
+    name: str,
+    description: str,
+    timeout: timedelta | None = None,
+    loan_timeout: timedelta | None = None,
+) -> agents.Agent[Any]:
+    """Returns an agent of the SDK for `handoffs=[…]`: a handoff to it is a handoff through baton.
+
+    It delegates the conversation as a task, with the section history_log, and answers with `status`, `result` and
+    `details` as JSON. A delegation that no agent takes raises HandoffFailedError, one that comes back without a result
+    TaskRecalledError; both end the run. `timeout` and `loan_timeout` are those of `Agent.delegate`.
+
+        billing = remote_agent(agent, "type:billing", "invoice-question", name="billing", description="…")
+        agents.Agent(name="triage", handoffs=[billing])
+    """
+    model = _Remote(agent, receiver_id, task_type, timeout, loan_timeout)
+    return agents.Agent(name=name, handoff_description=description, model=model)
+
+
+class _Remote(Model):
+    """The model of a remote agent: it delegates the conversation."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        receiver_id: str,
+        task_type: str,
+        timeout: timedelta | None,
+        loan_timeout: timedelta | None,
+    ) -> None:
+        self._agent = agent
+        self._receiver_id = receiver_id
+        self._task_type = task_type
+        self._timeout = timeout
+        self._loan_timeout = loan_timeout
+
+    async def get_response(
+        self,
+        system_instructions: str | None,  # noqa: ARG002
+        input: str | list[TResponseInputItem],  # noqa: A002
+        *_rest: Any,
+        **_more: Any,
+    ) -> ModelResponse:
+        """Delegates the conversation and returns the result as a message."""
+        history = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+        request = v1.HandoffRequest(task_type=self._task_type, reason=v1.HANDOFF_REASON_SKILL)
+        outcome = await self._agent.delegate(
+            self._receiver_id,
+            f"handoff-{uuid.uuid4()}",
+            request,
+            [json_section("history_log", history)],
+            timeout=self._timeout,
+            loan_timeout=self._loan_timeout,
+        )
+        text = ResponseOutputText(text=json.dumps(shown(outcome)), type="output_text", annotations=[])
+        message = ResponseOutputMessage(
+            id=f"msg_{outcome.task_id}", content=[text], role="assistant", status="completed", type="message"
+        )
+        return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+    async def stream_response(self, *arguments: Any, **named: Any) -> AsyncIterator[TResponseStreamEvent]:
+        """Yields the whole response at its end."""
+        answer = await self.get_response(*arguments, **named)
+        response = Response(
+            id=f"resp_{uuid.uuid4()}",
+            created_at=time.time(),
+            model=self._receiver_id,
+            object="response",
+            output=answer.output,
+            parallel_tool_calls=False,
+            tool_choice="none",
+            tools=[],
+        )
+        yield ResponseCompletedEvent(type="response.completed", response=response, sequence_number=0)
 
 
 def handoff_tool(
@@ -58,8 +144,7 @@ def handoff_tool(
             return json.dumps({"error": "TASK_RECALLED", "reason": error.reason, "message": error.message})
         except BatonError as error:
             return json.dumps({"error": error.reason or error.code.name, "message": error.message})
-        status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
-        return json.dumps({"status": status, "result": outcome.result, "details": outcome.details})
+        return json.dumps(shown(outcome))
 
     return FunctionTool(
         name=name or tool_name(receiver_id),

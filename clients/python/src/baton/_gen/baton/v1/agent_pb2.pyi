@@ -89,7 +89,7 @@ class KeyVoucher(_message.Message):
     def __init__(self, operator_key_id: _Optional[str] = ..., not_after_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Agent(_message.Message):
-    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time", "load", "statistics", "etag", "deregister_time")
+    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time", "load", "statistics", "etag", "deregister_time", "mailbox")
     CARD_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Agent(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
     DEREGISTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    MAILBOX_FIELD_NUMBER: _ClassVar[int]
     card: AgentCard
     presence: Presence
     session_count: int
@@ -112,7 +113,16 @@ class Agent(_message.Message):
     statistics: AgentStatistics
     etag: str
     deregister_time: _timestamp_pb2.Timestamp
-    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[AgentLoad, _Mapping]] = ..., statistics: _Optional[_Union[AgentStatistics, _Mapping]] = ..., etag: _Optional[str] = ..., deregister_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    mailbox: Mailbox
+    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[AgentLoad, _Mapping]] = ..., statistics: _Optional[_Union[AgentStatistics, _Mapping]] = ..., etag: _Optional[str] = ..., deregister_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., mailbox: _Optional[_Union[Mailbox, _Mapping]] = ...) -> None: ...
+
+class Mailbox(_message.Message):
+    __slots__ = ("letter_count", "oldest_letter_time")
+    LETTER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_LETTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    letter_count: int
+    oldest_letter_time: _timestamp_pb2.Timestamp
+    def __init__(self, letter_count: _Optional[int] = ..., oldest_letter_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class AgentLoad(_message.Message):
     __slots__ = ("in_use", "capacity", "owned_tasks", "open_offers", "is_full")

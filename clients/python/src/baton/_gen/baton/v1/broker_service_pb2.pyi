@@ -100,20 +100,22 @@ class GoAway(_message.Message):
     def __init__(self, reconnect_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., reason_text: _Optional[str] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("delivery_id", "envelope", "attempt", "sequence", "ack_deadline", "handoff_id")
+    __slots__ = ("delivery_id", "envelope", "attempt", "sequence", "ack_deadline", "handoff_id", "trace_context")
     DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ACK_DEADLINE_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     delivery_id: str
     envelope: _envelope_pb2.Envelope
     attempt: int
     sequence: int
     ack_deadline: _timestamp_pb2.Timestamp
     handoff_id: str
-    def __init__(self, delivery_id: _Optional[str] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., attempt: _Optional[int] = ..., sequence: _Optional[int] = ..., ack_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., handoff_id: _Optional[str] = ...) -> None: ...
+    trace_context: _envelope_pb2.TraceContext
+    def __init__(self, delivery_id: _Optional[str] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., attempt: _Optional[int] = ..., sequence: _Optional[int] = ..., ack_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., handoff_id: _Optional[str] = ..., trace_context: _Optional[_Union[_envelope_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("delivery_id", "ack", "nack", "extend")

@@ -12,23 +12,34 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/context.proto\x12\x08\x62\x61ton.v1\"Y\n\x13TaskContextTransfer\x12*\n\x08sections\x18\x01 \x03(\x0b\x32\x18.baton.v1.ContextSection\x12\x16\n\x0e\x63ontext_digest\x18\x02 \x01(\x0c\"\xe7\x01\n\x0e\x43ontextSection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tschema_id\x18\x02 \x01(\t\x12\x16\n\x0eschema_version\x18\x03 \x01(\t\x12\x0e\n\x04json\x18\x04 \x01(\tH\x00\x12\'\n\x05\x62ytes\x18\x05 \x01(\x0b\x32\x16.baton.v1.ContextBytesH\x00\x12/\n\treference\x18\x06 \x01(\x0b\x32\x1a.baton.v1.ContextReferenceH\x00\x12\'\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x16.baton.v1.ContextDeltaH\x00\x42\t\n\x07\x63ontent\"0\n\x0c\x43ontextBytes\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"W\n\x10\x43ontextReference\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x12\n\nmedia_type\x18\x04 \x01(\t\"O\n\x0c\x43ontextDelta\x12\x13\n\x0b\x62\x61se_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bmerge_patch\x18\x02 \x01(\t\x12\x15\n\rresult_sha256\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/context.proto\x12\x08\x62\x61ton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x01\n\x13TaskContextTransfer\x12*\n\x08sections\x18\x01 \x03(\x0b\x32\x18.baton.v1.ContextSection\x12\x16\n\x0e\x63ontext_digest\x18\x02 \x01(\x0c\x12\x11\n\tschema_id\x18\x03 \x01(\t\x12\x16\n\x0eschema_version\x18\x04 \x01(\t\"\x88\x02\n\x0e\x43ontextSection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tschema_id\x18\x02 \x01(\t\x12\x16\n\x0eschema_version\x18\x03 \x01(\t\x12\x0e\n\x04json\x18\x04 \x01(\tH\x00\x12\'\n\x05\x62ytes\x18\x05 \x01(\x0b\x32\x16.baton.v1.ContextBytesH\x00\x12/\n\treference\x18\x06 \x01(\x0b\x32\x1a.baton.v1.ContextReferenceH\x00\x12\'\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x16.baton.v1.ContextDeltaH\x00\x12\x0e\n\x06secret\x18\x08 \x01(\x08\x12\x0f\n\x07summary\x18\t \x01(\tB\t\n\x07\x63ontent\"0\n\x0c\x43ontextBytes\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"W\n\x10\x43ontextReference\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x12\n\nmedia_type\x18\x04 \x01(\t\"O\n\x0c\x43ontextDelta\x12\x13\n\x0b\x62\x61se_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bmerge_patch\x18\x02 \x01(\t\x12\x15\n\rresult_sha256\x18\x03 \x01(\x0c\"^\n\rContextFilter\x12(\n\x07history\x18\x01 \x01(\x0e\x32\x17.baton.v1.HistoryFilter\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\x15\n\rjson_pointers\x18\x03 \x03(\t\"\x99\x02\n\x0e\x43ontextVersion\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x11\n\tauthor_id\x18\x04 \x01(\t\x12\x12\n\nhandoff_id\x18\x05 \x01(\t\x12\x12\n\nmessage_id\x18\x06 \x01(\t\x12\x16\n\x0e\x63ontext_digest\x18\x07 \x01(\x0c\x12\'\n\x08sections\x18\x08 \x03(\x0b\x32\x15.baton.v1.SectionInfo\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0breceiver_id\x18\n \x01(\t\x12\x14\n\x0c\x64igests_only\x18\x0b \x01(\x08\"\x82\x02\n\x0bSectionInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\'\n\x06origin\x18\x05 \x01(\x0e\x32\x17.baton.v1.SectionOrigin\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x11\n\tschema_id\x18\x07 \x01(\t\x12\x16\n\x0eschema_version\x18\x08 \x01(\t\x12\x16\n\x0eschema_checked\x18\t \x01(\x08\x12\x0e\n\x06secret\x18\n \x01(\x08\x12\x0f\n\x07summary\x18\x0b \x01(\t\x12\x13\n\x0b\x62\x61se_sha256\x18\x0c \x01(\x0c*\xa4\x01\n\rHistoryFilter\x12\x1e\n\x1aHISTORY_FILTER_UNSPECIFIED\x10\x00\x12\x17\n\x13HISTORY_FILTER_FULL\x10\x01\x12\x17\n\x13HISTORY_FILTER_LAST\x10\x02\x12%\n!HISTORY_FILTER_WITHOUT_TOOL_CALLS\x10\x03\x12\x1a\n\x16HISTORY_FILTER_SUMMARY\x10\x04*\x81\x01\n\rSectionOrigin\x12\x1e\n\x1aSECTION_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14SECTION_ORIGIN_VALUE\x10\x01\x12\x1c\n\x18SECTION_ORIGIN_REFERENCE\x10\x02\x12\x18\n\x14SECTION_ORIGIN_DELTA\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.context_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TASKCONTEXTTRANSFER']._serialized_start=36
-  _globals['_TASKCONTEXTTRANSFER']._serialized_end=125
-  _globals['_CONTEXTSECTION']._serialized_start=128
-  _globals['_CONTEXTSECTION']._serialized_end=359
-  _globals['_CONTEXTBYTES']._serialized_start=361
-  _globals['_CONTEXTBYTES']._serialized_end=409
-  _globals['_CONTEXTREFERENCE']._serialized_start=411
-  _globals['_CONTEXTREFERENCE']._serialized_end=498
-  _globals['_CONTEXTDELTA']._serialized_start=500
-  _globals['_CONTEXTDELTA']._serialized_end=579
+  _globals['_HISTORYFILTER']._serialized_start=1333
+  _globals['_HISTORYFILTER']._serialized_end=1497
+  _globals['_SECTIONORIGIN']._serialized_start=1500
+  _globals['_SECTIONORIGIN']._serialized_end=1629
+  _globals['_TASKCONTEXTTRANSFER']._serialized_start=70
+  _globals['_TASKCONTEXTTRANSFER']._serialized_end=202
+  _globals['_CONTEXTSECTION']._serialized_start=205
+  _globals['_CONTEXTSECTION']._serialized_end=469
+  _globals['_CONTEXTBYTES']._serialized_start=471
+  _globals['_CONTEXTBYTES']._serialized_end=519
+  _globals['_CONTEXTREFERENCE']._serialized_start=521
+  _globals['_CONTEXTREFERENCE']._serialized_end=608
+  _globals['_CONTEXTDELTA']._serialized_start=610
+  _globals['_CONTEXTDELTA']._serialized_end=689
+  _globals['_CONTEXTFILTER']._serialized_start=691
+  _globals['_CONTEXTFILTER']._serialized_end=785
+  _globals['_CONTEXTVERSION']._serialized_start=788
+  _globals['_CONTEXTVERSION']._serialized_end=1069
+  _globals['_SECTIONINFO']._serialized_start=1072
+  _globals['_SECTIONINFO']._serialized_end=1330
 # @@protoc_insertion_point(module_scope)

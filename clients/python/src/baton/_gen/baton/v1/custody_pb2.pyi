@@ -38,7 +38,7 @@ class CustodyLogEntry(_message.Message):
     def __init__(self, entry: _Optional[_Union[CustodyEntry, _Mapping]] = ..., entry_bytes: _Optional[bytes] = ..., custody_hash: _Optional[bytes] = ..., receipt: _Optional[_Union[_broker_service_pb2.Receipt, _Mapping]] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ...) -> None: ...
 
 class CustodyEntry(_message.Message):
-    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "mail_omitted", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids")
+    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "mail_omitted", "awarded", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TIME_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class CustodyEntry(_message.Message):
     REDRIVEN_FIELD_NUMBER: _ClassVar[int]
     REASSIGNED_FIELD_NUMBER: _ClassVar[int]
     MAIL_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    AWARDED_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TASK_STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -67,13 +68,14 @@ class CustodyEntry(_message.Message):
     redriven: CustodyRedrive
     reassigned: CustodyReassignment
     mail_omitted: CustodyMailOmitted
+    awarded: CustodyAward
     owner_id: str
     epoch: int
     task_status: _task_pb2.TaskStatus
     handoff_id: str
     handoff_state: _handoff_pb2.HandoffState
     absent_agent_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., mail_omitted: _Optional[_Union[CustodyMailOmitted, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., mail_omitted: _Optional[_Union[CustodyMailOmitted, _Mapping]] = ..., awarded: _Optional[_Union[CustodyAward, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CustodyEnvelope(_message.Message):
     __slots__ = ("message_id", "sequence", "content_digest", "message_type", "sender_id", "resolved_agent_ids", "error_code", "terms", "passed_over", "context_digest")
@@ -160,3 +162,13 @@ class CustodyReassignment(_message.Message):
     reason_text: str
     handoff_id: str
     def __init__(self, submitter_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., reason_text: _Optional[str] = ..., handoff_id: _Optional[str] = ...) -> None: ...
+
+class CustodyAward(_message.Message):
+    __slots__ = ("task_request", "candidate_ids", "terms")
+    TASK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    task_request: _envelope_pb2.Envelope
+    candidate_ids: _containers.RepeatedScalarFieldContainer[str]
+    terms: CustodyTerms
+    def __init__(self, task_request: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., candidate_ids: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[CustodyTerms, _Mapping]] = ...) -> None: ...

@@ -1,3 +1,4 @@
+from baton._gen.baton.v1 import context_pb2 as _context_pb2
 from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -252,18 +253,38 @@ class RoutingRef(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., choice_id: _Optional[str] = ...) -> None: ...
 
 class OnBehalfOf(_message.Message):
-    __slots__ = ("submitter_id",)
+    __slots__ = ("submitter_id", "plan_id", "subtask_id", "submission_sha256")
     SUBMITTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_SHA256_FIELD_NUMBER: _ClassVar[int]
     submitter_id: str
-    def __init__(self, submitter_id: _Optional[str] = ...) -> None: ...
+    plan_id: str
+    subtask_id: str
+    submission_sha256: bytes
+    def __init__(self, submitter_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., subtask_id: _Optional[str] = ..., submission_sha256: _Optional[bytes] = ...) -> None: ...
 
 class HandoffAccept(_message.Message):
-    __slots__ = ("estimated_handoff_time", "wanted_sections")
+    __slots__ = ("estimated_handoff_time", "wanted_sections", "wishes")
     ESTIMATED_HANDOFF_TIME_FIELD_NUMBER: _ClassVar[int]
     WANTED_SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    WISHES_FIELD_NUMBER: _ClassVar[int]
     estimated_handoff_time: _duration_pb2.Duration
     wanted_sections: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_sections: _Optional[_Iterable[str]] = ...) -> None: ...
+    wishes: _containers.RepeatedCompositeFieldContainer[SectionWish]
+    def __init__(self, estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., wishes: _Optional[_Iterable[_Union[SectionWish, _Mapping]]] = ...) -> None: ...
+
+class SectionWish(_message.Message):
+    __slots__ = ("name", "have_sha256", "filter", "schema_versions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HAVE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    have_sha256: bytes
+    filter: _context_pb2.ContextFilter
+    schema_versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., have_sha256: _Optional[bytes] = ..., filter: _Optional[_Union[_context_pb2.ContextFilter, _Mapping]] = ..., schema_versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HandoffReject(_message.Message):
     __slots__ = ("reason", "reason_text", "retry_after", "alternative_agent_suggestions")

@@ -12,28 +12,35 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton._gen.baton.v1 import envelope_pb2 as baton_dot_v1_dot_envelope__pb2
 from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
+from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__service__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/v1/handoff_service.proto\x12\x08\x62\x61ton.v1\x1a\x16\x62\x61ton/v1/handoff.proto\"\'\n\x11GetHandoffRequest\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\"8\n\x12GetHandoffResponse\x12\"\n\x07handoff\x18\x01 \x01(\x0b\x32\x11.baton.v1.Handoff\"\x87\x01\n\x13ListHandoffsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12&\n\x06states\x18\x05 \x03(\x0e\x32\x16.baton.v1.HandoffState\"T\n\x14ListHandoffsResponse\x12#\n\x08handoffs\x18\x01 \x03(\x0b\x32\x11.baton.v1.Handoff\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\")\n\x13WatchHandoffRequest\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\":\n\x14WatchHandoffResponse\x12\"\n\x07handoff\x18\x01 \x01(\x0b\x32\x11.baton.v1.Handoff2\xf9\x01\n\x0eHandoffService\x12G\n\nGetHandoff\x12\x1b.baton.v1.GetHandoffRequest\x1a\x1c.baton.v1.GetHandoffResponse\x12M\n\x0cListHandoffs\x12\x1d.baton.v1.ListHandoffsRequest\x1a\x1e.baton.v1.ListHandoffsResponse\x12O\n\x0cWatchHandoff\x12\x1d.baton.v1.WatchHandoffRequest\x1a\x1e.baton.v1.WatchHandoffResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/v1/handoff_service.proto\x12\x08\x62\x61ton.v1\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"@\n\x11GetHandoffRequest\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x17\n\x0finclude_context\x18\x02 \x01(\x08\"]\n\x12GetHandoffResponse\x12\"\n\x07handoff\x18\x01 \x01(\x0b\x32\x11.baton.v1.Handoff\x12#\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x12.baton.v1.Envelope\"\x8b\x02\n\x13ListHandoffsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12&\n\x06states\x18\x05 \x03(\x0e\x32\x16.baton.v1.HandoffState\x12\x11\n\tsender_id\x18\x06 \x01(\t\x12\x14\n\x0c\x63\x61ndidate_id\x18\x07 \x01(\t\x12\x11\n\ttask_type\x18\x08 \x01(\t\x12\x11\n\topen_only\x18\t \x01(\x08\x12\x33\n\x0f\x64\x65\x61\x64line_before\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x14ListHandoffsResponse\x12#\n\x08handoffs\x18\x01 \x03(\x0b\x32\x11.baton.v1.Handoff\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\")\n\x13WatchHandoffRequest\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\":\n\x14WatchHandoffResponse\x12\"\n\x07handoff\x18\x01 \x01(\x0b\x32\x11.baton.v1.Handoff\"c\n\x14WatchHandoffsRequest\x12\x14\n\x0c\x61\x66ter_cursor\x18\x01 \x01(\x04\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x11\n\tsender_id\x18\x03 \x01(\t\x12\x11\n\ttask_type\x18\x04 \x01(\t\"\x8e\x01\n\x15WatchHandoffsResponse\x12$\n\x07handoff\x18\x01 \x01(\x0b\x32\x11.baton.v1.HandoffH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12\x13\n\tcaught_up\x18\x03 \x01(\x08H\x00\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x04\x42\x07\n\x05\x65vent2\xcd\x02\n\x0eHandoffService\x12G\n\nGetHandoff\x12\x1b.baton.v1.GetHandoffRequest\x1a\x1c.baton.v1.GetHandoffResponse\x12M\n\x0cListHandoffs\x12\x1d.baton.v1.ListHandoffsRequest\x1a\x1e.baton.v1.ListHandoffsResponse\x12O\n\x0cWatchHandoff\x12\x1d.baton.v1.WatchHandoffRequest\x1a\x1e.baton.v1.WatchHandoffResponse0\x01\x12R\n\rWatchHandoffs\x12\x1e.baton.v1.WatchHandoffsRequest\x1a\x1f.baton.v1.WatchHandoffsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.handoff_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_GETHANDOFFREQUEST']._serialized_start=68
-  _globals['_GETHANDOFFREQUEST']._serialized_end=107
-  _globals['_GETHANDOFFRESPONSE']._serialized_start=109
-  _globals['_GETHANDOFFRESPONSE']._serialized_end=165
-  _globals['_LISTHANDOFFSREQUEST']._serialized_start=168
-  _globals['_LISTHANDOFFSREQUEST']._serialized_end=303
-  _globals['_LISTHANDOFFSRESPONSE']._serialized_start=305
-  _globals['_LISTHANDOFFSRESPONSE']._serialized_end=389
-  _globals['_WATCHHANDOFFREQUEST']._serialized_start=391
-  _globals['_WATCHHANDOFFREQUEST']._serialized_end=432
-  _globals['_WATCHHANDOFFRESPONSE']._serialized_start=434
-  _globals['_WATCHHANDOFFRESPONSE']._serialized_end=492
-  _globals['_HANDOFFSERVICE']._serialized_start=495
-  _globals['_HANDOFFSERVICE']._serialized_end=744
+  _globals['_GETHANDOFFREQUEST']._serialized_start=155
+  _globals['_GETHANDOFFREQUEST']._serialized_end=219
+  _globals['_GETHANDOFFRESPONSE']._serialized_start=221
+  _globals['_GETHANDOFFRESPONSE']._serialized_end=314
+  _globals['_LISTHANDOFFSREQUEST']._serialized_start=317
+  _globals['_LISTHANDOFFSREQUEST']._serialized_end=584
+  _globals['_LISTHANDOFFSRESPONSE']._serialized_start=586
+  _globals['_LISTHANDOFFSRESPONSE']._serialized_end=670
+  _globals['_WATCHHANDOFFREQUEST']._serialized_start=672
+  _globals['_WATCHHANDOFFREQUEST']._serialized_end=713
+  _globals['_WATCHHANDOFFRESPONSE']._serialized_start=715
+  _globals['_WATCHHANDOFFRESPONSE']._serialized_end=773
+  _globals['_WATCHHANDOFFSREQUEST']._serialized_start=775
+  _globals['_WATCHHANDOFFSREQUEST']._serialized_end=874
+  _globals['_WATCHHANDOFFSRESPONSE']._serialized_start=877
+  _globals['_WATCHHANDOFFSRESPONSE']._serialized_end=1019
+  _globals['_HANDOFFSERVICE']._serialized_start=1022
+  _globals['_HANDOFFSERVICE']._serialized_end=1355
 # @@protoc_insertion_point(module_scope)

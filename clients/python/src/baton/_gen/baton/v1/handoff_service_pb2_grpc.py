@@ -32,6 +32,11 @@ class HandoffServiceStub(object):
                 request_serializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffResponse.FromString,
                 )
+        self.WatchHandoffs = channel.unary_stream(
+                '/baton.v1.HandoffService/WatchHandoffs',
+                request_serializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsResponse.FromString,
+                )
 
 
 class HandoffServiceServicer(object):
@@ -48,7 +53,9 @@ class HandoffServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListHandoffs(self, request, context):
-        """Lists handoffs, newest first.
+        """Lists handoffs, newest first. A page reads the list of the task, else that of the agent (the caller, unless it may
+        read all handoffs; else agent_id, sender_id or candidate_id), else that of the open handoffs if no ended one can
+        match, else that of all. It examines at most 1024 entries of the list for the other filters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +64,16 @@ class HandoffServiceServicer(object):
     def WatchHandoff(self, request, context):
         """Streams one handoff: its present state, then its state after each step, until it is final. A caller that falls 64
         steps behind is refused with LIMIT_EXCEEDED, and can watch again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchHandoffs(self, request, context):
+        """Streams all handoffs that the caller may read and that match: the open ones, or those that changed after the cursor;
+        then caught_up; then each change up to its end. Of several changes of one handoff in a short time only the last is sent, so a slow
+        reader falls behind without a bound and loses no handoff. A reader that stops can go on from the last cursor that it
+        got, also after a restart of the broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +96,11 @@ def add_HandoffServiceServicer_to_server(servicer, server):
                     servicer.WatchHandoff,
                     request_deserializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffRequest.FromString,
                     response_serializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffResponse.SerializeToString,
+            ),
+            'WatchHandoffs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchHandoffs,
+                    request_deserializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -141,5 +163,22 @@ class HandoffService(object):
         return grpc.experimental.unary_stream(request, target, '/baton.v1.HandoffService/WatchHandoff',
             baton_dot_v1_dot_handoff__service__pb2.WatchHandoffRequest.SerializeToString,
             baton_dot_v1_dot_handoff__service__pb2.WatchHandoffResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchHandoffs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/baton.v1.HandoffService/WatchHandoffs',
+            baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsRequest.SerializeToString,
+            baton_dot_v1_dot_handoff__service__pb2.WatchHandoffsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

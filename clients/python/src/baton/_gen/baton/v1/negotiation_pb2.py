@@ -12,28 +12,43 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton._gen.baton.v1 import envelope_pb2 as baton_dot_v1_dot_envelope__pb2
+from baton._gen.baton.v1 import error_pb2 as baton_dot_v1_dot_error__pb2
+from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/v1/negotiation.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x01\n\x0bTaskRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x17\n\x0frequired_skills\x18\x02 \x03(\t\x12\x32\n\x0eneeded_by_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\ttask_type\x18\x04 \x01(\t\x12\x33\n\x0foffers_deadline\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\roffers_wanted\x18\x06 \x01(\r\x12\'\n\naward_rule\x18\x07 \x01(\x0e\x32\x13.baton.v1.AwardRule\"\x87\x01\n\tTaskOffer\x12\x12\n\nconfidence\x18\x01 \x01(\x01\x12\x35\n\x12\x65stimated_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x63ost\x18\x03 \x01(\x01\x12\x12\n\nconditions\x18\x04 \x01(\t\x12\r\n\x05round\x18\x05 \x01(\r\"/\n\nTaskAccept\x12\x10\n\x08offer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\t\"I\n\nDelegation\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"J\n\x04Info\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12%\n\x04\x64\x61ta\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct*\x7f\n\tAwardRule\x12\x1a\n\x16\x41WARD_RULE_UNSPECIFIED\x10\x00\x12!\n\x1d\x41WARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n\x12\x41WARD_RULE_SOONEST\x10\x02\x12\x1b\n\x17\x41WARD_RULE_LEAST_LOADED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/v1/negotiation.proto\x12\x08\x62\x61ton.v1\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x14\x62\x61ton/v1/error.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9b\x03\n\x0bTaskRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x17\n\x0frequired_skills\x18\x02 \x03(\t\x12\x32\n\x0eneeded_by_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\ttask_type\x18\x04 \x01(\t\x12\x33\n\x0foffers_deadline\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\roffers_wanted\x18\x06 \x01(\r\x12\'\n\naward_rule\x18\x07 \x01(\x0e\x32\x13.baton.v1.AwardRule\x12\x18\n\x10preferred_skills\x18\x08 \x03(\t\x12\x16\n\x0emin_confidence\x18\t \x01(\x01\x12\x10\n\x08max_cost\x18\n \x01(\x01\x12)\n\x07handoff\x18\x0b \x01(\x0b\x32\x18.baton.v1.HandoffRequest\x12\x33\n\x10\x64\x65\x63ision_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x01\n\tTaskOffer\x12\x12\n\nconfidence\x18\x01 \x01(\x01\x12\x35\n\x12\x65stimated_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x63ost\x18\x03 \x01(\x01\x12\x12\n\nconditions\x18\x04 \x01(\t\x12\r\n\x05round\x18\x05 \x01(\r\x12\x11\n\twithdrawn\x18\x06 \x01(\x08\x12/\n\x0bvalid_until\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"J\n\x0bTaskDecline\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.RejectReason\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"Z\n\nTaskAccept\x12\x10\n\x08offer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\t\x12)\n\x07handoff\x18\x03 \x01(\x0b\x32\x18.baton.v1.HandoffRequest\"\xe2\x01\n\x11NegotiationClosed\x12\x16\n\x0enegotiation_id\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.baton.v1.NegotiationState\x12\x11\n\twinner_id\x18\x03 \x01(\t\x12\x10\n\x08offer_id\x18\x04 \x01(\t\x12\x12\n\nhandoff_id\x18\x05 \x01(\t\x12(\n\x0ctask_request\x18\x06 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\'\n\nerror_code\x18\x07 \x01(\x0e\x32\x13.baton.v1.ErrorCode\"\x8d\x05\n\x0bNegotiation\x12\x16\n\x0enegotiation_id\x18\x01 \x01(\t\x12\x14\n\x0crequester_id\x18\x02 \x01(\t\x12\x13\n\x0breceiver_id\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.baton.v1.NegotiationState\x12\x11\n\ttask_type\x18\x05 \x01(\t\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12\'\n\naward_rule\x18\x07 \x01(\x0e\x32\x13.baton.v1.AwardRule\x12\x15\n\roffers_wanted\x18\x08 \x01(\r\x12\x33\n\x0foffers_deadline\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11\x64\x65\x63ision_deadline\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x04\x62ids\x18\x0b \x03(\x0b\x32\x18.baton.v1.NegotiationBid\x12\r\n\x05\x61sked\x18\x0c \x01(\r\x12\x10\n\x08offer_id\x18\r \x01(\t\x12\x11\n\twinner_id\x18\x0e \x01(\t\x12\x12\n\nhandoff_id\x18\x0f \x01(\t\x12\'\n\nerror_code\x18\x10 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x15\n\rerror_message\x18\x11 \x01(\t\x12/\n\x0b\x63reate_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nclose_time\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xba\x02\n\x0eNegotiationBid\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12!\n\x05state\x18\x02 \x01(\x0e\x32\x12.baton.v1.BidState\x12\x10\n\x08offer_id\x18\x03 \x01(\t\x12\x12\n\nconfidence\x18\x04 \x01(\x01\x12\x35\n\x12\x65stimated_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x63ost\x18\x06 \x01(\x01\x12\r\n\x05round\x18\x07 \x01(\r\x12/\n\x0bvalid_until\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\noffer_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x63ounter_offer_id\x18\n \x01(\t\"I\n\nDelegation\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"J\n\x04Info\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12%\n\x04\x64\x61ta\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct*\x9b\x01\n\tAwardRule\x12\x1a\n\x16\x41WARD_RULE_UNSPECIFIED\x10\x00\x12!\n\x1d\x41WARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n\x12\x41WARD_RULE_SOONEST\x10\x02\x12\x1b\n\x17\x41WARD_RULE_LEAST_LOADED\x10\x03\x12\x1a\n\x16\x41WARD_RULE_LOWEST_COST\x10\x04*\xee\x01\n\x10NegotiationState\x12!\n\x1dNEGOTIATION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16NEGOTIATION_STATE_OPEN\x10\x01\x12\x1e\n\x1aNEGOTIATION_STATE_DECIDING\x10\x02\x12\x1d\n\x19NEGOTIATION_STATE_AWARDED\x10\x03\x12\x1d\n\x19NEGOTIATION_STATE_SETTLED\x10\x04\x12\x1c\n\x18NEGOTIATION_STATE_FAILED\x10\x05\x12\x1f\n\x1bNEGOTIATION_STATE_CANCELLED\x10\x06*\xd1\x01\n\x08\x42idState\x12\x19\n\x15\x42ID_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42ID_STATE_ASKED\x10\x01\x12\x15\n\x11\x42ID_STATE_OFFERED\x10\x02\x12\x17\n\x13\x42ID_STATE_COUNTERED\x10\x03\x12\x16\n\x12\x42ID_STATE_DECLINED\x10\x04\x12\x17\n\x13\x42ID_STATE_WITHDRAWN\x10\x05\x12\x19\n\x15\x42ID_STATE_UNREACHABLE\x10\x06\x12\x19\n\x15\x42ID_STATE_NOT_REACHED\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.negotiation_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_AWARDRULE']._serialized_start=723
-  _globals['_AWARDRULE']._serialized_end=850
-  _globals['_TASKREQUEST']._serialized_start=136
-  _globals['_TASKREQUEST']._serialized_end=383
-  _globals['_TASKOFFER']._serialized_start=386
-  _globals['_TASKOFFER']._serialized_end=521
-  _globals['_TASKACCEPT']._serialized_start=523
-  _globals['_TASKACCEPT']._serialized_end=570
-  _globals['_DELEGATION']._serialized_start=572
-  _globals['_DELEGATION']._serialized_end=645
-  _globals['_INFO']._serialized_start=647
-  _globals['_INFO']._serialized_end=721
+  _globals['_AWARDRULE']._serialized_start=2348
+  _globals['_AWARDRULE']._serialized_end=2503
+  _globals['_NEGOTIATIONSTATE']._serialized_start=2506
+  _globals['_NEGOTIATIONSTATE']._serialized_end=2744
+  _globals['_BIDSTATE']._serialized_start=2747
+  _globals['_BIDSTATE']._serialized_end=2956
+  _globals['_TASKREQUEST']._serialized_start=207
+  _globals['_TASKREQUEST']._serialized_end=618
+  _globals['_TASKOFFER']._serialized_start=621
+  _globals['_TASKOFFER']._serialized_end=824
+  _globals['_TASKDECLINE']._serialized_start=826
+  _globals['_TASKDECLINE']._serialized_end=900
+  _globals['_TASKACCEPT']._serialized_start=902
+  _globals['_TASKACCEPT']._serialized_end=992
+  _globals['_NEGOTIATIONCLOSED']._serialized_start=995
+  _globals['_NEGOTIATIONCLOSED']._serialized_end=1221
+  _globals['_NEGOTIATION']._serialized_start=1224
+  _globals['_NEGOTIATION']._serialized_end=1877
+  _globals['_NEGOTIATIONBID']._serialized_start=1880
+  _globals['_NEGOTIATIONBID']._serialized_end=2194
+  _globals['_DELEGATION']._serialized_start=2196
+  _globals['_DELEGATION']._serialized_end=2269
+  _globals['_INFO']._serialized_start=2271
+  _globals['_INFO']._serialized_end=2345
 # @@protoc_insertion_point(module_scope)

@@ -13,6 +13,7 @@ class ProblemSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROBLEM_SEVERITY_UNSPECIFIED: _ClassVar[ProblemSeverity]
     PROBLEM_SEVERITY_ERROR: _ClassVar[ProblemSeverity]
     PROBLEM_SEVERITY_WARNING: _ClassVar[ProblemSeverity]
+    PROBLEM_SEVERITY_INFO: _ClassVar[ProblemSeverity]
 
 class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -42,6 +43,7 @@ class TurnOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 PROBLEM_SEVERITY_UNSPECIFIED: ProblemSeverity
 PROBLEM_SEVERITY_ERROR: ProblemSeverity
 PROBLEM_SEVERITY_WARNING: ProblemSeverity
+PROBLEM_SEVERITY_INFO: ProblemSeverity
 RUN_STATE_UNSPECIFIED: RunState
 RUN_STATE_RUNNING: RunState
 RUN_STATE_COMPLETED: RunState

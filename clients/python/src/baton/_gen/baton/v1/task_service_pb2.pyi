@@ -2,11 +2,19 @@ from baton._gen.baton.v1 import custody_pb2 as _custody_pb2
 from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from baton._gen.baton.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_ORDER_UNSPECIFIED: _ClassVar[TaskOrder]
+    TASK_ORDER_UPDATE: _ClassVar[TaskOrder]
+TASK_ORDER_UNSPECIFIED: TaskOrder
+TASK_ORDER_UPDATE: TaskOrder
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -21,18 +29,22 @@ class GetTaskResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "owner_id", "statuses", "parent_task_id")
+    __slots__ = ("page_size", "page_token", "owner_id", "statuses", "parent_task_id", "asked_agent_id", "order")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     owner_id: str
     statuses: _containers.RepeatedScalarFieldContainer[_task_pb2.TaskStatus]
     parent_task_id: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ..., parent_task_id: _Optional[str] = ...) -> None: ...
+    asked_agent_id: str
+    order: TaskOrder
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ..., parent_task_id: _Optional[str] = ..., asked_agent_id: _Optional[str] = ..., order: _Optional[_Union[TaskOrder, str]] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
     __slots__ = ("tasks", "next_page_token")

@@ -60,7 +60,7 @@ class TaskServiceServicer(object):
 
     def ListTasks(self, request, context):
         """Lists tasks, newest first. The tasks of one agent are in the order in which it came to own them; all tasks are in
-        the order of their creation.
+        the order of their creation. TASK_ORDER_UPDATE has the order of the latest updates instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,130 @@
+"""Contexts beyond one message: versions, sections on demand, and checkpoints that go as deltas."""
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING
+
+from baton import sections, v1
+from baton.connection import Connection
+from baton.errors import VerificationError
+from baton.signing import section_digest
+
+if TYPE_CHECKING:
+    from baton.agent import Agent
+
+_PAGE_SIZE = 50
+_KNOWN_BYTES_MAX = 64 * 1024 * 1024
+
+
+class KnownSections:
+    """The JSON that this process has sent or received, as bases of deltas: the latest of each section of a task."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], str] = {}
+        self._bytes = 0
+
+    def get(self, task_id: str, name: str) -> str | None:
+        """Returns the latest text of a section."""
+        return self._texts.get((task_id, name))
+
+    def find(self, task_id: str, name: str, sha256: bytes) -> str | None:
+        """Returns the text with this digest, if no later one exists."""
+        text = self.get(task_id, name)
+        return text if text is not None and sections.sha256(text) == sha256 else None
+
+    def note(self, task_id: str, context: Iterable[v1.ContextSection]) -> None:
+        """Stores the JSON sections of a context. Over 64 Mi characters, all other texts are dropped."""
+        for section in context:
+            if section.WhichOneof("content") == "json":
+                key = (task_id, section.name)
+                self._bytes += len(section.json) - len(self._texts.get(key, ""))
+                if self._bytes > _KNOWN_BYTES_MAX:
+                    self._texts.clear()
+                    self._bytes = len(section.json)
+                self._texts[key] = section.json
+
+    def forget(self, task_id: str) -> None:
+        """Drops the texts of a task."""
+        for key in [key for key in self._texts if key[0] == task_id]:
+            self._bytes -= len(self._texts.pop(key))
+
+
+class Contexts:
+    """The calls about the versions of contexts. `Agent` has them."""
+
+    _connection: Connection
+
+    async def get_context(self, task_id: str, version: int = 0) -> v1.ContextVersion:
+        """Returns one version of a task's context, 0 for the latest, without the contents of its sections.
+
+        Raises BatonError: CONTEXT_VERSION_UNKNOWN, TASK_UNKNOWN, PERMISSION_DENIED.
+        """
+        request = v1.GetContextRequest(task_id=task_id, version=version)
+        found: v1.ContextVersion = (await self._connection.call(self._connection.contexts.GetContext, request)).version
+        return found
+
+    async def context_versions(self, task_id: str) -> AsyncGenerator[v1.ContextVersion, None]:
+        """Yields the versions that this agent may read, the newest first."""
+        request = v1.ListContextVersionsRequest(task_id=task_id, page_size=_PAGE_SIZE)
+        while True:
+            page = await self._connection.call(self._connection.contexts.ListContextVersions, request)
+            for version in page.versions:
+                yield version
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def context_section(
+        self,
+        task_id: str,
+        name: str,
+        *,
+        version: int = 0,
+        part: v1.ContextFilter | None = None,
+        have_sha256: bytes = b"",
+    ) -> v1.GetContextSectionResponse:
+        """Returns one section of a version, 0 for the latest: whole, a `part` of it, or what `have_sha256` lacks."""
+        request = v1.GetContextSectionRequest(
+            task_id=task_id, name=name, version=version, filter=part, have_sha256=have_sha256
+        )
+        answer: v1.GetContextSectionResponse = await self._connection.call(
+            self._connection.contexts.GetContextSection, request
+        )
+        return answer
+
+
+async def fetch_section(
+    agent: "Agent", task_id: str, sent: v1.ContextSection | None, name: str
+) -> v1.ContextSection | None:
+    """Returns a section whole: a delta is resolved, and a section that was not sent is fetched."""
+    known = agent.known_sections
+    if sent is not None and sent.WhichOneof("content") != "delta":
+        return sent
+    sha256 = b"" if sent is None else sent.delta.result_sha256
+    base = None if sent is None else known.find(task_id, name, sent.delta.base_sha256)
+    if sent is not None and base is not None:
+        text = sections.apply_delta(base, sent.delta.merge_patch)
+        if sections.sha256(text) == sha256:
+            section = v1.ContextSection(name=name, json=text)
+            known.note(task_id, [section])
+            return section
+    async for version in agent.context_versions(task_id):
+        for info in version.sections:
+            if not version.digests_only and info.name == name and sha256 in (b"", info.sha256):
+                return await _fetch(agent, version, info)
+    return None
+
+
+async def _fetch(agent: "Agent", version: v1.ContextVersion, info: v1.SectionInfo) -> v1.ContextSection:
+    answer = await agent.context_section(version.task_id, info.name, version=version.version)
+    section = v1.ContextSection(name=info.name, schema_id=info.schema_id, schema_version=info.schema_version)
+    match answer.WhichOneof("content"):
+        case "json":
+            section.json = answer.json
+        case "bytes":
+            section.bytes.CopyFrom(answer.bytes)
+        case "reference":
+            section.reference.CopyFrom(answer.reference)
+    if section.WhichOneof("content") is None or section_digest(section) != info.sha256:
+        raise VerificationError("CONTEXT_DIGEST_MISMATCH", f"section {info.name} is not the one that was sent")
+    agent.known_sections.note(version.task_id, [section])
+    return section

@@ -1,0 +1,251 @@
+"""Plans: building, checking, submitting and following them; and on the other side, what a subtask gets."""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from baton import v1
+from baton.connection import Connection
+from baton.delivery import duration
+from baton.following import follow_log, follow_to_end
+
+_PAGE_SIZE = 200
+
+
+def subtask(
+    subtask_id: str,
+    *,
+    agent_type: str = "",
+    agent_id: str = "",
+    required_skills: Iterable[str] = (),
+    description: str = "",
+    role: str = "",
+    dependencies: Iterable[str] = (),
+    produces: Iterable[str] = (),
+    consumes: Iterable[str] = (),
+    data: Mapping[str, Any] | None = None,
+    task_type: str = "",
+    timeout: timedelta | None = None,
+    attempts_max: int = 0,
+    optional: bool = False,
+    fallback_candidates: Iterable[str] = (),
+) -> v1.Subtask:
+    """Returns a subtask for an agent, for the agents of a type, or for those with skills: see `v1.Subtask`.
+
+    `data` is what the subtask gets as its input. `timeout` is the time from the takeover, by default 360 s.
+    """
+    made = v1.Subtask(
+        id=subtask_id,
+        agent_type=agent_type,
+        agent_id=agent_id,
+        required_skills=required_skills,
+        description=description,
+        role=role,
+        dependencies=dependencies,
+        produces=produces,
+        consumes=consumes,
+        task_type=task_type,
+        timeout=duration(timeout),
+        attempts_max=attempts_max,
+        optional=optional,
+        fallback_candidates=fallback_candidates,
+    )
+    if data is not None:
+        made.input.update(data)
+    return made
+
+
+def plan_of(
+    plan_id: str,
+    subtasks: Iterable[v1.Subtask],
+    *,
+    description: str = "",
+    mode: v1.PlanMode = v1.PLAN_MODE_UNSPECIFIED,
+    max_concurrency: int = 0,
+    dependency_timeout: timedelta | None = None,
+    whole_timeout: timedelta | None = None,
+    data_flow_check: v1.DataFlowCheck = v1.DATA_FLOW_CHECK_UNSPECIFIED,
+    priority: v1.Priority = v1.PRIORITY_UNSPECIFIED,
+    data: Mapping[str, Any] | None = None,
+) -> v1.Plan:
+    """Returns a plan; unnamed fields have the operator's defaults: see `v1.Plan`.
+
+    `data` is what each subtask gets as its plan_input.
+    """
+    made = v1.Plan(
+        plan_id=plan_id,
+        subtasks=subtasks,
+        description=description,
+        mode=mode,
+        max_concurrency=max_concurrency,
+        dependency_timeout=duration(dependency_timeout),
+        whole_timeout=duration(whole_timeout),
+        data_flow_check=data_flow_check,
+        priority=priority,
+    )
+    if data is not None:
+        made.input.update(data)
+    return made
+
+
+class Plan:
+    """A plan that was submitted, made by `Agent.submit_plan` or `Agent.join_plan`.
+
+        plan = await alice.submit_plan(plan_of("q3", [subtask("fetch", agent_type="fetcher"), …]))
+        async for entry in plan.watch():
+            print(entry.number, entry.WhichOneof("event"))
+        print((await plan.results())["fetch"].numeric_value)
+
+    All calls raise BatonError if the broker refuses: PLAN_UNKNOWN, PERMISSION_DENIED.
+    """
+
+    def __init__(self, connection: Connection, plan_id: str) -> None:
+        self.plan_id = plan_id
+        self._connection = connection
+
+    async def state(self) -> v1.PlanRun:
+        """Returns the present state of the plan and of each subtask."""
+        request = v1.GetPlanRequest(plan_id=self.plan_id)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.GetPlan, request)).plan
+        return plan
+
+    async def watch(self, after: int = 0) -> AsyncGenerator[v1.PlanEntry, None]:
+        """Yields the entries of the plan's log after this number, and each new one, until the plan has ended.
+
+        The watch continues by itself over lost connections and restarts of the broker. A later process continues with
+        the last `entry.number`. Raises GapError if entries are missing.
+        """
+        request = v1.WatchPlanRequest(plan_id=self.plan_id, after_number=after)
+        stream = follow_log(self._connection, self._connection.plans.WatchPlan, request, f"plan {self.plan_id}")
+        entries = follow_to_end(stream, after, self.state, v1.PLAN_STATE_RUNNING)
+        async with contextlib.aclosing(entries):
+            async for entry in entries:
+                yield entry
+
+    async def finished(self) -> v1.PlanRun:
+        """Waits for the end of the plan: `state` is PLAN_STATE_COMPLETED, FAILED or CANCELLED."""
+        after = (await self.state()).log_length
+        async with contextlib.aclosing(self.watch(after)) as entries:
+            async for _ in entries:
+                pass
+        return await self.state()
+
+    async def results(self) -> dict[str, v1.SubtaskResult]:
+        """Returns the results of the subtasks that have completed, by their ids, in the order of the plan."""
+        request = v1.ListPlanResultsRequest(plan_id=self.plan_id)
+        results: dict[str, v1.SubtaskResult] = {}
+        while True:
+            page = await self._connection.call(self._connection.plans.ListPlanResults, request)
+            results |= {result.subtask_id: result for result in page.results}
+            if not page.next_page_token:
+                return results
+            request.page_token = page.next_page_token
+
+    async def cancel(self, reason: str = "") -> v1.PlanRun:
+        """Ends the plan at once. Raises BatonError, PLAN_FINAL if it has ended otherwise."""
+        request = v1.CancelPlanRequest(plan_id=self.plan_id, reason_text=reason)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.CancelPlan, request)).plan
+        return plan
+
+    async def retry(self) -> v1.PlanRun:
+        """Starts again what did not complete. Raises BatonError: PLAN_RUNNING; PLAN_FINAL if nothing is left."""
+        request = v1.RetryPlanRequest(plan_id=self.plan_id)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.RetryPlan, request)).plan
+        return plan
+
+
+class Plans:
+    """The calls about plans. `Agent` has them."""
+
+    _connection: Connection
+    send: Callable[..., Awaitable[v1.Receipt]]
+
+    async def validate_plan(self, plan: v1.Plan) -> list[v1.PlanProblem]:
+        """Returns all problems of a plan, and stores nothing. Without an error among them it can be submitted."""
+        request = v1.ValidatePlanRequest(plan=plan)
+        return list((await self._connection.call(self._connection.plans.ValidatePlan, request)).problems)
+
+    async def submit_plan(self, plan: v1.Plan) -> Plan:
+        """Signs and submits a plan. The same plan again is the same plan.
+
+        Raises BatonError: PLAN_INVALID with each problem in `field_violations`, PLAN_EXISTS for another plan of its id.
+        """
+        await self.send(v1.PlanSubmission(plan=plan))
+        return self.join_plan(plan.plan_id)
+
+    def join_plan(self, plan_id: str) -> Plan:
+        """Returns the plan with this id, without asking the broker."""
+        return Plan(self._connection, plan_id)
+
+    async def plans(self, *, states: Sequence[v1.PlanState] = ()) -> AsyncGenerator[v1.PlanRun, None]:
+        """Yields the plans in one of these states, by default all, the newest first, without their subtasks."""
+        request = v1.ListPlansRequest(page_size=_PAGE_SIZE, states=states)
+        while True:
+            page = await self._connection.call(self._connection.plans.ListPlans, request)
+            for plan in page.plans:
+                yield plan
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+
+@dataclass(frozen=True)
+class SubtaskInputs:
+    """What a subtask of a plan gets, from the context of its handoff: see `Takeover.subtask`."""
+
+    plan_id: str
+    subtask_id: str
+    description: str = ""
+    """The work, for the agent to read."""
+    role: str = ""
+    """The role of the agent, in the words of the plan."""
+    attempt: int = 1
+    """The attempt, starting at 1."""
+    input: Any = None
+    """What the plan gives to this subtask; None: nothing."""
+    plan_input: Any = None
+    """What the plan gives to each subtask; None: nothing."""
+    previous_results: dict[str, v1.SubtaskResult] = field(default_factory=dict)
+    """The results of the earlier subtasks, or of all ancestors, by subtask."""
+    dependency_results: dict[str, v1.SubtaskResult] = field(default_factory=dict)
+    """The results of the direct dependencies, by subtask."""
+    consumed: Any = None
+    """The entries of the consumed topics, by topic; None: nothing."""
+
+
+def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
+    """Reads the context of a handoff. None: the handoff carries out no subtask."""
+    found = {one.name: json.loads(one.json) for one in sections if one.WhichOneof("content") == "json"}
+    told = found.get("task_description")
+    if not isinstance(told, dict) or not {"plan_id", "subtask_id"} <= told.keys():
+        return None
+    return SubtaskInputs(
+        plan_id=told["plan_id"],
+        subtask_id=told["subtask_id"],
+        description=told.get("description", ""),
+        role=told.get("role", ""),
+        attempt=told.get("attempt", 1),
+        input=found.get("input"),
+        plan_input=found.get("plan_input"),
+        previous_results=_results(found.get("previous_results")),
+        dependency_results=_results(found.get("dependency_results")),
+        consumed=found.get("consumed"),
+    )
+
+
+def _results(section: Any) -> dict[str, v1.SubtaskResult]:
+    return {
+        subtask_id: v1.SubtaskResult(
+            subtask_id=subtask_id,
+            response=result.get("response", ""),
+            tokens=result.get("tokens", 0),
+            success=result.get("success", False),
+            tools_used=result.get("tools_used", ()),
+            numeric_value=result.get("numeric_value"),
+            result_json=json.dumps(result["result"], ensure_ascii=False) if "result" in result else "",
+        )
+        for subtask_id, result in (section or {}).items()
+    }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -74,6 +75,10 @@ type Options struct {
 	// Operators' public keys by operator_key_id. If any are set, a key from the directory is valid only with a voucher of
 	// one of these operators.
 	OperatorKeys map[string]ed25519.PublicKey
+	// Whether the agent compresses what it sends by gzip. It pays for contexts and results of many kilobytes.
+	Gzip bool
+	// Further options of the connection, such as interceptors and statistics.
+	DialOptions []grpc.DialOption
 	// The logger; default slog.Default().
 	Logger *slog.Logger
 }
@@ -103,12 +108,25 @@ type Agent struct {
 	agents   v1.AgentServiceClient
 	handoffs v1.HandoffServiceClient
 	tasks    v1.TaskServiceClient
+	// The services of contexts, blobs, schemas, workspaces, graphs and runs, negotiations, plans and threads.
+	contexts     v1.ContextServiceClient
+	blobs        v1.BlobServiceClient
+	schemas      v1.SchemaServiceClient
+	workspaces   v1.WorkspaceServiceClient
+	routing      v1.RoutingServiceClient
+	negotiations v1.NegotiationServiceClient
+	plans        v1.PlanServiceClient
+	threads      v1.ThreadServiceClient
 	// Unverified deliveries.
 	inbox chan inboxEntry
 	// Verified deliveries for Serve and Receive.
 	mail    chan *Delivery
 	serving sync.Mutex
 	keys    keyCache
+	// The requests for offers to this agent.
+	requests requests
+	// The bases of the deltas of contexts.
+	known knownSections
 	// The silence after which a call asks the broker for the state of its handoff.
 	lookAfter time.Duration
 	// The messages in conversations.
@@ -144,34 +162,46 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient(target,
+	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameBytesMax)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: silenceMax - pingAfter}),
 		// The agent has its own backoff, which resets gRPC's.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDisableServiceConfig(),
-	)
+	}
+	if options.Gzip {
+		dial = append(dial, grpc.WithDefaultCallOptions(grpc.UseCompressor(gzip.Name)))
+	}
+	conn, err := grpc.NewClient(target, append(dial, options.DialOptions...)...)
 	if err != nil {
 		return nil, err
 	}
 	a := &Agent{
-		options:   options,
-		conn:      conn,
-		tls:       transport,
-		broker:    v1.NewBrokerServiceClient(conn),
-		agents:    v1.NewAgentServiceClient(conn),
-		handoffs:  v1.NewHandoffServiceClient(conn),
-		tasks:     v1.NewTaskServiceClient(conn),
-		inbox:     make(chan inboxEntry, creditMax),
-		mail:      make(chan *Delivery, creditMax),
-		letters:   newJobs(),
-		waiting:   map[string]*conversation{},
-		works:     map[*work]bool{},
-		lookAfter: lookDefault,
-		changed:   make(chan struct{}),
-		token:     options.Token,
-		heartbeat: &v1.Heartbeat{Status: "ok"},
+		options:      options,
+		conn:         conn,
+		tls:          transport,
+		broker:       v1.NewBrokerServiceClient(conn),
+		agents:       v1.NewAgentServiceClient(conn),
+		handoffs:     v1.NewHandoffServiceClient(conn),
+		tasks:        v1.NewTaskServiceClient(conn),
+		contexts:     v1.NewContextServiceClient(conn),
+		blobs:        v1.NewBlobServiceClient(conn),
+		schemas:      v1.NewSchemaServiceClient(conn),
+		workspaces:   v1.NewWorkspaceServiceClient(conn),
+		routing:      v1.NewRoutingServiceClient(conn),
+		negotiations: v1.NewNegotiationServiceClient(conn),
+		plans:        v1.NewPlanServiceClient(conn),
+		threads:      v1.NewThreadServiceClient(conn),
+		inbox:        make(chan inboxEntry, creditMax),
+		mail:         make(chan *Delivery, creditMax),
+		letters:      newJobs(),
+		waiting:      map[string]*conversation{},
+		works:        map[*work]bool{},
+		lookAfter:    lookDefault,
+		changed:      make(chan struct{}),
+		token:        options.Token,
+		heartbeat:    &v1.Heartbeat{Status: "ok"},
 	}
 	a.life, a.end = context.WithCancelCause(context.Background())
 	first, err := a.enter(ctx)

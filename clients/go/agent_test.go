@@ -83,7 +83,7 @@ func TestATokenWhoseTimeIsOverIsRefused(t *testing.T) {
 	case <-patient(t).Done():
 		t.Error("an agent with an old token goes on")
 	}
-	_, err = before.Send(patient(t), "nobody", About{}, hello(""))
+	_, err = before.Send(patient(t), "unknown", About{}, hello(""))
 	refused(t, err, "TOKEN_INVALID")
 }
 
@@ -103,7 +103,7 @@ func TestEnrolmentByInvitationAndByAnOperator(t *testing.T) {
 	options := b.options(t, "alice")
 	_, err := Connect(patient(t), options)
 	if err == nil {
-		t.Fatal("anybody may register")
+		t.Fatal("an unproven agent registered")
 	}
 	options.OperatorToken = b.operatorToken(t)
 	alice := connected(t, options)
@@ -268,7 +268,7 @@ func TestOnlyVouchedKeysAreGoodWhereOperatorsAreKnown(t *testing.T) {
 	bobs := shared.options(t, "bob")
 	bobs.OperatorKeys = map[string]ed25519.PublicKey{"ops": publicOf(operator)}
 	bob := connected(t, bobs)
-	ok[*v1.Receipt](t)(mallory.Send(patient(t), bob.ID(), About{}, hello("nobody vouches for me")))
+	ok[*v1.Receipt](t)(mallory.Send(patient(t), bob.ID(), About{}, hello("I am not vouched for")))
 	ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello("hello")))
 	if _, info := next[*v1.Info](t, bob); info.GetText() != "hello" {
 		t.Errorf("%v", info)

@@ -81,7 +81,9 @@ func (a *Agent) auditEntry(
 
 // isHidden reports whether the log may leave the envelope out: it is a context, and the entry has its digest.
 func isHidden(accepted *v1.CustodyEnvelope) bool {
-	isContext := accepted.GetMessageType() == v1.MessageType_MESSAGE_TYPE_TASK_CONTEXT_TRANSFER
+	kind := accepted.GetMessageType()
+	isContext := kind == v1.MessageType_MESSAGE_TYPE_TASK_CONTEXT_TRANSFER ||
+		kind == v1.MessageType_MESSAGE_TYPE_CONTEXT_CHECKPOINT
 	return isContext && len(accepted.GetContextDigest()) == sha256.Size
 }
 

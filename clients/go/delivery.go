@@ -47,6 +47,26 @@ const (
 	nacked
 )
 
+// Terms returns the terms of the handoff that the message asks this agent to take: those of a HandoffRequest, of a
+// TaskAccept with a task, or of the requester's mandate in a NegotiationClosed. It returns nil for any other message.
+func (d *Delivery) Terms() *v1.HandoffRequest {
+	switch payload := d.Payload.(type) {
+	case *v1.HandoffRequest:
+		return payload
+	case *v1.TaskAccept:
+		return payload.GetHandoff()
+	case *v1.NegotiationClosed:
+		return mandateOf(payload).GetHandoff()
+	}
+	return nil
+}
+
+// AnswerTo returns the agent that an answer goes to: the sender, or the requester whose mandate an award shows.
+func (d *Delivery) AnswerTo() string {
+	closed, _ := d.Payload.(*v1.NegotiationClosed)
+	return orElse(closed.GetTaskRequest().GetSenderId(), d.Envelope.GetSenderId())
+}
+
 // About returns the task, epoch and handoff for an answer to the delivery.
 func (d *Delivery) About() About {
 	return About{TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(), CorrelationID: d.HandoffID}
@@ -181,6 +201,9 @@ func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 	if err == nil {
 		d.Payload, err = PayloadOf(envelope)
 	}
+	if closed, ok := d.Payload.(*v1.NegotiationClosed); err == nil && ok {
+		err = a.verifyMandate(ctx, envelope, closed)
+	}
 	if err == nil {
 		return d
 	}
@@ -201,8 +224,13 @@ func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 }
 
 func handoffOf(envelope *v1.Envelope) string {
-	if envelope.GetMessageType() == v1.MessageType_MESSAGE_TYPE_HANDOFF_REQUEST {
+	switch envelope.GetMessageType() {
+	case v1.MessageType_MESSAGE_TYPE_HANDOFF_REQUEST:
 		return envelope.GetMessageId()
+	case v1.MessageType_MESSAGE_TYPE_TASK_ACCEPT:
+		if envelope.GetTaskId() != "" {
+			return envelope.GetMessageId()
+		}
 	}
 	return envelope.GetCorrelationId()
 }

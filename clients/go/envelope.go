@@ -54,6 +54,9 @@ func NewEnvelope(senderID, receiverID string, about About, payload proto.Message
 	}, nil
 }
 
+// newID returns a new UUID of version 7. It panics if the system has no random numbers.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
 // PayloadOf returns the envelope's payload as a message of baton.v1, or nil for a message_type unknown to this version.
 // It fails with a VerificationError: PAYLOAD_TYPE_MISMATCH if the payload differs from message_type, MALFORMED if it
 // does not parse.
@@ -94,7 +97,7 @@ var payloads, kinds = func() (map[v1.MessageType]protoreflect.MessageType, map[p
 		&v1.HandoffRequest{}, &v1.HandoffAccept{}, &v1.HandoffReject{}, &v1.HandoffCancel{}, &v1.TaskContextTransfer{},
 		&v1.HandoffComplete{}, &v1.TaskStatusUpdate{}, &v1.ErrorNotification{}, &v1.Heartbeat{}, &v1.TaskRequest{},
 		&v1.TaskOffer{}, &v1.TaskAccept{}, &v1.Delegation{}, &v1.Info{}, &v1.TaskRecall{},
-		&v1.TaskInput{}, &v1.WorkspaceAppend{},
+		&v1.TaskInput{}, &v1.WorkspaceAppend{}, &v1.TaskDecline{}, &v1.NegotiationClosed{}, &v1.PlanSubmission{},
 	}
 	byKind := map[v1.MessageType]protoreflect.MessageType{}
 	byName := map[protoreflect.FullName]v1.MessageType{}
@@ -103,6 +106,8 @@ var payloads, kinds = func() (map[v1.MessageType]protoreflect.MessageType, map[p
 		byKind[kind] = message.ProtoReflect().Type()
 		byName[message.ProtoReflect().Descriptor().FullName()] = kind
 	}
+	// A checkpoint has the payload of a context, which by itself is that of a handoff.
+	byKind[v1.MessageType_MESSAGE_TYPE_CONTEXT_CHECKPOINT] = byKind[v1.MessageType_MESSAGE_TYPE_TASK_CONTEXT_TRANSFER]
 	return byKind, byName
 }()
 

@@ -123,8 +123,8 @@ func (e *HandoffFailedError) Error() string { return fmt.Sprintf("baton: %s: %s"
 // Unwrap returns the cause of the end of Delegate's context, if that ended the handoff.
 func (e *HandoffFailedError) Unwrap() error { return e.cause }
 
-// HasGoneOn reports whether the broker refused because the handoff or the task has moved on: it is over, at another
-// step, or another agent's. The message that led to the call needs no further work, and Serve acks it. HasGoneOn is
+// HasGoneOn reports whether the broker refused because the handoff, the task or the question has moved on: it is over,
+// at another step, or another agent's. The message that led to the call needs no further work, and Serve acks it. HasGoneOn is
 // also true for a HandoffFailedError and a TaskRecalledError.
 func HasGoneOn(err error) bool {
 	var failed *HandoffFailedError
@@ -139,7 +139,8 @@ func HasGoneOn(err error) bool {
 	switch e.ErrorCode() {
 	case v1.ErrorCode_ERROR_CODE_HANDOFF_STATE, v1.ErrorCode_ERROR_CODE_HANDOFF_FINAL,
 		v1.ErrorCode_ERROR_CODE_HANDOFF_EXPIRED, v1.ErrorCode_ERROR_CODE_NOT_CANDIDATE,
-		v1.ErrorCode_ERROR_CODE_NOT_OWNER, v1.ErrorCode_ERROR_CODE_STALE_EPOCH, v1.ErrorCode_ERROR_CODE_TASK_FINAL:
+		v1.ErrorCode_ERROR_CODE_NOT_OWNER, v1.ErrorCode_ERROR_CODE_STALE_EPOCH, v1.ErrorCode_ERROR_CODE_TASK_FINAL,
+		v1.ErrorCode_ERROR_CODE_INPUT_EXPIRED, v1.ErrorCode_ERROR_CODE_INPUT_TAKEN:
 		return true
 	}
 	return false

@@ -96,7 +96,7 @@ func (a *Agent) RequestHandoff(
 	return a.Send(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
 }
 
-// Accept accepts the handoff of a delivered HandoffRequest. A nil accept asks for the whole context.
+// Accept accepts the handoff of a delivered HandoffRequest or award. A nil accept asks for the whole context.
 func (a *Agent) Accept(ctx context.Context, request *Delivery, accept *v1.HandoffAccept) (*v1.Receipt, error) {
 	if accept == nil {
 		accept = &v1.HandoffAccept{}
@@ -109,24 +109,29 @@ func (a *Agent) Reject(ctx context.Context, request *Delivery, reason v1.RejectR
 	return a.Reply(ctx, request, &v1.HandoffReject{Reason: reason, ReasonText: clipped(text)})
 }
 
-// SendContext sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all.
+// SendContext sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all. It
+// applies the filters of its wishes, and sends a change to the version that the candidate has where that is less.
 func (a *Agent) SendContext(
 	ctx context.Context, accept *Delivery, sections ...*v1.ContextSection,
 ) (*v1.Receipt, error) {
-	wanted := map[string]bool{}
-	if payload, ok := accept.Payload.(*v1.HandoffAccept); ok {
-		for _, name := range payload.GetWantedSections() {
-			wanted[name] = true
+	taskID := accept.Envelope.GetTaskId()
+	send := func(known func(string, []byte) string) (*v1.Receipt, error) {
+		wanted := sections
+		if payload, ok := accept.Payload.(*v1.HandoffAccept); ok {
+			wanted = forWishes(sections, payload, known)
 		}
+		return a.Reply(ctx, accept, &v1.TaskContextTransfer{Sections: wanted, ContextDigest: ContextDigest(wanted)})
 	}
-	transfer := &v1.TaskContextTransfer{}
-	for _, section := range sections {
-		if len(wanted) == 0 || wanted[section.GetName()] {
-			transfer.Sections = append(transfer.Sections, section)
-		}
+	receipt, err := send(func(name string, digest []byte) string { return a.known.find(taskID, name, digest) })
+	if isBaseUnknown(err) {
+		// The broker does not have the version that the candidate has.
+		a.known.forget(taskID)
+		receipt, err = send(func(string, []byte) string { return "" })
 	}
-	transfer.ContextDigest = ContextDigest(transfer.GetSections())
-	return a.Reply(ctx, accept, transfer)
+	if err == nil {
+		a.known.note(taskID, sections)
+	}
+	return receipt, err
 }
 
 // Complete takes the task over with a delivered TaskContextTransfer. It verifies the context's digest first, and fails
@@ -175,7 +180,7 @@ func (a *Agent) KeepTurn(ctx context.Context, delivery *Delivery, details string
 	return a.Reply(ctx, delivery, update)
 }
 
-// Reply sends a payload to the sender of a delivery, about the same task and handoff.
+// Reply sends a payload to the sender of a delivery, or to the requester of an award, about the same task and handoff.
 func (a *Agent) Reply(ctx context.Context, to *Delivery, payload proto.Message) (*v1.Receipt, error) {
-	return a.Send(ctx, to.Envelope.GetSenderId(), to.About(), payload)
+	return a.Send(ctx, to.AnswerTo(), to.About(), payload)
 }

@@ -312,7 +312,7 @@ func (a *Agent) provideContext(
 	payload := accept.Payload.(*v1.HandoffAccept)
 	sections, err := provide(ctx, &WantedContext{
 		HandoffID: accept.HandoffID, TaskID: accept.Envelope.GetTaskId(), Epoch: accept.Envelope.GetEpoch(),
-		CandidateID: accept.Envelope.GetSenderId(), Sections: payload.GetWantedSections(),
+		CandidateID: accept.Envelope.GetSenderId(), Sections: namesOf(payload),
 	})
 	if err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 // frame over the limit would end the session.
 const (
 	payloadBytesMax  = 1 << 20
+	entryBytesMax    = 1 << 20
+	appendBytesMax   = entryBytesMax + 4096
 	frameBytesMax    = 4 << 20
 	nameLengthMax    = 128
 	uuidLength       = 36
@@ -47,7 +49,12 @@ func checkSize(envelope *v1.Envelope) error {
 	if err := invalid(wrong); err != nil {
 		return err
 	}
-	if found := len(envelope.GetPayload().GetValue()); found > payloadBytesMax {
+	found := len(envelope.GetPayload().GetValue())
+	isAppend := envelope.GetMessageType() == v1.MessageType_MESSAGE_TYPE_WORKSPACE_APPEND
+	switch {
+	case isAppend && found > appendBytesMax:
+		return entryTooLarge(found)
+	case !isAppend && found > payloadBytesMax:
 		return tooLarge(found)
 	}
 	if found := proto.Size(frameOf(envelope)); found > frameBytesMax {

@@ -233,7 +233,7 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 // deadline the whole timeout of the handoff and the loan timeout limit the call.
 //
 // Delegate fails with a TaskRecalledError if the task came back without a result; it wraps the cause of ctx if that has
-// ended. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
+// ended. Where the loan timeout is the deadline of ctx, RecalledByDeadline is the reason of both. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
 // when ctx ends, and others as HandOver.
 //
 // A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and OwnedTasks lists the
@@ -245,6 +245,9 @@ func (a *Agent) Delegate(
 		return nil, err
 	}
 	lent, limit := loanOf(ctx, request)
+	// Then the loan timeout at the broker is the limit of the call, and either of the two may pass first.
+	_, hasDeadline := ctx.Deadline()
+	isOneTime := hasDeadline && request.GetLoanTimeout() == nil
 	if limit > 0 {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -270,10 +273,24 @@ func (a *Agent) Delegate(
 	}
 	var failed *HandoffFailedError
 	var recalled *TaskRecalledError
-	if err == nil || ctx.Err() == nil || errors.As(err, &failed) || errors.As(err, &recalled) {
-		return outcome, err
+	if err != nil && ctx.Err() != nil && !errors.As(err, &failed) && !errors.As(err, &recalled) {
+		outcome, err = a.endLoan(ctx, results, envelope)
 	}
-	return a.endLoan(ctx, results, envelope)
+	if isOneTime {
+		err = byLimit(err, RecalledByLoanTimeout, context.DeadlineExceeded)
+	}
+	return outcome, err
+}
+
+// byLimit returns the end of a delegation with the limit of the call as the reason in place of another reason.
+func byLimit(err error, other RecallReason, cause error) error {
+	var recalled *TaskRecalledError
+	if !errors.As(err, &recalled) || recalled.Reason != other || !recalled.IsOwner {
+		return err
+	}
+	limited := *recalled
+	limited.Reason, limited.cause = RecalledByDeadline, cause
+	return &limited
 }
 
 // loanOf returns the request of a delegation, and the time limit of the call if ctx has none.
@@ -427,7 +444,9 @@ func (a *Agent) endLoan(ctx context.Context, results *conversation, request *v1.
 	}
 	waiting, stop := context.WithTimeout(context.WithoutCancel(ctx), 4*takeBackTime)
 	defer stop()
-	return a.outcomeOf(waiting, results, lent, takeBackTime)
+	outcome, err := a.outcomeOf(waiting, results, lent, takeBackTime)
+	// A loan that has ended by then without news has ended by the same limit.
+	return outcome, byLimit(err, RecalledByRecall, cause)
 }
 
 // takeBack cancels the handoff of this request, or recalls the task that it lent. It returns the receipt of the recall;

@@ -305,3 +305,18 @@ func TestTheClientKnowsEveryNumberOfTheSchema(t *testing.T) {
 		}
 	}
 }
+
+func TestWhereTheLoanTimeoutIsTheDeadlineTheReasonIsTheDeadline(t *testing.T) {
+	byTimeout := &TaskRecalledError{TaskID: "t", Reason: RecalledByLoanTimeout, Epoch: 3, IsOwner: true}
+	err := byLimit(byTimeout, RecalledByLoanTimeout, context.DeadlineExceeded)
+	recalled(t, err, RecalledByDeadline, 3, true)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	recalled(t, byTimeout, RecalledByLoanTimeout, 3, true)
+	lost := &TaskRecalledError{TaskID: "t", Reason: RecalledByRecall, Epoch: 3}
+	recalled(t, byLimit(lost, RecalledByRecall, context.DeadlineExceeded), RecalledByRecall, 3, false)
+	if err := byLimit(nil, RecalledByLoanTimeout, context.DeadlineExceeded); err != nil {
+		t.Error(err)
+	}
+}

@@ -19,8 +19,8 @@ const (
 	conversationMax = 16
 )
 
-// conversation is the mail of one handoff, or the final status of one lent task, while a call or a handler waits for
-// it.
+// conversation is the mail of one handoff or negotiation, the final status of one lent task, or the answer to one question,
+// while a call or a handler waits for it.
 type conversation struct {
 	agent *Agent
 	key   string
@@ -53,6 +53,10 @@ type letter struct {
 
 func ofHandoff(id string) string { return "handoff " + id }
 func ofTask(id string) string    { return "task " + id }
+
+func ofQuestion(id string) string { return "question " + id }
+
+func ofNegotiation(id string) string { return "negotiation " + id }
 
 // errWaitedFor says that another call of this process waits for the same mail.
 var errWaitedFor = errors.New("baton: another call of this agent waits for it")
@@ -305,9 +309,24 @@ func (a *Agent) conversationOf(d *Delivery) *conversation {
 			}
 			return nil
 		}
-		if d.Envelope.GetSenderId() == brokerID {
-			return a.waiting[ofHandoff(d.HandoffID)]
+		if d.Envelope.GetSenderId() != brokerID {
+			return nil
 		}
+		if payload.GetErrorCode() == v1.ErrorCode_ERROR_CODE_INPUT_EXPIRED {
+			return a.waiting[ofQuestion(d.Envelope.GetCorrelationId())]
+		}
+		if c := a.waiting[ofHandoff(d.HandoffID)]; c != nil {
+			return c
+		}
+		return a.waiting[ofNegotiation(d.Envelope.GetCorrelationId())]
+	case *v1.TaskOffer, *v1.TaskDecline:
+		return a.waiting[ofNegotiation(d.Envelope.GetCorrelationId())]
+	case *v1.NegotiationClosed:
+		if d.Terms() == nil {
+			return a.waiting[ofNegotiation(d.Envelope.GetCorrelationId())]
+		}
+	case *v1.TaskInput:
+		return a.waiting[ofQuestion(d.Envelope.GetCorrelationId())]
 	case *v1.TaskStatusUpdate:
 		c := a.waiting[ofTask(d.Envelope.GetTaskId())]
 		if c != nil && isFinalStatus(payload.GetStatus()) && d.Envelope.GetEpoch() > c.afterEpoch {

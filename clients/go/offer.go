@@ -23,7 +23,7 @@ type Offer struct {
 	Epoch uint64
 	// The task's present owner, which sent the request.
 	SenderID string
-	// The request; nil if an earlier process of this agent accepted it.
+	// The terms, of the request or of an award; nil if an earlier process of this agent accepted it.
 	Request *v1.HandoffRequest
 
 	agent *Agent
@@ -39,7 +39,7 @@ type Offer struct {
 	isOver   bool
 }
 
-// offer calls the handler of an offer for a delivered HandoffRequest, or for a TaskContextTransfer whose request an
+// offer calls the handler of an offer for a delivered request or award, or for a TaskContextTransfer whose request an
 // earlier process accepted. It returns the result for the delivery.
 func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Context, *Offer) error) error {
 	mail, err := a.converse(ctx, ofHandoff(d.HandoffID), 0)
@@ -54,13 +54,12 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 	defer end(nil)
 	o := &Offer{
 		HandoffID: d.HandoffID, TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(),
-		SenderID: d.Envelope.GetSenderId(), agent: a, context: make(chan *letter, 1), ended: ended, end: end,
+		SenderID: d.AnswerTo(), agent: a, context: make(chan *letter, 1), ended: ended, end: end,
 	}
 	var resumed *letter
-	switch payload := d.Payload.(type) {
-	case *v1.HandoffRequest:
-		o.Request, o.request = payload, d
-	default:
+	if terms := d.Terms(); terms != nil {
+		o.Request, o.request = terms, d
+	} else {
 		// Serve extends this delivery, and acknowledges it by this function's result.
 		resumed = &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
 		close(resumed.settled)
@@ -232,6 +231,7 @@ func (o *Offer) Accept(ctx context.Context, accept *v1.HandoffAccept) (*Takeover
 		defer o.mu.Unlock()
 		sections := l.Payload.(*v1.TaskContextTransfer).GetSections()
 		o.inHand = l
+		o.agent.known.note(o.TaskID, sections)
 		o.takeover = &Takeover{TaskID: o.TaskID, Sections: sections, offer: o, letter: l}
 		return o.takeover, nil
 	case <-o.ended.Done():

@@ -120,7 +120,7 @@ func TestAFailedHandoffIsATypedError(t *testing.T) {
 		t.Error(err)
 	}
 	serve(t, alice, Handlers{})
-	_, err = alice.HandOver(patient(t), "nobody-"+bob.ID(), unique("ticket"), 1, supportRequest())
+	_, err = alice.HandOver(patient(t), "unknown-"+bob.ID(), unique("ticket"), 1, supportRequest())
 	refused(t, err, "RECEIVER_UNKNOWN")
 }
 

@@ -30,14 +30,16 @@ type HandlerFunc func(ctx context.Context, delivery *Delivery) error
 func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { return f(ctx, delivery) }
 
 // Handlers is a Handler with one function for each role of the agent and one for each kind of message. Mail that
-// HandOver, ResumeHandOver, Delegate or a method of Offer waits for goes there instead. A function for a kind of
+// HandOver, ResumeHandOver, Delegate, Ask or a method of Offer waits for goes there instead. A function for a kind of
 // message takes precedence over Offer and Context, and these over Other. Without a function:
 //
-//   - a HandoffRequest is rejected as NO_SKILL;
+//   - a HandoffRequest, and an award that hands a task over, is rejected as NO_SKILL; a TaskRequest is declined as NO_SKILL;
 //   - a HandoffAccept or TaskContextTransfer of a handoff that an earlier process of this agent began is redelivered every
 //     two seconds while the handoff is open, so that ResumeHandOver or another process can continue it, and then acked;
-//   - a TaskRequest, TaskOffer, TaskAccept or Delegation, and a type unknown to this version, is nacked as POISON, and the
-//     broker keeps it as a dead letter;
+//   - a TaskOffer is redelivered every two seconds while the negotiation is open, so that ResumeNegotiation can take it, and
+//     then acked;
+//   - a TaskAccept without a task, a Delegation and a type unknown to this version are nacked as POISON, and the broker
+//     keeps them as dead letters;
 //   - a notice is acked.
 type Handlers struct {
 	// Accepts or rejects the handoffs that are offered to this agent, also offers accepted by an earlier process of it. It
@@ -45,6 +47,10 @@ type Handlers struct {
 	// continues without this agent, Accept fails, or after the accept the context ends, with a HandoffFailedError as the
 	// cause. If the task is recalled while the function works on it, the context ends with a TaskRecalledError as the cause.
 	Offer func(context.Context, *Offer) error
+	// Answers a request for offers to this agent, and each counter-offer, by an offer, whose round it need not set, or by the
+	// error that Decline returns. A nil offer without an error answers nothing; OfferWanted.Offer answers later. A redelivery
+	// of a request that is answered already, or whose negotiation has closed, is acked without a call.
+	Bid func(context.Context, *OfferWanted) (*v1.TaskOffer, error)
 	// Returns the context for a candidate that has accepted, if no HandOver or ResumeHandOver of this process waits for
 	// the accept. With it a handoff that an earlier process requested continues.
 	Context func(context.Context, *WantedContext) ([]*v1.ContextSection, error)
@@ -53,6 +59,9 @@ type Handlers struct {
 	// the task and those of OwnedTask.UntilRecalled have ended, with a TaskRecalledError as the cause, and HandOver and
 	// Delegate of the task have failed. Without it the notice goes to ErrorNotification.
 	Recalled func(context.Context, *Recalled) error
+	// Answers questions to this agent. A function that returns without an answer leaves the question open;
+	// Agent.AnswerQuestion answers it later. Without it a question goes to TaskStatusUpdate.
+	Prompt func(context.Context, *Question) error
 
 	HandoffRequest      func(context.Context, *Delivery, *v1.HandoffRequest) error
 	HandoffAccept       func(context.Context, *Delivery, *v1.HandoffAccept) error
@@ -61,10 +70,13 @@ type Handlers struct {
 	TaskContextTransfer func(context.Context, *Delivery, *v1.TaskContextTransfer) error
 	HandoffComplete     func(context.Context, *Delivery, *v1.HandoffComplete) error
 	TaskStatusUpdate    func(context.Context, *Delivery, *v1.TaskStatusUpdate) error
+	TaskInput           func(context.Context, *Delivery, *v1.TaskInput) error
 	ErrorNotification   func(context.Context, *Delivery, *v1.ErrorNotification) error
 	TaskRequest         func(context.Context, *Delivery, *v1.TaskRequest) error
 	TaskOffer           func(context.Context, *Delivery, *v1.TaskOffer) error
+	TaskDecline         func(context.Context, *Delivery, *v1.TaskDecline) error
 	TaskAccept          func(context.Context, *Delivery, *v1.TaskAccept) error
+	NegotiationClosed   func(context.Context, *Delivery, *v1.NegotiationClosed) error
 	Delegation          func(context.Context, *Delivery, *v1.Delegation) error
 	Info                func(context.Context, *Delivery, *v1.Info) error
 	// Handles each message without a function of its own.
@@ -96,24 +108,56 @@ func (h Handlers) Handle(ctx context.Context, d *Delivery) error {
 	case *v1.HandoffComplete:
 		return one(ctx, h, d, h.HandoffComplete, payload, news)
 	case *v1.TaskStatusUpdate:
+		if question := questionOf(d); question != nil && h.Prompt != nil {
+			return h.Prompt(ctx, question)
+		}
 		return one(ctx, h, d, h.TaskStatusUpdate, payload, news)
+	case *v1.TaskInput:
+		return one(ctx, h, d, h.TaskInput, payload, news)
 	case *v1.ErrorNotification:
 		if recalled := takenBy(d); recalled != nil && h.Recalled != nil {
 			return h.Recalled(ctx, recalled)
 		}
 		return one(ctx, h, d, h.ErrorNotification, payload, news)
 	case *v1.TaskRequest:
-		return one(ctx, h, d, h.TaskRequest, payload, poison)
+		if h.TaskRequest == nil && h.Bid != nil {
+			return d.agent.bid(ctx, d, h.Bid)
+		}
+		return one(ctx, h, d, h.TaskRequest, payload, decline)
 	case *v1.TaskOffer:
-		return one(ctx, h, d, h.TaskOffer, payload, poison)
+		if h.TaskOffer == nil && h.Bid != nil && d.agent.isCountered(ctx, d) {
+			return d.agent.bid(ctx, d, h.Bid)
+		}
+		return one(ctx, h, d, h.TaskOffer, payload, leaveOffer)
+	case *v1.TaskDecline:
+		return one(ctx, h, d, h.TaskDecline, payload, news)
 	case *v1.TaskAccept:
+		if h.TaskAccept == nil && payload.GetHandoff() != nil {
+			return h.award(ctx, d)
+		}
 		return one(ctx, h, d, h.TaskAccept, payload, poison)
+	case *v1.NegotiationClosed:
+		if h.NegotiationClosed == nil && d.Terms() != nil {
+			return h.award(ctx, d)
+		}
+		return one(ctx, h, d, h.NegotiationClosed, payload, news)
 	case *v1.Delegation:
 		return one(ctx, h, d, h.Delegation, payload, poison)
 	case *v1.Info:
 		return one(ctx, h, d, h.Info, payload, news)
 	}
 	return one[any](ctx, h, d, nil, nil, poison)
+}
+
+// award handles an award that hands a task over to this agent.
+func (h Handlers) award(ctx context.Context, d *Delivery) error {
+	switch {
+	case h.Offer != nil:
+		return d.agent.offer(ctx, d, h.Offer)
+	case h.Other != nil:
+		return h.Other(ctx, d)
+	}
+	return refuse(ctx, d)
 }
 
 func one[P any](
@@ -141,7 +185,14 @@ func refuse(ctx context.Context, d *Delivery) error {
 	return err
 }
 
+func decline(ctx context.Context, d *Delivery) error {
+	text := "this agent makes no offers"
+	return d.agent.declineRequest(ctx, d, &v1.TaskDecline{Reason: v1.RejectReason_REJECT_REASON_NO_SKILL, ReasonText: text})
+}
+
 func leave(ctx context.Context, d *Delivery) error { return d.agent.unclaimed(ctx, d) }
+
+func leaveOffer(ctx context.Context, d *Delivery) error { return d.agent.unclaimedOffer(ctx, d) }
 
 type nackError struct {
 	error

@@ -348,3 +348,72 @@ func TestCustodyChain(t *testing.T) {
 		t.Error("no entries")
 	}
 }
+
+type vectorFilter struct {
+	History  string   `json:"history"`
+	Last     uint32   `json:"last"`
+	Pointers []string `json:"json_pointers"`
+}
+
+func TestDeltasGiveThePinnedResults(t *testing.T) {
+	vectors := loadVectors[struct {
+		Cases []struct {
+			Name, Base, Patch string
+			Result            *string
+			Digest            hexBytes `json:"result_sha256"`
+		}
+	}](t, "deltas-v1.json")
+	if len(vectors.Cases) == 0 {
+		t.Fatal("there are no cases")
+	}
+	for _, one := range vectors.Cases {
+		t.Run(one.Name, func(t *testing.T) {
+			result, err := ApplyDelta(one.Base, one.Patch)
+			if one.Result == nil {
+				if !errors.Is(err, ErrSection) {
+					t.Errorf("%q, %v, expected a refusal", result, err)
+				}
+				return
+			}
+			if err != nil || result != *one.Result {
+				t.Fatalf("%q, %v, expected %q", result, err, *one.Result)
+			}
+			same(t, "digest", sum([]byte(result)), one.Digest)
+			if delta, target := DeltaBetween(one.Base, result); delta != nil {
+				again := ok[string](t)(ApplyDelta(one.Base, delta.GetMergePatch()))
+				if again != result || target != result {
+					t.Errorf("%q gives %q", delta.GetMergePatch(), again)
+				}
+				same(t, "digest of the delta", delta.GetResultSha256(), one.Digest)
+			}
+		})
+	}
+}
+
+func TestFiltersKeepThePinnedParts(t *testing.T) {
+	vectors := loadVectors[struct {
+		Cases []struct {
+			Name, Section, Summary string
+			Filter                 vectorFilter
+			Result                 *string
+		}
+	}](t, "filters-v1.json")
+	if len(vectors.Cases) == 0 {
+		t.Fatal("there are no cases")
+	}
+	for _, one := range vectors.Cases {
+		t.Run(one.Name, func(t *testing.T) {
+			history := v1.HistoryFilter_value["HISTORY_FILTER_"+orElse(one.Filter.History, "UNSPECIFIED")]
+			filter := &v1.ContextFilter{
+				History: v1.HistoryFilter(history), Last: one.Filter.Last, JsonPointers: one.Filter.Pointers,
+			}
+			part, err := FilterSection(one.Section, filter, one.Summary)
+			switch {
+			case one.Result == nil && !errors.Is(err, ErrSection):
+				t.Errorf("%q, %v, expected a refusal", part, err)
+			case one.Result != nil && (err != nil || part != *one.Result):
+				t.Errorf("%q, %v, expected %q", part, err, *one.Result)
+			}
+		})
+	}
+}

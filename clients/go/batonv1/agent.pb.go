@@ -468,8 +468,10 @@ type Agent struct {
 	Etag string `protobuf:"bytes,10,opt,name=etag,proto3" json:"etag,omitempty"`
 	// The time at which the agent was deregistered. Its keys are revoked since then. Unset: the agent is registered.
 	DeregisterTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=deregister_time,json=deregisterTime,proto3" json:"deregister_time,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The mail that waits for the agent. Set by GetAgent and ListAgents. Unset for the broker itself.
+	Mailbox       *Mailbox `protobuf:"bytes,12,opt,name=mailbox,proto3" json:"mailbox,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -579,6 +581,68 @@ func (x *Agent) GetDeregisterTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Agent) GetMailbox() *Mailbox {
+	if x != nil {
+		return x.Mailbox
+	}
+	return nil
+}
+
+// The mail that waits for an agent: letters that it has not acked, in flight or not. Set by the broker.
+type Mailbox struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of letters. Unset: the broker has just started, and still counts.
+	LetterCount *uint64 `protobuf:"varint,1,opt,name=letter_count,json=letterCount,proto3,oneof" json:"letter_count,omitempty"`
+	// The time at which the oldest letter was stored. Unset: the mailbox is empty.
+	OldestLetterTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=oldest_letter_time,json=oldestLetterTime,proto3" json:"oldest_letter_time,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Mailbox) Reset() {
+	*x = Mailbox{}
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mailbox) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mailbox) ProtoMessage() {}
+
+func (x *Mailbox) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mailbox.ProtoReflect.Descriptor instead.
+func (*Mailbox) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Mailbox) GetLetterCount() uint64 {
+	if x != nil && x.LetterCount != nil {
+		return *x.LetterCount
+	}
+	return 0
+}
+
+func (x *Mailbox) GetOldestLetterTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestLetterTime
+	}
+	return nil
+}
+
 // The load of an agent. Set by the broker.
 type AgentLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -600,7 +664,7 @@ type AgentLoad struct {
 
 func (x *AgentLoad) Reset() {
 	*x = AgentLoad{}
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +676,7 @@ func (x *AgentLoad) String() string {
 func (*AgentLoad) ProtoMessage() {}
 
 func (x *AgentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +689,7 @@ func (x *AgentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentLoad.ProtoReflect.Descriptor instead.
 func (*AgentLoad) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AgentLoad) GetInUse() uint32 {
@@ -679,7 +743,7 @@ type AgentStatistics struct {
 
 func (x *AgentStatistics) Reset() {
 	*x = AgentStatistics{}
-	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +755,7 @@ func (x *AgentStatistics) String() string {
 func (*AgentStatistics) ProtoMessage() {}
 
 func (x *AgentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +768,7 @@ func (x *AgentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentStatistics.ProtoReflect.Descriptor instead.
 func (*AgentStatistics) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AgentStatistics) GetOffers() uint32 {
@@ -747,7 +811,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_baton_v1_agent_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +823,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +836,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Heartbeat) GetStatus() string {
@@ -849,7 +913,7 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"KeyVoucher\x12&\n" +
 	"\x0foperator_key_id\x18\x01 \x01(\tR\roperatorKeyId\x12@\n" +
 	"\x0enot_after_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fnotAfterTime\x12\x1c\n" +
-	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xc4\x04\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xf1\x04\n" +
 	"\x05Agent\x12'\n" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12.\n" +
 	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12#\n" +
@@ -866,7 +930,12 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"statistics\x12\x12\n" +
 	"\x04etag\x18\n" +
 	" \x01(\tR\x04etag\x12C\n" +
-	"\x0fderegister_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ederegisterTime\"\x99\x01\n" +
+	"\x0fderegister_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ederegisterTime\x12+\n" +
+	"\amailbox\x18\f \x01(\v2\x11.baton.v1.MailboxR\amailbox\"\x8c\x01\n" +
+	"\aMailbox\x12&\n" +
+	"\fletter_count\x18\x01 \x01(\x04H\x00R\vletterCount\x88\x01\x01\x12H\n" +
+	"\x12oldest_letter_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x10oldestLetterTimeB\x0f\n" +
+	"\r_letter_count\"\x99\x01\n" +
 	"\tAgentLoad\x12\x15\n" +
 	"\x06in_use\x18\x01 \x01(\rR\x05inUse\x12\x1a\n" +
 	"\bcapacity\x18\x02 \x01(\rR\bcapacity\x12\x1f\n" +
@@ -910,7 +979,7 @@ func file_baton_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_baton_v1_agent_proto_goTypes = []any{
 	(Presence)(0),                 // 0: baton.v1.Presence
 	(*AgentCard)(nil),             // 1: baton.v1.AgentCard
@@ -918,39 +987,42 @@ var file_baton_v1_agent_proto_goTypes = []any{
 	(*AgentKey)(nil),              // 3: baton.v1.AgentKey
 	(*KeyVoucher)(nil),            // 4: baton.v1.KeyVoucher
 	(*Agent)(nil),                 // 5: baton.v1.Agent
-	(*AgentLoad)(nil),             // 6: baton.v1.AgentLoad
-	(*AgentStatistics)(nil),       // 7: baton.v1.AgentStatistics
-	(*Heartbeat)(nil),             // 8: baton.v1.Heartbeat
-	nil,                           // 9: baton.v1.AgentCard.MetadataEntry
-	nil,                           // 10: baton.v1.Heartbeat.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*Mailbox)(nil),               // 6: baton.v1.Mailbox
+	(*AgentLoad)(nil),             // 7: baton.v1.AgentLoad
+	(*AgentStatistics)(nil),       // 8: baton.v1.AgentStatistics
+	(*Heartbeat)(nil),             // 9: baton.v1.Heartbeat
+	nil,                           // 10: baton.v1.AgentCard.MetadataEntry
+	nil,                           // 11: baton.v1.Heartbeat.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_baton_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentCard.skills:type_name -> baton.v1.AgentSkill
 	3,  // 1: baton.v1.AgentCard.keys:type_name -> baton.v1.AgentKey
-	9,  // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
-	11, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
-	11, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
-	11, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
+	10, // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
+	12, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
+	12, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
+	12, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
-	11, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
+	12, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
 	1,  // 8: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
 	0,  // 9: baton.v1.Agent.presence:type_name -> baton.v1.Presence
-	8,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
-	11, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	11, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	11, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	6,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
-	7,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
-	11, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
-	12, // 17: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
-	10, // 18: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	9,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
+	12, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	12, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	12, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	7,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
+	8,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
+	12, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
+	6,  // 17: baton.v1.Agent.mailbox:type_name -> baton.v1.Mailbox
+	12, // 18: baton.v1.Mailbox.oldest_letter_time:type_name -> google.protobuf.Timestamp
+	13, // 19: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
+	11, // 20: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_proto_init() }
@@ -958,13 +1030,14 @@ func file_baton_v1_agent_proto_init() {
 	if File_baton_v1_agent_proto != nil {
 		return
 	}
+	file_baton_v1_agent_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_proto_rawDesc), len(file_baton_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

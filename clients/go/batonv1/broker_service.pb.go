@@ -679,7 +679,11 @@ type Delivery struct {
 	AckDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ack_deadline,json=ackDeadline,proto3" json:"ack_deadline,omitempty"`
 	// For a HandoffRequest: the id of the handoff, which is the correlation_id of all answers. It differs from the
 	// envelope's message_id if the request was redriven. Empty for other messages.
-	HandoffId     string `protobuf:"bytes,6,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	HandoffId string `protobuf:"bytes,6,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// W3C trace context that the agent continues while it handles the message, set by the broker: for a request the span
+	// of its handoff, if the broker records spans; otherwise the context of the envelope, or if it has none, that of the
+	// handoff that the message belongs to. Unset if none is known. Not signed.
+	TraceContext  *TraceContext `protobuf:"bytes,7,opt,name=trace_context,json=traceContext,proto3" json:"trace_context,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -754,6 +758,13 @@ func (x *Delivery) GetHandoffId() string {
 		return x.HandoffId
 	}
 	return ""
+}
+
+func (x *Delivery) GetTraceContext() *TraceContext {
+	if x != nil {
+		return x.TraceContext
+	}
+	return nil
 }
 
 // The agent's answer to a delivery.
@@ -1569,7 +1580,7 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\x06GoAway\x12B\n" +
 	"\x0freconnect_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0ereconnectAfter\x12\x1f\n" +
 	"\vreason_text\x18\x02 \x01(\tR\n" +
-	"reasonText\"\xef\x01\n" +
+	"reasonText\"\xac\x02\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\tR\n" +
 	"deliveryId\x12.\n" +
@@ -1578,7 +1589,8 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\bsequence\x18\x04 \x01(\x04R\bsequence\x12=\n" +
 	"\fack_deadline\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vackDeadline\x12\x1d\n" +
 	"\n" +
-	"handoff_id\x18\x06 \x01(\tR\thandoffId\"\xb2\x01\n" +
+	"handoff_id\x18\x06 \x01(\tR\thandoffId\x12;\n" +
+	"\rtrace_context\x18\a \x01(\v2\x16.baton.v1.TraceContextR\ftraceContext\"\xb2\x01\n" +
 	"\x0fAcknowledgement\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\tR\n" +
 	"deliveryId\x12!\n" +
@@ -1686,8 +1698,9 @@ var file_baton_v1_broker_service_proto_goTypes = []any{
 	(*AgentKey)(nil),              // 23: baton.v1.AgentKey
 	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(TaskStatus)(0),               // 26: baton.v1.TaskStatus
-	(HandoffState)(0),             // 27: baton.v1.HandoffState
+	(*TraceContext)(nil),          // 26: baton.v1.TraceContext
+	(TaskStatus)(0),               // 27: baton.v1.TaskStatus
+	(HandoffState)(0),             // 28: baton.v1.HandoffState
 }
 var file_baton_v1_broker_service_proto_depIdxs = []int32{
 	20, // 0: baton.v1.ConnectRequest.envelope:type_name -> baton.v1.Envelope
@@ -1708,34 +1721,35 @@ var file_baton_v1_broker_service_proto_depIdxs = []int32{
 	24, // 15: baton.v1.GoAway.reconnect_after:type_name -> google.protobuf.Duration
 	20, // 16: baton.v1.Delivery.envelope:type_name -> baton.v1.Envelope
 	25, // 17: baton.v1.Delivery.ack_deadline:type_name -> google.protobuf.Timestamp
-	9,  // 18: baton.v1.Acknowledgement.ack:type_name -> baton.v1.Ack
-	10, // 19: baton.v1.Acknowledgement.nack:type_name -> baton.v1.Nack
-	11, // 20: baton.v1.Acknowledgement.extend:type_name -> baton.v1.Extend
-	0,  // 21: baton.v1.Nack.cause:type_name -> baton.v1.NackCause
-	24, // 22: baton.v1.Nack.retry_after:type_name -> google.protobuf.Duration
-	24, // 23: baton.v1.Extend.extension:type_name -> google.protobuf.Duration
-	25, // 24: baton.v1.Acknowledged.ack_deadline:type_name -> google.protobuf.Timestamp
-	25, // 25: baton.v1.Receipt.accept_time:type_name -> google.protobuf.Timestamp
-	26, // 26: baton.v1.Receipt.task_status:type_name -> baton.v1.TaskStatus
-	27, // 27: baton.v1.Receipt.handoff_state:type_name -> baton.v1.HandoffState
-	20, // 28: baton.v1.SendRequest.envelope:type_name -> baton.v1.Envelope
-	13, // 29: baton.v1.SendResponse.receipt:type_name -> baton.v1.Receipt
-	7,  // 30: baton.v1.ReceiveResponse.delivery:type_name -> baton.v1.Delivery
-	8,  // 31: baton.v1.AckRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
-	12, // 32: baton.v1.AckResponse.acknowledged:type_name -> baton.v1.Acknowledged
-	1,  // 33: baton.v1.BrokerService.Connect:input_type -> baton.v1.ConnectRequest
-	14, // 34: baton.v1.BrokerService.Send:input_type -> baton.v1.SendRequest
-	16, // 35: baton.v1.BrokerService.Receive:input_type -> baton.v1.ReceiveRequest
-	18, // 36: baton.v1.BrokerService.Ack:input_type -> baton.v1.AckRequest
-	2,  // 37: baton.v1.BrokerService.Connect:output_type -> baton.v1.ConnectResponse
-	15, // 38: baton.v1.BrokerService.Send:output_type -> baton.v1.SendResponse
-	17, // 39: baton.v1.BrokerService.Receive:output_type -> baton.v1.ReceiveResponse
-	19, // 40: baton.v1.BrokerService.Ack:output_type -> baton.v1.AckResponse
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	26, // 18: baton.v1.Delivery.trace_context:type_name -> baton.v1.TraceContext
+	9,  // 19: baton.v1.Acknowledgement.ack:type_name -> baton.v1.Ack
+	10, // 20: baton.v1.Acknowledgement.nack:type_name -> baton.v1.Nack
+	11, // 21: baton.v1.Acknowledgement.extend:type_name -> baton.v1.Extend
+	0,  // 22: baton.v1.Nack.cause:type_name -> baton.v1.NackCause
+	24, // 23: baton.v1.Nack.retry_after:type_name -> google.protobuf.Duration
+	24, // 24: baton.v1.Extend.extension:type_name -> google.protobuf.Duration
+	25, // 25: baton.v1.Acknowledged.ack_deadline:type_name -> google.protobuf.Timestamp
+	25, // 26: baton.v1.Receipt.accept_time:type_name -> google.protobuf.Timestamp
+	27, // 27: baton.v1.Receipt.task_status:type_name -> baton.v1.TaskStatus
+	28, // 28: baton.v1.Receipt.handoff_state:type_name -> baton.v1.HandoffState
+	20, // 29: baton.v1.SendRequest.envelope:type_name -> baton.v1.Envelope
+	13, // 30: baton.v1.SendResponse.receipt:type_name -> baton.v1.Receipt
+	7,  // 31: baton.v1.ReceiveResponse.delivery:type_name -> baton.v1.Delivery
+	8,  // 32: baton.v1.AckRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
+	12, // 33: baton.v1.AckResponse.acknowledged:type_name -> baton.v1.Acknowledged
+	1,  // 34: baton.v1.BrokerService.Connect:input_type -> baton.v1.ConnectRequest
+	14, // 35: baton.v1.BrokerService.Send:input_type -> baton.v1.SendRequest
+	16, // 36: baton.v1.BrokerService.Receive:input_type -> baton.v1.ReceiveRequest
+	18, // 37: baton.v1.BrokerService.Ack:input_type -> baton.v1.AckRequest
+	2,  // 38: baton.v1.BrokerService.Connect:output_type -> baton.v1.ConnectResponse
+	15, // 39: baton.v1.BrokerService.Send:output_type -> baton.v1.SendResponse
+	17, // 40: baton.v1.BrokerService.Receive:output_type -> baton.v1.ReceiveResponse
+	19, // 41: baton.v1.BrokerService.Ack:output_type -> baton.v1.AckResponse
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_broker_service_proto_init() }

@@ -11,6 +11,7 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -23,7 +24,126 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Payload: the owner sends the context to the candidate that accepted.
+// The part of a history.
+type HistoryFilter int32
+
+const (
+	// Not set.
+	HistoryFilter_HISTORY_FILTER_UNSPECIFIED HistoryFilter = 0
+	// All entries.
+	HistoryFilter_HISTORY_FILTER_FULL HistoryFilter = 1
+	// The latest entries.
+	HistoryFilter_HISTORY_FILTER_LAST HistoryFilter = 2
+	// All entries but those with the role "tool", without the member tool_calls.
+	HistoryFilter_HISTORY_FILTER_WITHOUT_TOOL_CALLS HistoryFilter = 3
+	// An object with the section's summary as "summary", and the number of entries as "entries".
+	HistoryFilter_HISTORY_FILTER_SUMMARY HistoryFilter = 4
+)
+
+// Enum value maps for HistoryFilter.
+var (
+	HistoryFilter_name = map[int32]string{
+		0: "HISTORY_FILTER_UNSPECIFIED",
+		1: "HISTORY_FILTER_FULL",
+		2: "HISTORY_FILTER_LAST",
+		3: "HISTORY_FILTER_WITHOUT_TOOL_CALLS",
+		4: "HISTORY_FILTER_SUMMARY",
+	}
+	HistoryFilter_value = map[string]int32{
+		"HISTORY_FILTER_UNSPECIFIED":        0,
+		"HISTORY_FILTER_FULL":               1,
+		"HISTORY_FILTER_LAST":               2,
+		"HISTORY_FILTER_WITHOUT_TOOL_CALLS": 3,
+		"HISTORY_FILTER_SUMMARY":            4,
+	}
+)
+
+func (x HistoryFilter) Enum() *HistoryFilter {
+	p := new(HistoryFilter)
+	*p = x
+	return p
+}
+
+func (x HistoryFilter) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HistoryFilter) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_context_proto_enumTypes[0].Descriptor()
+}
+
+func (HistoryFilter) Type() protoreflect.EnumType {
+	return &file_baton_v1_context_proto_enumTypes[0]
+}
+
+func (x HistoryFilter) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HistoryFilter.Descriptor instead.
+func (HistoryFilter) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_context_proto_rawDescGZIP(), []int{0}
+}
+
+// How a section came to the broker.
+type SectionOrigin int32
+
+const (
+	// Not set.
+	SectionOrigin_SECTION_ORIGIN_UNSPECIFIED SectionOrigin = 0
+	// With its content.
+	SectionOrigin_SECTION_ORIGIN_VALUE SectionOrigin = 1
+	// As an address and a digest.
+	SectionOrigin_SECTION_ORIGIN_REFERENCE SectionOrigin = 2
+	// As a change to an earlier version.
+	SectionOrigin_SECTION_ORIGIN_DELTA SectionOrigin = 3
+)
+
+// Enum value maps for SectionOrigin.
+var (
+	SectionOrigin_name = map[int32]string{
+		0: "SECTION_ORIGIN_UNSPECIFIED",
+		1: "SECTION_ORIGIN_VALUE",
+		2: "SECTION_ORIGIN_REFERENCE",
+		3: "SECTION_ORIGIN_DELTA",
+	}
+	SectionOrigin_value = map[string]int32{
+		"SECTION_ORIGIN_UNSPECIFIED": 0,
+		"SECTION_ORIGIN_VALUE":       1,
+		"SECTION_ORIGIN_REFERENCE":   2,
+		"SECTION_ORIGIN_DELTA":       3,
+	}
+)
+
+func (x SectionOrigin) Enum() *SectionOrigin {
+	p := new(SectionOrigin)
+	*p = x
+	return p
+}
+
+func (x SectionOrigin) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SectionOrigin) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_context_proto_enumTypes[1].Descriptor()
+}
+
+func (SectionOrigin) Type() protoreflect.EnumType {
+	return &file_baton_v1_context_proto_enumTypes[1]
+}
+
+func (x SectionOrigin) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SectionOrigin.Descriptor instead.
+func (SectionOrigin) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_context_proto_rawDescGZIP(), []int{1}
+}
+
+// Payload of two message types. TASK_CONTEXT_TRANSFER: the owner sends the context to the candidate that accepted.
+// CONTEXT_CHECKPOINT: the owner stores the context without a handoff. Each makes a version of the task's context.
 type TaskContextTransfer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sections, at most 64, each name once.
@@ -31,6 +151,13 @@ type TaskContextTransfer struct {
 	// The digest over the names and digests of all sections, 32 bytes; docs/signing.md has the layout. The broker
 	// computes it and refuses another one with CONTEXT_DIGEST_MISMATCH. Required.
 	ContextDigest []byte `protobuf:"bytes,2,opt,name=context_digest,json=contextDigest,proto3" json:"context_digest,omitempty"`
+	// The id of the JSON Schema that the context as a whole follows, at most 128 bytes. Empty: none. The schema describes
+	// an object with one member for each section, under the name of the section: the JSON of the section, or for a section
+	// of another kind an object with its media_type, its sha256 in hex and its size_bytes. The broker checks it as it
+	// checks the schema of a section. Set by the sender.
+	SchemaId string `protobuf:"bytes,3,opt,name=schema_id,json=schemaId,proto3" json:"schema_id,omitempty"`
+	// The version of that schema, at most 128 bytes. Set by the sender.
+	SchemaVersion string `protobuf:"bytes,4,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -79,13 +206,30 @@ func (x *TaskContextTransfer) GetContextDigest() []byte {
 	return nil
 }
 
+func (x *TaskContextTransfer) GetSchemaId() string {
+	if x != nil {
+		return x.SchemaId
+	}
+	return ""
+}
+
+func (x *TaskContextTransfer) GetSchemaVersion() string {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return ""
+}
+
 // One named part of a context.
 type ContextSection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the section, with the characters of an agent id. Well-known names: task_description, current_status,
 	// progress_report, collected_data, history_log, decision_path, goals, resources, session_variables.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The id of the JSON Schema that the section follows, at most 128 bytes. The broker does not check it. Empty: none.
+	// The id of the JSON Schema that the section follows, at most 128 bytes. Empty: none. If this version of the schema is
+	// registered, the broker checks the JSON of the section against it and refuses what does not fit with
+	// CONTEXT_SCHEMA_VIOLATION. If it is not, the section stays unchecked, or is refused with SCHEMA_UNKNOWN where the
+	// operator requires registered schemas. Sections of other kinds than JSON are not checked.
 	SchemaId string `protobuf:"bytes,2,opt,name=schema_id,json=schemaId,proto3" json:"schema_id,omitempty"`
 	// The version of that schema, at most 128 bytes.
 	SchemaVersion string `protobuf:"bytes,3,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
@@ -97,7 +241,14 @@ type ContextSection struct {
 	//	*ContextSection_Bytes
 	//	*ContextSection_Reference
 	//	*ContextSection_Delta
-	Content       isContextSection_Content `protobuf_oneof:"content"`
+	Content isContextSection_Content `protobuf_oneof:"content"`
+	// Whether the section is shown to the parties of the context only: its author, the receiver of the version, the owner
+	// of the task and the candidate that has accepted. A context with such a section is in no custody log, in no dead
+	// letter and in no export; its digest is.
+	Secret bool `protobuf:"varint,8,opt,name=secret,proto3" json:"secret,omitempty"`
+	// What the section says, in short, for the filter SUMMARY and for people. At most 1024 bytes. Not covered by the
+	// digest.
+	Summary       string `protobuf:"bytes,9,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +347,20 @@ func (x *ContextSection) GetDelta() *ContextDelta {
 	return nil
 }
 
+func (x *ContextSection) GetSecret() bool {
+	if x != nil {
+		return x.Secret
+	}
+	return false
+}
+
+func (x *ContextSection) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
 type isContextSection_Content interface {
 	isContextSection_Content()
 }
@@ -216,7 +381,7 @@ type ContextSection_Reference struct {
 }
 
 type ContextSection_Delta struct {
-	// A change to an earlier version. This broker version refuses it with FIELD_INVALID.
+	// A change to an earlier version of the section, of the same task.
 	Delta *ContextDelta `protobuf:"bytes,7,opt,name=delta,proto3,oneof"`
 }
 
@@ -356,14 +521,17 @@ func (x *ContextReference) GetMediaType() string {
 	return ""
 }
 
-// A section as a change to an earlier version of it. Not supported by this broker version.
+// A section as a change to an earlier version of it. vectors/deltas-v1.json has examples of the rules.
 type ContextDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The SHA-256 of the earlier version, 32 bytes.
+	// The SHA-256 of the earlier version, 32 bytes: the section of this name in one of the latest 64 versions. Any
+	// other one is refused with CONTEXT_BASE_UNKNOWN.
 	BaseSha256 []byte `protobuf:"bytes,1,opt,name=base_sha256,json=baseSha256,proto3" json:"base_sha256,omitempty"`
-	// The change, a JSON Merge Patch (RFC 7396).
+	// The change, a JSON Merge Patch (RFC 7396). The base, the patch and the result have no duplicate names and no number
+	// beyond 2^53 - 1.
 	MergePatch string `protobuf:"bytes,2,opt,name=merge_patch,json=mergePatch,proto3" json:"merge_patch,omitempty"`
-	// The SHA-256 of the result in canonical JSON (RFC 8785), 32 bytes. It is the section's digest.
+	// The SHA-256 of the result in canonical JSON (RFC 8785), 32 bytes. It is the section's digest. Another one is refused
+	// with CONTEXT_DELTA_INVALID.
 	ResultSha256  []byte `protobuf:"bytes,3,opt,name=result_sha256,json=resultSha256,proto3" json:"result_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -420,14 +588,364 @@ func (x *ContextDelta) GetResultSha256() []byte {
 	return nil
 }
 
+// A part of a section. vectors/filters-v1.json has examples of the rules. The result is canonical JSON (RFC 8785). Either
+// history or json_pointers is set.
+type ContextFilter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part of a list of history entries: objects with role, content, name, tool_calls, tool_call_id, agent_id, time.
+	History HistoryFilter `protobuf:"varint,1,opt,name=history,proto3,enum=baton.v1.HistoryFilter" json:"history,omitempty"`
+	// The number of the latest entries that stay, at least 1 for LAST. With WITHOUT_TOOL_CALLS it applies to what is left,
+	// and 0 means all. 0 for the others.
+	Last uint32 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	// The members to keep, as JSON Pointers (RFC 6901), at most 64 of at most 1024 bytes. The result is an object with the
+	// pointers as names; a pointer without a value is left out.
+	JsonPointers  []string `protobuf:"bytes,3,rep,name=json_pointers,json=jsonPointers,proto3" json:"json_pointers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextFilter) Reset() {
+	*x = ContextFilter{}
+	mi := &file_baton_v1_context_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextFilter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextFilter) ProtoMessage() {}
+
+func (x *ContextFilter) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_context_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextFilter.ProtoReflect.Descriptor instead.
+func (*ContextFilter) Descriptor() ([]byte, []int) {
+	return file_baton_v1_context_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ContextFilter) GetHistory() HistoryFilter {
+	if x != nil {
+		return x.History
+	}
+	return HistoryFilter_HISTORY_FILTER_UNSPECIFIED
+}
+
+func (x *ContextFilter) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *ContextFilter) GetJsonPointers() []string {
+	if x != nil {
+		return x.JsonPointers
+	}
+	return nil
+}
+
+// One version of a task's context.
+type ContextVersion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The number of the version, from 1 on, without gaps.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The epoch of the task at which the version was stored.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The agent that signed the version.
+	AuthorId string `protobuf:"bytes,4,opt,name=author_id,json=authorId,proto3" json:"author_id,omitempty"`
+	// The handoff that the version was sent in. Empty: a checkpoint.
+	HandoffId string `protobuf:"bytes,5,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// The message that made the version.
+	MessageId string `protobuf:"bytes,6,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// The digest of the context, 32 bytes: that of the message. It is computed from the names and digests of the sections.
+	ContextDigest []byte `protobuf:"bytes,7,opt,name=context_digest,json=contextDigest,proto3" json:"context_digest,omitempty"`
+	// The sections, in the order of the message.
+	Sections []*SectionInfo `protobuf:"bytes,8,rep,name=sections,proto3" json:"sections,omitempty"`
+	// The time at which the version was stored.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// The agent that the version was sent to. Empty: a checkpoint.
+	ReceiverId string `protobuf:"bytes,10,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
+	// Whether the broker keeps only the digests: the version is not among the latest 1000 of the task.
+	DigestsOnly   bool `protobuf:"varint,11,opt,name=digests_only,json=digestsOnly,proto3" json:"digests_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextVersion) Reset() {
+	*x = ContextVersion{}
+	mi := &file_baton_v1_context_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextVersion) ProtoMessage() {}
+
+func (x *ContextVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_context_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextVersion.ProtoReflect.Descriptor instead.
+func (*ContextVersion) Descriptor() ([]byte, []int) {
+	return file_baton_v1_context_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ContextVersion) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ContextVersion) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ContextVersion) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ContextVersion) GetAuthorId() string {
+	if x != nil {
+		return x.AuthorId
+	}
+	return ""
+}
+
+func (x *ContextVersion) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
+func (x *ContextVersion) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *ContextVersion) GetContextDigest() []byte {
+	if x != nil {
+		return x.ContextDigest
+	}
+	return nil
+}
+
+func (x *ContextVersion) GetSections() []*SectionInfo {
+	if x != nil {
+		return x.Sections
+	}
+	return nil
+}
+
+func (x *ContextVersion) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *ContextVersion) GetReceiverId() string {
+	if x != nil {
+		return x.ReceiverId
+	}
+	return ""
+}
+
+func (x *ContextVersion) GetDigestsOnly() bool {
+	if x != nil {
+		return x.DigestsOnly
+	}
+	return false
+}
+
+// What is known of a section without its content.
+type SectionInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The SHA-256 of the content, 32 bytes; that of the result for a delta.
+	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// The size of the content in bytes; that of the result for a delta.
+	SizeBytes uint64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// The media type: application/json for JSON.
+	MediaType string `protobuf:"bytes,4,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// How the section came.
+	Origin SectionOrigin `protobuf:"varint,5,opt,name=origin,proto3,enum=baton.v1.SectionOrigin" json:"origin,omitempty"`
+	// The address of content that is stored elsewhere.
+	Uri string `protobuf:"bytes,6,opt,name=uri,proto3" json:"uri,omitempty"`
+	// The id of the section's schema. Empty: none.
+	SchemaId string `protobuf:"bytes,7,opt,name=schema_id,json=schemaId,proto3" json:"schema_id,omitempty"`
+	// The version of that schema.
+	SchemaVersion string `protobuf:"bytes,8,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
+	// Whether the broker has checked the section with that schema.
+	SchemaChecked bool `protobuf:"varint,9,opt,name=schema_checked,json=schemaChecked,proto3" json:"schema_checked,omitempty"`
+	// Whether the section is shown to its parties only.
+	Secret bool `protobuf:"varint,10,opt,name=secret,proto3" json:"secret,omitempty"`
+	// What the section says, in short.
+	Summary string `protobuf:"bytes,11,opt,name=summary,proto3" json:"summary,omitempty"`
+	// The digest of the base that the delta came on, 32 bytes. Empty: no delta.
+	BaseSha256    []byte `protobuf:"bytes,12,opt,name=base_sha256,json=baseSha256,proto3" json:"base_sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SectionInfo) Reset() {
+	*x = SectionInfo{}
+	mi := &file_baton_v1_context_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SectionInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SectionInfo) ProtoMessage() {}
+
+func (x *SectionInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_context_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SectionInfo.ProtoReflect.Descriptor instead.
+func (*SectionInfo) Descriptor() ([]byte, []int) {
+	return file_baton_v1_context_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SectionInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *SectionInfo) GetSizeBytes() uint64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *SectionInfo) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetOrigin() SectionOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return SectionOrigin_SECTION_ORIGIN_UNSPECIFIED
+}
+
+func (x *SectionInfo) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetSchemaId() string {
+	if x != nil {
+		return x.SchemaId
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetSchemaVersion() string {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetSchemaChecked() bool {
+	if x != nil {
+		return x.SchemaChecked
+	}
+	return false
+}
+
+func (x *SectionInfo) GetSecret() bool {
+	if x != nil {
+		return x.Secret
+	}
+	return false
+}
+
+func (x *SectionInfo) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *SectionInfo) GetBaseSha256() []byte {
+	if x != nil {
+		return x.BaseSha256
+	}
+	return nil
+}
+
 var File_baton_v1_context_proto protoreflect.FileDescriptor
 
 const file_baton_v1_context_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/context.proto\x12\bbaton.v1\"r\n" +
+	"\x16baton/v1/context.proto\x12\bbaton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb6\x01\n" +
 	"\x13TaskContextTransfer\x124\n" +
 	"\bsections\x18\x01 \x03(\v2\x18.baton.v1.ContextSectionR\bsections\x12%\n" +
-	"\x0econtext_digest\x18\x02 \x01(\fR\rcontextDigest\"\xa5\x02\n" +
+	"\x0econtext_digest\x18\x02 \x01(\fR\rcontextDigest\x12\x1b\n" +
+	"\tschema_id\x18\x03 \x01(\tR\bschemaId\x12%\n" +
+	"\x0eschema_version\x18\x04 \x01(\tR\rschemaVersion\"\xd7\x02\n" +
 	"\x0eContextSection\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tschema_id\x18\x02 \x01(\tR\bschemaId\x12%\n" +
@@ -435,7 +953,9 @@ const file_baton_v1_context_proto_rawDesc = "" +
 	"\x04json\x18\x04 \x01(\tH\x00R\x04json\x12.\n" +
 	"\x05bytes\x18\x05 \x01(\v2\x16.baton.v1.ContextBytesH\x00R\x05bytes\x12:\n" +
 	"\treference\x18\x06 \x01(\v2\x1a.baton.v1.ContextReferenceH\x00R\treference\x12.\n" +
-	"\x05delta\x18\a \x01(\v2\x16.baton.v1.ContextDeltaH\x00R\x05deltaB\t\n" +
+	"\x05delta\x18\a \x01(\v2\x16.baton.v1.ContextDeltaH\x00R\x05delta\x12\x16\n" +
+	"\x06secret\x18\b \x01(\bR\x06secret\x12\x18\n" +
+	"\asummary\x18\t \x01(\tR\asummaryB\t\n" +
 	"\acontent\"A\n" +
 	"\fContextBytes\x12\x1d\n" +
 	"\n" +
@@ -453,7 +973,56 @@ const file_baton_v1_context_proto_rawDesc = "" +
 	"baseSha256\x12\x1f\n" +
 	"\vmerge_patch\x18\x02 \x01(\tR\n" +
 	"mergePatch\x12#\n" +
-	"\rresult_sha256\x18\x03 \x01(\fR\fresultSha256B\x97\x01\n" +
+	"\rresult_sha256\x18\x03 \x01(\fR\fresultSha256\"{\n" +
+	"\rContextFilter\x121\n" +
+	"\ahistory\x18\x01 \x01(\x0e2\x17.baton.v1.HistoryFilterR\ahistory\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\rR\x04last\x12#\n" +
+	"\rjson_pointers\x18\x03 \x03(\tR\fjsonPointers\"\x8f\x03\n" +
+	"\x0eContextVersion\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\tauthor_id\x18\x04 \x01(\tR\bauthorId\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x05 \x01(\tR\thandoffId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x06 \x01(\tR\tmessageId\x12%\n" +
+	"\x0econtext_digest\x18\a \x01(\fR\rcontextDigest\x121\n" +
+	"\bsections\x18\b \x03(\v2\x15.baton.v1.SectionInfoR\bsections\x12;\n" +
+	"\vcreate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12\x1f\n" +
+	"\vreceiver_id\x18\n" +
+	" \x01(\tR\n" +
+	"receiverId\x12!\n" +
+	"\fdigests_only\x18\v \x01(\bR\vdigestsOnly\"\xf8\x02\n" +
+	"\vSectionInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x03 \x01(\x04R\tsizeBytes\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x04 \x01(\tR\tmediaType\x12/\n" +
+	"\x06origin\x18\x05 \x01(\x0e2\x17.baton.v1.SectionOriginR\x06origin\x12\x10\n" +
+	"\x03uri\x18\x06 \x01(\tR\x03uri\x12\x1b\n" +
+	"\tschema_id\x18\a \x01(\tR\bschemaId\x12%\n" +
+	"\x0eschema_version\x18\b \x01(\tR\rschemaVersion\x12%\n" +
+	"\x0eschema_checked\x18\t \x01(\bR\rschemaChecked\x12\x16\n" +
+	"\x06secret\x18\n" +
+	" \x01(\bR\x06secret\x12\x18\n" +
+	"\asummary\x18\v \x01(\tR\asummary\x12\x1f\n" +
+	"\vbase_sha256\x18\f \x01(\fR\n" +
+	"baseSha256*\xa4\x01\n" +
+	"\rHistoryFilter\x12\x1e\n" +
+	"\x1aHISTORY_FILTER_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13HISTORY_FILTER_FULL\x10\x01\x12\x17\n" +
+	"\x13HISTORY_FILTER_LAST\x10\x02\x12%\n" +
+	"!HISTORY_FILTER_WITHOUT_TOOL_CALLS\x10\x03\x12\x1a\n" +
+	"\x16HISTORY_FILTER_SUMMARY\x10\x04*\x81\x01\n" +
+	"\rSectionOrigin\x12\x1e\n" +
+	"\x1aSECTION_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14SECTION_ORIGIN_VALUE\x10\x01\x12\x1c\n" +
+	"\x18SECTION_ORIGIN_REFERENCE\x10\x02\x12\x18\n" +
+	"\x14SECTION_ORIGIN_DELTA\x10\x03B\x97\x01\n" +
 	"\fcom.baton.v1B\fContextProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -468,24 +1037,35 @@ func file_baton_v1_context_proto_rawDescGZIP() []byte {
 	return file_baton_v1_context_proto_rawDescData
 }
 
-var file_baton_v1_context_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_baton_v1_context_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_baton_v1_context_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_baton_v1_context_proto_goTypes = []any{
-	(*TaskContextTransfer)(nil), // 0: baton.v1.TaskContextTransfer
-	(*ContextSection)(nil),      // 1: baton.v1.ContextSection
-	(*ContextBytes)(nil),        // 2: baton.v1.ContextBytes
-	(*ContextReference)(nil),    // 3: baton.v1.ContextReference
-	(*ContextDelta)(nil),        // 4: baton.v1.ContextDelta
+	(HistoryFilter)(0),            // 0: baton.v1.HistoryFilter
+	(SectionOrigin)(0),            // 1: baton.v1.SectionOrigin
+	(*TaskContextTransfer)(nil),   // 2: baton.v1.TaskContextTransfer
+	(*ContextSection)(nil),        // 3: baton.v1.ContextSection
+	(*ContextBytes)(nil),          // 4: baton.v1.ContextBytes
+	(*ContextReference)(nil),      // 5: baton.v1.ContextReference
+	(*ContextDelta)(nil),          // 6: baton.v1.ContextDelta
+	(*ContextFilter)(nil),         // 7: baton.v1.ContextFilter
+	(*ContextVersion)(nil),        // 8: baton.v1.ContextVersion
+	(*SectionInfo)(nil),           // 9: baton.v1.SectionInfo
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_baton_v1_context_proto_depIdxs = []int32{
-	1, // 0: baton.v1.TaskContextTransfer.sections:type_name -> baton.v1.ContextSection
-	2, // 1: baton.v1.ContextSection.bytes:type_name -> baton.v1.ContextBytes
-	3, // 2: baton.v1.ContextSection.reference:type_name -> baton.v1.ContextReference
-	4, // 3: baton.v1.ContextSection.delta:type_name -> baton.v1.ContextDelta
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	3,  // 0: baton.v1.TaskContextTransfer.sections:type_name -> baton.v1.ContextSection
+	4,  // 1: baton.v1.ContextSection.bytes:type_name -> baton.v1.ContextBytes
+	5,  // 2: baton.v1.ContextSection.reference:type_name -> baton.v1.ContextReference
+	6,  // 3: baton.v1.ContextSection.delta:type_name -> baton.v1.ContextDelta
+	0,  // 4: baton.v1.ContextFilter.history:type_name -> baton.v1.HistoryFilter
+	9,  // 5: baton.v1.ContextVersion.sections:type_name -> baton.v1.SectionInfo
+	10, // 6: baton.v1.ContextVersion.create_time:type_name -> google.protobuf.Timestamp
+	1,  // 7: baton.v1.SectionInfo.origin:type_name -> baton.v1.SectionOrigin
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_context_proto_init() }
@@ -504,13 +1084,14 @@ func file_baton_v1_context_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_context_proto_rawDesc), len(file_baton_v1_context_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   5,
+			NumEnums:      2,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_baton_v1_context_proto_goTypes,
 		DependencyIndexes: file_baton_v1_context_proto_depIdxs,
+		EnumInfos:         file_baton_v1_context_proto_enumTypes,
 		MessageInfos:      file_baton_v1_context_proto_msgTypes,
 	}.Build()
 	File_baton_v1_context_proto = out.File

@@ -184,6 +184,7 @@ type CustodyEntry struct {
 	//	*CustodyEntry_Redriven
 	//	*CustodyEntry_Reassigned
 	//	*CustodyEntry_MailOmitted
+	//	*CustodyEntry_Awarded
 	Event isCustodyEntry_Event `protobuf_oneof:"event"`
 	// The task's owner after the event.
 	OwnerId string `protobuf:"bytes,10,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -334,6 +335,15 @@ func (x *CustodyEntry) GetMailOmitted() *CustodyMailOmitted {
 	return nil
 }
 
+func (x *CustodyEntry) GetAwarded() *CustodyAward {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_Awarded); ok {
+			return x.Awarded
+		}
+	}
+	return nil
+}
+
 func (x *CustodyEntry) GetOwnerId() string {
 	if x != nil {
 		return x.OwnerId
@@ -426,6 +436,11 @@ type CustodyEntry_MailOmitted struct {
 	MailOmitted *CustodyMailOmitted `protobuf:"bytes,21,opt,name=mail_omitted,json=mailOmitted,proto3,oneof"`
 }
 
+type CustodyEntry_Awarded struct {
+	// The broker opened a handoff for a negotiation, under the mandate of its TaskRequest.
+	Awarded *CustodyAward `protobuf:"bytes,17,opt,name=awarded,proto3,oneof"`
+}
+
 func (*CustodyEntry_Accepted) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Refused) isCustodyEntry_Event() {}
@@ -443,6 +458,8 @@ func (*CustodyEntry_Redriven) isCustodyEntry_Event() {}
 func (*CustodyEntry_Reassigned) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_MailOmitted) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_Awarded) isCustodyEntry_Event() {}
 
 // An envelope in a custody log.
 type CustodyEnvelope struct {
@@ -1004,6 +1021,70 @@ func (x *CustodyReassignment) GetHandoffId() string {
 	return ""
 }
 
+// The broker opened a handoff for a negotiation. The id of the handoff is that of the negotiation.
+type CustodyAward struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The requester's TaskRequest with its mandate, byte for byte.
+	TaskRequest *Envelope `protobuf:"bytes,1,opt,name=task_request,json=taskRequest,proto3" json:"task_request,omitempty"`
+	// The agents of the offers that count, in the order of the award rule.
+	CandidateIds []string `protobuf:"bytes,2,rep,name=candidate_ids,json=candidateIds,proto3" json:"candidate_ids,omitempty"`
+	// The terms of the handoff.
+	Terms         *CustodyTerms `protobuf:"bytes,3,opt,name=terms,proto3" json:"terms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyAward) Reset() {
+	*x = CustodyAward{}
+	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyAward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyAward) ProtoMessage() {}
+
+func (x *CustodyAward) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyAward.ProtoReflect.Descriptor instead.
+func (*CustodyAward) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CustodyAward) GetTaskRequest() *Envelope {
+	if x != nil {
+		return x.TaskRequest
+	}
+	return nil
+}
+
+func (x *CustodyAward) GetCandidateIds() []string {
+	if x != nil {
+		return x.CandidateIds
+	}
+	return nil
+}
+
+func (x *CustodyAward) GetTerms() *CustodyTerms {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
+}
+
 var File_baton_v1_custody_proto protoreflect.FileDescriptor
 
 const file_baton_v1_custody_proto_rawDesc = "" +
@@ -1015,7 +1096,7 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"entryBytes\x12!\n" +
 	"\fcustody_hash\x18\x03 \x01(\fR\vcustodyHash\x12+\n" +
 	"\areceipt\x18\x04 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12.\n" +
-	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\xcc\x06\n" +
+	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\x80\a\n" +
 	"\fCustodyEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -1030,7 +1111,8 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\n" +
 	"reassigned\x18\x14 \x01(\v2\x1d.baton.v1.CustodyReassignmentH\x00R\n" +
 	"reassigned\x12A\n" +
-	"\fmail_omitted\x18\x15 \x01(\v2\x1c.baton.v1.CustodyMailOmittedH\x00R\vmailOmitted\x12\x19\n" +
+	"\fmail_omitted\x18\x15 \x01(\v2\x1c.baton.v1.CustodyMailOmittedH\x00R\vmailOmitted\x122\n" +
+	"\aawarded\x18\x11 \x01(\v2\x16.baton.v1.CustodyAwardH\x00R\aawarded\x12\x19\n" +
 	"\bowner_id\x18\n" +
 	" \x01(\tR\aownerId\x12\x14\n" +
 	"\x05epoch\x18\v \x01(\x04R\x05epoch\x125\n" +
@@ -1084,7 +1166,11 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\vreason_text\x18\x03 \x01(\tR\n" +
 	"reasonText\x12\x1d\n" +
 	"\n" +
-	"handoff_id\x18\x04 \x01(\tR\thandoffId*|\n" +
+	"handoff_id\x18\x04 \x01(\tR\thandoffId\"\x98\x01\n" +
+	"\fCustodyAward\x125\n" +
+	"\ftask_request\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\vtaskRequest\x12#\n" +
+	"\rcandidate_ids\x18\x02 \x03(\tR\fcandidateIds\x12,\n" +
+	"\x05terms\x18\x03 \x01(\v2\x16.baton.v1.CustodyTermsR\x05terms*|\n" +
 	"\vHandoffMail\x12\x1c\n" +
 	"\x18HANDOFF_MAIL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_MAIL_REQUEST\x10\x01\x12\x18\n" +
@@ -1105,7 +1191,7 @@ func file_baton_v1_custody_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_custody_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_baton_v1_custody_proto_goTypes = []any{
 	(HandoffMail)(0),              // 0: baton.v1.HandoffMail
 	(*CustodyLogEntry)(nil),       // 1: baton.v1.CustodyLogEntry
@@ -1119,21 +1205,22 @@ var file_baton_v1_custody_proto_goTypes = []any{
 	(*CustodyRedrive)(nil),        // 9: baton.v1.CustodyRedrive
 	(*CustodyMailOmitted)(nil),    // 10: baton.v1.CustodyMailOmitted
 	(*CustodyReassignment)(nil),   // 11: baton.v1.CustodyReassignment
-	(*Receipt)(nil),               // 12: baton.v1.Receipt
-	(*Envelope)(nil),              // 13: baton.v1.Envelope
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(TaskStatus)(0),               // 15: baton.v1.TaskStatus
-	(HandoffState)(0),             // 16: baton.v1.HandoffState
-	(MessageType)(0),              // 17: baton.v1.MessageType
-	(ErrorCode)(0),                // 18: baton.v1.ErrorCode
-	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 20: baton.v1.LoopLimits
+	(*CustodyAward)(nil),          // 12: baton.v1.CustodyAward
+	(*Receipt)(nil),               // 13: baton.v1.Receipt
+	(*Envelope)(nil),              // 14: baton.v1.Envelope
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(TaskStatus)(0),               // 16: baton.v1.TaskStatus
+	(HandoffState)(0),             // 17: baton.v1.HandoffState
+	(MessageType)(0),              // 18: baton.v1.MessageType
+	(ErrorCode)(0),                // 19: baton.v1.ErrorCode
+	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 21: baton.v1.LoopLimits
 }
 var file_baton_v1_custody_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.CustodyLogEntry.entry:type_name -> baton.v1.CustodyEntry
-	12, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
-	13, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
-	14, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
+	13, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
+	14, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
+	15, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
 	3,  // 4: baton.v1.CustodyEntry.accepted:type_name -> baton.v1.CustodyEnvelope
 	3,  // 5: baton.v1.CustodyEntry.refused:type_name -> baton.v1.CustodyEnvelope
 	6,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
@@ -1143,20 +1230,23 @@ var file_baton_v1_custody_proto_depIdxs = []int32{
 	9,  // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
 	11, // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
 	10, // 12: baton.v1.CustodyEntry.mail_omitted:type_name -> baton.v1.CustodyMailOmitted
-	15, // 13: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
-	16, // 14: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
-	17, // 15: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
-	18, // 16: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
-	5,  // 17: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
-	4,  // 18: baton.v1.CustodyEnvelope.passed_over:type_name -> baton.v1.CustodyPassedOver
-	19, // 19: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
-	20, // 20: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
-	0,  // 21: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	12, // 13: baton.v1.CustodyEntry.awarded:type_name -> baton.v1.CustodyAward
+	16, // 14: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
+	17, // 15: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
+	18, // 16: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
+	19, // 17: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
+	5,  // 18: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
+	4,  // 19: baton.v1.CustodyEnvelope.passed_over:type_name -> baton.v1.CustodyPassedOver
+	20, // 20: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
+	21, // 21: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
+	0,  // 22: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
+	14, // 23: baton.v1.CustodyAward.task_request:type_name -> baton.v1.Envelope
+	5,  // 24: baton.v1.CustodyAward.terms:type_name -> baton.v1.CustodyTerms
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_custody_proto_init() }
@@ -1179,6 +1269,7 @@ func file_baton_v1_custody_proto_init() {
 		(*CustodyEntry_Redriven)(nil),
 		(*CustodyEntry_Reassigned)(nil),
 		(*CustodyEntry_MailOmitted)(nil),
+		(*CustodyEntry_Awarded)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1186,7 +1277,7 @@ func file_baton_v1_custody_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_custody_proto_rawDesc), len(file_baton_v1_custody_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The type of a message. Each value names the payload message of the same name.
+// The type of a message. Each value but CONTEXT_CHECKPOINT names the payload message of the same name.
 type MessageType int32
 
 const (
@@ -59,8 +59,17 @@ const (
 	MessageType_MESSAGE_TYPE_DELEGATION MessageType = 13
 	// Info: plain mail.
 	MessageType_MESSAGE_TYPE_INFO MessageType = 14
+	// A checkpoint: the owner stores the context of a task without a handoff. The payload is a TaskContextTransfer. It has
+	// no receiver.
+	MessageType_MESSAGE_TYPE_CONTEXT_CHECKPOINT MessageType = 17
 	// WorkspaceAppend: an entry for a workspace. It has no receiver, and no task_id and epoch.
 	MessageType_MESSAGE_TYPE_WORKSPACE_APPEND MessageType = 18
+	// TaskDecline: no offer to a TaskRequest, or a declined offer.
+	MessageType_MESSAGE_TYPE_TASK_DECLINE MessageType = 15
+	// NegotiationClosed: the broker tells how a negotiation closed. Sent by the broker alone.
+	MessageType_MESSAGE_TYPE_NEGOTIATION_CLOSED MessageType = 16
+	// PlanSubmission: an agent submits a plan. It has no receiver, and no task_id and epoch.
+	MessageType_MESSAGE_TYPE_PLAN_SUBMISSION MessageType = 19
 	// TaskRecall: the delegator takes a lent task back.
 	MessageType_MESSAGE_TYPE_TASK_RECALL MessageType = 20
 	// TaskInput: the agent that was asked answers a question about a task.
@@ -85,7 +94,11 @@ var (
 		12: "MESSAGE_TYPE_TASK_ACCEPT",
 		13: "MESSAGE_TYPE_DELEGATION",
 		14: "MESSAGE_TYPE_INFO",
+		17: "MESSAGE_TYPE_CONTEXT_CHECKPOINT",
 		18: "MESSAGE_TYPE_WORKSPACE_APPEND",
+		15: "MESSAGE_TYPE_TASK_DECLINE",
+		16: "MESSAGE_TYPE_NEGOTIATION_CLOSED",
+		19: "MESSAGE_TYPE_PLAN_SUBMISSION",
 		20: "MESSAGE_TYPE_TASK_RECALL",
 		21: "MESSAGE_TYPE_TASK_INPUT",
 	}
@@ -105,7 +118,11 @@ var (
 		"MESSAGE_TYPE_TASK_ACCEPT":           12,
 		"MESSAGE_TYPE_DELEGATION":            13,
 		"MESSAGE_TYPE_INFO":                  14,
+		"MESSAGE_TYPE_CONTEXT_CHECKPOINT":    17,
 		"MESSAGE_TYPE_WORKSPACE_APPEND":      18,
+		"MESSAGE_TYPE_TASK_DECLINE":          15,
+		"MESSAGE_TYPE_NEGOTIATION_CLOSED":    16,
+		"MESSAGE_TYPE_PLAN_SUBMISSION":       19,
 		"MESSAGE_TYPE_TASK_RECALL":           20,
 		"MESSAGE_TYPE_TASK_INPUT":            21,
 	}
@@ -151,7 +168,7 @@ type Envelope struct {
 	SenderId string `protobuf:"bytes,2,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
 	// The receiver: an agent's id, "type:NAME" (one able agent of that type), or "all:NAME" (every agent of that type
 	// except the sender; not for messages of a handoff). Empty only for a TaskStatusUpdate without a receiver, for a
-	// TaskRecall, for a TaskInput, for a WorkspaceAppend and for a Heartbeat.
+	// TaskRecall, for a TaskInput, for a ContextCheckpoint, for a WorkspaceAppend and for a Heartbeat.
 	ReceiverId string `protobuf:"bytes,3,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
 	// The time at which the sender made the message, UTC. Refused if it differs from the broker's clock by more than the
 	// clock window (5 minutes by default). Required.
@@ -171,7 +188,9 @@ type Envelope struct {
 	// The time after which the broker does not deliver the message; it becomes a dead letter. Unset: the retention of
 	// mailboxes (48 hours by default).
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// W3C trace context. Outside the signature, because every hop changes it. Optional.
+	// W3C trace context of the span in which the sender made the message. Outside the signature; the broker stores and
+	// forwards it unchanged, and ignores one that is not valid. A sender that handles a delivery continues
+	// Delivery.trace_context. Optional.
 	TraceContext *TraceContext `protobuf:"bytes,10,opt,name=trace_context,json=traceContext,proto3" json:"trace_context,omitempty"`
 	// The content of the message, at most 1 MiB (1048576 bytes), and 4 KiB more for a WorkspaceAppend. Its type_url is, for example,
 	// type.googleapis.com/baton.v1.HandoffRequest. Required.
@@ -397,7 +416,7 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate*\xcd\x04\n" +
+	"tracestate*\xd8\x05\n" +
 	"\vMessageType\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cMESSAGE_TYPE_HANDOFF_REQUEST\x10\x01\x12\x1f\n" +
@@ -414,8 +433,12 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\x17MESSAGE_TYPE_TASK_OFFER\x10\v\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_TASK_ACCEPT\x10\f\x12\x1b\n" +
 	"\x17MESSAGE_TYPE_DELEGATION\x10\r\x12\x15\n" +
-	"\x11MESSAGE_TYPE_INFO\x10\x0e\x12!\n" +
-	"\x1dMESSAGE_TYPE_WORKSPACE_APPEND\x10\x12\x12\x1c\n" +
+	"\x11MESSAGE_TYPE_INFO\x10\x0e\x12#\n" +
+	"\x1fMESSAGE_TYPE_CONTEXT_CHECKPOINT\x10\x11\x12!\n" +
+	"\x1dMESSAGE_TYPE_WORKSPACE_APPEND\x10\x12\x12\x1d\n" +
+	"\x19MESSAGE_TYPE_TASK_DECLINE\x10\x0f\x12#\n" +
+	"\x1fMESSAGE_TYPE_NEGOTIATION_CLOSED\x10\x10\x12 \n" +
+	"\x1cMESSAGE_TYPE_PLAN_SUBMISSION\x10\x13\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_TASK_RECALL\x10\x14\x12\x1b\n" +
 	"\x17MESSAGE_TYPE_TASK_INPUT\x10\x15B\x98\x01\n" +
 	"\fcom.baton.v1B\rEnvelopeProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"

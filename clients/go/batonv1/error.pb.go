@@ -192,7 +192,7 @@ const (
 	ErrorCode_ERROR_CODE_NOT_CANDIDATE ErrorCode = 42
 	// No policy permits this to the caller. PERMISSION_DENIED.
 	ErrorCode_ERROR_CODE_PERMISSION_DENIED ErrorCode = 43
-	// The sender of a TaskInput was not asked the question that it names. PERMISSION_DENIED.
+	// The sender was not asked: the question of a TaskInput, or for an offer in a negotiation. PERMISSION_DENIED.
 	ErrorCode_ERROR_CODE_NOT_ASKED ErrorCode = 44
 	// The receiver is not registered, or no able agent has the type. NOT_FOUND.
 	ErrorCode_ERROR_CODE_RECEIVER_UNKNOWN ErrorCode = 60
@@ -214,6 +214,14 @@ const (
 	ErrorCode_ERROR_CODE_GRAPH_UNKNOWN ErrorCode = 208
 	// The run does not exist. NOT_FOUND.
 	ErrorCode_ERROR_CODE_RUN_UNKNOWN ErrorCode = 209
+	// No spec of an agent or a model has this id and revision. NOT_FOUND.
+	ErrorCode_ERROR_CODE_SPEC_UNKNOWN ErrorCode = 210
+	// No thread has this id. NOT_FOUND.
+	ErrorCode_ERROR_CODE_THREAD_UNKNOWN ErrorCode = 211
+	// The negotiation does not exist. NOT_FOUND.
+	ErrorCode_ERROR_CODE_NEGOTIATION_UNKNOWN ErrorCode = 200
+	// The agent has made no such offer in the negotiation. NOT_FOUND.
+	ErrorCode_ERROR_CODE_OFFER_UNKNOWN ErrorCode = 201
 	// Another message was accepted under this message_id. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_MESSAGE_ID_REUSED ErrorCode = 80
 	// An agent is registered under this id, and the caller may not change its card. ALREADY_EXISTS.
@@ -224,6 +232,8 @@ const (
 	ErrorCode_ERROR_CODE_KEY_EXISTS ErrorCode = 83
 	// The question has its answer already. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_INPUT_TAKEN ErrorCode = 220
+	// Another plan has this plan_id, with other content or of another submitter. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_PLAN_EXISTS ErrorCode = 222
 	// The task has an open handoff. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_OPEN ErrorCode = 100
 	// The message has no place in the state of the handoff, which ErrorInfo.metadata names. FAILED_PRECONDITION.
@@ -250,26 +260,69 @@ const (
 	ErrorCode_ERROR_CODE_KEY_REVOKED ErrorCode = 111
 	// The agent owns open tasks or takes part in open handoffs; ErrorInfo.metadata has their numbers. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_AGENT_BUSY ErrorCode = 243
+	// The negotiation is closed for this message; ErrorInfo.metadata names its state. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_NEGOTIATION_CLOSED ErrorCode = 240
+	// The offer does not stand, or the other side is on turn. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_OFFER_NOT_STANDING ErrorCode = 241
+	// The three rounds of counter-offers are used up. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_ROUND_LIMIT ErrorCode = 242
 	// The handoff that a TaskRecall names does not lend the task: its loan has ended, or it never lent the task.
 	// FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_NOT_LENT ErrorCode = 253
 	// The agent that a ReassignTask names is GONE: it has given no sign of life for the length of its lease, and would not
-	// take the task over. FAILED_PRECONDITION.
+	// take the task over. FAILED_PRECONDITION. Also in notifications: the owner of a task is GONE.
 	ErrorCode_ERROR_CODE_AGENT_GONE ErrorCode = 254
 	// The question is no longer open: its deadline has passed, or a later status update or a move of the ownership has
 	// withdrawn it. ErrorInfo.metadata names which. FAILED_PRECONDITION. Also in notifications: the owner's question got no
 	// answer in time; correlation_id is the status update with the question.
 	ErrorCode_ERROR_CODE_INPUT_EXPIRED ErrorCode = 255
+	// No schema is registered under this id and version. NOT_FOUND.
+	ErrorCode_ERROR_CODE_SCHEMA_UNKNOWN ErrorCode = 204
+	// The id and version belong to a registered schema with another text. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_SCHEMA_EXISTS ErrorCode = 221
+	// A context, or a section of one, does not fit the registered schema that it names; google.rpc.BadRequest has the JSON
+	// pointer of each error, at most 64. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_CONTEXT_SCHEMA_VIOLATION ErrorCode = 270
+	// The text is no JSON Schema of draft 2020-12 within the bounds of the broker. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_SCHEMA_REJECTED ErrorCode = 273
+	// The task has no version of its context with this number, the version has no section of this name, or the broker
+	// keeps only the digests of the version. NOT_FOUND.
+	ErrorCode_ERROR_CODE_CONTEXT_VERSION_UNKNOWN ErrorCode = 202
+	// The base of a delta is not stored: no version that the broker keeps has a section of this name with this digest.
+	// ErrorInfo.metadata has the digest of the latest one as known_sha256. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_CONTEXT_BASE_UNKNOWN ErrorCode = 244
+	// A delta cannot be applied: its base or its patch is not JSON that a delta can change, its result is too large, or
+	// the result has another digest. ErrorInfo.metadata has the right one as expected_sha256. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_CONTEXT_DELTA_INVALID ErrorCode = 271
+	// No blob has this digest, or the caller may not read it. NOT_FOUND.
+	ErrorCode_ERROR_CODE_BLOB_UNKNOWN ErrorCode = 203
+	// The caller has no unfinished upload of this blob. NOT_FOUND.
+	ErrorCode_ERROR_CODE_UPLOAD_UNKNOWN ErrorCode = 205
+	// The blob that a message refers to is not completely written. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_BLOB_INCOMPLETE ErrorCode = 245
+	// The written bytes have another digest than the blob; they are dropped. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_BLOB_DIGEST_MISMATCH ErrorCode = 272
+	// An offset or a range is beyond the bytes that there are; ErrorInfo.metadata has committed_bytes. OUT_OF_RANGE.
+	ErrorCode_ERROR_CODE_BLOB_OUT_OF_RANGE ErrorCode = 277
 	// The workspace does not exist: no task, plan, thread or run has this id. NOT_FOUND.
 	ErrorCode_ERROR_CODE_WORKSPACE_UNKNOWN ErrorCode = 206
+	// No plan has this plan_id. NOT_FOUND.
+	ErrorCode_ERROR_CODE_PLAN_UNKNOWN ErrorCode = 207
 	// The workspace is closed: its task has ended. It can still be read. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_WORKSPACE_CLOSED ErrorCode = 246
+	// The plan has ended, or nothing of it is left to retry. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_PLAN_FINAL ErrorCode = 247
+	// The plan has not ended. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_PLAN_RUNNING ErrorCode = 265
 	// The entry has more than 1048576 bytes. Store the content elsewhere, and append a reference. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_ENTRY_TOO_LARGE ErrorCode = 274
-	// expected_last_sequence is not the number of the workspace's last entry; ErrorInfo.metadata has the right one.
-	// ABORTED.
+	// The plan has errors. The details name each. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_PLAN_INVALID ErrorCode = 275
+	// expected_last_sequence is not the number of the workspace's last entry, or the step of an EndStep is not the present
+	// one of the run; ErrorInfo.metadata has the right number. ABORTED.
 	ErrorCode_ERROR_CODE_SEQUENCE_CONFLICT ErrorCode = 281
-	// The quota of a workspace is used up; google.rpc.RetryInfo has the time until its oldest entry expires.
+	// A quota is used up: of a workspace, whose google.rpc.RetryInfo has the time until its oldest entry expires, or of
+	// blobs. ErrorInfo.metadata has quota and limit.
 	// RESOURCE_EXHAUSTED.
 	ErrorCode_ERROR_CODE_QUOTA_EXCEEDED ErrorCode = 290
 	// The node of a run is not active: it takes no part in the present super-step, it has finished, or it waits for a
@@ -280,8 +333,17 @@ const (
 	ErrorCode_ERROR_CODE_TRANSFER_NOT_OFFERED ErrorCode = 249
 	// A turn names more than one target. In the answer to RecordTurn, and in records. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_TRANSFER_AMBIGUOUS ErrorCode = 250
-	// The run has ended; ErrorInfo.metadata names its state. FAILED_PRECONDITION.
+	// The run has ended; ErrorInfo.metadata names its state. Also of a run of a thread, whose lease is over or which has
+	// ended. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_RUN_FINAL ErrorCode = 259
+	// The spec of a persona does not resolve: no spec or no model has the id; ErrorInfo.metadata says which. In records
+	// also of a request that failed at a boundary. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_HANDOFF_RESOLVE_FAILED ErrorCode = 251
+	// The spec in force does not permit actions on the persona: the plugin agent_handoff is not in the list that
+	// ErrorInfo.metadata names, plugin_ids or hook_filter. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_HANDOFF_PLUGIN_MISSING ErrorCode = 252
+	// Another run of the thread is open; ErrorInfo.metadata has its id and the end of its lease. ABORTED.
+	ErrorCode_ERROR_CODE_RUN_OPEN ErrorCode = 280
 	// The graph has an error; google.rpc.BadRequest names each problem. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_GRAPH_INVALID ErrorCode = 276
 	// Another change to the same object came first. Try again. ABORTED.
@@ -326,6 +388,18 @@ const (
 	ErrorCode_ERROR_CODE_TASK_REASSIGNED ErrorCode = 305
 	// In notifications and records only: a run has made all super-steps that its graph allows.
 	ErrorCode_ERROR_CODE_STEPS_EXHAUSTED ErrorCode = 303
+	// In notifications and records only: a negotiation has closed, and no offer stands that keeps the request's floors.
+	ErrorCode_ERROR_CODE_NO_OFFER ErrorCode = 301
+	// In notifications and records only: the requester of a negotiation did not decide in time.
+	ErrorCode_ERROR_CODE_NEGOTIATION_EXPIRED ErrorCode = 302
+	// In notifications only: a plan has failed. correlation_id is its submission.
+	ErrorCode_ERROR_CODE_PLAN_FAILED ErrorCode = 310
+	// In records only: the agent of a subtask has reported FAILED.
+	ErrorCode_ERROR_CODE_SUBTASK_FAILED ErrorCode = 311
+	// In records only: a subtask was skipped, because a dependency did not complete.
+	ErrorCode_ERROR_CODE_DEPENDENCY_FAILED ErrorCode = 312
+	// In records only: a subtask was skipped, because its dependencies did not end in time.
+	ErrorCode_ERROR_CODE_DEPENDENCY_TIMEOUT ErrorCode = 313
 )
 
 // Enum value maps for ErrorCode.
@@ -366,11 +440,16 @@ var (
 		67:  "ERROR_CODE_AGENT_KEY_UNKNOWN",
 		208: "ERROR_CODE_GRAPH_UNKNOWN",
 		209: "ERROR_CODE_RUN_UNKNOWN",
+		210: "ERROR_CODE_SPEC_UNKNOWN",
+		211: "ERROR_CODE_THREAD_UNKNOWN",
+		200: "ERROR_CODE_NEGOTIATION_UNKNOWN",
+		201: "ERROR_CODE_OFFER_UNKNOWN",
 		80:  "ERROR_CODE_MESSAGE_ID_REUSED",
 		81:  "ERROR_CODE_AGENT_EXISTS",
 		82:  "ERROR_CODE_KEY_TAKEN",
 		83:  "ERROR_CODE_KEY_EXISTS",
 		220: "ERROR_CODE_INPUT_TAKEN",
+		222: "ERROR_CODE_PLAN_EXISTS",
 		100: "ERROR_CODE_HANDOFF_OPEN",
 		101: "ERROR_CODE_HANDOFF_STATE",
 		102: "ERROR_CODE_HANDOFF_FINAL",
@@ -384,18 +463,40 @@ var (
 		110: "ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE",
 		111: "ERROR_CODE_KEY_REVOKED",
 		243: "ERROR_CODE_AGENT_BUSY",
+		240: "ERROR_CODE_NEGOTIATION_CLOSED",
+		241: "ERROR_CODE_OFFER_NOT_STANDING",
+		242: "ERROR_CODE_ROUND_LIMIT",
 		253: "ERROR_CODE_NOT_LENT",
 		254: "ERROR_CODE_AGENT_GONE",
 		255: "ERROR_CODE_INPUT_EXPIRED",
+		204: "ERROR_CODE_SCHEMA_UNKNOWN",
+		221: "ERROR_CODE_SCHEMA_EXISTS",
+		270: "ERROR_CODE_CONTEXT_SCHEMA_VIOLATION",
+		273: "ERROR_CODE_SCHEMA_REJECTED",
+		202: "ERROR_CODE_CONTEXT_VERSION_UNKNOWN",
+		244: "ERROR_CODE_CONTEXT_BASE_UNKNOWN",
+		271: "ERROR_CODE_CONTEXT_DELTA_INVALID",
+		203: "ERROR_CODE_BLOB_UNKNOWN",
+		205: "ERROR_CODE_UPLOAD_UNKNOWN",
+		245: "ERROR_CODE_BLOB_INCOMPLETE",
+		272: "ERROR_CODE_BLOB_DIGEST_MISMATCH",
+		277: "ERROR_CODE_BLOB_OUT_OF_RANGE",
 		206: "ERROR_CODE_WORKSPACE_UNKNOWN",
+		207: "ERROR_CODE_PLAN_UNKNOWN",
 		246: "ERROR_CODE_WORKSPACE_CLOSED",
+		247: "ERROR_CODE_PLAN_FINAL",
+		265: "ERROR_CODE_PLAN_RUNNING",
 		274: "ERROR_CODE_ENTRY_TOO_LARGE",
+		275: "ERROR_CODE_PLAN_INVALID",
 		281: "ERROR_CODE_SEQUENCE_CONFLICT",
 		290: "ERROR_CODE_QUOTA_EXCEEDED",
 		248: "ERROR_CODE_NODE_NOT_ACTIVE",
 		249: "ERROR_CODE_TRANSFER_NOT_OFFERED",
 		250: "ERROR_CODE_TRANSFER_AMBIGUOUS",
 		259: "ERROR_CODE_RUN_FINAL",
+		251: "ERROR_CODE_HANDOFF_RESOLVE_FAILED",
+		252: "ERROR_CODE_HANDOFF_PLUGIN_MISSING",
+		280: "ERROR_CODE_RUN_OPEN",
 		276: "ERROR_CODE_GRAPH_INVALID",
 		120: "ERROR_CODE_CONFLICT",
 		130: "ERROR_CODE_LIMIT_EXCEEDED",
@@ -416,6 +517,12 @@ var (
 		300: "ERROR_CODE_TASK_RECALLED",
 		305: "ERROR_CODE_TASK_REASSIGNED",
 		303: "ERROR_CODE_STEPS_EXHAUSTED",
+		301: "ERROR_CODE_NO_OFFER",
+		302: "ERROR_CODE_NEGOTIATION_EXPIRED",
+		310: "ERROR_CODE_PLAN_FAILED",
+		311: "ERROR_CODE_SUBTASK_FAILED",
+		312: "ERROR_CODE_DEPENDENCY_FAILED",
+		313: "ERROR_CODE_DEPENDENCY_TIMEOUT",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":               0,
@@ -453,11 +560,16 @@ var (
 		"ERROR_CODE_AGENT_KEY_UNKNOWN":         67,
 		"ERROR_CODE_GRAPH_UNKNOWN":             208,
 		"ERROR_CODE_RUN_UNKNOWN":               209,
+		"ERROR_CODE_SPEC_UNKNOWN":              210,
+		"ERROR_CODE_THREAD_UNKNOWN":            211,
+		"ERROR_CODE_NEGOTIATION_UNKNOWN":       200,
+		"ERROR_CODE_OFFER_UNKNOWN":             201,
 		"ERROR_CODE_MESSAGE_ID_REUSED":         80,
 		"ERROR_CODE_AGENT_EXISTS":              81,
 		"ERROR_CODE_KEY_TAKEN":                 82,
 		"ERROR_CODE_KEY_EXISTS":                83,
 		"ERROR_CODE_INPUT_TAKEN":               220,
+		"ERROR_CODE_PLAN_EXISTS":               222,
 		"ERROR_CODE_HANDOFF_OPEN":              100,
 		"ERROR_CODE_HANDOFF_STATE":             101,
 		"ERROR_CODE_HANDOFF_FINAL":             102,
@@ -471,18 +583,40 @@ var (
 		"ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE": 110,
 		"ERROR_CODE_KEY_REVOKED":               111,
 		"ERROR_CODE_AGENT_BUSY":                243,
+		"ERROR_CODE_NEGOTIATION_CLOSED":        240,
+		"ERROR_CODE_OFFER_NOT_STANDING":        241,
+		"ERROR_CODE_ROUND_LIMIT":               242,
 		"ERROR_CODE_NOT_LENT":                  253,
 		"ERROR_CODE_AGENT_GONE":                254,
 		"ERROR_CODE_INPUT_EXPIRED":             255,
+		"ERROR_CODE_SCHEMA_UNKNOWN":            204,
+		"ERROR_CODE_SCHEMA_EXISTS":             221,
+		"ERROR_CODE_CONTEXT_SCHEMA_VIOLATION":  270,
+		"ERROR_CODE_SCHEMA_REJECTED":           273,
+		"ERROR_CODE_CONTEXT_VERSION_UNKNOWN":   202,
+		"ERROR_CODE_CONTEXT_BASE_UNKNOWN":      244,
+		"ERROR_CODE_CONTEXT_DELTA_INVALID":     271,
+		"ERROR_CODE_BLOB_UNKNOWN":              203,
+		"ERROR_CODE_UPLOAD_UNKNOWN":            205,
+		"ERROR_CODE_BLOB_INCOMPLETE":           245,
+		"ERROR_CODE_BLOB_DIGEST_MISMATCH":      272,
+		"ERROR_CODE_BLOB_OUT_OF_RANGE":         277,
 		"ERROR_CODE_WORKSPACE_UNKNOWN":         206,
+		"ERROR_CODE_PLAN_UNKNOWN":              207,
 		"ERROR_CODE_WORKSPACE_CLOSED":          246,
+		"ERROR_CODE_PLAN_FINAL":                247,
+		"ERROR_CODE_PLAN_RUNNING":              265,
 		"ERROR_CODE_ENTRY_TOO_LARGE":           274,
+		"ERROR_CODE_PLAN_INVALID":              275,
 		"ERROR_CODE_SEQUENCE_CONFLICT":         281,
 		"ERROR_CODE_QUOTA_EXCEEDED":            290,
 		"ERROR_CODE_NODE_NOT_ACTIVE":           248,
 		"ERROR_CODE_TRANSFER_NOT_OFFERED":      249,
 		"ERROR_CODE_TRANSFER_AMBIGUOUS":        250,
 		"ERROR_CODE_RUN_FINAL":                 259,
+		"ERROR_CODE_HANDOFF_RESOLVE_FAILED":    251,
+		"ERROR_CODE_HANDOFF_PLUGIN_MISSING":    252,
+		"ERROR_CODE_RUN_OPEN":                  280,
 		"ERROR_CODE_GRAPH_INVALID":             276,
 		"ERROR_CODE_CONFLICT":                  120,
 		"ERROR_CODE_LIMIT_EXCEEDED":            130,
@@ -503,6 +637,12 @@ var (
 		"ERROR_CODE_TASK_RECALLED":             300,
 		"ERROR_CODE_TASK_REASSIGNED":           305,
 		"ERROR_CODE_STEPS_EXHAUSTED":           303,
+		"ERROR_CODE_NO_OFFER":                  301,
+		"ERROR_CODE_NEGOTIATION_EXPIRED":       302,
+		"ERROR_CODE_PLAN_FAILED":               310,
+		"ERROR_CODE_SUBTASK_FAILED":            311,
+		"ERROR_CODE_DEPENDENCY_FAILED":         312,
+		"ERROR_CODE_DEPENDENCY_TIMEOUT":        313,
 	}
 )
 
@@ -646,7 +786,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\x8a\x15\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xd9\x1d\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -683,12 +823,17 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_NOTHING_MATCHES\x10B\x12 \n" +
 	"\x1cERROR_CODE_AGENT_KEY_UNKNOWN\x10C\x12\x1d\n" +
 	"\x18ERROR_CODE_GRAPH_UNKNOWN\x10\xd0\x01\x12\x1b\n" +
-	"\x16ERROR_CODE_RUN_UNKNOWN\x10\xd1\x01\x12 \n" +
+	"\x16ERROR_CODE_RUN_UNKNOWN\x10\xd1\x01\x12\x1c\n" +
+	"\x17ERROR_CODE_SPEC_UNKNOWN\x10\xd2\x01\x12\x1e\n" +
+	"\x19ERROR_CODE_THREAD_UNKNOWN\x10\xd3\x01\x12#\n" +
+	"\x1eERROR_CODE_NEGOTIATION_UNKNOWN\x10\xc8\x01\x12\x1d\n" +
+	"\x18ERROR_CODE_OFFER_UNKNOWN\x10\xc9\x01\x12 \n" +
 	"\x1cERROR_CODE_MESSAGE_ID_REUSED\x10P\x12\x1b\n" +
 	"\x17ERROR_CODE_AGENT_EXISTS\x10Q\x12\x18\n" +
 	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x19\n" +
 	"\x15ERROR_CODE_KEY_EXISTS\x10S\x12\x1b\n" +
 	"\x16ERROR_CODE_INPUT_TAKEN\x10\xdc\x01\x12\x1b\n" +
+	"\x16ERROR_CODE_PLAN_EXISTS\x10\xde\x01\x12\x1b\n" +
 	"\x17ERROR_CODE_HANDOFF_OPEN\x10d\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_STATE\x10e\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_FINAL\x10f\x12\x1e\n" +
@@ -701,19 +846,41 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1eERROR_CODE_DEAD_LETTER_SETTLED\x10m\x12(\n" +
 	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x1a\n" +
 	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x1a\n" +
-	"\x15ERROR_CODE_AGENT_BUSY\x10\xf3\x01\x12\x18\n" +
+	"\x15ERROR_CODE_AGENT_BUSY\x10\xf3\x01\x12\"\n" +
+	"\x1dERROR_CODE_NEGOTIATION_CLOSED\x10\xf0\x01\x12\"\n" +
+	"\x1dERROR_CODE_OFFER_NOT_STANDING\x10\xf1\x01\x12\x1b\n" +
+	"\x16ERROR_CODE_ROUND_LIMIT\x10\xf2\x01\x12\x18\n" +
 	"\x13ERROR_CODE_NOT_LENT\x10\xfd\x01\x12\x1a\n" +
 	"\x15ERROR_CODE_AGENT_GONE\x10\xfe\x01\x12\x1d\n" +
-	"\x18ERROR_CODE_INPUT_EXPIRED\x10\xff\x01\x12!\n" +
-	"\x1cERROR_CODE_WORKSPACE_UNKNOWN\x10\xce\x01\x12 \n" +
-	"\x1bERROR_CODE_WORKSPACE_CLOSED\x10\xf6\x01\x12\x1f\n" +
-	"\x1aERROR_CODE_ENTRY_TOO_LARGE\x10\x92\x02\x12!\n" +
+	"\x18ERROR_CODE_INPUT_EXPIRED\x10\xff\x01\x12\x1e\n" +
+	"\x19ERROR_CODE_SCHEMA_UNKNOWN\x10\xcc\x01\x12\x1d\n" +
+	"\x18ERROR_CODE_SCHEMA_EXISTS\x10\xdd\x01\x12(\n" +
+	"#ERROR_CODE_CONTEXT_SCHEMA_VIOLATION\x10\x8e\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_SCHEMA_REJECTED\x10\x91\x02\x12'\n" +
+	"\"ERROR_CODE_CONTEXT_VERSION_UNKNOWN\x10\xca\x01\x12$\n" +
+	"\x1fERROR_CODE_CONTEXT_BASE_UNKNOWN\x10\xf4\x01\x12%\n" +
+	" ERROR_CODE_CONTEXT_DELTA_INVALID\x10\x8f\x02\x12\x1c\n" +
+	"\x17ERROR_CODE_BLOB_UNKNOWN\x10\xcb\x01\x12\x1e\n" +
+	"\x19ERROR_CODE_UPLOAD_UNKNOWN\x10\xcd\x01\x12\x1f\n" +
+	"\x1aERROR_CODE_BLOB_INCOMPLETE\x10\xf5\x01\x12$\n" +
+	"\x1fERROR_CODE_BLOB_DIGEST_MISMATCH\x10\x90\x02\x12!\n" +
+	"\x1cERROR_CODE_BLOB_OUT_OF_RANGE\x10\x95\x02\x12!\n" +
+	"\x1cERROR_CODE_WORKSPACE_UNKNOWN\x10\xce\x01\x12\x1c\n" +
+	"\x17ERROR_CODE_PLAN_UNKNOWN\x10\xcf\x01\x12 \n" +
+	"\x1bERROR_CODE_WORKSPACE_CLOSED\x10\xf6\x01\x12\x1a\n" +
+	"\x15ERROR_CODE_PLAN_FINAL\x10\xf7\x01\x12\x1c\n" +
+	"\x17ERROR_CODE_PLAN_RUNNING\x10\x89\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_ENTRY_TOO_LARGE\x10\x92\x02\x12\x1c\n" +
+	"\x17ERROR_CODE_PLAN_INVALID\x10\x93\x02\x12!\n" +
 	"\x1cERROR_CODE_SEQUENCE_CONFLICT\x10\x99\x02\x12\x1e\n" +
 	"\x19ERROR_CODE_QUOTA_EXCEEDED\x10\xa2\x02\x12\x1f\n" +
 	"\x1aERROR_CODE_NODE_NOT_ACTIVE\x10\xf8\x01\x12$\n" +
 	"\x1fERROR_CODE_TRANSFER_NOT_OFFERED\x10\xf9\x01\x12\"\n" +
 	"\x1dERROR_CODE_TRANSFER_AMBIGUOUS\x10\xfa\x01\x12\x19\n" +
-	"\x14ERROR_CODE_RUN_FINAL\x10\x83\x02\x12\x1d\n" +
+	"\x14ERROR_CODE_RUN_FINAL\x10\x83\x02\x12&\n" +
+	"!ERROR_CODE_HANDOFF_RESOLVE_FAILED\x10\xfb\x01\x12&\n" +
+	"!ERROR_CODE_HANDOFF_PLUGIN_MISSING\x10\xfc\x01\x12\x18\n" +
+	"\x13ERROR_CODE_RUN_OPEN\x10\x98\x02\x12\x1d\n" +
 	"\x18ERROR_CODE_GRAPH_INVALID\x10\x94\x02\x12\x17\n" +
 	"\x13ERROR_CODE_CONFLICT\x10x\x12\x1e\n" +
 	"\x19ERROR_CODE_LIMIT_EXCEEDED\x10\x82\x01\x12\x1d\n" +
@@ -733,7 +900,13 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02\x12\x1f\n" +
 	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02\x12\x1f\n" +
-	"\x1aERROR_CODE_STEPS_EXHAUSTED\x10\xaf\x02B\x95\x01\n" +
+	"\x1aERROR_CODE_STEPS_EXHAUSTED\x10\xaf\x02\x12\x18\n" +
+	"\x13ERROR_CODE_NO_OFFER\x10\xad\x02\x12#\n" +
+	"\x1eERROR_CODE_NEGOTIATION_EXPIRED\x10\xae\x02\x12\x1b\n" +
+	"\x16ERROR_CODE_PLAN_FAILED\x10\xb6\x02\x12\x1e\n" +
+	"\x19ERROR_CODE_SUBTASK_FAILED\x10\xb7\x02\x12!\n" +
+	"\x1cERROR_CODE_DEPENDENCY_FAILED\x10\xb8\x02\x12\"\n" +
+	"\x1dERROR_CODE_DEPENDENCY_TIMEOUT\x10\xb9\x02B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"ErrorProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

@@ -1013,14 +1013,21 @@ func (x *RoutingRef) GetChoiceId() string {
 	return ""
 }
 
-// For whom the coordinator sends a request. The coordinator has no more rights than the submitter: the policy action
+// For whom the coordinator sends a request: for an operator that reassigns a task, or for the submitter of a plan. The coordinator has no more rights than the submitter: the policy action
 // handOff is asked with the submitter as principal, for each candidate.
 type OnBehalfOf struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The operator that reassigned the task, as "operator:NAME", or the id of an agent with that right.
-	SubmitterId   string `protobuf:"bytes,1,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SubmitterId string `protobuf:"bytes,1,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
+	// The plan of the subtask that the request carries out. Then submitter_id is the agent that submitted the plan. Empty:
+	// the request is of no plan.
+	PlanId string `protobuf:"bytes,2,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The id of the subtask.
+	SubtaskId string `protobuf:"bytes,3,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The digest of the signed submission's content, 32 bytes. PlanService.GetPlan returns the submission.
+	SubmissionSha256 []byte `protobuf:"bytes,4,opt,name=submission_sha256,json=submissionSha256,proto3" json:"submission_sha256,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *OnBehalfOf) Reset() {
@@ -1060,6 +1067,27 @@ func (x *OnBehalfOf) GetSubmitterId() string {
 	return ""
 }
 
+func (x *OnBehalfOf) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *OnBehalfOf) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *OnBehalfOf) GetSubmissionSha256() []byte {
+	if x != nil {
+		return x.SubmissionSha256
+	}
+	return nil
+}
+
 // Payload: the current candidate takes the handoff. receiver_id is the sender of the handoff.
 type HandoffAccept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1070,8 +1098,11 @@ type HandoffAccept struct {
 	// The names of the context sections that the candidate wants, at most 64. Empty: all. The sender selects the
 	// sections.
 	WantedSections []string `protobuf:"bytes,2,rep,name=wanted_sections,json=wantedSections,proto3" json:"wanted_sections,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The sections that the candidate wants, with what it needs of each. At most 64 together with wanted_sections, each
+	// name once over both.
+	Wishes        []*SectionWish `protobuf:"bytes,3,rep,name=wishes,proto3" json:"wishes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HandoffAccept) Reset() {
@@ -1118,6 +1149,89 @@ func (x *HandoffAccept) GetWantedSections() []string {
 	return nil
 }
 
+func (x *HandoffAccept) GetWishes() []*SectionWish {
+	if x != nil {
+		return x.Wishes
+	}
+	return nil
+}
+
+// What a candidate needs of one section. The sender's client makes the section so and signs it; the broker checks the
+// form alone.
+type SectionWish struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the section.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The SHA-256 of the version of the section that the candidate has, 32 bytes: the sender may send a delta on it.
+	// Empty: none.
+	HaveSha256 []byte `protobuf:"bytes,2,opt,name=have_sha256,json=haveSha256,proto3" json:"have_sha256,omitempty"`
+	// The part of the section that the candidate needs. Unset: the whole section.
+	Filter *ContextFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The versions of the section's schema that the candidate reads, at most 16 of at most 128 bytes. The sender leaves a
+	// section with another schema version out. Empty: any.
+	SchemaVersions []string `protobuf:"bytes,4,rep,name=schema_versions,json=schemaVersions,proto3" json:"schema_versions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SectionWish) Reset() {
+	*x = SectionWish{}
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SectionWish) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SectionWish) ProtoMessage() {}
+
+func (x *SectionWish) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SectionWish.ProtoReflect.Descriptor instead.
+func (*SectionWish) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SectionWish) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SectionWish) GetHaveSha256() []byte {
+	if x != nil {
+		return x.HaveSha256
+	}
+	return nil
+}
+
+func (x *SectionWish) GetFilter() *ContextFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *SectionWish) GetSchemaVersions() []string {
+	if x != nil {
+		return x.SchemaVersions
+	}
+	return nil
+}
+
 // Payload: the current candidate declines the handoff. receiver_id is the sender of the handoff.
 type HandoffReject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1137,7 +1251,7 @@ type HandoffReject struct {
 
 func (x *HandoffReject) Reset() {
 	*x = HandoffReject{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1263,7 @@ func (x *HandoffReject) String() string {
 func (*HandoffReject) ProtoMessage() {}
 
 func (x *HandoffReject) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1276,7 @@ func (x *HandoffReject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffReject.ProtoReflect.Descriptor instead.
 func (*HandoffReject) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HandoffReject) GetReason() RejectReason {
@@ -1205,7 +1319,7 @@ type HandoffCancel struct {
 
 func (x *HandoffCancel) Reset() {
 	*x = HandoffCancel{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1331,7 @@ func (x *HandoffCancel) String() string {
 func (*HandoffCancel) ProtoMessage() {}
 
 func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1344,7 @@ func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffCancel.ProtoReflect.Descriptor instead.
 func (*HandoffCancel) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HandoffCancel) GetReasonText() string {
@@ -1254,7 +1368,7 @@ type TaskRecall struct {
 
 func (x *TaskRecall) Reset() {
 	*x = TaskRecall{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1380,7 @@ func (x *TaskRecall) String() string {
 func (*TaskRecall) ProtoMessage() {}
 
 func (x *TaskRecall) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1393,7 @@ func (x *TaskRecall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskRecall.ProtoReflect.Descriptor instead.
 func (*TaskRecall) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskRecall) GetReasonText() string {
@@ -1305,7 +1419,7 @@ type HandoffComplete struct {
 
 func (x *HandoffComplete) Reset() {
 	*x = HandoffComplete{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1431,7 @@ func (x *HandoffComplete) String() string {
 func (*HandoffComplete) ProtoMessage() {}
 
 func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1444,7 @@ func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffComplete.ProtoReflect.Descriptor instead.
 func (*HandoffComplete) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HandoffComplete) GetOutcome() HandoffOutcome {
@@ -1373,7 +1487,7 @@ type HandoffTimeouts struct {
 
 func (x *HandoffTimeouts) Reset() {
 	*x = HandoffTimeouts{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1499,7 @@ func (x *HandoffTimeouts) String() string {
 func (*HandoffTimeouts) ProtoMessage() {}
 
 func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1512,7 @@ func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTimeouts.ProtoReflect.Descriptor instead.
 func (*HandoffTimeouts) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HandoffTimeouts) GetAccept() *durationpb.Duration {
@@ -1444,7 +1558,7 @@ type LoopLimits struct {
 
 func (x *LoopLimits) Reset() {
 	*x = LoopLimits{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1570,7 @@ func (x *LoopLimits) String() string {
 func (*LoopLimits) ProtoMessage() {}
 
 func (x *LoopLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1583,7 @@ func (x *LoopLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopLimits.ProtoReflect.Descriptor instead.
 func (*LoopLimits) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LoopLimits) GetMaxHandoffs() uint32 {
@@ -1511,7 +1625,7 @@ type HandoffOffer struct {
 
 func (x *HandoffOffer) Reset() {
 	*x = HandoffOffer{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1637,7 @@ func (x *HandoffOffer) String() string {
 func (*HandoffOffer) ProtoMessage() {}
 
 func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1650,7 @@ func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffOffer.ProtoReflect.Descriptor instead.
 func (*HandoffOffer) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HandoffOffer) GetCandidateId() string {
@@ -1609,7 +1723,7 @@ type HandoffTransition struct {
 
 func (x *HandoffTransition) Reset() {
 	*x = HandoffTransition{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[11]
+	mi := &file_baton_v1_handoff_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1735,7 @@ func (x *HandoffTransition) String() string {
 func (*HandoffTransition) ProtoMessage() {}
 
 func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[11]
+	mi := &file_baton_v1_handoff_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1748,7 @@ func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTransition.ProtoReflect.Descriptor instead.
 func (*HandoffTransition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HandoffTransition) GetTransitionTime() *timestamppb.Timestamp {
@@ -1753,7 +1867,7 @@ type Handoff struct {
 
 func (x *Handoff) Reset() {
 	*x = Handoff{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[12]
+	mi := &file_baton_v1_handoff_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1879,7 @@ func (x *Handoff) String() string {
 func (*Handoff) ProtoMessage() {}
 
 func (x *Handoff) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[12]
+	mi := &file_baton_v1_handoff_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1892,7 @@ func (x *Handoff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handoff.ProtoReflect.Descriptor instead.
 func (*Handoff) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Handoff) GetHandoffId() string {
@@ -2009,7 +2123,7 @@ var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x05\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x05\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -2033,13 +2147,24 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
 	"RoutingRef\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +
-	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\"/\n" +
+	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\"\x94\x01\n" +
 	"\n" +
 	"OnBehalfOf\x12!\n" +
-	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"\x89\x01\n" +
+	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\x12\x17\n" +
+	"\aplan_id\x18\x02 \x01(\tR\x06planId\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x03 \x01(\tR\tsubtaskId\x12+\n" +
+	"\x11submission_sha256\x18\x04 \x01(\fR\x10submissionSha256\"\xb8\x01\n" +
 	"\rHandoffAccept\x12O\n" +
 	"\x16estimated_handoff_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12'\n" +
-	"\x0fwanted_sections\x18\x02 \x03(\tR\x0ewantedSections\"\xe0\x01\n" +
+	"\x0fwanted_sections\x18\x02 \x03(\tR\x0ewantedSections\x12-\n" +
+	"\x06wishes\x18\x03 \x03(\v2\x15.baton.v1.SectionWishR\x06wishes\"\x9c\x01\n" +
+	"\vSectionWish\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
+	"\vhave_sha256\x18\x02 \x01(\fR\n" +
+	"haveSha256\x12/\n" +
+	"\x06filter\x18\x03 \x01(\v2\x17.baton.v1.ContextFilterR\x06filter\x12'\n" +
+	"\x0fschema_versions\x18\x04 \x03(\tR\x0eschemaVersions\"\xe0\x01\n" +
 	"\rHandoffReject\x12.\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x16.baton.v1.RejectReasonR\x06reason\x12\x1f\n" +
 	"\vreason_text\x18\x02 \x01(\tR\n" +
@@ -2241,7 +2366,7 @@ func file_baton_v1_handoff_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffReason)(0),            // 0: baton.v1.HandoffReason
 	(RejectReason)(0),             // 1: baton.v1.RejectReason
@@ -2257,66 +2382,70 @@ var file_baton_v1_handoff_proto_goTypes = []any{
 	(*RoutingRef)(nil),            // 11: baton.v1.RoutingRef
 	(*OnBehalfOf)(nil),            // 12: baton.v1.OnBehalfOf
 	(*HandoffAccept)(nil),         // 13: baton.v1.HandoffAccept
-	(*HandoffReject)(nil),         // 14: baton.v1.HandoffReject
-	(*HandoffCancel)(nil),         // 15: baton.v1.HandoffCancel
-	(*TaskRecall)(nil),            // 16: baton.v1.TaskRecall
-	(*HandoffComplete)(nil),       // 17: baton.v1.HandoffComplete
-	(*HandoffTimeouts)(nil),       // 18: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 19: baton.v1.LoopLimits
-	(*HandoffOffer)(nil),          // 20: baton.v1.HandoffOffer
-	(*HandoffTransition)(nil),     // 21: baton.v1.HandoffTransition
-	(*Handoff)(nil),               // 22: baton.v1.Handoff
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 25: baton.v1.ErrorCode
+	(*SectionWish)(nil),           // 14: baton.v1.SectionWish
+	(*HandoffReject)(nil),         // 15: baton.v1.HandoffReject
+	(*HandoffCancel)(nil),         // 16: baton.v1.HandoffCancel
+	(*TaskRecall)(nil),            // 17: baton.v1.TaskRecall
+	(*HandoffComplete)(nil),       // 18: baton.v1.HandoffComplete
+	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 20: baton.v1.LoopLimits
+	(*HandoffOffer)(nil),          // 21: baton.v1.HandoffOffer
+	(*HandoffTransition)(nil),     // 22: baton.v1.HandoffTransition
+	(*Handoff)(nil),               // 23: baton.v1.Handoff
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*ContextFilter)(nil),         // 25: baton.v1.ContextFilter
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 27: baton.v1.ErrorCode
 }
 var file_baton_v1_handoff_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.HandoffRequest.reason:type_name -> baton.v1.HandoffReason
 	2,  // 1: baton.v1.HandoffRequest.priority:type_name -> baton.v1.Priority
-	18, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
+	19, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
 	3,  // 3: baton.v1.HandoffRequest.mode:type_name -> baton.v1.HandoffMode
-	19, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
+	20, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
 	12, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
-	23, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
+	24, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
 	11, // 7: baton.v1.HandoffRequest.routing:type_name -> baton.v1.RoutingRef
-	23, // 8: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
-	1,  // 9: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
-	23, // 10: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
-	4,  // 11: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
-	23, // 12: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
-	23, // 13: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
-	23, // 14: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
-	23, // 15: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
-	24, // 16: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
-	9,  // 17: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
-	1,  // 18: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
-	24, // 19: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
-	24, // 20: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 21: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
-	5,  // 22: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
-	6,  // 23: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
-	7,  // 24: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
-	5,  // 25: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
-	6,  // 26: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
-	7,  // 27: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
-	3,  // 28: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
-	2,  // 29: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
-	0,  // 30: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
-	24, // 31: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
-	24, // 32: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
-	24, // 33: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
-	24, // 34: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
-	20, // 35: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
-	21, // 36: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
-	25, // 37: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
-	23, // 38: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
-	23, // 39: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
-	11, // 40: baton.v1.Handoff.routing:type_name -> baton.v1.RoutingRef
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	24, // 8: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
+	14, // 9: baton.v1.HandoffAccept.wishes:type_name -> baton.v1.SectionWish
+	25, // 10: baton.v1.SectionWish.filter:type_name -> baton.v1.ContextFilter
+	1,  // 11: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
+	24, // 12: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
+	4,  // 13: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
+	24, // 14: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
+	24, // 15: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
+	24, // 16: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
+	24, // 17: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
+	26, // 18: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
+	9,  // 19: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
+	1,  // 20: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
+	26, // 21: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
+	26, // 22: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
+	8,  // 23: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
+	5,  // 24: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
+	6,  // 25: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
+	7,  // 26: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
+	5,  // 27: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
+	6,  // 28: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
+	7,  // 29: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
+	3,  // 30: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
+	2,  // 31: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
+	0,  // 32: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
+	26, // 33: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
+	26, // 34: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
+	26, // 35: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
+	26, // 36: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
+	21, // 37: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
+	22, // 38: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
+	27, // 39: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
+	24, // 40: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
+	24, // 41: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
+	11, // 42: baton.v1.Handoff.routing:type_name -> baton.v1.RoutingRef
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_proto_init() }
@@ -2324,6 +2453,7 @@ func file_baton_v1_handoff_proto_init() {
 	if File_baton_v1_handoff_proto != nil {
 		return
 	}
+	file_baton_v1_context_proto_init()
 	file_baton_v1_error_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2331,7 +2461,7 @@ func file_baton_v1_handoff_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_proto_rawDesc), len(file_baton_v1_handoff_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

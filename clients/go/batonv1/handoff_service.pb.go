@@ -11,6 +11,7 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -27,9 +28,11 @@ const (
 type GetHandoffRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id of the handoff.
-	HandoffId     string `protobuf:"bytes,1,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HandoffId string `protobuf:"bytes,1,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// Whether the answer contains the envelope of the handoff's context.
+	IncludeContext bool `protobuf:"varint,2,opt,name=include_context,json=includeContext,proto3" json:"include_context,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetHandoffRequest) Reset() {
@@ -69,11 +72,23 @@ func (x *GetHandoffRequest) GetHandoffId() string {
 	return ""
 }
 
+func (x *GetHandoffRequest) GetIncludeContext() bool {
+	if x != nil {
+		return x.IncludeContext
+	}
+	return false
+}
+
 // See HandoffService.GetHandoff.
 type GetHandoffResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The handoff.
-	Handoff       *Handoff `protobuf:"bytes,1,opt,name=handoff,proto3" json:"handoff,omitempty"`
+	Handoff *Handoff `protobuf:"bytes,1,opt,name=handoff,proto3" json:"handoff,omitempty"`
+	// The envelope of the handoff's context, byte for byte as its sender sent it, so that the caller can verify the
+	// signature and the digest. Unset: include_context is false, no context was sent, a later handoff of the task has one,
+	// or the caller may not read it (the author, the receiver, the owner of the task, its present candidate, and callers
+	// that a policy permits readContext may).
+	Context       *Envelope `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -115,6 +130,13 @@ func (x *GetHandoffResponse) GetHandoff() *Handoff {
 	return nil
 }
 
+func (x *GetHandoffResponse) GetContext() *Envelope {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
 // See HandoffService.ListHandoffs. All filters that are set must match.
 type ListHandoffsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -127,9 +149,19 @@ type ListHandoffsRequest struct {
 	// Only handoffs with this agent as sender or candidate. Empty: all.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Only handoffs in one of these states. Empty: all.
-	States        []HandoffState `protobuf:"varint,5,rep,packed,name=states,proto3,enum=baton.v1.HandoffState" json:"states,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	States []HandoffState `protobuf:"varint,5,rep,packed,name=states,proto3,enum=baton.v1.HandoffState" json:"states,omitempty"`
+	// Only handoffs with this agent as sender. Empty: all.
+	SenderId string `protobuf:"bytes,6,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
+	// Only handoffs with this agent as present or last candidate. Empty: all.
+	CandidateId string `protobuf:"bytes,7,opt,name=candidate_id,json=candidateId,proto3" json:"candidate_id,omitempty"`
+	// Only handoffs of this task type. Empty: all.
+	TaskType string `protobuf:"bytes,8,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// Only handoffs that have not ended.
+	OpenOnly bool `protobuf:"varint,9,opt,name=open_only,json=openOnly,proto3" json:"open_only,omitempty"`
+	// Only handoffs that have not ended and whose next deadline is before this time. Unset: all.
+	DeadlineBefore *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deadline_before,json=deadlineBefore,proto3" json:"deadline_before,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListHandoffsRequest) Reset() {
@@ -193,6 +225,41 @@ func (x *ListHandoffsRequest) GetAgentId() string {
 func (x *ListHandoffsRequest) GetStates() []HandoffState {
 	if x != nil {
 		return x.States
+	}
+	return nil
+}
+
+func (x *ListHandoffsRequest) GetSenderId() string {
+	if x != nil {
+		return x.SenderId
+	}
+	return ""
+}
+
+func (x *ListHandoffsRequest) GetCandidateId() string {
+	if x != nil {
+		return x.CandidateId
+	}
+	return ""
+}
+
+func (x *ListHandoffsRequest) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *ListHandoffsRequest) GetOpenOnly() bool {
+	if x != nil {
+		return x.OpenOnly
+	}
+	return false
+}
+
+func (x *ListHandoffsRequest) GetDeadlineBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeadlineBefore
 	}
 	return nil
 }
@@ -344,23 +411,219 @@ func (x *WatchHandoffResponse) GetHandoff() *Handoff {
 	return nil
 }
 
+// See HandoffService.WatchHandoffs. All filters that are set must match.
+type WatchHandoffsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only changes after this cursor. 0: all open handoffs, then changes.
+	AfterCursor uint64 `protobuf:"varint,1,opt,name=after_cursor,json=afterCursor,proto3" json:"after_cursor,omitempty"`
+	// Only handoffs of this task. Empty: all.
+	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Only handoffs with this agent as sender. Empty: all.
+	SenderId string `protobuf:"bytes,3,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
+	// Only handoffs of this task type. Empty: all.
+	TaskType      string `protobuf:"bytes,4,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHandoffsRequest) Reset() {
+	*x = WatchHandoffsRequest{}
+	mi := &file_baton_v1_handoff_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHandoffsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHandoffsRequest) ProtoMessage() {}
+
+func (x *WatchHandoffsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHandoffsRequest.ProtoReflect.Descriptor instead.
+func (*WatchHandoffsRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WatchHandoffsRequest) GetAfterCursor() uint64 {
+	if x != nil {
+		return x.AfterCursor
+	}
+	return 0
+}
+
+func (x *WatchHandoffsRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *WatchHandoffsRequest) GetSenderId() string {
+	if x != nil {
+		return x.SenderId
+	}
+	return ""
+}
+
+func (x *WatchHandoffsRequest) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+// See HandoffService.WatchHandoffs.
+type WatchHandoffsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*WatchHandoffsResponse_Handoff
+	//	*WatchHandoffsResponse_Gap
+	//	*WatchHandoffsResponse_CaughtUp
+	Event isWatchHandoffsResponse_Event `protobuf_oneof:"event"`
+	// The change up to which everything is sent. A watch with after_cursor goes on after it. 0: a watch that began with 0
+	// has not caught up, and has to begin again.
+	Cursor        uint64 `protobuf:"varint,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHandoffsResponse) Reset() {
+	*x = WatchHandoffsResponse{}
+	mi := &file_baton_v1_handoff_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHandoffsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHandoffsResponse) ProtoMessage() {}
+
+func (x *WatchHandoffsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHandoffsResponse.ProtoReflect.Descriptor instead.
+func (*WatchHandoffsResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *WatchHandoffsResponse) GetEvent() isWatchHandoffsResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchHandoffsResponse) GetHandoff() *Handoff {
+	if x != nil {
+		if x, ok := x.Event.(*WatchHandoffsResponse_Handoff); ok {
+			return x.Handoff
+		}
+	}
+	return nil
+}
+
+func (x *WatchHandoffsResponse) GetGap() *WatchGap {
+	if x != nil {
+		if x, ok := x.Event.(*WatchHandoffsResponse_Gap); ok {
+			return x.Gap
+		}
+	}
+	return nil
+}
+
+func (x *WatchHandoffsResponse) GetCaughtUp() bool {
+	if x != nil {
+		if x, ok := x.Event.(*WatchHandoffsResponse_CaughtUp); ok {
+			return x.CaughtUp
+		}
+	}
+	return false
+}
+
+func (x *WatchHandoffsResponse) GetCursor() uint64 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
+}
+
+type isWatchHandoffsResponse_Event interface {
+	isWatchHandoffsResponse_Event()
+}
+
+type WatchHandoffsResponse_Handoff struct {
+	// An open handoff, or one that has changed, as it is now. Without the fields of its request that GetHandoff adds.
+	Handoff *Handoff `protobuf:"bytes,1,opt,name=handoff,proto3,oneof"`
+}
+
+type WatchHandoffsResponse_Gap struct {
+	// Changes that the broker cannot show: the handoffs were removed with their tasks, or the broker was restored to an
+	// earlier state. In the second case all open handoffs follow, and handoffs that the reader knows may not exist.
+	Gap *WatchGap `protobuf:"bytes,2,opt,name=gap,proto3,oneof"`
+}
+
+type WatchHandoffsResponse_CaughtUp struct {
+	// All handoffs that were there at the beginning of the call have been sent. Sent once.
+	CaughtUp bool `protobuf:"varint,3,opt,name=caught_up,json=caughtUp,proto3,oneof"`
+}
+
+func (*WatchHandoffsResponse_Handoff) isWatchHandoffsResponse_Event() {}
+
+func (*WatchHandoffsResponse_Gap) isWatchHandoffsResponse_Event() {}
+
+func (*WatchHandoffsResponse_CaughtUp) isWatchHandoffsResponse_Event() {}
+
 var File_baton_v1_handoff_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebaton/v1/handoff_service.proto\x12\bbaton.v1\x1a\x16baton/v1/handoff.proto\"2\n" +
+	"\x1ebaton/v1/handoff_service.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x16baton/v1/handoff.proto\x1a\x1bbaton/v1/task_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"[\n" +
 	"\x11GetHandoffRequest\x12\x1d\n" +
 	"\n" +
-	"handoff_id\x18\x01 \x01(\tR\thandoffId\"A\n" +
+	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12'\n" +
+	"\x0finclude_context\x18\x02 \x01(\bR\x0eincludeContext\"o\n" +
 	"\x12GetHandoffResponse\x12+\n" +
-	"\ahandoff\x18\x01 \x01(\v2\x11.baton.v1.HandoffR\ahandoff\"\xb5\x01\n" +
+	"\ahandoff\x18\x01 \x01(\v2\x11.baton.v1.HandoffR\ahandoff\x12,\n" +
+	"\acontext\x18\x02 \x01(\v2\x12.baton.v1.EnvelopeR\acontext\"\xf4\x02\n" +
 	"\x13ListHandoffsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12\x19\n" +
 	"\bagent_id\x18\x04 \x01(\tR\aagentId\x12.\n" +
-	"\x06states\x18\x05 \x03(\x0e2\x16.baton.v1.HandoffStateR\x06states\"m\n" +
+	"\x06states\x18\x05 \x03(\x0e2\x16.baton.v1.HandoffStateR\x06states\x12\x1b\n" +
+	"\tsender_id\x18\x06 \x01(\tR\bsenderId\x12!\n" +
+	"\fcandidate_id\x18\a \x01(\tR\vcandidateId\x12\x1b\n" +
+	"\ttask_type\x18\b \x01(\tR\btaskType\x12\x1b\n" +
+	"\topen_only\x18\t \x01(\bR\bopenOnly\x12C\n" +
+	"\x0fdeadline_before\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x0edeadlineBefore\"m\n" +
 	"\x14ListHandoffsResponse\x12-\n" +
 	"\bhandoffs\x18\x01 \x03(\v2\x11.baton.v1.HandoffR\bhandoffs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"4\n" +
@@ -368,12 +631,24 @@ const file_baton_v1_handoff_service_proto_rawDesc = "" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\"C\n" +
 	"\x14WatchHandoffResponse\x12+\n" +
-	"\ahandoff\x18\x01 \x01(\v2\x11.baton.v1.HandoffR\ahandoff2\xf9\x01\n" +
+	"\ahandoff\x18\x01 \x01(\v2\x11.baton.v1.HandoffR\ahandoff\"\x8c\x01\n" +
+	"\x14WatchHandoffsRequest\x12!\n" +
+	"\fafter_cursor\x18\x01 \x01(\x04R\vafterCursor\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x1b\n" +
+	"\tsender_id\x18\x03 \x01(\tR\bsenderId\x12\x1b\n" +
+	"\ttask_type\x18\x04 \x01(\tR\btaskType\"\xae\x01\n" +
+	"\x15WatchHandoffsResponse\x12-\n" +
+	"\ahandoff\x18\x01 \x01(\v2\x11.baton.v1.HandoffH\x00R\ahandoff\x12&\n" +
+	"\x03gap\x18\x02 \x01(\v2\x12.baton.v1.WatchGapH\x00R\x03gap\x12\x1d\n" +
+	"\tcaught_up\x18\x03 \x01(\bH\x00R\bcaughtUp\x12\x16\n" +
+	"\x06cursor\x18\x04 \x01(\x04R\x06cursorB\a\n" +
+	"\x05event2\xcd\x02\n" +
 	"\x0eHandoffService\x12G\n" +
 	"\n" +
 	"GetHandoff\x12\x1b.baton.v1.GetHandoffRequest\x1a\x1c.baton.v1.GetHandoffResponse\x12M\n" +
 	"\fListHandoffs\x12\x1d.baton.v1.ListHandoffsRequest\x1a\x1e.baton.v1.ListHandoffsResponse\x12O\n" +
-	"\fWatchHandoff\x12\x1d.baton.v1.WatchHandoffRequest\x1a\x1e.baton.v1.WatchHandoffResponse0\x01B\x9e\x01\n" +
+	"\fWatchHandoff\x12\x1d.baton.v1.WatchHandoffRequest\x1a\x1e.baton.v1.WatchHandoffResponse0\x01\x12R\n" +
+	"\rWatchHandoffs\x12\x1e.baton.v1.WatchHandoffsRequest\x1a\x1f.baton.v1.WatchHandoffsResponse0\x01B\x9e\x01\n" +
 	"\fcom.baton.v1B\x13HandoffServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -388,33 +663,44 @@ func file_baton_v1_handoff_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_handoff_service_proto_rawDescData
 }
 
-var file_baton_v1_handoff_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_baton_v1_handoff_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_baton_v1_handoff_service_proto_goTypes = []any{
-	(*GetHandoffRequest)(nil),    // 0: baton.v1.GetHandoffRequest
-	(*GetHandoffResponse)(nil),   // 1: baton.v1.GetHandoffResponse
-	(*ListHandoffsRequest)(nil),  // 2: baton.v1.ListHandoffsRequest
-	(*ListHandoffsResponse)(nil), // 3: baton.v1.ListHandoffsResponse
-	(*WatchHandoffRequest)(nil),  // 4: baton.v1.WatchHandoffRequest
-	(*WatchHandoffResponse)(nil), // 5: baton.v1.WatchHandoffResponse
-	(*Handoff)(nil),              // 6: baton.v1.Handoff
-	(HandoffState)(0),            // 7: baton.v1.HandoffState
+	(*GetHandoffRequest)(nil),     // 0: baton.v1.GetHandoffRequest
+	(*GetHandoffResponse)(nil),    // 1: baton.v1.GetHandoffResponse
+	(*ListHandoffsRequest)(nil),   // 2: baton.v1.ListHandoffsRequest
+	(*ListHandoffsResponse)(nil),  // 3: baton.v1.ListHandoffsResponse
+	(*WatchHandoffRequest)(nil),   // 4: baton.v1.WatchHandoffRequest
+	(*WatchHandoffResponse)(nil),  // 5: baton.v1.WatchHandoffResponse
+	(*WatchHandoffsRequest)(nil),  // 6: baton.v1.WatchHandoffsRequest
+	(*WatchHandoffsResponse)(nil), // 7: baton.v1.WatchHandoffsResponse
+	(*Handoff)(nil),               // 8: baton.v1.Handoff
+	(*Envelope)(nil),              // 9: baton.v1.Envelope
+	(HandoffState)(0),             // 10: baton.v1.HandoffState
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*WatchGap)(nil),              // 12: baton.v1.WatchGap
 }
 var file_baton_v1_handoff_service_proto_depIdxs = []int32{
-	6, // 0: baton.v1.GetHandoffResponse.handoff:type_name -> baton.v1.Handoff
-	7, // 1: baton.v1.ListHandoffsRequest.states:type_name -> baton.v1.HandoffState
-	6, // 2: baton.v1.ListHandoffsResponse.handoffs:type_name -> baton.v1.Handoff
-	6, // 3: baton.v1.WatchHandoffResponse.handoff:type_name -> baton.v1.Handoff
-	0, // 4: baton.v1.HandoffService.GetHandoff:input_type -> baton.v1.GetHandoffRequest
-	2, // 5: baton.v1.HandoffService.ListHandoffs:input_type -> baton.v1.ListHandoffsRequest
-	4, // 6: baton.v1.HandoffService.WatchHandoff:input_type -> baton.v1.WatchHandoffRequest
-	1, // 7: baton.v1.HandoffService.GetHandoff:output_type -> baton.v1.GetHandoffResponse
-	3, // 8: baton.v1.HandoffService.ListHandoffs:output_type -> baton.v1.ListHandoffsResponse
-	5, // 9: baton.v1.HandoffService.WatchHandoff:output_type -> baton.v1.WatchHandoffResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8,  // 0: baton.v1.GetHandoffResponse.handoff:type_name -> baton.v1.Handoff
+	9,  // 1: baton.v1.GetHandoffResponse.context:type_name -> baton.v1.Envelope
+	10, // 2: baton.v1.ListHandoffsRequest.states:type_name -> baton.v1.HandoffState
+	11, // 3: baton.v1.ListHandoffsRequest.deadline_before:type_name -> google.protobuf.Timestamp
+	8,  // 4: baton.v1.ListHandoffsResponse.handoffs:type_name -> baton.v1.Handoff
+	8,  // 5: baton.v1.WatchHandoffResponse.handoff:type_name -> baton.v1.Handoff
+	8,  // 6: baton.v1.WatchHandoffsResponse.handoff:type_name -> baton.v1.Handoff
+	12, // 7: baton.v1.WatchHandoffsResponse.gap:type_name -> baton.v1.WatchGap
+	0,  // 8: baton.v1.HandoffService.GetHandoff:input_type -> baton.v1.GetHandoffRequest
+	2,  // 9: baton.v1.HandoffService.ListHandoffs:input_type -> baton.v1.ListHandoffsRequest
+	4,  // 10: baton.v1.HandoffService.WatchHandoff:input_type -> baton.v1.WatchHandoffRequest
+	6,  // 11: baton.v1.HandoffService.WatchHandoffs:input_type -> baton.v1.WatchHandoffsRequest
+	1,  // 12: baton.v1.HandoffService.GetHandoff:output_type -> baton.v1.GetHandoffResponse
+	3,  // 13: baton.v1.HandoffService.ListHandoffs:output_type -> baton.v1.ListHandoffsResponse
+	5,  // 14: baton.v1.HandoffService.WatchHandoff:output_type -> baton.v1.WatchHandoffResponse
+	7,  // 15: baton.v1.HandoffService.WatchHandoffs:output_type -> baton.v1.WatchHandoffsResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_service_proto_init() }
@@ -422,14 +708,21 @@ func file_baton_v1_handoff_service_proto_init() {
 	if File_baton_v1_handoff_service_proto != nil {
 		return
 	}
+	file_baton_v1_envelope_proto_init()
 	file_baton_v1_handoff_proto_init()
+	file_baton_v1_task_service_proto_init()
+	file_baton_v1_handoff_service_proto_msgTypes[7].OneofWrappers = []any{
+		(*WatchHandoffsResponse_Handoff)(nil),
+		(*WatchHandoffsResponse_Gap)(nil),
+		(*WatchHandoffsResponse_CaughtUp)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_service_proto_rawDesc), len(file_baton_v1_handoff_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

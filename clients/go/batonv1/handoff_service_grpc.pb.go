@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	HandoffService_GetHandoff_FullMethodName   = "/baton.v1.HandoffService/GetHandoff"
-	HandoffService_ListHandoffs_FullMethodName = "/baton.v1.HandoffService/ListHandoffs"
-	HandoffService_WatchHandoff_FullMethodName = "/baton.v1.HandoffService/WatchHandoff"
+	HandoffService_GetHandoff_FullMethodName    = "/baton.v1.HandoffService/GetHandoff"
+	HandoffService_ListHandoffs_FullMethodName  = "/baton.v1.HandoffService/ListHandoffs"
+	HandoffService_WatchHandoff_FullMethodName  = "/baton.v1.HandoffService/WatchHandoff"
+	HandoffService_WatchHandoffs_FullMethodName = "/baton.v1.HandoffService/WatchHandoffs"
 )
 
 // HandoffServiceClient is the client API for HandoffService service.
@@ -36,11 +37,18 @@ const (
 type HandoffServiceClient interface {
 	// Returns one handoff.
 	GetHandoff(ctx context.Context, in *GetHandoffRequest, opts ...grpc.CallOption) (*GetHandoffResponse, error)
-	// Lists handoffs, newest first.
+	// Lists handoffs, newest first. A page reads the list of the task, else that of the agent (the caller, unless it may
+	// read all handoffs; else agent_id, sender_id or candidate_id), else that of the open handoffs if no ended one can
+	// match, else that of all. It examines at most 1024 entries of the list for the other filters.
 	ListHandoffs(ctx context.Context, in *ListHandoffsRequest, opts ...grpc.CallOption) (*ListHandoffsResponse, error)
 	// Streams one handoff: its present state, then its state after each step, until it is final. A caller that falls 64
 	// steps behind is refused with LIMIT_EXCEEDED, and can watch again.
 	WatchHandoff(ctx context.Context, in *WatchHandoffRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHandoffResponse], error)
+	// Streams all handoffs that the caller may read and that match: the open ones, or those that changed after the cursor;
+	// then caught_up; then each change up to its end. Of several changes of one handoff in a short time only the last is sent, so a slow
+	// reader falls behind without a bound and loses no handoff. A reader that stops can go on from the last cursor that it
+	// got, also after a restart of the broker.
+	WatchHandoffs(ctx context.Context, in *WatchHandoffsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHandoffsResponse], error)
 }
 
 type handoffServiceClient struct {
@@ -90,6 +98,25 @@ func (c *handoffServiceClient) WatchHandoff(ctx context.Context, in *WatchHandof
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HandoffService_WatchHandoffClient = grpc.ServerStreamingClient[WatchHandoffResponse]
 
+func (c *handoffServiceClient) WatchHandoffs(ctx context.Context, in *WatchHandoffsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHandoffsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &HandoffService_ServiceDesc.Streams[1], HandoffService_WatchHandoffs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchHandoffsRequest, WatchHandoffsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HandoffService_WatchHandoffsClient = grpc.ServerStreamingClient[WatchHandoffsResponse]
+
 // HandoffServiceServer is the server API for HandoffService service.
 // All implementations must embed UnimplementedHandoffServiceServer
 // for forward compatibility.
@@ -100,11 +127,18 @@ type HandoffService_WatchHandoffClient = grpc.ServerStreamingClient[WatchHandoff
 type HandoffServiceServer interface {
 	// Returns one handoff.
 	GetHandoff(context.Context, *GetHandoffRequest) (*GetHandoffResponse, error)
-	// Lists handoffs, newest first.
+	// Lists handoffs, newest first. A page reads the list of the task, else that of the agent (the caller, unless it may
+	// read all handoffs; else agent_id, sender_id or candidate_id), else that of the open handoffs if no ended one can
+	// match, else that of all. It examines at most 1024 entries of the list for the other filters.
 	ListHandoffs(context.Context, *ListHandoffsRequest) (*ListHandoffsResponse, error)
 	// Streams one handoff: its present state, then its state after each step, until it is final. A caller that falls 64
 	// steps behind is refused with LIMIT_EXCEEDED, and can watch again.
 	WatchHandoff(*WatchHandoffRequest, grpc.ServerStreamingServer[WatchHandoffResponse]) error
+	// Streams all handoffs that the caller may read and that match: the open ones, or those that changed after the cursor;
+	// then caught_up; then each change up to its end. Of several changes of one handoff in a short time only the last is sent, so a slow
+	// reader falls behind without a bound and loses no handoff. A reader that stops can go on from the last cursor that it
+	// got, also after a restart of the broker.
+	WatchHandoffs(*WatchHandoffsRequest, grpc.ServerStreamingServer[WatchHandoffsResponse]) error
 	mustEmbedUnimplementedHandoffServiceServer()
 }
 
@@ -123,6 +157,9 @@ func (UnimplementedHandoffServiceServer) ListHandoffs(context.Context, *ListHand
 }
 func (UnimplementedHandoffServiceServer) WatchHandoff(*WatchHandoffRequest, grpc.ServerStreamingServer[WatchHandoffResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchHandoff not implemented")
+}
+func (UnimplementedHandoffServiceServer) WatchHandoffs(*WatchHandoffsRequest, grpc.ServerStreamingServer[WatchHandoffsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchHandoffs not implemented")
 }
 func (UnimplementedHandoffServiceServer) mustEmbedUnimplementedHandoffServiceServer() {}
 func (UnimplementedHandoffServiceServer) testEmbeddedByValue()                        {}
@@ -192,6 +229,17 @@ func _HandoffService_WatchHandoff_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HandoffService_WatchHandoffServer = grpc.ServerStreamingServer[WatchHandoffResponse]
 
+func _HandoffService_WatchHandoffs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchHandoffsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(HandoffServiceServer).WatchHandoffs(m, &grpc.GenericServerStream[WatchHandoffsRequest, WatchHandoffsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HandoffService_WatchHandoffsServer = grpc.ServerStreamingServer[WatchHandoffsResponse]
+
 // HandoffService_ServiceDesc is the grpc.ServiceDesc for HandoffService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -212,6 +260,11 @@ var HandoffService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchHandoff",
 			Handler:       _HandoffService_WatchHandoff_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchHandoffs",
+			Handler:       _HandoffService_WatchHandoffs_Handler,
 			ServerStreams: true,
 		},
 	},

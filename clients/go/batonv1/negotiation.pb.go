@@ -26,7 +26,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The rule by which a negotiation is decided. Not used by this broker version.
+// The rule by which the broker awards a negotiation. The other rules decide ties, in the order of this enum; then the
+// first offer wins.
 type AwardRule int32
 
 const (
@@ -34,10 +35,12 @@ const (
 	AwardRule_AWARD_RULE_UNSPECIFIED AwardRule = 0
 	// The offer with the highest confidence.
 	AwardRule_AWARD_RULE_HIGHEST_CONFIDENCE AwardRule = 1
-	// The offer with the shortest estimated duration.
+	// The offer with the shortest estimated duration. Offers without one come last.
 	AwardRule_AWARD_RULE_SOONEST AwardRule = 2
 	// The offer of the least loaded agent.
 	AwardRule_AWARD_RULE_LEAST_LOADED AwardRule = 3
+	// The offer with the lowest cost.
+	AwardRule_AWARD_RULE_LOWEST_COST AwardRule = 4
 )
 
 // Enum value maps for AwardRule.
@@ -47,12 +50,14 @@ var (
 		1: "AWARD_RULE_HIGHEST_CONFIDENCE",
 		2: "AWARD_RULE_SOONEST",
 		3: "AWARD_RULE_LEAST_LOADED",
+		4: "AWARD_RULE_LOWEST_COST",
 	}
 	AwardRule_value = map[string]int32{
 		"AWARD_RULE_UNSPECIFIED":        0,
 		"AWARD_RULE_HIGHEST_CONFIDENCE": 1,
 		"AWARD_RULE_SOONEST":            2,
 		"AWARD_RULE_LEAST_LOADED":       3,
+		"AWARD_RULE_LOWEST_COST":        4,
 	}
 )
 
@@ -83,28 +88,185 @@ func (AwardRule) EnumDescriptor() ([]byte, []int) {
 	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{0}
 }
 
-// Payload: asks which agents could do a piece of work, usually with receiver_id "all:TYPE". The message_id of the
-// request is the id of the negotiation. This broker version checks the fields and delivers the message; it runs no
-// negotiation.
+// The state of a negotiation.
+type NegotiationState int32
+
+const (
+	// Not set.
+	NegotiationState_NEGOTIATION_STATE_UNSPECIFIED NegotiationState = 0
+	// Offers are taken.
+	NegotiationState_NEGOTIATION_STATE_OPEN NegotiationState = 1
+	// No further offers are taken, and the requester decides.
+	NegotiationState_NEGOTIATION_STATE_DECIDING NegotiationState = 2
+	// An offer was chosen, and the handoff that the award opened is not decided.
+	NegotiationState_NEGOTIATION_STATE_AWARDED NegotiationState = 3
+	// Final: an agent has the work.
+	NegotiationState_NEGOTIATION_STATE_SETTLED NegotiationState = 4
+	// Final: no agent has the work; error_code has the reason.
+	NegotiationState_NEGOTIATION_STATE_FAILED NegotiationState = 5
+	// Final: the requester has cancelled.
+	NegotiationState_NEGOTIATION_STATE_CANCELLED NegotiationState = 6
+)
+
+// Enum value maps for NegotiationState.
+var (
+	NegotiationState_name = map[int32]string{
+		0: "NEGOTIATION_STATE_UNSPECIFIED",
+		1: "NEGOTIATION_STATE_OPEN",
+		2: "NEGOTIATION_STATE_DECIDING",
+		3: "NEGOTIATION_STATE_AWARDED",
+		4: "NEGOTIATION_STATE_SETTLED",
+		5: "NEGOTIATION_STATE_FAILED",
+		6: "NEGOTIATION_STATE_CANCELLED",
+	}
+	NegotiationState_value = map[string]int32{
+		"NEGOTIATION_STATE_UNSPECIFIED": 0,
+		"NEGOTIATION_STATE_OPEN":        1,
+		"NEGOTIATION_STATE_DECIDING":    2,
+		"NEGOTIATION_STATE_AWARDED":     3,
+		"NEGOTIATION_STATE_SETTLED":     4,
+		"NEGOTIATION_STATE_FAILED":      5,
+		"NEGOTIATION_STATE_CANCELLED":   6,
+	}
+)
+
+func (x NegotiationState) Enum() *NegotiationState {
+	p := new(NegotiationState)
+	*p = x
+	return p
+}
+
+func (x NegotiationState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NegotiationState) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_negotiation_proto_enumTypes[1].Descriptor()
+}
+
+func (NegotiationState) Type() protoreflect.EnumType {
+	return &file_baton_v1_negotiation_proto_enumTypes[1]
+}
+
+func (x NegotiationState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NegotiationState.Descriptor instead.
+func (NegotiationState) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{1}
+}
+
+// The state of one agent's part in a negotiation.
+type BidState int32
+
+const (
+	// Not set.
+	BidState_BID_STATE_UNSPECIFIED BidState = 0
+	// The agent was asked and has not answered.
+	BidState_BID_STATE_ASKED BidState = 1
+	// The agent's offer stands, and the requester is on turn.
+	BidState_BID_STATE_OFFERED BidState = 2
+	// The agent's offer stands, and the agent is on turn: the requester has countered it.
+	BidState_BID_STATE_COUNTERED BidState = 3
+	// The agent or the requester has declined.
+	BidState_BID_STATE_DECLINED BidState = 4
+	// The agent has withdrawn its offer.
+	BidState_BID_STATE_WITHDRAWN BidState = 5
+	// The request became a dead letter in the agent's mailbox.
+	BidState_BID_STATE_UNREACHABLE BidState = 6
+	// The agent had not fetched the request at the close. The broker has withdrawn the request; it is no dead letter.
+	BidState_BID_STATE_NOT_REACHED BidState = 7
+)
+
+// Enum value maps for BidState.
+var (
+	BidState_name = map[int32]string{
+		0: "BID_STATE_UNSPECIFIED",
+		1: "BID_STATE_ASKED",
+		2: "BID_STATE_OFFERED",
+		3: "BID_STATE_COUNTERED",
+		4: "BID_STATE_DECLINED",
+		5: "BID_STATE_WITHDRAWN",
+		6: "BID_STATE_UNREACHABLE",
+		7: "BID_STATE_NOT_REACHED",
+	}
+	BidState_value = map[string]int32{
+		"BID_STATE_UNSPECIFIED": 0,
+		"BID_STATE_ASKED":       1,
+		"BID_STATE_OFFERED":     2,
+		"BID_STATE_COUNTERED":   3,
+		"BID_STATE_DECLINED":    4,
+		"BID_STATE_WITHDRAWN":   5,
+		"BID_STATE_UNREACHABLE": 6,
+		"BID_STATE_NOT_REACHED": 7,
+	}
+)
+
+func (x BidState) Enum() *BidState {
+	p := new(BidState)
+	*p = x
+	return p
+}
+
+func (x BidState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BidState) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_negotiation_proto_enumTypes[2].Descriptor()
+}
+
+func (BidState) Type() protoreflect.EnumType {
+	return &file_baton_v1_negotiation_proto_enumTypes[2]
+}
+
+func (x BidState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BidState.Descriptor instead.
+func (BidState) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{2}
+}
+
+// Payload: asks agents for offers of a piece of work, usually with receiver_id "all:TYPE". The message_id of the request
+// is the id of the negotiation, and every later message of the negotiation has it as correlation_id. The agents that are
+// asked are fixed when the request is stored: at most 1000. At most 65536 bytes.
 type TaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The work, at most 16384 bytes.
 	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
-	// Names of the skills that the work needs, at most 32.
+	// Names of the skills that the work needs, at most 32. Only agents with all of them are asked.
 	RequiredSkills []string `protobuf:"bytes,2,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
-	// The time by which the result is needed. Unset: not stated.
+	// The time by which the result is needed, for the bidders to consider. Unset: not stated.
 	NeededByTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=needed_by_time,json=neededByTime,proto3" json:"needed_by_time,omitempty"`
 	// The kind of work, in the agents' own terms, at most 128 bytes.
 	TaskType string `protobuf:"bytes,4,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
-	// The time until which offers are expected. Unset: not stated. This broker version does not use it.
+	// The time until which offers are taken, at most one hour after the broker stores the request. Unset: 30 seconds
+	// after it.
 	OffersDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=offers_deadline,json=offersDeadline,proto3" json:"offers_deadline,omitempty"`
-	// The number of offers that are enough. 0: not stated. This broker version does not use it.
+	// The number of standing offers at which the negotiation closes. 0: it closes at the deadline, or when all agents that
+	// were asked have answered.
 	OffersWanted uint32 `protobuf:"varint,6,opt,name=offers_wanted,json=offersWanted,proto3" json:"offers_wanted,omitempty"`
-	// The rule by which the winner is chosen. A rule is refused with NOT_SUPPORTED by this broker version: the requester
-	// chooses with a TaskAccept.
-	AwardRule     AwardRule `protobuf:"varint,7,opt,name=award_rule,json=awardRule,proto3,enum=baton.v1.AwardRule" json:"award_rule,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The rule by which the broker awards the work at the close. Unset: the requester decides with a TaskAccept.
+	AwardRule AwardRule `protobuf:"varint,7,opt,name=award_rule,json=awardRule,proto3,enum=baton.v1.AwardRule" json:"award_rule,omitempty"`
+	// Names of skills that are useful, at most 32. With receiver_id "type:NAME" the broker asks the agent that has most of
+	// them.
+	PreferredSkills []string `protobuf:"bytes,8,rep,name=preferred_skills,json=preferredSkills,proto3" json:"preferred_skills,omitempty"`
+	// The least confidence of an offer that counts at the close, from 0 to 1.
+	MinConfidence float64 `protobuf:"fixed64,9,opt,name=min_confidence,json=minConfidence,proto3" json:"min_confidence,omitempty"`
+	// The highest cost of an offer that counts at the close. 0: no limit.
+	MaxCost float64 `protobuf:"fixed64,10,opt,name=max_cost,json=maxCost,proto3" json:"max_cost,omitempty"`
+	// The terms of the handoff that an award opens, for the bidders to consider. With an award_rule they are also the
+	// requester's mandate: the broker opens the handoff of task_id at the envelope's epoch under these terms. Then
+	// fallback_candidates must be empty: the offers that count are the candidates, in the order of the rule. Unset with
+	// an award_rule: the award is a notice, and no task moves.
+	Handoff *HandoffRequest `protobuf:"bytes,11,opt,name=handoff,proto3" json:"handoff,omitempty"`
+	// The time for the decision after the close, from 1 s to 1 h. Unset: 60 s. Only without an award_rule.
+	DecisionTimeout *durationpb.Duration `protobuf:"bytes,12,opt,name=decision_timeout,json=decisionTimeout,proto3" json:"decision_timeout,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TaskRequest) Reset() {
@@ -186,8 +348,43 @@ func (x *TaskRequest) GetAwardRule() AwardRule {
 	return AwardRule_AWARD_RULE_UNSPECIFIED
 }
 
-// Payload: offers to do the work. Its correlation_id is the message_id of the TaskRequest, or of the TaskOffer that it
-// counters.
+func (x *TaskRequest) GetPreferredSkills() []string {
+	if x != nil {
+		return x.PreferredSkills
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetMinConfidence() float64 {
+	if x != nil {
+		return x.MinConfidence
+	}
+	return 0
+}
+
+func (x *TaskRequest) GetMaxCost() float64 {
+	if x != nil {
+		return x.MaxCost
+	}
+	return 0
+}
+
+func (x *TaskRequest) GetHandoff() *HandoffRequest {
+	if x != nil {
+		return x.Handoff
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetDecisionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DecisionTimeout
+	}
+	return nil
+}
+
+// Payload: offers to do the work; from the requester to a bidder, counters the bidder's offer. Its correlation_id is the
+// id of the negotiation. Each bidder has one standing offer: its latest. Offers and counter-offers alternate.
 type TaskOffer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's confidence that it can do the work, from 0 to 1.
@@ -198,8 +395,14 @@ type TaskOffer struct {
 	Cost float64 `protobuf:"fixed64,3,opt,name=cost,proto3" json:"cost,omitempty"`
 	// The conditions, at most 4096 bytes.
 	Conditions string `protobuf:"bytes,4,opt,name=conditions,proto3" json:"conditions,omitempty"`
-	// The round of counter-offers, 0 to 3; 0 is the first offer.
-	Round         uint32 `protobuf:"varint,5,opt,name=round,proto3" json:"round,omitempty"`
+	// The round, 0 to 3. A bidder's first offer is round 0. A counter-offer begins the next round, and the bidder's answer
+	// has the same round. A higher one is refused with ROUND_LIMIT.
+	Round uint32 `protobuf:"varint,5,opt,name=round,proto3" json:"round,omitempty"`
+	// Whether this message withdraws the bidder's standing offer, which ends the bidder's part. The other fields do not
+	// count then. Not in a counter-offer.
+	Withdrawn bool `protobuf:"varint,6,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	// The time from which on the offer no longer stands. Unset: it stands until the negotiation ends.
+	ValidUntil    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,20 +472,94 @@ func (x *TaskOffer) GetRound() uint32 {
 	return 0
 }
 
-// Payload: awards the work to an offer. Its correlation_id is the message_id of the TaskOffer.
+func (x *TaskOffer) GetWithdrawn() bool {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return false
+}
+
+func (x *TaskOffer) GetValidUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ValidUntil
+	}
+	return nil
+}
+
+// Payload: an agent that was asked makes no offer; from the requester to a bidder, declines the bidder's offer. Its
+// correlation_id is the id of the negotiation. It ends the bidder's part.
+type TaskDecline struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason.
+	Reason RejectReason `protobuf:"varint,1,opt,name=reason,proto3,enum=baton.v1.RejectReason" json:"reason,omitempty"`
+	// The reason for people to read, at most 4096 bytes.
+	ReasonText    string `protobuf:"bytes,2,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskDecline) Reset() {
+	*x = TaskDecline{}
+	mi := &file_baton_v1_negotiation_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskDecline) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskDecline) ProtoMessage() {}
+
+func (x *TaskDecline) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_negotiation_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskDecline.ProtoReflect.Descriptor instead.
+func (*TaskDecline) Descriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TaskDecline) GetReason() RejectReason {
+	if x != nil {
+		return x.Reason
+	}
+	return RejectReason_REJECT_REASON_UNSPECIFIED
+}
+
+func (x *TaskDecline) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+// Payload: the requester awards the work to an offer. Its correlation_id is the id of the negotiation, its receiver_id
+// the agent of the offer. With a task_id it is the request of a handoff, whose id is the message_id.
 type TaskAccept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message_id of the TaskOffer, a UUID. Required.
+	// The message_id of the standing TaskOffer, a UUID. Required.
 	OfferId string `protobuf:"bytes,1,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
 	// Details for people to read, at most 4096 bytes.
-	Details       string `protobuf:"bytes,2,opt,name=details,proto3" json:"details,omitempty"`
+	Details string `protobuf:"bytes,2,opt,name=details,proto3" json:"details,omitempty"`
+	// The terms of the handoff. Required with a task_id, and not permitted without one. The candidates are the bidder, then
+	// fallback_candidates.
+	Handoff       *HandoffRequest `protobuf:"bytes,3,opt,name=handoff,proto3" json:"handoff,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskAccept) Reset() {
 	*x = TaskAccept{}
-	mi := &file_baton_v1_negotiation_proto_msgTypes[2]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -294,7 +571,7 @@ func (x *TaskAccept) String() string {
 func (*TaskAccept) ProtoMessage() {}
 
 func (x *TaskAccept) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_negotiation_proto_msgTypes[2]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -307,7 +584,7 @@ func (x *TaskAccept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskAccept.ProtoReflect.Descriptor instead.
 func (*TaskAccept) Descriptor() ([]byte, []int) {
-	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TaskAccept) GetOfferId() string {
@@ -320,6 +597,460 @@ func (x *TaskAccept) GetOfferId() string {
 func (x *TaskAccept) GetDetails() string {
 	if x != nil {
 		return x.Details
+	}
+	return ""
+}
+
+func (x *TaskAccept) GetHandoff() *HandoffRequest {
+	if x != nil {
+		return x.Handoff
+	}
+	return nil
+}
+
+// Payload: the broker tells how a negotiation closed; sent by the broker alone, and signed by it. It goes once to each
+// bidder whose offer stood at the end, once to the requester when the broker closes the negotiation, and to each
+// candidate of a mandated handoff, for which it is the handoff's request.
+type NegotiationClosed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the negotiation.
+	NegotiationId string `protobuf:"bytes,1,opt,name=negotiation_id,json=negotiationId,proto3" json:"negotiation_id,omitempty"`
+	// The state: DECIDING for a requester that is to decide.
+	State NegotiationState `protobuf:"varint,2,opt,name=state,proto3,enum=baton.v1.NegotiationState" json:"state,omitempty"`
+	// The agent that has the work, or the agent of the chosen offer while its handoff is open. To a candidate of a mandated
+	// handoff: the candidate itself. Empty: none.
+	WinnerId string `protobuf:"bytes,3,opt,name=winner_id,json=winnerId,proto3" json:"winner_id,omitempty"`
+	// The chosen offer. To a candidate of a mandated handoff: the candidate's own. Empty: none.
+	OfferId string `protobuf:"bytes,4,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
+	// The handoff that the award opened. A candidate answers it with HandoffAccept or HandoffReject. Empty: none.
+	HandoffId string `protobuf:"bytes,5,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// The requester's TaskRequest with its mandate, byte for byte. Set for a candidate of a mandated handoff.
+	TaskRequest *Envelope `protobuf:"bytes,6,opt,name=task_request,json=taskRequest,proto3" json:"task_request,omitempty"`
+	// The reason of a failure. Unset: no failure.
+	ErrorCode     ErrorCode `protobuf:"varint,7,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NegotiationClosed) Reset() {
+	*x = NegotiationClosed{}
+	mi := &file_baton_v1_negotiation_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NegotiationClosed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NegotiationClosed) ProtoMessage() {}
+
+func (x *NegotiationClosed) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_negotiation_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NegotiationClosed.ProtoReflect.Descriptor instead.
+func (*NegotiationClosed) Descriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NegotiationClosed) GetNegotiationId() string {
+	if x != nil {
+		return x.NegotiationId
+	}
+	return ""
+}
+
+func (x *NegotiationClosed) GetState() NegotiationState {
+	if x != nil {
+		return x.State
+	}
+	return NegotiationState_NEGOTIATION_STATE_UNSPECIFIED
+}
+
+func (x *NegotiationClosed) GetWinnerId() string {
+	if x != nil {
+		return x.WinnerId
+	}
+	return ""
+}
+
+func (x *NegotiationClosed) GetOfferId() string {
+	if x != nil {
+		return x.OfferId
+	}
+	return ""
+}
+
+func (x *NegotiationClosed) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
+func (x *NegotiationClosed) GetTaskRequest() *Envelope {
+	if x != nil {
+		return x.TaskRequest
+	}
+	return nil
+}
+
+func (x *NegotiationClosed) GetErrorCode() ErrorCode {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+// A negotiation. Written by the broker.
+type Negotiation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id, the message_id of the TaskRequest.
+	NegotiationId string `protobuf:"bytes,1,opt,name=negotiation_id,json=negotiationId,proto3" json:"negotiation_id,omitempty"`
+	// The agent that asked for offers.
+	RequesterId string `protobuf:"bytes,2,opt,name=requester_id,json=requesterId,proto3" json:"requester_id,omitempty"`
+	// The receiver_id of the TaskRequest.
+	ReceiverId string `protobuf:"bytes,3,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
+	// The state.
+	State NegotiationState `protobuf:"varint,4,opt,name=state,proto3,enum=baton.v1.NegotiationState" json:"state,omitempty"`
+	// The kind of work. May be empty.
+	TaskType string `protobuf:"bytes,5,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// The task that the TaskRequest names. Empty: none.
+	TaskId string `protobuf:"bytes,6,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The rule of the award. Unset: the requester decides.
+	AwardRule AwardRule `protobuf:"varint,7,opt,name=award_rule,json=awardRule,proto3,enum=baton.v1.AwardRule" json:"award_rule,omitempty"`
+	// The number of standing offers at which the negotiation closes. 0: no such number.
+	OffersWanted uint32 `protobuf:"varint,8,opt,name=offers_wanted,json=offersWanted,proto3" json:"offers_wanted,omitempty"`
+	// The time until which offers are taken.
+	OffersDeadline *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=offers_deadline,json=offersDeadline,proto3" json:"offers_deadline,omitempty"`
+	// The time until which the requester must decide. Set in DECIDING.
+	DecisionDeadline *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=decision_deadline,json=decisionDeadline,proto3" json:"decision_deadline,omitempty"`
+	// The agents that were asked, with their offers. An agent that is not the requester sees only its own entry.
+	Bids []*NegotiationBid `protobuf:"bytes,11,rep,name=bids,proto3" json:"bids,omitempty"`
+	// The number of agents that were asked.
+	Asked uint32 `protobuf:"varint,12,opt,name=asked,proto3" json:"asked,omitempty"`
+	// The chosen offer. Empty: none.
+	OfferId string `protobuf:"bytes,13,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
+	// The agent that has the work, or the agent of the chosen offer while its handoff is open. Empty: none.
+	WinnerId string `protobuf:"bytes,14,opt,name=winner_id,json=winnerId,proto3" json:"winner_id,omitempty"`
+	// The handoff that the award opened. Empty: none.
+	HandoffId string `protobuf:"bytes,15,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// The reason of a failure. Unset: no failure.
+	ErrorCode ErrorCode `protobuf:"varint,16,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
+	// The reason of a failure, for people to read.
+	ErrorMessage string `protobuf:"bytes,17,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
+	// The time at which the broker stored the TaskRequest.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// The time from which on no further offers are taken. Unset: offers are taken.
+	CloseTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
+	// The time of the last change.
+	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Negotiation) Reset() {
+	*x = Negotiation{}
+	mi := &file_baton_v1_negotiation_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Negotiation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Negotiation) ProtoMessage() {}
+
+func (x *Negotiation) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_negotiation_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Negotiation.ProtoReflect.Descriptor instead.
+func (*Negotiation) Descriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Negotiation) GetNegotiationId() string {
+	if x != nil {
+		return x.NegotiationId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetRequesterId() string {
+	if x != nil {
+		return x.RequesterId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetReceiverId() string {
+	if x != nil {
+		return x.ReceiverId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetState() NegotiationState {
+	if x != nil {
+		return x.State
+	}
+	return NegotiationState_NEGOTIATION_STATE_UNSPECIFIED
+}
+
+func (x *Negotiation) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *Negotiation) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetAwardRule() AwardRule {
+	if x != nil {
+		return x.AwardRule
+	}
+	return AwardRule_AWARD_RULE_UNSPECIFIED
+}
+
+func (x *Negotiation) GetOffersWanted() uint32 {
+	if x != nil {
+		return x.OffersWanted
+	}
+	return 0
+}
+
+func (x *Negotiation) GetOffersDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OffersDeadline
+	}
+	return nil
+}
+
+func (x *Negotiation) GetDecisionDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecisionDeadline
+	}
+	return nil
+}
+
+func (x *Negotiation) GetBids() []*NegotiationBid {
+	if x != nil {
+		return x.Bids
+	}
+	return nil
+}
+
+func (x *Negotiation) GetAsked() uint32 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Negotiation) GetOfferId() string {
+	if x != nil {
+		return x.OfferId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetWinnerId() string {
+	if x != nil {
+		return x.WinnerId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
+func (x *Negotiation) GetErrorCode() ErrorCode {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+func (x *Negotiation) GetErrorMessage() string {
+	if x != nil {
+		return x.ErrorMessage
+	}
+	return ""
+}
+
+func (x *Negotiation) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Negotiation) GetCloseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CloseTime
+	}
+	return nil
+}
+
+func (x *Negotiation) GetUpdateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdateTime
+	}
+	return nil
+}
+
+// One agent that was asked in a negotiation.
+type NegotiationBid struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The state of its part.
+	State BidState `protobuf:"varint,2,opt,name=state,proto3,enum=baton.v1.BidState" json:"state,omitempty"`
+	// The message_id of its latest TaskOffer. Empty: it made none. The conditions are in the message itself.
+	OfferId string `protobuf:"bytes,3,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
+	// The confidence of that offer.
+	Confidence float64 `protobuf:"fixed64,4,opt,name=confidence,proto3" json:"confidence,omitempty"`
+	// The estimated duration of that offer. Unset: not stated.
+	EstimatedDuration *durationpb.Duration `protobuf:"bytes,5,opt,name=estimated_duration,json=estimatedDuration,proto3" json:"estimated_duration,omitempty"`
+	// The cost of that offer.
+	Cost float64 `protobuf:"fixed64,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	// The round of the latest offer or counter-offer.
+	Round uint32 `protobuf:"varint,7,opt,name=round,proto3" json:"round,omitempty"`
+	// The time from which on the offer no longer stands. Unset: until the end.
+	ValidUntil *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
+	// The time at which the broker stored the offer.
+	OfferTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=offer_time,json=offerTime,proto3" json:"offer_time,omitempty"`
+	// The message_id of the requester's latest counter-offer. Empty: none.
+	CounterOfferId string `protobuf:"bytes,10,opt,name=counter_offer_id,json=counterOfferId,proto3" json:"counter_offer_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *NegotiationBid) Reset() {
+	*x = NegotiationBid{}
+	mi := &file_baton_v1_negotiation_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NegotiationBid) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NegotiationBid) ProtoMessage() {}
+
+func (x *NegotiationBid) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_negotiation_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NegotiationBid.ProtoReflect.Descriptor instead.
+func (*NegotiationBid) Descriptor() ([]byte, []int) {
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NegotiationBid) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *NegotiationBid) GetState() BidState {
+	if x != nil {
+		return x.State
+	}
+	return BidState_BID_STATE_UNSPECIFIED
+}
+
+func (x *NegotiationBid) GetOfferId() string {
+	if x != nil {
+		return x.OfferId
+	}
+	return ""
+}
+
+func (x *NegotiationBid) GetConfidence() float64 {
+	if x != nil {
+		return x.Confidence
+	}
+	return 0
+}
+
+func (x *NegotiationBid) GetEstimatedDuration() *durationpb.Duration {
+	if x != nil {
+		return x.EstimatedDuration
+	}
+	return nil
+}
+
+func (x *NegotiationBid) GetCost() float64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *NegotiationBid) GetRound() uint32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *NegotiationBid) GetValidUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ValidUntil
+	}
+	return nil
+}
+
+func (x *NegotiationBid) GetOfferTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OfferTime
+	}
+	return nil
+}
+
+func (x *NegotiationBid) GetCounterOfferId() string {
+	if x != nil {
+		return x.CounterOfferId
 	}
 	return ""
 }
@@ -337,7 +1068,7 @@ type Delegation struct {
 
 func (x *Delegation) Reset() {
 	*x = Delegation{}
-	mi := &file_baton_v1_negotiation_proto_msgTypes[3]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +1080,7 @@ func (x *Delegation) String() string {
 func (*Delegation) ProtoMessage() {}
 
 func (x *Delegation) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_negotiation_proto_msgTypes[3]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +1093,7 @@ func (x *Delegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegation.ProtoReflect.Descriptor instead.
 func (*Delegation) Descriptor() ([]byte, []int) {
-	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delegation) GetDescription() string {
@@ -394,7 +1125,7 @@ type Info struct {
 
 func (x *Info) Reset() {
 	*x = Info{}
-	mi := &file_baton_v1_negotiation_proto_msgTypes[4]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +1137,7 @@ func (x *Info) String() string {
 func (*Info) ProtoMessage() {}
 
 func (x *Info) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_negotiation_proto_msgTypes[4]
+	mi := &file_baton_v1_negotiation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +1150,7 @@ func (x *Info) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Info.ProtoReflect.Descriptor instead.
 func (*Info) Descriptor() ([]byte, []int) {
-	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_negotiation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Info) GetTopic() string {
@@ -447,7 +1178,7 @@ var File_baton_v1_negotiation_proto protoreflect.FileDescriptor
 
 const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
-	"\x1abaton/v1/negotiation.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd5\x02\n" +
+	"\x1abaton/v1/negotiation.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x04\n" +
 	"\vTaskRequest\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12'\n" +
 	"\x0frequired_skills\x18\x02 \x03(\tR\x0erequiredSkills\x12@\n" +
@@ -456,7 +1187,13 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\x0foffers_deadline\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoffersDeadline\x12#\n" +
 	"\roffers_wanted\x18\x06 \x01(\rR\foffersWanted\x122\n" +
 	"\n" +
-	"award_rule\x18\a \x01(\x0e2\x13.baton.v1.AwardRuleR\tawardRule\"\xbf\x01\n" +
+	"award_rule\x18\a \x01(\x0e2\x13.baton.v1.AwardRuleR\tawardRule\x12)\n" +
+	"\x10preferred_skills\x18\b \x03(\tR\x0fpreferredSkills\x12%\n" +
+	"\x0emin_confidence\x18\t \x01(\x01R\rminConfidence\x12\x19\n" +
+	"\bmax_cost\x18\n" +
+	" \x01(\x01R\amaxCost\x122\n" +
+	"\ahandoff\x18\v \x01(\v2\x18.baton.v1.HandoffRequestR\ahandoff\x12D\n" +
+	"\x10decision_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\x0fdecisionTimeout\"\x9a\x02\n" +
 	"\tTaskOffer\x12\x1e\n" +
 	"\n" +
 	"confidence\x18\x01 \x01(\x01R\n" +
@@ -466,11 +1203,74 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x04 \x01(\tR\n" +
 	"conditions\x12\x14\n" +
-	"\x05round\x18\x05 \x01(\rR\x05round\"A\n" +
+	"\x05round\x18\x05 \x01(\rR\x05round\x12\x1c\n" +
+	"\twithdrawn\x18\x06 \x01(\bR\twithdrawn\x12;\n" +
+	"\vvalid_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"validUntil\"^\n" +
+	"\vTaskDecline\x12.\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x16.baton.v1.RejectReasonR\x06reason\x12\x1f\n" +
+	"\vreason_text\x18\x02 \x01(\tR\n" +
+	"reasonText\"u\n" +
 	"\n" +
 	"TaskAccept\x12\x19\n" +
 	"\boffer_id\x18\x01 \x01(\tR\aofferId\x12\x18\n" +
-	"\adetails\x18\x02 \x01(\tR\adetails\"]\n" +
+	"\adetails\x18\x02 \x01(\tR\adetails\x122\n" +
+	"\ahandoff\x18\x03 \x01(\v2\x18.baton.v1.HandoffRequestR\ahandoff\"\xae\x02\n" +
+	"\x11NegotiationClosed\x12%\n" +
+	"\x0enegotiation_id\x18\x01 \x01(\tR\rnegotiationId\x120\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1a.baton.v1.NegotiationStateR\x05state\x12\x1b\n" +
+	"\twinner_id\x18\x03 \x01(\tR\bwinnerId\x12\x19\n" +
+	"\boffer_id\x18\x04 \x01(\tR\aofferId\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x05 \x01(\tR\thandoffId\x125\n" +
+	"\ftask_request\x18\x06 \x01(\v2\x12.baton.v1.EnvelopeR\vtaskRequest\x122\n" +
+	"\n" +
+	"error_code\x18\a \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\"\xf0\x06\n" +
+	"\vNegotiation\x12%\n" +
+	"\x0enegotiation_id\x18\x01 \x01(\tR\rnegotiationId\x12!\n" +
+	"\frequester_id\x18\x02 \x01(\tR\vrequesterId\x12\x1f\n" +
+	"\vreceiver_id\x18\x03 \x01(\tR\n" +
+	"receiverId\x120\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1a.baton.v1.NegotiationStateR\x05state\x12\x1b\n" +
+	"\ttask_type\x18\x05 \x01(\tR\btaskType\x12\x17\n" +
+	"\atask_id\x18\x06 \x01(\tR\x06taskId\x122\n" +
+	"\n" +
+	"award_rule\x18\a \x01(\x0e2\x13.baton.v1.AwardRuleR\tawardRule\x12#\n" +
+	"\roffers_wanted\x18\b \x01(\rR\foffersWanted\x12C\n" +
+	"\x0foffers_deadline\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x0eoffersDeadline\x12G\n" +
+	"\x11decision_deadline\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x10decisionDeadline\x12,\n" +
+	"\x04bids\x18\v \x03(\v2\x18.baton.v1.NegotiationBidR\x04bids\x12\x14\n" +
+	"\x05asked\x18\f \x01(\rR\x05asked\x12\x19\n" +
+	"\boffer_id\x18\r \x01(\tR\aofferId\x12\x1b\n" +
+	"\twinner_id\x18\x0e \x01(\tR\bwinnerId\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x0f \x01(\tR\thandoffId\x122\n" +
+	"\n" +
+	"error_code\x18\x10 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12#\n" +
+	"\rerror_message\x18\x11 \x01(\tR\ferrorMessage\x12;\n" +
+	"\vcreate_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x129\n" +
+	"\n" +
+	"close_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\x12;\n" +
+	"\vupdate_time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"updateTime\"\xa6\x03\n" +
+	"\x0eNegotiationBid\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12(\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x12.baton.v1.BidStateR\x05state\x12\x19\n" +
+	"\boffer_id\x18\x03 \x01(\tR\aofferId\x12\x1e\n" +
+	"\n" +
+	"confidence\x18\x04 \x01(\x01R\n" +
+	"confidence\x12H\n" +
+	"\x12estimated_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x11estimatedDuration\x12\x12\n" +
+	"\x04cost\x18\x06 \x01(\x01R\x04cost\x12\x14\n" +
+	"\x05round\x18\a \x01(\rR\x05round\x12;\n" +
+	"\vvalid_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"validUntil\x129\n" +
+	"\n" +
+	"offer_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tofferTime\x12(\n" +
+	"\x10counter_offer_id\x18\n" +
+	" \x01(\tR\x0ecounterOfferId\"]\n" +
 	"\n" +
 	"Delegation\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12-\n" +
@@ -478,12 +1278,30 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\x04Info\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data*\x7f\n" +
+	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data*\x9b\x01\n" +
 	"\tAwardRule\x12\x1a\n" +
 	"\x16AWARD_RULE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAWARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n" +
 	"\x12AWARD_RULE_SOONEST\x10\x02\x12\x1b\n" +
-	"\x17AWARD_RULE_LEAST_LOADED\x10\x03B\x9b\x01\n" +
+	"\x17AWARD_RULE_LEAST_LOADED\x10\x03\x12\x1a\n" +
+	"\x16AWARD_RULE_LOWEST_COST\x10\x04*\xee\x01\n" +
+	"\x10NegotiationState\x12!\n" +
+	"\x1dNEGOTIATION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16NEGOTIATION_STATE_OPEN\x10\x01\x12\x1e\n" +
+	"\x1aNEGOTIATION_STATE_DECIDING\x10\x02\x12\x1d\n" +
+	"\x19NEGOTIATION_STATE_AWARDED\x10\x03\x12\x1d\n" +
+	"\x19NEGOTIATION_STATE_SETTLED\x10\x04\x12\x1c\n" +
+	"\x18NEGOTIATION_STATE_FAILED\x10\x05\x12\x1f\n" +
+	"\x1bNEGOTIATION_STATE_CANCELLED\x10\x06*\xd1\x01\n" +
+	"\bBidState\x12\x19\n" +
+	"\x15BID_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fBID_STATE_ASKED\x10\x01\x12\x15\n" +
+	"\x11BID_STATE_OFFERED\x10\x02\x12\x17\n" +
+	"\x13BID_STATE_COUNTERED\x10\x03\x12\x16\n" +
+	"\x12BID_STATE_DECLINED\x10\x04\x12\x17\n" +
+	"\x13BID_STATE_WITHDRAWN\x10\x05\x12\x19\n" +
+	"\x15BID_STATE_UNREACHABLE\x10\x06\x12\x19\n" +
+	"\x15BID_STATE_NOT_REACHED\x10\aB\x9b\x01\n" +
 	"\fcom.baton.v1B\x10NegotiationProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -498,31 +1316,62 @@ func file_baton_v1_negotiation_proto_rawDescGZIP() []byte {
 	return file_baton_v1_negotiation_proto_rawDescData
 }
 
-var file_baton_v1_negotiation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_negotiation_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_baton_v1_negotiation_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_baton_v1_negotiation_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_baton_v1_negotiation_proto_goTypes = []any{
 	(AwardRule)(0),                // 0: baton.v1.AwardRule
-	(*TaskRequest)(nil),           // 1: baton.v1.TaskRequest
-	(*TaskOffer)(nil),             // 2: baton.v1.TaskOffer
-	(*TaskAccept)(nil),            // 3: baton.v1.TaskAccept
-	(*Delegation)(nil),            // 4: baton.v1.Delegation
-	(*Info)(nil),                  // 5: baton.v1.Info
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 8: google.protobuf.Struct
+	(NegotiationState)(0),         // 1: baton.v1.NegotiationState
+	(BidState)(0),                 // 2: baton.v1.BidState
+	(*TaskRequest)(nil),           // 3: baton.v1.TaskRequest
+	(*TaskOffer)(nil),             // 4: baton.v1.TaskOffer
+	(*TaskDecline)(nil),           // 5: baton.v1.TaskDecline
+	(*TaskAccept)(nil),            // 6: baton.v1.TaskAccept
+	(*NegotiationClosed)(nil),     // 7: baton.v1.NegotiationClosed
+	(*Negotiation)(nil),           // 8: baton.v1.Negotiation
+	(*NegotiationBid)(nil),        // 9: baton.v1.NegotiationBid
+	(*Delegation)(nil),            // 10: baton.v1.Delegation
+	(*Info)(nil),                  // 11: baton.v1.Info
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*HandoffRequest)(nil),        // 13: baton.v1.HandoffRequest
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(RejectReason)(0),             // 15: baton.v1.RejectReason
+	(*Envelope)(nil),              // 16: baton.v1.Envelope
+	(ErrorCode)(0),                // 17: baton.v1.ErrorCode
+	(*structpb.Struct)(nil),       // 18: google.protobuf.Struct
 }
 var file_baton_v1_negotiation_proto_depIdxs = []int32{
-	6, // 0: baton.v1.TaskRequest.needed_by_time:type_name -> google.protobuf.Timestamp
-	6, // 1: baton.v1.TaskRequest.offers_deadline:type_name -> google.protobuf.Timestamp
-	0, // 2: baton.v1.TaskRequest.award_rule:type_name -> baton.v1.AwardRule
-	7, // 3: baton.v1.TaskOffer.estimated_duration:type_name -> google.protobuf.Duration
-	8, // 4: baton.v1.Delegation.input:type_name -> google.protobuf.Struct
-	8, // 5: baton.v1.Info.data:type_name -> google.protobuf.Struct
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	12, // 0: baton.v1.TaskRequest.needed_by_time:type_name -> google.protobuf.Timestamp
+	12, // 1: baton.v1.TaskRequest.offers_deadline:type_name -> google.protobuf.Timestamp
+	0,  // 2: baton.v1.TaskRequest.award_rule:type_name -> baton.v1.AwardRule
+	13, // 3: baton.v1.TaskRequest.handoff:type_name -> baton.v1.HandoffRequest
+	14, // 4: baton.v1.TaskRequest.decision_timeout:type_name -> google.protobuf.Duration
+	14, // 5: baton.v1.TaskOffer.estimated_duration:type_name -> google.protobuf.Duration
+	12, // 6: baton.v1.TaskOffer.valid_until:type_name -> google.protobuf.Timestamp
+	15, // 7: baton.v1.TaskDecline.reason:type_name -> baton.v1.RejectReason
+	13, // 8: baton.v1.TaskAccept.handoff:type_name -> baton.v1.HandoffRequest
+	1,  // 9: baton.v1.NegotiationClosed.state:type_name -> baton.v1.NegotiationState
+	16, // 10: baton.v1.NegotiationClosed.task_request:type_name -> baton.v1.Envelope
+	17, // 11: baton.v1.NegotiationClosed.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 12: baton.v1.Negotiation.state:type_name -> baton.v1.NegotiationState
+	0,  // 13: baton.v1.Negotiation.award_rule:type_name -> baton.v1.AwardRule
+	12, // 14: baton.v1.Negotiation.offers_deadline:type_name -> google.protobuf.Timestamp
+	12, // 15: baton.v1.Negotiation.decision_deadline:type_name -> google.protobuf.Timestamp
+	9,  // 16: baton.v1.Negotiation.bids:type_name -> baton.v1.NegotiationBid
+	17, // 17: baton.v1.Negotiation.error_code:type_name -> baton.v1.ErrorCode
+	12, // 18: baton.v1.Negotiation.create_time:type_name -> google.protobuf.Timestamp
+	12, // 19: baton.v1.Negotiation.close_time:type_name -> google.protobuf.Timestamp
+	12, // 20: baton.v1.Negotiation.update_time:type_name -> google.protobuf.Timestamp
+	2,  // 21: baton.v1.NegotiationBid.state:type_name -> baton.v1.BidState
+	14, // 22: baton.v1.NegotiationBid.estimated_duration:type_name -> google.protobuf.Duration
+	12, // 23: baton.v1.NegotiationBid.valid_until:type_name -> google.protobuf.Timestamp
+	12, // 24: baton.v1.NegotiationBid.offer_time:type_name -> google.protobuf.Timestamp
+	18, // 25: baton.v1.Delegation.input:type_name -> google.protobuf.Struct
+	18, // 26: baton.v1.Info.data:type_name -> google.protobuf.Struct
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_negotiation_proto_init() }
@@ -530,13 +1379,16 @@ func file_baton_v1_negotiation_proto_init() {
 	if File_baton_v1_negotiation_proto != nil {
 		return
 	}
+	file_baton_v1_envelope_proto_init()
+	file_baton_v1_error_proto_init()
+	file_baton_v1_handoff_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_negotiation_proto_rawDesc), len(file_baton_v1_negotiation_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   5,
+			NumEnums:      3,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

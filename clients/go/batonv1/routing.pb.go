@@ -34,6 +34,8 @@ const (
 	ProblemSeverity_PROBLEM_SEVERITY_ERROR ProblemSeverity = 1
 	// The graph can be registered.
 	ProblemSeverity_PROBLEM_SEVERITY_WARNING ProblemSeverity = 2
+	// A remark.
+	ProblemSeverity_PROBLEM_SEVERITY_INFO ProblemSeverity = 3
 )
 
 // Enum value maps for ProblemSeverity.
@@ -42,11 +44,13 @@ var (
 		0: "PROBLEM_SEVERITY_UNSPECIFIED",
 		1: "PROBLEM_SEVERITY_ERROR",
 		2: "PROBLEM_SEVERITY_WARNING",
+		3: "PROBLEM_SEVERITY_INFO",
 	}
 	ProblemSeverity_value = map[string]int32{
 		"PROBLEM_SEVERITY_UNSPECIFIED": 0,
 		"PROBLEM_SEVERITY_ERROR":       1,
 		"PROBLEM_SEVERITY_WARNING":     2,
+		"PROBLEM_SEVERITY_INFO":        3,
 	}
 )
 
@@ -1843,11 +1847,12 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\rhandoff_began\x18\x06 \x01(\v2\x14.baton.v1.RunHandoffH\x00R\fhandoffBegan\x12;\n" +
 	"\rhandoff_ended\x18\a \x01(\v2\x14.baton.v1.RunHandoffH\x00R\fhandoffEnded\x12*\n" +
 	"\x05ended\x18\b \x01(\v2\x12.baton.v1.RunEndedH\x00R\x05endedB\a\n" +
-	"\x05event*m\n" +
+	"\x05event*\x88\x01\n" +
 	"\x0fProblemSeverity\x12 \n" +
 	"\x1cPROBLEM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PROBLEM_SEVERITY_ERROR\x10\x01\x12\x1c\n" +
-	"\x18PROBLEM_SEVERITY_WARNING\x10\x02*\x84\x01\n" +
+	"\x18PROBLEM_SEVERITY_WARNING\x10\x02\x12\x19\n" +
+	"\x15PROBLEM_SEVERITY_INFO\x10\x03*\x84\x01\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RUN_STATE_RUNNING\x10\x01\x12\x17\n" +

@@ -343,7 +343,7 @@ type Task struct {
 	// The result of the latest final status update that has one: of the owner, or of a delegate whose loan it ended. Unset:
 	// none. Not in lists.
 	Result *structpb.Struct `protobuf:"bytes,15,opt,name=result,proto3" json:"result,omitempty"`
-	// The open question. Unset: none. Not in lists.
+	// The open question. Unset: none. Only in lists of the questions to an agent.
 	OpenPrompt *OpenPrompt `protobuf:"bytes,16,opt,name=open_prompt,json=openPrompt,proto3" json:"open_prompt,omitempty"`
 	// The task that this one is a part of. Empty: none.
 	ParentTaskId string `protobuf:"bytes,17,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`

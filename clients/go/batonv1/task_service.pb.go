@@ -23,6 +23,57 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// The order of a list of tasks.
+type TaskOrder int32
+
+const (
+	// As the comment of ListTasks says.
+	TaskOrder_TASK_ORDER_UNSPECIFIED TaskOrder = 0
+	// The latest update first: a change of the owner, the status, a question or the open handoff. A task that is updated
+	// between two pages moves to the front, and the later pages leave it out. Refused with PERMISSION_DENIED for a caller
+	// that may read only its own tasks.
+	TaskOrder_TASK_ORDER_UPDATE TaskOrder = 1
+)
+
+// Enum value maps for TaskOrder.
+var (
+	TaskOrder_name = map[int32]string{
+		0: "TASK_ORDER_UNSPECIFIED",
+		1: "TASK_ORDER_UPDATE",
+	}
+	TaskOrder_value = map[string]int32{
+		"TASK_ORDER_UNSPECIFIED": 0,
+		"TASK_ORDER_UPDATE":      1,
+	}
+)
+
+func (x TaskOrder) Enum() *TaskOrder {
+	p := new(TaskOrder)
+	*p = x
+	return p
+}
+
+func (x TaskOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_task_service_proto_enumTypes[0].Descriptor()
+}
+
+func (TaskOrder) Type() protoreflect.EnumType {
+	return &file_baton_v1_task_service_proto_enumTypes[0]
+}
+
+func (x TaskOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskOrder.Descriptor instead.
+func (TaskOrder) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{0}
+}
+
 // See TaskService.GetTask.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -127,7 +178,13 @@ type ListTasksRequest struct {
 	// Only tasks with one of these statuses. Empty: all.
 	Statuses []TaskStatus `protobuf:"varint,4,rep,packed,name=statuses,proto3,enum=baton.v1.TaskStatus" json:"statuses,omitempty"`
 	// Only parts of this task. Empty: all.
-	ParentTaskId  string `protobuf:"bytes,5,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	ParentTaskId string `protobuf:"bytes,5,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	// Only tasks with an open question to this agent. Each entry has the question as open_prompt, and otherwise what GetTask
+	// shows to the caller, without result and parts. A page has at most 40 entries. An agent without rights to the tasks of
+	// others sees its own questions only. Empty: all.
+	AskedAgentId string `protobuf:"bytes,6,opt,name=asked_agent_id,json=askedAgentId,proto3" json:"asked_agent_id,omitempty"`
+	// The order of the list. Must not be set together with asked_agent_id.
+	Order         TaskOrder `protobuf:"varint,7,opt,name=order,proto3,enum=baton.v1.TaskOrder" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +252,20 @@ func (x *ListTasksRequest) GetParentTaskId() string {
 		return x.ParentTaskId
 	}
 	return ""
+}
+
+func (x *ListTasksRequest) GetAskedAgentId() string {
+	if x != nil {
+		return x.AskedAgentId
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetOrder() TaskOrder {
+	if x != nil {
+		return x.Order
+	}
+	return TaskOrder_TASK_ORDER_UNSPECIFIED
 }
 
 // See TaskService.ListTasks.
@@ -725,14 +796,16 @@ const file_baton_v1_task_service_proto_rawDesc = "" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\"5\n" +
 	"\x0fGetTaskResponse\x12\"\n" +
-	"\x04task\x18\x01 \x01(\v2\x0e.baton.v1.TaskR\x04task\"\xc1\x01\n" +
+	"\x04task\x18\x01 \x01(\v2\x0e.baton.v1.TaskR\x04task\"\x92\x02\n" +
 	"\x10ListTasksRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n" +
 	"\bowner_id\x18\x03 \x01(\tR\aownerId\x120\n" +
 	"\bstatuses\x18\x04 \x03(\x0e2\x14.baton.v1.TaskStatusR\bstatuses\x12$\n" +
-	"\x0eparent_task_id\x18\x05 \x01(\tR\fparentTaskId\"a\n" +
+	"\x0eparent_task_id\x18\x05 \x01(\tR\fparentTaskId\x12$\n" +
+	"\x0easked_agent_id\x18\x06 \x01(\tR\faskedAgentId\x12)\n" +
+	"\x05order\x18\a \x01(\x0e2\x13.baton.v1.TaskOrderR\x05order\"a\n" +
 	"\x11ListTasksResponse\x12$\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x0e.baton.v1.TaskR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9c\x01\n" +
@@ -764,7 +837,10 @@ const file_baton_v1_task_service_proto_rawDesc = "" +
 	"reasonText\"g\n" +
 	"\x14ReassignTaskResponse\x12\"\n" +
 	"\x04task\x18\x01 \x01(\v2\x0e.baton.v1.TaskR\x04task\x12+\n" +
-	"\ahandoff\x18\x02 \x01(\v2\x11.baton.v1.HandoffR\ahandoff2\xfc\x02\n" +
+	"\ahandoff\x18\x02 \x01(\v2\x11.baton.v1.HandoffR\ahandoff*>\n" +
+	"\tTaskOrder\x12\x1a\n" +
+	"\x16TASK_ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11TASK_ORDER_UPDATE\x10\x012\xfc\x02\n" +
 	"\vTaskService\x12>\n" +
 	"\aGetTask\x12\x18.baton.v1.GetTaskRequest\x1a\x19.baton.v1.GetTaskResponse\x12D\n" +
 	"\tListTasks\x12\x1a.baton.v1.ListTasksRequest\x1a\x1b.baton.v1.ListTasksResponse\x12P\n" +
@@ -785,49 +861,52 @@ func file_baton_v1_task_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_task_service_proto_rawDescData
 }
 
+var file_baton_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_baton_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_baton_v1_task_service_proto_goTypes = []any{
-	(*GetTaskRequest)(nil),        // 0: baton.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),       // 1: baton.v1.GetTaskResponse
-	(*ListTasksRequest)(nil),      // 2: baton.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),     // 3: baton.v1.ListTasksResponse
-	(*GetCustodyLogRequest)(nil),  // 4: baton.v1.GetCustodyLogRequest
-	(*GetCustodyLogResponse)(nil), // 5: baton.v1.GetCustodyLogResponse
-	(*WatchTaskRequest)(nil),      // 6: baton.v1.WatchTaskRequest
-	(*WatchTaskResponse)(nil),     // 7: baton.v1.WatchTaskResponse
-	(*WatchGap)(nil),              // 8: baton.v1.WatchGap
-	(*ReassignTaskRequest)(nil),   // 9: baton.v1.ReassignTaskRequest
-	(*ReassignTaskResponse)(nil),  // 10: baton.v1.ReassignTaskResponse
-	(*Task)(nil),                  // 11: baton.v1.Task
-	(TaskStatus)(0),               // 12: baton.v1.TaskStatus
-	(*CustodyLogEntry)(nil),       // 13: baton.v1.CustodyLogEntry
-	(*Handoff)(nil),               // 14: baton.v1.Handoff
+	(TaskOrder)(0),                // 0: baton.v1.TaskOrder
+	(*GetTaskRequest)(nil),        // 1: baton.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),       // 2: baton.v1.GetTaskResponse
+	(*ListTasksRequest)(nil),      // 3: baton.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),     // 4: baton.v1.ListTasksResponse
+	(*GetCustodyLogRequest)(nil),  // 5: baton.v1.GetCustodyLogRequest
+	(*GetCustodyLogResponse)(nil), // 6: baton.v1.GetCustodyLogResponse
+	(*WatchTaskRequest)(nil),      // 7: baton.v1.WatchTaskRequest
+	(*WatchTaskResponse)(nil),     // 8: baton.v1.WatchTaskResponse
+	(*WatchGap)(nil),              // 9: baton.v1.WatchGap
+	(*ReassignTaskRequest)(nil),   // 10: baton.v1.ReassignTaskRequest
+	(*ReassignTaskResponse)(nil),  // 11: baton.v1.ReassignTaskResponse
+	(*Task)(nil),                  // 12: baton.v1.Task
+	(TaskStatus)(0),               // 13: baton.v1.TaskStatus
+	(*CustodyLogEntry)(nil),       // 14: baton.v1.CustodyLogEntry
+	(*Handoff)(nil),               // 15: baton.v1.Handoff
 }
 var file_baton_v1_task_service_proto_depIdxs = []int32{
-	11, // 0: baton.v1.GetTaskResponse.task:type_name -> baton.v1.Task
-	12, // 1: baton.v1.ListTasksRequest.statuses:type_name -> baton.v1.TaskStatus
-	11, // 2: baton.v1.ListTasksResponse.tasks:type_name -> baton.v1.Task
-	13, // 3: baton.v1.GetCustodyLogResponse.entries:type_name -> baton.v1.CustodyLogEntry
-	8,  // 4: baton.v1.GetCustodyLogResponse.gap:type_name -> baton.v1.WatchGap
-	13, // 5: baton.v1.WatchTaskResponse.entry:type_name -> baton.v1.CustodyLogEntry
-	8,  // 6: baton.v1.WatchTaskResponse.gap:type_name -> baton.v1.WatchGap
-	11, // 7: baton.v1.ReassignTaskResponse.task:type_name -> baton.v1.Task
-	14, // 8: baton.v1.ReassignTaskResponse.handoff:type_name -> baton.v1.Handoff
-	0,  // 9: baton.v1.TaskService.GetTask:input_type -> baton.v1.GetTaskRequest
-	2,  // 10: baton.v1.TaskService.ListTasks:input_type -> baton.v1.ListTasksRequest
-	4,  // 11: baton.v1.TaskService.GetCustodyLog:input_type -> baton.v1.GetCustodyLogRequest
-	6,  // 12: baton.v1.TaskService.WatchTask:input_type -> baton.v1.WatchTaskRequest
-	9,  // 13: baton.v1.TaskService.ReassignTask:input_type -> baton.v1.ReassignTaskRequest
-	1,  // 14: baton.v1.TaskService.GetTask:output_type -> baton.v1.GetTaskResponse
-	3,  // 15: baton.v1.TaskService.ListTasks:output_type -> baton.v1.ListTasksResponse
-	5,  // 16: baton.v1.TaskService.GetCustodyLog:output_type -> baton.v1.GetCustodyLogResponse
-	7,  // 17: baton.v1.TaskService.WatchTask:output_type -> baton.v1.WatchTaskResponse
-	10, // 18: baton.v1.TaskService.ReassignTask:output_type -> baton.v1.ReassignTaskResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 0: baton.v1.GetTaskResponse.task:type_name -> baton.v1.Task
+	13, // 1: baton.v1.ListTasksRequest.statuses:type_name -> baton.v1.TaskStatus
+	0,  // 2: baton.v1.ListTasksRequest.order:type_name -> baton.v1.TaskOrder
+	12, // 3: baton.v1.ListTasksResponse.tasks:type_name -> baton.v1.Task
+	14, // 4: baton.v1.GetCustodyLogResponse.entries:type_name -> baton.v1.CustodyLogEntry
+	9,  // 5: baton.v1.GetCustodyLogResponse.gap:type_name -> baton.v1.WatchGap
+	14, // 6: baton.v1.WatchTaskResponse.entry:type_name -> baton.v1.CustodyLogEntry
+	9,  // 7: baton.v1.WatchTaskResponse.gap:type_name -> baton.v1.WatchGap
+	12, // 8: baton.v1.ReassignTaskResponse.task:type_name -> baton.v1.Task
+	15, // 9: baton.v1.ReassignTaskResponse.handoff:type_name -> baton.v1.Handoff
+	1,  // 10: baton.v1.TaskService.GetTask:input_type -> baton.v1.GetTaskRequest
+	3,  // 11: baton.v1.TaskService.ListTasks:input_type -> baton.v1.ListTasksRequest
+	5,  // 12: baton.v1.TaskService.GetCustodyLog:input_type -> baton.v1.GetCustodyLogRequest
+	7,  // 13: baton.v1.TaskService.WatchTask:input_type -> baton.v1.WatchTaskRequest
+	10, // 14: baton.v1.TaskService.ReassignTask:input_type -> baton.v1.ReassignTaskRequest
+	2,  // 15: baton.v1.TaskService.GetTask:output_type -> baton.v1.GetTaskResponse
+	4,  // 16: baton.v1.TaskService.ListTasks:output_type -> baton.v1.ListTasksResponse
+	6,  // 17: baton.v1.TaskService.GetCustodyLog:output_type -> baton.v1.GetCustodyLogResponse
+	8,  // 18: baton.v1.TaskService.WatchTask:output_type -> baton.v1.WatchTaskResponse
+	11, // 19: baton.v1.TaskService.ReassignTask:output_type -> baton.v1.ReassignTaskResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_service_proto_init() }
@@ -847,13 +926,14 @@ func file_baton_v1_task_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_service_proto_rawDesc), len(file_baton_v1_task_service_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_baton_v1_task_service_proto_goTypes,
 		DependencyIndexes: file_baton_v1_task_service_proto_depIdxs,
+		EnumInfos:         file_baton_v1_task_service_proto_enumTypes,
 		MessageInfos:      file_baton_v1_task_service_proto_msgTypes,
 	}.Build()
 	File_baton_v1_task_service_proto = out.File

@@ -40,7 +40,7 @@ type TaskServiceClient interface {
 	// the owner, the epoch, the status and the question, and nothing else.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
 	// Lists tasks, newest first. The tasks of one agent are in the order in which it came to own them; all tasks are in
-	// the order of their creation.
+	// the order of their creation. TASK_ORDER_UPDATE has the order of the latest updates instead.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
 	// Returns entries of one task's custody log, oldest first.
 	GetCustodyLog(ctx context.Context, in *GetCustodyLogRequest, opts ...grpc.CallOption) (*GetCustodyLogResponse, error)
@@ -135,7 +135,7 @@ type TaskServiceServer interface {
 	// the owner, the epoch, the status and the question, and nothing else.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
 	// Lists tasks, newest first. The tasks of one agent are in the order in which it came to own them; all tasks are in
-	// the order of their creation.
+	// the order of their creation. TASK_ORDER_UPDATE has the order of the latest updates instead.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
 	// Returns entries of one task's custody log, oldest first.
 	GetCustodyLog(context.Context, *GetCustodyLogRequest) (*GetCustodyLogResponse, error)

@@ -2,6 +2,7 @@
 //
 //	relay SERVER CA.pem ID KEY.pem pass NEXT     takes the task and hands it on
 //	relay SERVER CA.pem ID KEY.pem reject WHY    rejects it
+//	relay SERVER CA.pem ID KEY.pem node N        rejects N tasks, takes one, and finishes its node of the run over it
 //	relay SERVER CA.pem ID KEY.pem audit TASK    checks its custody log
 //
 // It prints each event as a JSON line.
@@ -15,6 +16,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	baton "github.com/baton-broker/baton/clients/go"
@@ -43,7 +46,7 @@ func say(event string, said facts) {
 
 func run(ctx context.Context, arguments []string) error {
 	if len(arguments) != 6 {
-		return errors.New("usage: relay SERVER CA.pem ID KEY.pem (pass NEXT | reject WHY | audit TASK)")
+		return errors.New("usage: relay SERVER CA.pem ID KEY.pem (pass NEXT | reject WHY | node N | audit TASK)")
 	}
 	server, ca, id, keyFile, command, argument :=
 		arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]
@@ -69,6 +72,13 @@ func run(ctx context.Context, arguments []string) error {
 	case "reject":
 		say("ready", facts{})
 		return agent.Serve(ctx, rejecting(argument))
+	case "node":
+		rejections, err := strconv.Atoi(argument)
+		if err != nil {
+			return err
+		}
+		say("ready", facts{})
+		return agent.Serve(ctx, node(agent, rejections))
 	case "audit":
 		return audit(ctx, agent, argument)
 	}
@@ -101,6 +111,33 @@ func rejecting(why string) baton.Handlers {
 		err := offer.Reject(ctx, &v1.HandoffReject{Reason: v1.RejectReason_REJECT_REASON_OVERLOADED, ReasonText: why})
 		if err == nil {
 			say("rejected", facts{"sender": offer.SenderID, "epoch": offer.Epoch})
+		}
+		return err
+	}}
+}
+
+// node rejects this number of offers. It takes the next one, and finishes the node of the run that has its name.
+func node(agent *baton.Agent, rejections int) baton.Handlers {
+	var seen atomic.Int64
+	reject := rejecting("too much to do").Offer
+	return baton.Handlers{Offer: func(ctx context.Context, offer *baton.Offer) error {
+		if seen.Add(1) <= int64(rejections) {
+			return reject(ctx, offer)
+		}
+		takeover, err := offer.Accept(ctx, nil)
+		if err != nil {
+			return err
+		}
+		task, err := takeover.Complete(ctx)
+		if err != nil {
+			return err
+		}
+		say("taken", facts{"sender": offer.SenderID, "epoch": task.Epoch})
+		turn := baton.NewTurn()
+		turn.Finished, turn.Output = true, "done by "+agent.ID()
+		answer, err := agent.Run(offer.Request.GetRouting().GetRunId()).Turn(ctx, agent.ID(), turn)
+		if err == nil {
+			say("finished", facts{"run": answer.GetRun().GetState().String()})
 		}
 		return err
 	}}

@@ -1,24 +1,34 @@
 import type { KeyObject } from "node:crypto";
 import type { TLSSocket } from "node:tls";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
-import { durationFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
+import { durationFromMs, timestampFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { secureSocket } from "./socket.js";
 import { Audit, invalid } from "./audit.js";
+import { Blobs } from "./blobs.js";
+import { Contexts } from "./contexts.js";
+import { Directory } from "./directory.js";
+import { type AdministeringCaller, type WireOptions } from "./following.js";
+import { Routing } from "./runs.js";
+import { Workspace } from "./workspace.js";
 import { clipped, Delivery } from "./delivery.js";
-import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
-import { BatonError, HandoffFailed, isPassing, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
+import { type About, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
+import { BatonError, HandoffFailed, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
 import { type HandedOver, HandOver, type OnView, OwnedTask } from "./handovers.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
-import { type DelegateOptions, endAtDeadline, loanOf, lossOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
+import { byLimit, type DelegateOptions, endAtDeadline, loanOf, lossOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { BROKER_ID, type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
+import { Negotiation, Negotiations, TaskRequests } from "./negotiations.js";
+import { Plans } from "./plans.js";
 import { Queue } from "./queue.js";
 import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
+import { forWishes, withDeltas } from "./sections.js";
 import { deferred, Session, sleep } from "./session.js";
+import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
 import * as v1 from "./v1.js";
 
@@ -123,6 +133,22 @@ export class Agent {
    * `createClient(v1.DeadLetterService, agent.transport)`.
    */
   readonly transport: Transport;
+  /** The directory of agents: find, update, deregister, watch. */
+  readonly directory: Directory;
+  /** Routing by a model: graphs and runs. */
+  readonly routing: Routing;
+  /** The versions of contexts; `checkpoint` makes one. */
+  readonly contexts: Contexts;
+  /** Content that is too large for a message. */
+  readonly blobs: Blobs;
+  /** Threads, and the specs of their personas. */
+  readonly threads: Threads;
+  /** Plans of many agents: check, submit, follow. */
+  readonly plans: Plans;
+  /** Reading and cancelling negotiations; `negotiate` begins one. */
+  readonly negotiations: Negotiations;
+  /** @internal */
+  readonly taskRequests = new TaskRequests();
   readonly #broker: Client<typeof v1.BrokerService>;
   readonly #agents: Client<typeof v1.AgentService>;
   readonly #handoffs: Client<typeof v1.HandoffService>;
@@ -157,6 +183,13 @@ export class Agent {
     this.#agents = createClient(v1.AgentService, this.transport);
     this.#handoffs = createClient(v1.HandoffService, this.transport);
     this.#tasks = createClient(v1.TaskService, this.transport);
+    this.directory = new Directory(this.id, this.#caller(), this.transport);
+    this.routing = new Routing(this.#caller(), this.transport);
+    this.contexts = new Contexts(this.#caller(), this.transport);
+    this.blobs = new Blobs(this.#caller(), this.transport);
+    this.threads = new Threads(this.#caller(), this.transport, this.log);
+    this.plans = new Plans(this.#caller(), this.transport, (submission) => this.send("", {}, submission));
+    this.negotiations = new Negotiations(this.#caller(), this.transport);
     this.mail = new Mail({
       credit: options.credit ?? CREDIT,
       handlerTimeoutMs: options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS,
@@ -307,10 +340,13 @@ export class Agent {
     sections: readonly v1.ContextSection[],
     options: CallOptions = {},
   ): Promise<v1.Receipt> {
-    const wanted = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload.wantedSections : [];
-    const sent = sections.filter((section) => wanted.length === 0 || wanted.includes(section.name));
+    const { taskId } = accept.envelope;
+    const wanted = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload : create(v1.HandoffAcceptSchema);
+    const sent = forWishes(sections, wanted, (name, digest) => this.contexts.known.find(taskId, name, digest));
     const transfer = create(v1.TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
-    return this.reply(accept, transfer, options);
+    const receipt = await this.reply(accept, transfer, options);
+    this.contexts.known.note(taskId, sections);
+    return receipt;
   }
 
   /**
@@ -376,6 +412,38 @@ export class Agent {
     this.#signals.delete(taskId);
   }
 
+  /**
+   * Stores a context of a task that this agent owns, without a handoff: the next owner can go on with it. A JSON section of which
+   * this process has sent or received an earlier version goes as a delta where that is smaller. Throws BatonError, STALE_EPOCH
+   * after the task has moved on, TASK_FINAL after it has ended.
+   */
+  async checkpoint(
+    taskId: string,
+    epoch: bigint,
+    sections: readonly v1.ContextSection[],
+    options: CallOptions = {},
+  ): Promise<v1.Receipt> {
+    const { known } = this.contexts;
+    const { short, whole } = withDeltas(sections, (name) => known.get(taskId, name));
+    const send = (sent: v1.ContextSection[]): Promise<v1.Receipt> => {
+      const context = create(v1.TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
+      const envelope = makeEnvelope(this.id, "", { taskId, epoch }, context);
+      envelope.messageType = v1.MessageType.CONTEXT_CHECKPOINT;
+      return this.#signAndSend(envelope, options);
+    };
+    let receipt: v1.Receipt;
+    try {
+      receipt = await send(short);
+    } catch (error) {
+      // The broker has another version than this process: the whole sections need no base.
+      if (!(error instanceof BatonError) || !["CONTEXT_BASE_UNKNOWN", "CONTEXT_DELTA_INVALID"].includes(error.reason)) throw error;
+      known.forget(taskId);
+      receipt = await send(whole);
+    }
+    known.note(taskId, whole);
+    return receipt;
+  }
+
   /** Reports the status of a task that this agent owns at this epoch. */
   async updateStatus(
     taskId: string,
@@ -428,7 +496,7 @@ export class Agent {
 
   /** Sends a payload to the sender of a delivery, about the same task and handoff. */
   async reply(to: Delivery, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
-    return this.send(to.envelope.senderId, to.about, payload, options);
+    return this.send(to.answerTo, to.about, payload, options);
   }
 
   // ------------------------------------------------------------------------------------------------- whole handoffs
@@ -454,6 +522,18 @@ export class Agent {
     checkContext(sections);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
     return this.#handOver(envelope, sections, signal, onView);
+  }
+
+  /** @internal Hands a task over by the award of a negotiation. */
+  async handOverBy(
+    award: v1.TaskAccept,
+    receiverId: string,
+    about: About,
+    sections: readonly v1.ContextSection[],
+    { signal, onView }: { onView?: OnView } & CallOptions,
+  ): Promise<HandedOver> {
+    checkContext(sections);
+    return this.#handOver(makeEnvelope(this.id, receiverId, about, award), sections, signal, onView);
   }
 
   async #handOver(
@@ -523,7 +603,8 @@ export class Agent {
    * when `signal` aborts, the agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most
    * 10 s. Without `timeoutMs` the whole timeout of the handoff and the loan timeout limit the call.
    *
-   * Throws TaskRecalled if the task came back without a result, with the reason LOAN_TIMEOUT, DEADLINE or RECALL; HandoffFailed
+   * Throws TaskRecalled if the task came back without a result, with the reason LOAN_TIMEOUT, DEADLINE or RECALL, DEADLINE where
+   * `timeoutMs` is the loan timeout too; HandoffFailed
    * if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as `handOver`; and
    * the reason of `signal`.
    *
@@ -539,7 +620,9 @@ export class Agent {
   ): Promise<Outcome> {
     checkContext(sections);
     const { signal, onView, epoch = 1n } = options;
-    const { lent, limitMs } = loanOf(request, options);
+    const { lent, limitMs, isOneTime } = loanOf(request, options);
+    // A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
+    const ofLimit: RecallReason[] = isOneTime ? ["LOAN_TIMEOUT"] : [];
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, lent);
     const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: epoch, signal });
     const unwatch = this.mail.watch(taskId, epoch, (recalled) => {
@@ -553,12 +636,15 @@ export class Agent {
       const handed = await this.#handOver(envelope, sections, over, onView);
       return await outcomeOf(this, results, handed, over);
     } catch (error) {
-      if (!over.aborted || error instanceof HandoffFailed || error instanceof TaskRecalled) throw error;
+      if (!over.aborted || error instanceof HandoffFailed || error instanceof TaskRecalled) throw byLimit(error, ...ofLimit);
       if (signal?.aborted === true) {
         await takeBackOfAborted(this, envelope);
         throw error;
       }
-      return await endAtDeadline(this, results, envelope);
+      // A loan that has ended by now without news has ended by the limit.
+      return await endAtDeadline(this, results, envelope).catch((ended: unknown) => {
+        throw byLimit(ended, ...ofLimit, "RECALL");
+      });
     } finally {
       clearTimeout(timer);
       unwatch();
@@ -582,6 +668,54 @@ export class Agent {
     } while (pageToken !== "");
   }
 
+  // -------------------------------------------------------------------------------------------------- negotiations
+
+  /**
+   * Asks the agents of `all:NAME`, one of `type:NAME`, or one agent for offers: see `Negotiation`. With `taskId` the award hands
+   * over this task, at `epoch`, by default 1. The broker awards by `awardRule` if the request has one; with its `handoff` it
+   * hands the task over itself, and `handedOver` gives the context. `offersMs` is the time for offers, by default 30 s.
+   *
+   * Closing the negotiation object does not end the negotiation: `resumeNegotiation` takes it up again. Throws BatonError, for
+   * example RECEIVER_UNKNOWN if no agent can be asked, FIELD_INVALID, STALE_EPOCH.
+   */
+  async negotiate(
+    receiverId: string,
+    request: MessageInitShape<typeof v1.TaskRequestSchema>,
+    options: { taskId?: string; epoch?: bigint; offersMs?: number } & CallOptions = {},
+  ): Promise<Negotiation> {
+    const { taskId = "", epoch = taskId === "" ? 0n : 1n, offersMs, signal } = options;
+    const asked = create(v1.TaskRequestSchema, request);
+    if (offersMs !== undefined) asked.offersDeadline = timestampFromMs(Date.now() + offersMs);
+    const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, asked);
+    const mail = await this.mail.converse(`negotiation ${envelope.messageId}`, { signal });
+    try {
+      await this.#signAndSend(envelope, signal ? { signal } : {});
+      return new Negotiation(this, mail, envelope.messageId, taskId, epoch, asked.handoff).begin();
+    } catch (error) {
+      mail.close();
+      throw error;
+    }
+  }
+
+  /**
+   * Continues a negotiation that an earlier process of this agent began. Its standing offers come first. Throws BatonError,
+   * PERMISSION_DENIED if this agent has no part in it.
+   */
+  async resumeNegotiation(
+    negotiationId: string,
+    { epoch = 1n, signal }: { epoch?: bigint } & CallOptions = {},
+  ): Promise<Negotiation> {
+    const mail = await this.mail.converse(`negotiation ${negotiationId}`, { signal });
+    try {
+      const state = await this.negotiations.get(negotiationId);
+      if (state.requesterId !== this.id) throw new Error(`the offers of ${negotiationId} are not ones that ${this.id} asked for`);
+      return new Negotiation(this, mail, negotiationId, state.taskId, epoch).begin(state);
+    } catch (error) {
+      mail.close();
+      throw error;
+    }
+  }
+
   // ------------------------------------------------------------------------------------------------------- looking
 
   /** Returns a task of which this agent is or was a party. */
@@ -600,6 +734,18 @@ export class Agent {
   async getAgent(agentId: string): Promise<v1.Agent> {
     const { agent } = await this.#call((options) => this.#agents.getAgent({ agentId }, options));
     return agent ?? create(v1.AgentSchema);
+  }
+
+  /**
+   * Returns the workspace with this id, for example `task:crash-7`, without asking the broker. With `verify` each read checks
+   * the authors' signatures.
+   */
+  workspace(workspaceId: string, options: { verify?: boolean } = {}): Workspace {
+    const agent = {
+      append: (payload: v1.WorkspaceAppend): Promise<v1.Receipt> => this.send("", {}, payload),
+      verify: (envelope: v1.Envelope): Promise<void> => this.#verifySender(envelope),
+    };
+    return new Workspace(workspaceId, agent, this.#caller(), this.transport, options);
   }
 
   /**
@@ -798,24 +944,55 @@ export class Agent {
   }
 
   /** Makes a unary call as this agent. Renews an expired token once. */
-  async #call<T>(call: (options: { headers: Record<string, string>; timeoutMs: number; signal: AbortSignal }) => Promise<T>): Promise<T> {
+  async #call<T>(call: (options: WireOptions) => Promise<T>, moreMs = 0): Promise<T> {
     const signal = this.#life.signal;
     for (let isFirst = true; ; isFirst = false) {
       try {
-        return await call({ headers: this.headers, timeoutMs: CALL_TIMEOUT_MS, signal });
+        return await call({ headers: this.headers, timeoutMs: CALL_TIMEOUT_MS + moreMs, signal });
       } catch (caught) {
         if (signal.aborted) throw signal.reason;
         const error = BatonError.of(caught);
-        if (!isFirst || error.reason !== "TOKEN_INVALID" || this.#options.token !== undefined) throw error;
+        if (!isFirst || !this.#isRenewable(error)) throw error;
       }
       await this.#prove();
     }
   }
 
+  /** Yields the responses of a call as this agent. Renews an expired token once. */
+  async *#stream<T>(open: (options: WireOptions) => AsyncIterable<T>, signal?: AbortSignal): AsyncGenerator<T, void> {
+    for (let isFirst = true; ; isFirst = false) {
+      // Also ends the call when the reader leaves its loop.
+      const leave = new AbortController();
+      try {
+        yield* open({ headers: this.headers, signal: anyOf(this.#life.signal, signal, leave.signal) });
+        return;
+      } catch (caught) {
+        const error = BatonError.of(caught);
+        if (!isFirst || !this.#isRenewable(error)) throw error;
+      } finally {
+        leave.abort();
+      }
+      await this.#prove();
+    }
+  }
+
+  #isRenewable(error: BatonError): boolean {
+    return error.reason === "TOKEN_INVALID" && this.#options.token === undefined;
+  }
+
+  #caller(): AdministeringCaller {
+    return {
+      life: this.#life.signal,
+      call: (call, moreMs) => this.#call(call, moreMs),
+      administer: (operatorToken, call) => this.#administer(operatorToken, call),
+      stream: (open, signal) => this.#stream(open, signal),
+    };
+  }
+
   /** Makes a unary call as an operator, or as this agent without an operator's token. */
   async #administer<T>(
     operatorToken: string | undefined,
-    call: (options: { headers: Record<string, string>; timeoutMs: number }) => Promise<T>,
+    call: (options: Omit<WireOptions, "signal">) => Promise<T>,
   ): Promise<T> {
     if (operatorToken === undefined) return this.#call(call);
     try {
@@ -953,7 +1130,9 @@ export class Agent {
     const { envelope = create(v1.EnvelopeSchema) } = wire;
     try {
       await this.#verifySender(envelope);
-      return new Delivery(wire, envelope, payloadOf(envelope), session);
+      const payload = payloadOf(envelope);
+      if (payload?.$typeName === "baton.v1.NegotiationClosed") await this.#checkMandate(payload, envelope);
+      return new Delivery(wire, envelope, payload, session);
     } catch (error) {
       if (this.#life.signal.aborted) return undefined;
       this.log(`message ${envelope.messageId} of ${envelope.senderId} was not taken`, error);
@@ -964,6 +1143,16 @@ export class Agent {
       });
       return undefined;
     }
+  }
+
+  /** Checks that the requester of a negotiation has signed the award that the broker makes in its name. */
+  async #checkMandate({ taskRequest, negotiationId }: v1.NegotiationClosed, { taskId, epoch }: v1.Envelope): Promise<void> {
+    if (taskRequest === undefined) return;
+    mandateOf(taskRequest);
+    if (taskRequest.messageId !== negotiationId || taskRequest.taskId !== taskId || taskRequest.epoch !== epoch) {
+      throw new VerificationError("SIGNATURE_INVALID", "the mandate is of another negotiation or task");
+    }
+    await this.#verifySender(taskRequest);
   }
 
   /** Verifies an envelope with its sender's key: pinned, cached for up to one minute, or from the directory. */

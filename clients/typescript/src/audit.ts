@@ -37,7 +37,9 @@ export class Audit {
 
 /** Whether the log may leave the envelope out: it is a context, which this agent may not read, and the entry has its digest. */
 function isHidden(accepted: CustodyEnvelope): boolean {
-  return accepted.messageType === MessageType.TASK_CONTEXT_TRANSFER && accepted.contextDigest.length === 32;
+  const { TASK_CONTEXT_TRANSFER, CONTEXT_CHECKPOINT } = MessageType;
+  const isContext = [TASK_CONTEXT_TRANSFER, CONTEXT_CHECKPOINT].includes(accepted.messageType);
+  return isContext && accepted.contextDigest.length === 32;
 }
 
 function parsed(bytes: Uint8Array, number: number): CustodyEntry {

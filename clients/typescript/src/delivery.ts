@@ -1,8 +1,8 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
-import { type About, type Payload } from "./envelopes.js";
+import { type About, mandateOf, type Payload } from "./envelopes.js";
 import type { Session } from "./session.js";
-import { type AcknowledgementSchema, type Envelope, MessageType, type NackCause, type Delivery as WireDelivery } from "./v1.js";
+import { type AcknowledgementSchema, type Envelope, type HandoffRequest, MessageType, type NackCause, type Delivery as WireDelivery } from "./v1.js";
 
 type Outcome = NonNullable<MessageInitShape<typeof AcknowledgementSchema>["outcome"]>;
 
@@ -36,6 +36,28 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     this.handoffId = wire.handoffId || handoffOf(envelope);
     this.#deliveryId = wire.deliveryId;
     this.#session = session;
+  }
+
+  /** The terms, if this message asks the agent to take a task over: a request, an award, or a mandate's award. */
+  get handoffRequest(): HandoffRequest | undefined {
+    const { payload } = this;
+    switch (payload?.$typeName) {
+      case "baton.v1.HandoffRequest":
+        return payload;
+      case "baton.v1.TaskAccept":
+        return payload.handoff;
+      case "baton.v1.NegotiationClosed":
+        return payload.taskRequest && mandateOf(payload.taskRequest).handoff;
+      default:
+        return undefined;
+    }
+  }
+
+  /** The agent that gets an answer: the sender, or for an award under a mandate the requester. */
+  get answerTo(): string {
+    const { payload } = this;
+    const mandate = payload?.$typeName === "baton.v1.NegotiationClosed" ? payload.taskRequest : undefined;
+    return (mandate ?? this.envelope).senderId;
   }
 
   /** The task, epoch and handoff for an answer to the delivery. */

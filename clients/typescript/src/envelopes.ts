@@ -20,7 +20,11 @@ const PAYLOADS = {
   [v1.MessageType.TASK_ACCEPT]: v1.TaskAcceptSchema,
   [v1.MessageType.DELEGATION]: v1.DelegationSchema,
   [v1.MessageType.INFO]: v1.InfoSchema,
+  [v1.MessageType.TASK_DECLINE]: v1.TaskDeclineSchema,
+  [v1.MessageType.NEGOTIATION_CLOSED]: v1.NegotiationClosedSchema,
+  [v1.MessageType.CONTEXT_CHECKPOINT]: v1.TaskContextTransferSchema,
   [v1.MessageType.WORKSPACE_APPEND]: v1.WorkspaceAppendSchema,
+  [v1.MessageType.PLAN_SUBMISSION]: v1.PlanSubmissionSchema,
   [v1.MessageType.TASK_RECALL]: v1.TaskRecallSchema,
   [v1.MessageType.TASK_INPUT]: v1.TaskInputSchema,
 } as const;
@@ -31,7 +35,10 @@ type PayloadSchema = (typeof PAYLOADS)[keyof typeof PAYLOADS];
 export type Payload = MessageShape<PayloadSchema>;
 
 const KINDS = new Map<string, { type: v1.MessageType; schema: PayloadSchema }>(
-  Object.entries(PAYLOADS).map(([type, schema]) => [schema.typeName, { type: Number(type), schema }]),
+  Object.entries(PAYLOADS)
+    // A checkpoint has the payload of a context, which by itself is that of a handoff.
+    .filter(([type]) => type !== String(v1.MessageType.CONTEXT_CHECKPOINT))
+    .map(([type, schema]) => [schema.typeName, { type: Number(type), schema }]),
 );
 
 const TYPE_URL = "type.googleapis.com/";
@@ -88,6 +95,13 @@ export function payloadOf(envelope: v1.Envelope): Payload | undefined {
   } catch (error) {
     throw new VerificationError("MALFORMED", `the payload cannot be parsed: ${String(error)}`);
   }
+}
+
+/** Returns the request for offers in the envelope that a mandate is. Throws VerificationError. */
+export function mandateOf(envelope: v1.Envelope): v1.TaskRequest {
+  const request = payloadOf(envelope);
+  if (request?.$typeName === "baton.v1.TaskRequest" && request.handoff !== undefined) return request;
+  throw new VerificationError("PAYLOAD_TYPE_MISMATCH", "the message under a mandate is no request with terms");
 }
 
 /** Returns a context section with a JSON object or list. */

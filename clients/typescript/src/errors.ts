@@ -140,7 +140,8 @@ export class TaskRecalled extends Error {
     /** The handoff that lent the task. */
     readonly handoffId: string,
     readonly reason: RecallReason,
-    text: string,
+    /** The explanation, for people. */
+    readonly text: string,
     /** The task's epoch after the recall. */
     readonly epoch: bigint,
     /** Whether this agent owns the task again. False: an agent that had lent the task to this one, or an operator, took it. */
@@ -167,6 +168,40 @@ export class NoAnswer extends Error {
   }
 }
 
+/**
+ * A negotiation ended without an award: NO_OFFER, NEGOTIATION_EXPIRED or another code of the broker; CANCELLED, or the state for
+ * an award as mail.
+ */
+export class NegotiationFailed extends Error {
+  override readonly name = "NegotiationFailed";
+
+  constructor(
+    readonly negotiationId: string,
+    readonly reason: string,
+    text: string,
+  ) {
+    super(`${reason}: ${text}`);
+  }
+}
+
+/**
+ * The log that a watch follows has lost entries: they were removed, or the log is shorter after a restore. To go on behind the
+ * gap, watch again after `lastNumber`.
+ */
+export class Gap extends Error {
+  override readonly name = "Gap";
+
+  constructor(
+    what: string,
+    /** The number of the first missing entry. */
+    readonly firstNumber: bigint,
+    /** The number of the last missing entry. */
+    readonly lastNumber: bigint,
+  ) {
+    super(`entries ${firstNumber} to ${lastNumber} of ${what} do not exist`);
+  }
+}
+
 /** The session ended before the answer arrived; the question may be repeated on the next session. */
 export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
@@ -185,8 +220,11 @@ const GONE_ON = new Set([
   "HANDOFF_EXPIRED",
   "INPUT_EXPIRED",
   "INPUT_TAKEN",
+  "NEGOTIATION_CLOSED",
+  "NEGOTIATION_UNKNOWN",
   "NOT_CANDIDATE",
   "NOT_OWNER",
+  "OFFER_NOT_STANDING",
   "STALE_EPOCH",
   "TASK_FINAL",
 ]);

@@ -116,6 +116,11 @@ export class OwnedTask {
     return this.#agent.updateStatus(this.taskId, this.epoch, update);
   }
 
+  /** Stores a context of the task without a handoff: see `Agent.checkpoint`. */
+  async checkpoint(sections: readonly ContextSection[], options: CallOptions = {}): Promise<Receipt> {
+    return this.#agent.checkpoint(this.taskId, this.epoch, sections, options);
+  }
+
   /** Hands the task over: see `Agent.handOver`. */
   async handOver(
     receiverId: string,

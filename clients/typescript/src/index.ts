@@ -2,14 +2,20 @@
  * Agents for the baton handoff broker: see `Agent`. The messages of the schema are in `v1`.
  */
 export { Agent, type AgentOptions, type CallOptions, type KeyCallOptions } from "./agent.js";
+export { type BlobOptions, type BlobRange, blobReference, Blobs, type OnProgress } from "./blobs.js";
+export { Contexts } from "./contexts.js";
 export { Delivery } from "./delivery.js";
+export { type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
-export { BatonError, type FieldViolation, HandoffFailed, hasGoneOn, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
+export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
 export { type ContextProvider, type HandedOver, type OnView, OwnedTask, type WantedContext } from "./handovers.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome, type Recalled } from "./loans.js";
+export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
+export { Plan, Plans, type SubtaskInputs } from "./plans.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
+export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";
 export { type HandlerContext, type Handlers, HandlerTimeout, Poison, RetryAfter, Stopped } from "./serve.js";
 export {
   auditHash,
@@ -22,4 +28,7 @@ export {
   verifyVoucher,
   vouch,
 } from "./signing.js";
+export { Thread, ThreadRun, Threads, type ThreadStep } from "./threads.js";
+export { type HistoryMessage, type ModelTurn, readTurn, type ResponseShape } from "./turns.js";
+export { type Entry, type EntryValue, type ReadOptions, Workspace } from "./workspace.js";
 export * as v1 from "./v1.js";

@@ -10,6 +10,8 @@ import * as v1 from "./v1.js";
 
 /** The maximum size of a payload's value, in bytes. */
 export const PAYLOAD_BYTES_MAX = 1024 * 1024;
+/** The maximum size of the payload of an append to a workspace: an entry of 1 MiB, and its topic. */
+const APPEND_BYTES_MAX = PAYLOAD_BYTES_MAX + 4096;
 /** The maximum size of a message on a connection, in bytes. */
 export const FRAME_BYTES_MAX = 4 * 1024 * 1024;
 const NAME_LENGTH_MAX = 128;
@@ -36,7 +38,8 @@ export function checkEnvelope(envelope: v1.Envelope): void {
     .filter(([, text, most]) => text.length > most)
     .map(([field, , most]) => ({ field: `envelope.${field}`, description: `must have at most ${most} characters` }));
   refuse(wrong);
-  checkPayload(payload?.value.length ?? 0);
+  const isAppend = envelope.messageType === v1.MessageType.WORKSPACE_APPEND;
+  checkPayload(payload?.value.length ?? 0, isAppend ? APPEND_BYTES_MAX : PAYLOAD_BYTES_MAX);
   const bytes = toBinary(v1.ConnectRequestSchema, frameOf(envelope)).length;
   if (bytes > FRAME_BYTES_MAX) {
     throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes; the limit is ${FRAME_BYTES_MAX}`, []);
@@ -69,9 +72,9 @@ function frameOf(envelope: v1.Envelope): v1.ConnectRequest {
   return create(v1.ConnectRequestSchema, { request: { case: "envelope", value: envelope } });
 }
 
-function checkPayload(bytes: number): void {
-  if (bytes <= PAYLOAD_BYTES_MAX) return;
-  const text = `the payload has ${bytes} bytes; the limit is ${PAYLOAD_BYTES_MAX}`;
+function checkPayload(bytes: number, bytesMax = PAYLOAD_BYTES_MAX): void {
+  if (bytes <= bytesMax) return;
+  const text = `the payload has ${bytes} bytes; the limit is ${bytesMax}`;
   throw refusal("PAYLOAD_TOO_LARGE", text, []);
 }
 

@@ -4,7 +4,7 @@ import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import type { Agent, CallOptions } from "./agent.js";
 import { clipped, type Delivery } from "./delivery.js";
-import { BatonError, HandoffFailed, isPassing, TaskRecalled } from "./errors.js";
+import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled } from "./errors.js";
 import { endedBy, type HandedOver, isFinalState, type OnView } from "./handovers.js";
 import { BROKER_ID, type Conversation } from "./mail.js";
 import { sleep } from "./session.js";
@@ -98,13 +98,17 @@ export function takenBy(delivery: Delivery): Recalled | undefined {
   return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage, isReassigned };
 }
 
-/** Returns the request of a delegation, and the time limit of the call if a timer can measure it. */
+/**
+ * Returns the request of a delegation, the time limit of the call if a timer can measure it, and whether this limit is the loan
+ * timeout too.
+ */
 export function loanOf(
   request: MessageInitShape<typeof HandoffRequestSchema>,
   { timeoutMs, loanTimeoutMs }: DelegateOptions,
-): { lent: HandoffRequest; limitMs: number | undefined } {
+): { lent: HandoffRequest; limitMs: number | undefined; isOneTime: boolean } {
   if (timeoutMs !== undefined && timeoutMs > TIMER_MS_MAX) throw new RangeError(`timeoutMs is at most ${TIMER_MS_MAX}`);
   const lent = create(HandoffRequestSchema, { ...request, mode: HandoffMode.DELEGATE });
+  const isOneTime = timeoutMs !== undefined && loanTimeoutMs === undefined && lent.loanTimeout === undefined;
   if (loanTimeoutMs !== undefined || lent.loanTimeout === undefined) {
     // If this process dies, nothing but the loan timeout brings the task back.
     const within = Math.min(Math.max(timeoutMs ?? LOAN_TIMEOUT_MS, LOAN_TIMEOUT_MS_MIN), LOAN_TIMEOUT_MS_MAX);
@@ -112,7 +116,13 @@ export function loanOf(
   }
   const whole = lent.timeouts?.whole;
   const limitMs = timeoutMs ?? (whole ? durationMs(whole) : WHOLE_TIMEOUT_MS) + durationMs(lent.loanTimeout) + NEWS_MS;
-  return { lent, limitMs: limitMs > TIMER_MS_MAX ? undefined : limitMs };
+  return { lent, limitMs: limitMs > TIMER_MS_MAX ? undefined : limitMs, isOneTime };
+}
+
+/** The end of a delegation, with the limit as the reason in place of these, if the agent owns the task again. */
+export function byLimit(error: unknown, ...others: RecallReason[]): unknown {
+  if (!(error instanceof TaskRecalled) || !error.isOwner || !others.includes(error.reason)) return error;
+  return new TaskRecalled(error.taskId, error.handoffId, "DEADLINE", error.text, error.epoch, true);
 }
 
 /** Waits for the final status of a delegated task. Throws TaskRecalled. */

@@ -145,7 +145,7 @@ export class Mail {
   }
 
   /**
-   * Opens the conversation about a handoff, `handoff ID`, about the answer to a question, `question ID`, or about the end of a
+   * Opens the conversation about a handoff, `handoff ID`, a negotiation, `negotiation ID`, about the answer to a question, `question ID`, or about the end of a
    * lent task, `task ID`, after an epoch. It is registered at once, so that no answer is missed. Throws WaitedFor.
    */
   async converse(key: string, { afterEpoch = 0n, signal }: { afterEpoch?: bigint; signal?: AbortSignal | undefined } = {}): Promise<Conversation> {
@@ -278,6 +278,10 @@ export class Mail {
       case "baton.v1.TaskContextTransfer":
       case "baton.v1.HandoffComplete":
         return this.#waiting.get(`handoff ${handoffId}`)?.conversation;
+      case "baton.v1.TaskOffer":
+      case "baton.v1.TaskDecline":
+      case "baton.v1.NegotiationClosed":
+        return delivery.handoffRequest ? undefined : this.#waiting.get(`negotiation ${envelope.correlationId}`)?.conversation;
       case "baton.v1.TaskInput":
         return this.#waiting.get(`question ${envelope.correlationId}`)?.conversation;
       case "baton.v1.ErrorNotification": {
@@ -289,7 +293,8 @@ export class Mail {
           const waiting = notice.nextStep === NextStep.KEEP_TASK ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;
           return waiting && envelope.epoch > waiting.afterEpoch + 1n ? waiting.conversation : undefined;
         }
-        return envelope.senderId === BROKER_ID ? this.#waiting.get(`handoff ${handoffId}`)?.conversation : undefined;
+        if (envelope.senderId !== BROKER_ID) return undefined;
+        return (this.#waiting.get(`handoff ${handoffId}`) ?? this.#waiting.get(`negotiation ${envelope.correlationId}`))?.conversation;
       }
       case "baton.v1.TaskStatusUpdate": {
         const waiting = isFinalStatus(payload.status) ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;

@@ -6,12 +6,13 @@ import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
 import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
 import { lossOf, type Recalled } from "./loans.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
+import { type SubtaskInputs, subtaskOf } from "./plans.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
 import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
 
 /**
- * A task that is offered to this agent: `accept` or `reject` it.
+ * An offer of a task to this agent: `accept` or `reject` it.
  *
  * After a crash the broker redelivers the messages that the process had not answered. An offer that an earlier process of this
  * agent accepted continues: its `accept` sends no second accept.
@@ -27,6 +28,8 @@ export class Offer {
   readonly senderId: string;
   /** The request; undefined if an earlier process of this agent accepted it. */
   readonly request: HandoffRequest | undefined;
+  /** Whether this is the award of a negotiation. */
+  readonly isAward: boolean;
   /**
    * Aborts after the accept, with a HandoffFailed as its reason, if the handoff continues without this agent; and with a
    * TaskRecalled if the task is recalled while the handler works on it. It also aborts as the signal of a handler does.
@@ -54,17 +57,18 @@ export class Offer {
     readonly delivery: Delivery,
     signal: AbortSignal,
   ) {
-    const { payload, envelope, handoffId } = delivery;
+    const { handoffRequest, payload, envelope, handoffId } = delivery;
     this.#agent = agent;
     this.handoffId = handoffId;
     this.taskId = envelope.taskId;
     this.epoch = envelope.epoch;
-    this.senderId = envelope.senderId;
+    this.senderId = delivery.answerTo;
+    this.isAward = handoffRequest !== undefined && payload?.$typeName !== "baton.v1.HandoffRequest";
     this.signal = AbortSignal.any([this.#abort.signal, signal]);
     this.#contextCame.promise.catch(() => undefined); // no caller may be waiting for it
     this.over.promise.catch(() => undefined);
-    if (payload?.$typeName === "baton.v1.HandoffRequest") {
-      this.request = payload;
+    if (handoffRequest !== undefined) {
+      this.request = handoffRequest;
       this.#asked = delivery;
     } else {
       this.request = undefined;
@@ -271,12 +275,28 @@ export class Takeover {
     this.taskId = offer.taskId;
     this.delivery = letter.delivery;
     this.sections = payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : [];
+    agent.contexts.known.note(this.taskId, this.sections);
   }
 
   /** Returns the parsed JSON of the section of this name; undefined without one. */
   json(name: string): unknown {
     const section = this.sections.find((one) => one.name === name);
     return section?.content.case === "json" ? JSON.parse(section.content.value) : undefined;
+  }
+
+  /**
+   * Returns one section whole, from the message or from the broker. A delta is resolved; the result has the digest that the sender
+   * has signed. A section that the message does not have is taken from the latest earlier version that has it, and its digest is
+   * the broker's word; undefined if no version that this agent may read has it. Throws BatonError; VerificationError,
+   * CONTEXT_DIGEST_MISMATCH.
+   */
+  async fetchSection(name: string): Promise<ContextSection | undefined> {
+    return this.#agent.contexts.whole(this.taskId, name, this.sections.find((one) => one.name === name));
+  }
+
+  /** The inputs of a subtask of a plan; undefined if the handoff carries out no subtask. */
+  get subtask(): SubtaskInputs | undefined {
+    return subtaskOf(this.sections);
   }
 
   /**

@@ -3,13 +3,16 @@ import { durationMs } from "@bufbuild/protobuf/wkt";
 import type { Delivery } from "./delivery.js";
 import type { Payload } from "./envelopes.js";
 import type { Agent } from "./agent.js";
-import { BatonError, hasGoneOn } from "./errors.js";
+import { create } from "@bufbuild/protobuf";
+import { BatonError, hasGoneOn, isPassing } from "./errors.js";
 import { type ContextProvider, provideContext, unclaimed } from "./handovers.js";
 import { type Recalled, takenBy } from "./loans.js";
+import { LATER_MS } from "./mail.js";
+import { isAnswered, type OfferWanted } from "./negotiations.js";
 import { type OfferHandler, takeOffer } from "./offers.js";
 import { type Question, questionOf } from "./questions.js";
 import { deferred } from "./session.js";
-import { NackCause, RejectReason } from "./v1.js";
+import { NackCause, NegotiationState, RejectReason, TaskDeclineSchema, type TaskDecline, type TaskOffer, type TaskRequest } from "./v1.js";
 
 /** The second argument of a handler. */
 export interface HandlerContext {
@@ -28,10 +31,11 @@ type Handler<Name extends string> = (payload: Named<Name>, delivery: Delivery, c
  * Mail that `handOver`, `resumeHandOver`, `delegate` or an offer waits for goes there instead. A function for a kind of message
  * takes precedence over `offer` and `context`, and these over `other`. Without a function:
  *
- * - a handoffRequest is rejected as NO_SKILL;
+ * - a handoffRequest, and an award with a task, is rejected as NO_SKILL; a taskRequest is declined so;
  * - a handoffAccept or taskContextTransfer of a handoff that an earlier process of this agent began is redelivered every two
  *   seconds while the handoff is open, so that `resumeHandOver` or another process can continue it, and then acked;
- * - a taskRequest, taskOffer, taskAccept or delegation, and a type unknown to this version, is nacked as POISON, and the broker
+ * - a taskOffer is redelivered every two seconds while its negotiation is open, for `resumeNegotiation`, and then acked;
+ * - a taskAccept without a task, or a delegation, and a type unknown to this version, is nacked as POISON, and the broker
  *   keeps it as a dead letter;
  * - a notice is acked.
  */
@@ -57,6 +61,11 @@ export interface Handlers {
    * it a question goes to taskStatusUpdate.
    */
   prompt?: (question: Question, context: HandlerContext) => unknown;
+  /**
+   * Answers requests for offers, and counter-offers, with an offer or a decline; `serve` sets the round. An award with a task
+   * goes to `offer`; the others go to taskAccept and negotiationClosed.
+   */
+  bid?: (wanted: OfferWanted, context: HandlerContext) => TaskOffer | TaskDecline | Promise<TaskOffer | TaskDecline>;
   handoffRequest?: Handler<"HandoffRequest">;
   handoffAccept?: Handler<"HandoffAccept">;
   handoffReject?: Handler<"HandoffReject">;
@@ -69,6 +78,8 @@ export interface Handlers {
   taskRequest?: Handler<"TaskRequest">;
   taskOffer?: Handler<"TaskOffer">;
   taskAccept?: Handler<"TaskAccept">;
+  taskDecline?: Handler<"TaskDecline">;
+  negotiationClosed?: Handler<"NegotiationClosed">;
   delegation?: Handler<"Delegation">;
   info?: Handler<"Info">;
   /** Handles each message without a handler of its own. */
@@ -115,7 +126,7 @@ export class Later extends Error {
   }
 }
 
-const ASKS = new Set(["TaskRequest", "TaskOffer", "TaskAccept", "Delegation"]);
+const ASKS = new Set(["TaskAccept", "Delegation"]);
 /** The number of handled messages that are remembered. A message whose ack was lost is not handled twice. */
 const REMEMBERED_MAX = 4096;
 
@@ -124,21 +135,53 @@ export async function handle(agent: Agent, handlers: Handlers, delivery: Deliver
   const name = delivery.payload?.$typeName.replace("baton.v1.", "");
   const key = name && ((name.charAt(0).toLowerCase() + name.slice(1)) as keyof Handlers);
   const handler = key && (handlers[key] as ((...args: unknown[]) => unknown) | undefined);
-  const isOffer = name === "HandoffRequest" || name === "TaskContextTransfer";
+  const isAward = name !== "HandoffRequest" && delivery.handoffRequest !== undefined;
+  const isOffer = name === "HandoffRequest" || name === "TaskContextTransfer" || isAward;
+  const isCall = name === "TaskRequest" || name === "TaskOffer";
   const recalled = handlers.recalled && takenBy(delivery);
   const question = handlers.prompt && questionOf(agent, delivery);
   if (question) await handlers.prompt?.(question, context);
   else if (recalled) await handlers.recalled?.(recalled, context);
-  else if (handler) await handler(delivery.payload, delivery, context);
+  else if (handler && !(isAward && handlers.offer)) await handler(delivery.payload, delivery, context);
+  else if (isCall && handlers.bid) await bid(agent, delivery as Delivery<TaskRequest | TaskOffer>, handlers.bid, context);
   else if (isOffer && handlers.offer) await takeOffer(agent, delivery, handlers.offer, context);
   else if (name === "HandoffAccept" && handlers.context) await provideContext(agent, delivery, handlers.context, context);
   else if (handlers.other) await handlers.other(delivery, context);
-  else if (name === "HandoffRequest") {
+  else if (name === "HandoffRequest" || isAward) {
     await agent.reject(delivery, { reason: RejectReason.NO_SKILL, reasonText: "this agent takes no handoffs" });
+  } else if (name === "TaskRequest") {
+    const decline = create(TaskDeclineSchema, { reason: RejectReason.NO_SKILL, reasonText: "this agent makes no offers" });
+    await agent.send(delivery.envelope.senderId, { correlationId: delivery.envelope.messageId }, decline);
+  } else if (name === "TaskOffer") {
+    await unread(agent, delivery);
   } else if (name === "HandoffAccept" || name === "TaskContextTransfer") await unclaimed(agent, delivery);
   else if (name === undefined || ASKS.has(name)) {
     throw new Poison(`this agent has no handler for ${name ?? `message type ${delivery.envelope.messageType}`}`);
   }
+}
+
+/** Answers a request for offers, or a counter-offer, by the handler's offer or decline. */
+async function bid(
+  agent: Agent,
+  delivery: Delivery<TaskRequest | TaskOffer>,
+  handler: NonNullable<Handlers["bid"]>,
+  context: HandlerContext,
+): Promise<void> {
+  const wanted = agent.taskRequests.wanted(delivery);
+  if (await isAnswered(agent, delivery, wanted)) return;
+  const answer = await handler(wanted, context);
+  if (answer.$typeName === "baton.v1.TaskOffer") answer.round = wanted.round;
+  await agent.send(wanted.requesterId, { correlationId: wanted.negotiationId }, answer, { signal: context.signal });
+}
+
+/** Has an offer that no negotiation of this process reads redelivered while its negotiation is open. */
+async function unread(agent: Agent, { envelope }: Delivery): Promise<void> {
+  try {
+    if ((await agent.negotiations.get(envelope.correlationId)).state !== NegotiationState.OPEN) return;
+  } catch (error) {
+    if (!isPassing(BatonError.of(error))) return;
+  }
+  throw new Later(LATER_MS, "no call of this agent waits for offers yet");
 }
 
 /** The messages in work, and the messages handled lately. */

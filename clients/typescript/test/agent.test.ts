@@ -70,7 +70,7 @@ test("a wrong CA is told", async () => {
   });
 });
 
-test("nobody there", async () => {
+test("no broker listens", async () => {
   await assert.rejects(Agent.connect({ ...broker.options("alice"), server: "127.0.0.1:1" }), (error) => {
     assert.ok(error instanceof BatonError);
     assert.equal(error.code, Code.Unavailable);
@@ -91,7 +91,7 @@ test("a token whose time is over is refused", async () => {
   await assert.rejects(Agent.connect(withToken), refusal("TOKEN_INVALID"));
   // The agent cannot renew it.
   assert.equal((await patient(before.ended)).reason, "TOKEN_INVALID");
-  await assert.rejects(before.send("nobody", {}, hello("")), refusal("TOKEN_INVALID"));
+  await assert.rejects(before.send("unknown", {}, hello("")), refusal("TOKEN_INVALID"));
 });
 
 test("a card is changed by its agent alone", async () => {
@@ -239,7 +239,7 @@ test("only vouched keys are good where operators are known", async () => {
   const mallory = await agents.named("mallory");
   const operatorKeys = new Map([["ops", publicBytes(operator)]]);
   const bob = await agents.connect({ ...broker.options("bob"), operatorKeys });
-  await mallory.send(bob.id, {}, hello("nobody vouches for me"));
+  await mallory.send(bob.id, {}, hello("I am not vouched for"));
   await alice.send(bob.id, {}, hello("hello"));
   assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "hello");
 });

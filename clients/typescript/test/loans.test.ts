@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
 import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
 import { type Agent, HandoffFailed, jsonSection, type OwnedTask, type Recalled, TaskRecalled, v1 } from "../src/index.js";
 import { Queue } from "../src/queue.js";
@@ -86,6 +87,20 @@ test("the time limit of the call recalls the task", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
   const [worker, ticket] = [new Worker(bob), unique("ticket")];
   const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 8_000 });
+  await assert.rejects(patient(lending), recalled("DEADLINE", 3n));
+  await worker.isStopped(ticket, 3n);
+  await isOwned(alice, ticket, 3n);
+});
+
+test("a time limit that the loan timeout outruns is the reason", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const send = alice.send.bind(alice);
+  alice.send = async (receiverId, about, payload, options) => {
+    while (payload.$typeName === "baton.v1.TaskRecall" && (await alice.getTask(ticket)).loans.length > 0) await wait(20);
+    return send(receiverId, about, payload, options);
+  };
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 4_000 });
   await assert.rejects(patient(lending), recalled("DEADLINE", 3n));
   await worker.isStopped(ticket, 3n);
   await isOwned(alice, ticket, 3n);

@@ -123,7 +123,7 @@ test("a failed handoff is a typed error", async () => {
     return true;
   });
   serve(alice, {});
-  await assert.rejects(alice.handOver(unique("nobody"), unique("ticket"), SUPPORT, []), refusal("RECEIVER_UNKNOWN"));
+  await assert.rejects(alice.handOver(unique("unknown"), unique("ticket"), SUPPORT, []), refusal("RECEIVER_UNKNOWN"));
   const signal = AbortSignal.abort(new Error("changed my mind"));
   await assert.rejects(alice.handOver(bob.id, unique("ticket"), SUPPORT, [], { signal }), /changed my mind/);
 });

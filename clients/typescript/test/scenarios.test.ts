@@ -23,7 +23,8 @@ const FOLDER = new URL("../../../scenarios/", import.meta.url);
 const REGISTRY = createRegistry(
   v1.HandoffRequestSchema, v1.HandoffAcceptSchema, v1.HandoffRejectSchema, v1.HandoffCancelSchema, v1.TaskContextTransferSchema,
   v1.HandoffCompleteSchema, v1.TaskStatusUpdateSchema, v1.ErrorNotificationSchema, v1.HeartbeatSchema, v1.TaskRequestSchema,
-  v1.TaskOfferSchema, v1.TaskAcceptSchema, v1.DelegationSchema, v1.InfoSchema, v1.TaskRecallSchema, v1.TaskInputSchema,
+  v1.TaskOfferSchema, v1.TaskDeclineSchema, v1.NegotiationClosedSchema, v1.TaskAcceptSchema,
+  v1.DelegationSchema, v1.InfoSchema, v1.TaskRecallSchema, v1.TaskInputSchema,
 );
 
 interface Scenario {

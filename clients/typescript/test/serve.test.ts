@@ -188,7 +188,7 @@ test("an offer that is cancelled ends, before and after its accept", async () =>
   await offers.return();
 });
 
-test("what nobody decided when the loop is left is rejected, and what nobody saw is given back", async () => {
+test("an undecided offer is rejected when the loop is left, and an unseen one is given back", async () => {
   const alice = await agents.named("alice");
   const bob = await agents.connect({ ...broker.options("bob"), credit: 2 });
   const rejected = new Queue<v1.RejectReason>();

@@ -6,6 +6,7 @@ import { clone, create, type MessageInitShape, toBinary } from "@bufbuild/protob
 import { AnySchema, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { Audit } from "../src/audit.js";
 import { VerificationError, v1 } from "../src/index.js";
+import * as sections from "../src/sections.js";
 import * as signing from "../src/signing.js";
 
 // The vectors that the tests of every language run.
@@ -320,3 +321,50 @@ function sectionOf(section: Section): v1.ContextSection {
   })();
   return create(v1.ContextSectionSchema, { name: section.name, content });
 }
+
+interface DeltaCase {
+  name: string;
+  base: string;
+  patch: string;
+  result: string | null;
+  result_sha256?: string;
+}
+
+interface FilterCase {
+  name: string;
+  section: string;
+  filter: { history?: keyof typeof v1.HistoryFilter; last?: number; json_pointers?: string[] };
+  summary: string;
+  result: string | null;
+}
+
+/** The texts in these files keep their digits, which `load` would change. */
+function cases<T>(name: string): T[] {
+  return (JSON.parse(readFileSync(new URL(`../../../../vectors/${name}`, import.meta.url), "utf8")) as { cases: T[] }).cases;
+}
+
+describe("deltas", () => {
+  for (const { name, base, patch, result, result_sha256: digest } of cases<DeltaCase>("deltas-v1.json")) {
+    test(name, () => {
+      if (result === null) {
+        assert.throws(() => sections.applyDelta(base, patch), sections.SectionError);
+        return;
+      }
+      assert.equal(sections.applyDelta(base, patch), result);
+      assert.equal(hex(sections.sha256(result)), digest);
+      const made = sections.deltaBetween(base, result);
+      if (made) assert.equal(sections.applyDelta(base, made.delta.mergePatch), result);
+    });
+  }
+});
+
+describe("filters", () => {
+  for (const { name, section, filter, summary, result } of cases<FilterCase>("filters-v1.json")) {
+    test(name, () => {
+      const { history = "UNSPECIFIED", last = 0, json_pointers: jsonPointers = [] } = filter;
+      const chosen = create(v1.ContextFilterSchema, { history: v1.HistoryFilter[history], last, jsonPointers });
+      if (result === null) assert.throws(() => sections.filtered(section, chosen, summary), sections.SectionError);
+      else assert.equal(sections.filtered(section, chosen, summary), result);
+    });
+  }
+});

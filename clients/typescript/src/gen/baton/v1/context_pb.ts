@@ -4,18 +4,21 @@
 // @generated from file baton/v1/context.proto (package baton.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
-import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file baton/v1/context.proto.
  */
 export const file_baton_v1_context: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9jb250ZXh0LnByb3RvEghiYXRvbi52MSJZChNUYXNrQ29udGV4dFRyYW5zZmVyEioKCHNlY3Rpb25zGAEgAygLMhguYmF0b24udjEuQ29udGV4dFNlY3Rpb24SFgoOY29udGV4dF9kaWdlc3QYAiABKAwi5wEKDkNvbnRleHRTZWN0aW9uEgwKBG5hbWUYASABKAkSEQoJc2NoZW1hX2lkGAIgASgJEhYKDnNjaGVtYV92ZXJzaW9uGAMgASgJEg4KBGpzb24YBCABKAlIABInCgVieXRlcxgFIAEoCzIWLmJhdG9uLnYxLkNvbnRleHRCeXRlc0gAEi8KCXJlZmVyZW5jZRgGIAEoCzIaLmJhdG9uLnYxLkNvbnRleHRSZWZlcmVuY2VIABInCgVkZWx0YRgHIAEoCzIWLmJhdG9uLnYxLkNvbnRleHREZWx0YUgAQgkKB2NvbnRlbnQiMAoMQ29udGV4dEJ5dGVzEhIKCm1lZGlhX3R5cGUYASABKAkSDAoEZGF0YRgCIAEoDCJXChBDb250ZXh0UmVmZXJlbmNlEgsKA3VyaRgBIAEoCRIOCgZzaGEyNTYYAiABKAwSEgoKc2l6ZV9ieXRlcxgDIAEoBBISCgptZWRpYV90eXBlGAQgASgJIk8KDENvbnRleHREZWx0YRITCgtiYXNlX3NoYTI1NhgBIAEoDBITCgttZXJnZV9wYXRjaBgCIAEoCRIVCg1yZXN1bHRfc2hhMjU2GAMgASgMYgZwcm90bzM");
+  fileDesc("ChZiYXRvbi92MS9jb250ZXh0LnByb3RvEghiYXRvbi52MSKEAQoTVGFza0NvbnRleHRUcmFuc2ZlchIqCghzZWN0aW9ucxgBIAMoCzIYLmJhdG9uLnYxLkNvbnRleHRTZWN0aW9uEhYKDmNvbnRleHRfZGlnZXN0GAIgASgMEhEKCXNjaGVtYV9pZBgDIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgEIAEoCSKIAgoOQ29udGV4dFNlY3Rpb24SDAoEbmFtZRgBIAEoCRIRCglzY2hlbWFfaWQYAiABKAkSFgoOc2NoZW1hX3ZlcnNpb24YAyABKAkSDgoEanNvbhgEIAEoCUgAEicKBWJ5dGVzGAUgASgLMhYuYmF0b24udjEuQ29udGV4dEJ5dGVzSAASLwoJcmVmZXJlbmNlGAYgASgLMhouYmF0b24udjEuQ29udGV4dFJlZmVyZW5jZUgAEicKBWRlbHRhGAcgASgLMhYuYmF0b24udjEuQ29udGV4dERlbHRhSAASDgoGc2VjcmV0GAggASgIEg8KB3N1bW1hcnkYCSABKAlCCQoHY29udGVudCIwCgxDb250ZXh0Qnl0ZXMSEgoKbWVkaWFfdHlwZRgBIAEoCRIMCgRkYXRhGAIgASgMIlcKEENvbnRleHRSZWZlcmVuY2USCwoDdXJpGAEgASgJEg4KBnNoYTI1NhgCIAEoDBISCgpzaXplX2J5dGVzGAMgASgEEhIKCm1lZGlhX3R5cGUYBCABKAkiTwoMQ29udGV4dERlbHRhEhMKC2Jhc2Vfc2hhMjU2GAEgASgMEhMKC21lcmdlX3BhdGNoGAIgASgJEhUKDXJlc3VsdF9zaGEyNTYYAyABKAwiXgoNQ29udGV4dEZpbHRlchIoCgdoaXN0b3J5GAEgASgOMhcuYmF0b24udjEuSGlzdG9yeUZpbHRlchIMCgRsYXN0GAIgASgNEhUKDWpzb25fcG9pbnRlcnMYAyADKAkimQIKDkNvbnRleHRWZXJzaW9uEg8KB3Rhc2tfaWQYASABKAkSDwoHdmVyc2lvbhgCIAEoBBINCgVlcG9jaBgDIAEoBBIRCglhdXRob3JfaWQYBCABKAkSEgoKaGFuZG9mZl9pZBgFIAEoCRISCgptZXNzYWdlX2lkGAYgASgJEhYKDmNvbnRleHRfZGlnZXN0GAcgASgMEicKCHNlY3Rpb25zGAggAygLMhUuYmF0b24udjEuU2VjdGlvbkluZm8SLwoLY3JlYXRlX3RpbWUYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhMKC3JlY2VpdmVyX2lkGAogASgJEhQKDGRpZ2VzdHNfb25seRgLIAEoCCKCAgoLU2VjdGlvbkluZm8SDAoEbmFtZRgBIAEoCRIOCgZzaGEyNTYYAiABKAwSEgoKc2l6ZV9ieXRlcxgDIAEoBBISCgptZWRpYV90eXBlGAQgASgJEicKBm9yaWdpbhgFIAEoDjIXLmJhdG9uLnYxLlNlY3Rpb25PcmlnaW4SCwoDdXJpGAYgASgJEhEKCXNjaGVtYV9pZBgHIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgIIAEoCRIWCg5zY2hlbWFfY2hlY2tlZBgJIAEoCBIOCgZzZWNyZXQYCiABKAgSDwoHc3VtbWFyeRgLIAEoCRITCgtiYXNlX3NoYTI1NhgMIAEoDCqkAQoNSGlzdG9yeUZpbHRlchIeChpISVNUT1JZX0ZJTFRFUl9VTlNQRUNJRklFRBAAEhcKE0hJU1RPUllfRklMVEVSX0ZVTEwQARIXChNISVNUT1JZX0ZJTFRFUl9MQVNUEAISJQohSElTVE9SWV9GSUxURVJfV0lUSE9VVF9UT09MX0NBTExTEAMSGgoWSElTVE9SWV9GSUxURVJfU1VNTUFSWRAEKoEBCg1TZWN0aW9uT3JpZ2luEh4KGlNFQ1RJT05fT1JJR0lOX1VOU1BFQ0lGSUVEEAASGAoUU0VDVElPTl9PUklHSU5fVkFMVUUQARIcChhTRUNUSU9OX09SSUdJTl9SRUZFUkVOQ0UQAhIYChRTRUNUSU9OX09SSUdJTl9ERUxUQRADYgZwcm90bzM", [file_google_protobuf_timestamp]);
 
 /**
- * Payload: the owner sends the context to the candidate that accepted.
+ * Payload of two message types. TASK_CONTEXT_TRANSFER: the owner sends the context to the candidate that accepted.
+ * CONTEXT_CHECKPOINT: the owner stores the context without a handoff. Each makes a version of the task's context.
  *
  * @generated from message baton.v1.TaskContextTransfer
  */
@@ -34,6 +37,23 @@ export type TaskContextTransfer = Message<"baton.v1.TaskContextTransfer"> & {
    * @generated from field: bytes context_digest = 2;
    */
   contextDigest: Uint8Array;
+
+  /**
+   * The id of the JSON Schema that the context as a whole follows, at most 128 bytes. Empty: none. The schema describes
+   * an object with one member for each section, under the name of the section: the JSON of the section, or for a section
+   * of another kind an object with its media_type, its sha256 in hex and its size_bytes. The broker checks it as it
+   * checks the schema of a section. Set by the sender.
+   *
+   * @generated from field: string schema_id = 3;
+   */
+  schemaId: string;
+
+  /**
+   * The version of that schema, at most 128 bytes. Set by the sender.
+   *
+   * @generated from field: string schema_version = 4;
+   */
+  schemaVersion: string;
 };
 
 /**
@@ -58,7 +78,10 @@ export type ContextSection = Message<"baton.v1.ContextSection"> & {
   name: string;
 
   /**
-   * The id of the JSON Schema that the section follows, at most 128 bytes. The broker does not check it. Empty: none.
+   * The id of the JSON Schema that the section follows, at most 128 bytes. Empty: none. If this version of the schema is
+   * registered, the broker checks the JSON of the section against it and refuses what does not fit with
+   * CONTEXT_SCHEMA_VIOLATION. If it is not, the section stays unchecked, or is refused with SCHEMA_UNKNOWN where the
+   * operator requires registered schemas. Sections of other kinds than JSON are not checked.
    *
    * @generated from field: string schema_id = 2;
    */
@@ -102,13 +125,30 @@ export type ContextSection = Message<"baton.v1.ContextSection"> & {
     case: "reference";
   } | {
     /**
-     * A change to an earlier version. This broker version refuses it with FIELD_INVALID.
+     * A change to an earlier version of the section, of the same task.
      *
      * @generated from field: baton.v1.ContextDelta delta = 7;
      */
     value: ContextDelta;
     case: "delta";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * Whether the section is shown to the parties of the context only: its author, the receiver of the version, the owner
+   * of the task and the candidate that has accepted. A context with such a section is in no custody log, in no dead
+   * letter and in no export; its digest is.
+   *
+   * @generated from field: bool secret = 8;
+   */
+  secret: boolean;
+
+  /**
+   * What the section says, in short, for the filter SUMMARY and for people. At most 1024 bytes. Not covered by the
+   * digest.
+   *
+   * @generated from field: string summary = 9;
+   */
+  summary: string;
 };
 
 /**
@@ -189,27 +229,30 @@ export const ContextReferenceSchema: GenMessage<ContextReference> = /*@__PURE__*
   messageDesc(file_baton_v1_context, 3);
 
 /**
- * A section as a change to an earlier version of it. Not supported by this broker version.
+ * A section as a change to an earlier version of it. vectors/deltas-v1.json has examples of the rules.
  *
  * @generated from message baton.v1.ContextDelta
  */
 export type ContextDelta = Message<"baton.v1.ContextDelta"> & {
   /**
-   * The SHA-256 of the earlier version, 32 bytes.
+   * The SHA-256 of the earlier version, 32 bytes: the section of this name in one of the latest 64 versions. Any
+   * other one is refused with CONTEXT_BASE_UNKNOWN.
    *
    * @generated from field: bytes base_sha256 = 1;
    */
   baseSha256: Uint8Array;
 
   /**
-   * The change, a JSON Merge Patch (RFC 7396).
+   * The change, a JSON Merge Patch (RFC 7396). The base, the patch and the result have no duplicate names and no number
+   * beyond 2^53 - 1.
    *
    * @generated from field: string merge_patch = 2;
    */
   mergePatch: string;
 
   /**
-   * The SHA-256 of the result in canonical JSON (RFC 8785), 32 bytes. It is the section's digest.
+   * The SHA-256 of the result in canonical JSON (RFC 8785), 32 bytes. It is the section's digest. Another one is refused
+   * with CONTEXT_DELTA_INVALID.
    *
    * @generated from field: bytes result_sha256 = 3;
    */
@@ -222,4 +265,320 @@ export type ContextDelta = Message<"baton.v1.ContextDelta"> & {
  */
 export const ContextDeltaSchema: GenMessage<ContextDelta> = /*@__PURE__*/
   messageDesc(file_baton_v1_context, 4);
+
+/**
+ * A part of a section. vectors/filters-v1.json has examples of the rules. The result is canonical JSON (RFC 8785). Either
+ * history or json_pointers is set.
+ *
+ * @generated from message baton.v1.ContextFilter
+ */
+export type ContextFilter = Message<"baton.v1.ContextFilter"> & {
+  /**
+   * The part of a list of history entries: objects with role, content, name, tool_calls, tool_call_id, agent_id, time.
+   *
+   * @generated from field: baton.v1.HistoryFilter history = 1;
+   */
+  history: HistoryFilter;
+
+  /**
+   * The number of the latest entries that stay, at least 1 for LAST. With WITHOUT_TOOL_CALLS it applies to what is left,
+   * and 0 means all. 0 for the others.
+   *
+   * @generated from field: uint32 last = 2;
+   */
+  last: number;
+
+  /**
+   * The members to keep, as JSON Pointers (RFC 6901), at most 64 of at most 1024 bytes. The result is an object with the
+   * pointers as names; a pointer without a value is left out.
+   *
+   * @generated from field: repeated string json_pointers = 3;
+   */
+  jsonPointers: string[];
+};
+
+/**
+ * Describes the message baton.v1.ContextFilter.
+ * Use `create(ContextFilterSchema)` to create a new message.
+ */
+export const ContextFilterSchema: GenMessage<ContextFilter> = /*@__PURE__*/
+  messageDesc(file_baton_v1_context, 5);
+
+/**
+ * One version of a task's context.
+ *
+ * @generated from message baton.v1.ContextVersion
+ */
+export type ContextVersion = Message<"baton.v1.ContextVersion"> & {
+  /**
+   * The task.
+   *
+   * @generated from field: string task_id = 1;
+   */
+  taskId: string;
+
+  /**
+   * The number of the version, from 1 on, without gaps.
+   *
+   * @generated from field: uint64 version = 2;
+   */
+  version: bigint;
+
+  /**
+   * The epoch of the task at which the version was stored.
+   *
+   * @generated from field: uint64 epoch = 3;
+   */
+  epoch: bigint;
+
+  /**
+   * The agent that signed the version.
+   *
+   * @generated from field: string author_id = 4;
+   */
+  authorId: string;
+
+  /**
+   * The handoff that the version was sent in. Empty: a checkpoint.
+   *
+   * @generated from field: string handoff_id = 5;
+   */
+  handoffId: string;
+
+  /**
+   * The message that made the version.
+   *
+   * @generated from field: string message_id = 6;
+   */
+  messageId: string;
+
+  /**
+   * The digest of the context, 32 bytes: that of the message. It is computed from the names and digests of the sections.
+   *
+   * @generated from field: bytes context_digest = 7;
+   */
+  contextDigest: Uint8Array;
+
+  /**
+   * The sections, in the order of the message.
+   *
+   * @generated from field: repeated baton.v1.SectionInfo sections = 8;
+   */
+  sections: SectionInfo[];
+
+  /**
+   * The time at which the version was stored.
+   *
+   * @generated from field: google.protobuf.Timestamp create_time = 9;
+   */
+  createTime?: Timestamp | undefined;
+
+  /**
+   * The agent that the version was sent to. Empty: a checkpoint.
+   *
+   * @generated from field: string receiver_id = 10;
+   */
+  receiverId: string;
+
+  /**
+   * Whether the broker keeps only the digests: the version is not among the latest 1000 of the task.
+   *
+   * @generated from field: bool digests_only = 11;
+   */
+  digestsOnly: boolean;
+};
+
+/**
+ * Describes the message baton.v1.ContextVersion.
+ * Use `create(ContextVersionSchema)` to create a new message.
+ */
+export const ContextVersionSchema: GenMessage<ContextVersion> = /*@__PURE__*/
+  messageDesc(file_baton_v1_context, 6);
+
+/**
+ * What is known of a section without its content.
+ *
+ * @generated from message baton.v1.SectionInfo
+ */
+export type SectionInfo = Message<"baton.v1.SectionInfo"> & {
+  /**
+   * The name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The SHA-256 of the content, 32 bytes; that of the result for a delta.
+   *
+   * @generated from field: bytes sha256 = 2;
+   */
+  sha256: Uint8Array;
+
+  /**
+   * The size of the content in bytes; that of the result for a delta.
+   *
+   * @generated from field: uint64 size_bytes = 3;
+   */
+  sizeBytes: bigint;
+
+  /**
+   * The media type: application/json for JSON.
+   *
+   * @generated from field: string media_type = 4;
+   */
+  mediaType: string;
+
+  /**
+   * How the section came.
+   *
+   * @generated from field: baton.v1.SectionOrigin origin = 5;
+   */
+  origin: SectionOrigin;
+
+  /**
+   * The address of content that is stored elsewhere.
+   *
+   * @generated from field: string uri = 6;
+   */
+  uri: string;
+
+  /**
+   * The id of the section's schema. Empty: none.
+   *
+   * @generated from field: string schema_id = 7;
+   */
+  schemaId: string;
+
+  /**
+   * The version of that schema.
+   *
+   * @generated from field: string schema_version = 8;
+   */
+  schemaVersion: string;
+
+  /**
+   * Whether the broker has checked the section with that schema.
+   *
+   * @generated from field: bool schema_checked = 9;
+   */
+  schemaChecked: boolean;
+
+  /**
+   * Whether the section is shown to its parties only.
+   *
+   * @generated from field: bool secret = 10;
+   */
+  secret: boolean;
+
+  /**
+   * What the section says, in short.
+   *
+   * @generated from field: string summary = 11;
+   */
+  summary: string;
+
+  /**
+   * The digest of the base that the delta came on, 32 bytes. Empty: no delta.
+   *
+   * @generated from field: bytes base_sha256 = 12;
+   */
+  baseSha256: Uint8Array;
+};
+
+/**
+ * Describes the message baton.v1.SectionInfo.
+ * Use `create(SectionInfoSchema)` to create a new message.
+ */
+export const SectionInfoSchema: GenMessage<SectionInfo> = /*@__PURE__*/
+  messageDesc(file_baton_v1_context, 7);
+
+/**
+ * The part of a history.
+ *
+ * @generated from enum baton.v1.HistoryFilter
+ */
+export enum HistoryFilter {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: HISTORY_FILTER_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * All entries.
+   *
+   * @generated from enum value: HISTORY_FILTER_FULL = 1;
+   */
+  FULL = 1,
+
+  /**
+   * The latest entries.
+   *
+   * @generated from enum value: HISTORY_FILTER_LAST = 2;
+   */
+  LAST = 2,
+
+  /**
+   * All entries but those with the role "tool", without the member tool_calls.
+   *
+   * @generated from enum value: HISTORY_FILTER_WITHOUT_TOOL_CALLS = 3;
+   */
+  WITHOUT_TOOL_CALLS = 3,
+
+  /**
+   * An object with the section's summary as "summary", and the number of entries as "entries".
+   *
+   * @generated from enum value: HISTORY_FILTER_SUMMARY = 4;
+   */
+  SUMMARY = 4,
+}
+
+/**
+ * Describes the enum baton.v1.HistoryFilter.
+ */
+export const HistoryFilterSchema: GenEnum<HistoryFilter> = /*@__PURE__*/
+  enumDesc(file_baton_v1_context, 0);
+
+/**
+ * How a section came to the broker.
+ *
+ * @generated from enum baton.v1.SectionOrigin
+ */
+export enum SectionOrigin {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: SECTION_ORIGIN_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * With its content.
+   *
+   * @generated from enum value: SECTION_ORIGIN_VALUE = 1;
+   */
+  VALUE = 1,
+
+  /**
+   * As an address and a digest.
+   *
+   * @generated from enum value: SECTION_ORIGIN_REFERENCE = 2;
+   */
+  REFERENCE = 2,
+
+  /**
+   * As a change to an earlier version.
+   *
+   * @generated from enum value: SECTION_ORIGIN_DELTA = 3;
+   */
+  DELTA = 3,
+}
+
+/**
+ * Describes the enum baton.v1.SectionOrigin.
+ */
+export const SectionOriginSchema: GenEnum<SectionOrigin> = /*@__PURE__*/
+  enumDesc(file_baton_v1_context, 1);
 

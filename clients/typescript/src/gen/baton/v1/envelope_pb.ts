@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/envelope.proto.
  */
 export const file_baton_v1_envelope: GenFile = /*@__PURE__*/
-  fileDesc("ChdiYXRvbi92MS9lbnZlbG9wZS5wcm90bxIIYmF0b24udjEingMKCEVudmVsb3BlEhIKCm1lc3NhZ2VfaWQYASABKAkSEQoJc2VuZGVyX2lkGAIgASgJEhMKC3JlY2VpdmVyX2lkGAMgASgJEi0KCXRpbWVzdGFtcBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKwoMbWVzc2FnZV90eXBlGAUgASgOMhUuYmF0b24udjEuTWVzc2FnZVR5cGUSFgoOY29ycmVsYXRpb25faWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRINCgVlcG9jaBgIIAEoBBIuCgpleHBpcmVzX2F0GAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBItCg10cmFjZV9jb250ZXh0GAogASgLMhYuYmF0b24udjEuVHJhY2VDb250ZXh0EiUKB3BheWxvYWQYCyABKAsyFC5nb29nbGUucHJvdG9idWYuQW55Eg4KBmtleV9pZBgMIAEoCRIRCglzaWduYXR1cmUYDSABKAwSGQoRc2lnbmF0dXJlX3ZlcnNpb24YDiABKA0iNwoMVHJhY2VDb250ZXh0EhMKC3RyYWNlcGFyZW50GAEgASgJEhIKCnRyYWNlc3RhdGUYAiABKAkqzQQKC01lc3NhZ2VUeXBlEhwKGE1FU1NBR0VfVFlQRV9VTlNQRUNJRklFRBAAEiAKHE1FU1NBR0VfVFlQRV9IQU5ET0ZGX1JFUVVFU1QQARIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9BQ0NFUFQQAhIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9SRUpFQ1QQAxIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9DQU5DRUwQBBImCiJNRVNTQUdFX1RZUEVfVEFTS19DT05URVhUX1RSQU5TRkVSEAUSIQodTUVTU0FHRV9UWVBFX0hBTkRPRkZfQ09NUExFVEUQBhIjCh9NRVNTQUdFX1RZUEVfVEFTS19TVEFUVVNfVVBEQVRFEAcSIwofTUVTU0FHRV9UWVBFX0VSUk9SX05PVElGSUNBVElPThAIEhoKFk1FU1NBR0VfVFlQRV9IRUFSVEJFQVQQCRIdChlNRVNTQUdFX1RZUEVfVEFTS19SRVFVRVNUEAoSGwoXTUVTU0FHRV9UWVBFX1RBU0tfT0ZGRVIQCxIcChhNRVNTQUdFX1RZUEVfVEFTS19BQ0NFUFQQDBIbChdNRVNTQUdFX1RZUEVfREVMRUdBVElPThANEhUKEU1FU1NBR0VfVFlQRV9JTkZPEA4SIQodTUVTU0FHRV9UWVBFX1dPUktTUEFDRV9BUFBFTkQQEhIcChhNRVNTQUdFX1RZUEVfVEFTS19SRUNBTEwQFBIbChdNRVNTQUdFX1RZUEVfVEFTS19JTlBVVBAVYgZwcm90bzM", [file_google_protobuf_any, file_google_protobuf_timestamp]);
+  fileDesc("ChdiYXRvbi92MS9lbnZlbG9wZS5wcm90bxIIYmF0b24udjEingMKCEVudmVsb3BlEhIKCm1lc3NhZ2VfaWQYASABKAkSEQoJc2VuZGVyX2lkGAIgASgJEhMKC3JlY2VpdmVyX2lkGAMgASgJEi0KCXRpbWVzdGFtcBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKwoMbWVzc2FnZV90eXBlGAUgASgOMhUuYmF0b24udjEuTWVzc2FnZVR5cGUSFgoOY29ycmVsYXRpb25faWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRINCgVlcG9jaBgIIAEoBBIuCgpleHBpcmVzX2F0GAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBItCg10cmFjZV9jb250ZXh0GAogASgLMhYuYmF0b24udjEuVHJhY2VDb250ZXh0EiUKB3BheWxvYWQYCyABKAsyFC5nb29nbGUucHJvdG9idWYuQW55Eg4KBmtleV9pZBgMIAEoCRIRCglzaWduYXR1cmUYDSABKAwSGQoRc2lnbmF0dXJlX3ZlcnNpb24YDiABKA0iNwoMVHJhY2VDb250ZXh0EhMKC3RyYWNlcGFyZW50GAEgASgJEhIKCnRyYWNlc3RhdGUYAiABKAkq2AUKC01lc3NhZ2VUeXBlEhwKGE1FU1NBR0VfVFlQRV9VTlNQRUNJRklFRBAAEiAKHE1FU1NBR0VfVFlQRV9IQU5ET0ZGX1JFUVVFU1QQARIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9BQ0NFUFQQAhIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9SRUpFQ1QQAxIfChtNRVNTQUdFX1RZUEVfSEFORE9GRl9DQU5DRUwQBBImCiJNRVNTQUdFX1RZUEVfVEFTS19DT05URVhUX1RSQU5TRkVSEAUSIQodTUVTU0FHRV9UWVBFX0hBTkRPRkZfQ09NUExFVEUQBhIjCh9NRVNTQUdFX1RZUEVfVEFTS19TVEFUVVNfVVBEQVRFEAcSIwofTUVTU0FHRV9UWVBFX0VSUk9SX05PVElGSUNBVElPThAIEhoKFk1FU1NBR0VfVFlQRV9IRUFSVEJFQVQQCRIdChlNRVNTQUdFX1RZUEVfVEFTS19SRVFVRVNUEAoSGwoXTUVTU0FHRV9UWVBFX1RBU0tfT0ZGRVIQCxIcChhNRVNTQUdFX1RZUEVfVEFTS19BQ0NFUFQQDBIbChdNRVNTQUdFX1RZUEVfREVMRUdBVElPThANEhUKEU1FU1NBR0VfVFlQRV9JTkZPEA4SIwofTUVTU0FHRV9UWVBFX0NPTlRFWFRfQ0hFQ0tQT0lOVBAREiEKHU1FU1NBR0VfVFlQRV9XT1JLU1BBQ0VfQVBQRU5EEBISHQoZTUVTU0FHRV9UWVBFX1RBU0tfREVDTElORRAPEiMKH01FU1NBR0VfVFlQRV9ORUdPVElBVElPTl9DTE9TRUQQEBIgChxNRVNTQUdFX1RZUEVfUExBTl9TVUJNSVNTSU9OEBMSHAoYTUVTU0FHRV9UWVBFX1RBU0tfUkVDQUxMEBQSGwoXTUVTU0FHRV9UWVBFX1RBU0tfSU5QVVQQFWIGcHJvdG8z", [file_google_protobuf_any, file_google_protobuf_timestamp]);
 
 /**
  * One message between agents, signed by its sender. The broker stores and forwards it byte for byte as received.
@@ -43,7 +43,7 @@ export type Envelope = Message<"baton.v1.Envelope"> & {
   /**
    * The receiver: an agent's id, "type:NAME" (one able agent of that type), or "all:NAME" (every agent of that type
    * except the sender; not for messages of a handoff). Empty only for a TaskStatusUpdate without a receiver, for a
-   * TaskRecall, for a TaskInput, for a WorkspaceAppend and for a Heartbeat.
+   * TaskRecall, for a TaskInput, for a ContextCheckpoint, for a WorkspaceAppend and for a Heartbeat.
    *
    * @generated from field: string receiver_id = 3;
    */
@@ -98,7 +98,9 @@ export type Envelope = Message<"baton.v1.Envelope"> & {
   expiresAt?: Timestamp | undefined;
 
   /**
-   * W3C trace context. Outside the signature, because every hop changes it. Optional.
+   * W3C trace context of the span in which the sender made the message. Outside the signature; the broker stores and
+   * forwards it unchanged, and ignores one that is not valid. A sender that handles a delivery continues
+   * Delivery.trace_context. Optional.
    *
    * @generated from field: baton.v1.TraceContext trace_context = 10;
    */
@@ -170,7 +172,7 @@ export const TraceContextSchema: GenMessage<TraceContext> = /*@__PURE__*/
   messageDesc(file_baton_v1_envelope, 1);
 
 /**
- * The type of a message. Each value names the payload message of the same name.
+ * The type of a message. Each value but CONTEXT_CHECKPOINT names the payload message of the same name.
  *
  * @generated from enum baton.v1.MessageType
  */
@@ -281,11 +283,40 @@ export enum MessageType {
   INFO = 14,
 
   /**
+   * A checkpoint: the owner stores the context of a task without a handoff. The payload is a TaskContextTransfer. It has
+   * no receiver.
+   *
+   * @generated from enum value: MESSAGE_TYPE_CONTEXT_CHECKPOINT = 17;
+   */
+  CONTEXT_CHECKPOINT = 17,
+
+  /**
    * WorkspaceAppend: an entry for a workspace. It has no receiver, and no task_id and epoch.
    *
    * @generated from enum value: MESSAGE_TYPE_WORKSPACE_APPEND = 18;
    */
   WORKSPACE_APPEND = 18,
+
+  /**
+   * TaskDecline: no offer to a TaskRequest, or a declined offer.
+   *
+   * @generated from enum value: MESSAGE_TYPE_TASK_DECLINE = 15;
+   */
+  TASK_DECLINE = 15,
+
+  /**
+   * NegotiationClosed: the broker tells how a negotiation closed. Sent by the broker alone.
+   *
+   * @generated from enum value: MESSAGE_TYPE_NEGOTIATION_CLOSED = 16;
+   */
+  NEGOTIATION_CLOSED = 16,
+
+  /**
+   * PlanSubmission: an agent submits a plan. It has no receiver, and no task_id and epoch.
+   *
+   * @generated from enum value: MESSAGE_TYPE_PLAN_SUBMISSION = 19;
+   */
+  PLAN_SUBMISSION = 19,
 
   /**
    * TaskRecall: the delegator takes a lent task back.

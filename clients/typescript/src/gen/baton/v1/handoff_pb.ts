@@ -6,6 +6,8 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { ContextFilter } from "./context_pb.js";
+import { file_baton_v1_context } from "./context_pb.js";
 import type { ErrorCode } from "./error_pb.js";
 import { file_baton_v1_error } from "./error_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
@@ -16,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/handoff.proto.
  */
 export const file_baton_v1_handoff: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9oYW5kb2ZmLnByb3RvEghiYXRvbi52MSKTBAoOSGFuZG9mZlJlcXVlc3QSEQoJdGFza190eXBlGAEgASgJEicKBnJlYXNvbhgCIAEoDjIXLmJhdG9uLnYxLkhhbmRvZmZSZWFzb24SEwoLcmVhc29uX3RleHQYAyABKAkSGgoSZGVzaXJlZF9hZ2VudF90eXBlGAQgASgJEiQKCHByaW9yaXR5GAUgASgOMhIuYmF0b24udjEuUHJpb3JpdHkSHwoXaW5pdGlhbF9jb250ZXh0X3N1bW1hcnkYBiABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAcgAygJEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYCCADKAkSKwoIdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSIwoEbW9kZRgKIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNb2RlEikKC2xvb3BfbGltaXRzGAsgASgLMhQuYmF0b24udjEuTG9vcExpbWl0cxIqCgxvbl9iZWhhbGZfb2YYDCABKAsyFC5iYXRvbi52MS5PbkJlaGFsZk9mEi8KDGxvYW5fdGltZW91dBgNIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIlCgdyb3V0aW5nGA4gASgLMhQuYmF0b24udjEuUm91dGluZ1JlZhIWCg5wYXJlbnRfdGFza19pZBgPIAEoCSIvCgpSb3V0aW5nUmVmEg4KBnJ1bl9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkiIgoKT25CZWhhbGZPZhIUCgxzdWJtaXR0ZXJfaWQYASABKAkiYwoNSGFuZG9mZkFjY2VwdBI5ChZlc3RpbWF0ZWRfaGFuZG9mZl90aW1lGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhcKD3dhbnRlZF9zZWN0aW9ucxgCIAMoCSKjAQoNSGFuZG9mZlJlamVjdBImCgZyZWFzb24YASABKA4yFi5iYXRvbi52MS5SZWplY3RSZWFzb24SEwoLcmVhc29uX3RleHQYAiABKAkSLgoLcmV0cnlfYWZ0ZXIYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SJQodYWx0ZXJuYXRpdmVfYWdlbnRfc3VnZ2VzdGlvbnMYBCADKAkiJAoNSGFuZG9mZkNhbmNlbBITCgtyZWFzb25fdGV4dBgBIAEoCSIhCgpUYXNrUmVjYWxsEhMKC3JlYXNvbl90ZXh0GAEgASgJImUKD0hhbmRvZmZDb21wbGV0ZRIpCgdvdXRjb21lGAEgASgOMhguYmF0b24udjEuSGFuZG9mZk91dGNvbWUSFgoOY29udGV4dF9kaWdlc3QYAiABKAwSDwoHZGV0YWlscxgDIAEoCSK/AQoPSGFuZG9mZlRpbWVvdXRzEikKBmFjY2VwdBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdjb250ZXh0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEisKCGNvbXBsZXRlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEigKBXdob2xlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIkEKCkxvb3BMaW1pdHMSFAoMbWF4X2hhbmRvZmZzGAEgASgNEh0KFW1heF9oYW5kb2Zmc19wZXJfcGFpchgCIAEoDSKGAgoMSGFuZG9mZk9mZmVyEhQKDGNhbmRpZGF0ZV9pZBgBIAEoCRIuCgpvZmZlcl90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBInCgdvdXRjb21lGAMgASgOMhYuYmF0b24udjEuT2ZmZXJPdXRjb21lEi0KDXJlamVjdF9yZWFzb24YBCABKA4yFi5iYXRvbi52MS5SZWplY3RSZWFzb24SEwoLcmVhc29uX3RleHQYBSABKAkSLgoKcmV0cnlfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEwoLcGFzc2VkX292ZXIYByABKAgihgIKEUhhbmRvZmZUcmFuc2l0aW9uEjMKD3RyYW5zaXRpb25fdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJQoFY2F1c2UYAiABKA4yFi5iYXRvbi52MS5IYW5kb2ZmQ2F1c2USJQoFc3RhdGUYAyABKA4yFi5iYXRvbi52MS5IYW5kb2ZmU3RhdGUSKQoLc2VuZGVyX3ZpZXcYBCABKA4yFC5iYXRvbi52MS5TZW5kZXJWaWV3Ei0KDXJlY2VpdmVyX3ZpZXcYBSABKA4yFi5iYXRvbi52MS5SZWNlaXZlclZpZXcSFAoMY2FuZGlkYXRlX2lkGAYgASgJIsUICgdIYW5kb2ZmEhIKCmhhbmRvZmZfaWQYASABKAkSDwoHdGFza19pZBgCIAEoCRINCgVlcG9jaBgDIAEoBBIRCglzZW5kZXJfaWQYBCABKAkSEwoLcmVjZWl2ZXJfaWQYBSABKAkSFAoMY2FuZGlkYXRlX2lkGAYgASgJEiUKBXN0YXRlGAcgASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEikKC3NlbmRlcl92aWV3GAggASgOMhQuYmF0b24udjEuU2VuZGVyVmlldxItCg1yZWNlaXZlcl92aWV3GAkgASgOMhYuYmF0b24udjEuUmVjZWl2ZXJWaWV3EiMKBG1vZGUYCiABKA4yFS5iYXRvbi52MS5IYW5kb2ZmTW9kZRIkCghwcmlvcml0eRgLIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhEKCXRhc2tfdHlwZRgMIAEoCRInCgZyZWFzb24YDSABKA4yFy5iYXRvbi52MS5IYW5kb2ZmUmVhc29uEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg53aG9sZV9kZWFkbGluZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLY3JlYXRlX3RpbWUYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZvZmZlcnMYEiADKAsyFi5iYXRvbi52MS5IYW5kb2ZmT2ZmZXISFwoPbmV4dF9jYW5kaWRhdGVzGBMgAygJEjAKC3RyYW5zaXRpb25zGBQgAygLMhsuYmF0b24udjEuSGFuZG9mZlRyYW5zaXRpb24SFwoPd2FudGVkX3NlY3Rpb25zGBUgAygJEhYKDmNvbnRleHRfZGlnZXN0GBYgASgMEicKCmVycm9yX2NvZGUYFyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSFQoNZXJyb3JfbWVzc2FnZRgYIAEoCRIdChVyZWRyaXZlX29mX2hhbmRvZmZfaWQYGSABKAkSLwoMbG9hbl90aW1lb3V0GBogASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEh8KF2luaXRpYWxfY29udGV4dF9zdW1tYXJ5GBsgASgJEhMKC3JlYXNvbl90ZXh0GBwgASgJEhoKEmRlc2lyZWRfYWdlbnRfdHlwZRgdIAEoCRI5ChZlc3RpbWF0ZWRfaGFuZG9mZl90aW1lGB4gASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDHN1Ym1pdHRlcl9pZBgoIAEoCRIlCgdyb3V0aW5nGDIgASgLMhQuYmF0b24udjEuUm91dGluZ1JlZiqVAgoNSGFuZG9mZlJlYXNvbhIeChpIQU5ET0ZGX1JFQVNPTl9VTlNQRUNJRklFRBAAEhgKFEhBTkRPRkZfUkVBU09OX1NLSUxMEAESFwoTSEFORE9GRl9SRUFTT05fTE9BRBACEh0KGUhBTkRPRkZfUkVBU09OX0VTQ0FMQVRJT04QAxIbChdIQU5ET0ZGX1JFQVNPTl9XT1JLRkxPVxAEEh8KG0hBTkRPRkZfUkVBU09OX1VTRVJfUkVRVUVTVBAFEhsKF0hBTkRPRkZfUkVBU09OX1NIVVRET1dOEAYSHQoZSEFORE9GRl9SRUFTT05fUEVSTUlTU0lPThAHEhgKFEhBTkRPRkZfUkVBU09OX09USEVSEAgqgwIKDFJlamVjdFJlYXNvbhIdChlSRUpFQ1RfUkVBU09OX1VOU1BFQ0lGSUVEEAASGgoWUkVKRUNUX1JFQVNPTl9OT19TS0lMTBABEhwKGFJFSkVDVF9SRUFTT05fT1ZFUkxPQURFRBACEh8KG1JFSkVDVF9SRUFTT05fTk9fUEVSTUlTU0lPThADEiEKHVJFSkVDVF9SRUFTT05fV1JPTkdfVEFTS19UWVBFEAQSGgoWUkVKRUNUX1JFQVNPTl9TSFVURE9XThAFEiEKHVJFSkVDVF9SRUFTT05fVE9PX0xJVFRMRV9USU1FEAYSFwoTUkVKRUNUX1JFQVNPTl9PVEhFUhAHKnUKCFByaW9yaXR5EhgKFFBSSU9SSVRZX1VOU1BFQ0lGSUVEEAASEAoMUFJJT1JJVFlfTE9XEAESEwoPUFJJT1JJVFlfTUVESVVNEAISEQoNUFJJT1JJVFlfSElHSBADEhUKEVBSSU9SSVRZX0NSSVRJQ0FMEAQqYQoLSGFuZG9mZk1vZGUSHAoYSEFORE9GRl9NT0RFX1VOU1BFQ0lGSUVEEAASGQoVSEFORE9GRl9NT0RFX1RSQU5TRkVSEAESGQoVSEFORE9GRl9NT0RFX0RFTEVHQVRFEAIqawoOSGFuZG9mZk91dGNvbWUSHwobSEFORE9GRl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXSEFORE9GRl9PVVRDT01FX1NVQ0NFU1MQARIbChdIQU5ET0ZGX09VVENPTUVfRkFJTFVSRRACKpICCgxIYW5kb2ZmU3RhdGUSHQoZSEFORE9GRl9TVEFURV9VTlNQRUNJRklFRBAAEhsKF0hBTkRPRkZfU1RBVEVfUkVRVUVTVEVEEAESGgoWSEFORE9GRl9TVEFURV9ERUNJRElORxACEhoKFkhBTkRPRkZfU1RBVEVfQUNDRVBURUQQAxIeChpIQU5ET0ZGX1NUQVRFX0NPTlRFWFRfU0VOVBAEEhsKF0hBTkRPRkZfU1RBVEVfQ09NUExFVEVEEAUSGgoWSEFORE9GRl9TVEFURV9SRUpFQ1RFRBAGEhgKFEhBTkRPRkZfU1RBVEVfRkFJTEVEEAcSGwoXSEFORE9GRl9TVEFURV9DQU5DRUxMRUQQCCrYAgoKU2VuZGVyVmlldxIbChdTRU5ERVJfVklFV19VTlNQRUNJRklFRBAAEhQKEFNFTkRFUl9WSUVXX0lETEUQARIhCh1TRU5ERVJfVklFV19IQU5ET0ZGX0lOSVRJQVRFRBACEicKI1NFTkRFUl9WSUVXX0FXQUlUSU5HX0hBTkRPRkZfQUNDRVBUEAMSIQodU0VOREVSX1ZJRVdfQ09OVEVYVF9QUkVQQVJJTkcQBBIkCiBTRU5ERVJfVklFV19BV0FJVElOR19DT05URVhUX0FDSxAFEiEKHVNFTkRFUl9WSUVXX0hBTkRPRkZfQ09NUExFVEVEEAYSHQoZU0VOREVSX1ZJRVdfVEFTS19GSU5JU0hFRBAHEiAKHFNFTkRFUl9WSUVXX0hBTkRPRkZfUkVKRUNURUQQCBIeChpTRU5ERVJfVklFV19IQU5ET0ZGX0ZBSUxFRBAJKowDCgxSZWNlaXZlclZpZXcSHQoZUkVDRUlWRVJfVklFV19VTlNQRUNJRklFRBAAEhYKElJFQ0VJVkVSX1ZJRVdfSURMRRABEiMKH1JFQ0VJVkVSX1ZJRVdfSEFORE9GRl9SRVFVRVNURUQQAhIjCh9SRUNFSVZFUl9WSUVXX0FXQUlUSU5HX0RFQ0lTSU9OEAMSKwonUkVDRUlWRVJfVklFV19BV0FJVElOR19DT05URVhUX1RSQU5TRkVSEAQSJQohUkVDRUlWRVJfVklFV19DT05URVhUX1RSQU5TRkVSUkVEEAUSIwofUkVDRUlWRVJfVklFV19IQU5ET0ZGX0NPTVBMRVRFRBAGEhgKFFJFQ0VJVkVSX1ZJRVdfQUNUSVZFEAcSIgoeUkVDRUlWRVJfVklFV19IQU5ET0ZGX1JFSkVDVEVEEAgSIAocUkVDRUlWRVJfVklFV19IQU5ET0ZGX0ZBSUxFRBAJEiIKHlJFQ0VJVkVSX1ZJRVdfSEFORE9GRl9BQ0NFUFRFRBAKKuYECgxIYW5kb2ZmQ2F1c2USHQoZSEFORE9GRl9DQVVTRV9VTlNQRUNJRklFRBAAEhsKF0hBTkRPRkZfQ0FVU0VfUkVRVUVTVEVEEAESGwoXSEFORE9GRl9DQVVTRV9ERUxJVkVSRUQQAhIaChZIQU5ET0ZGX0NBVVNFX0FDQ0VQVEVEEAMSGgoWSEFORE9GRl9DQVVTRV9SRUpFQ1RFRBAEEiAKHEhBTkRPRkZfQ0FVU0VfQUNDRVBUX1RJTUVPVVQQBRIgChxIQU5ET0ZGX0NBVVNFX0NPTlRFWFRfU1RPUkVEEAYSIQodSEFORE9GRl9DQVVTRV9DT05URVhUX1RJTUVPVVQQBxIbChdIQU5ET0ZGX0NBVVNFX0NPTVBMRVRFRBAIEiMKH0hBTkRPRkZfQ0FVU0VfQ09NUExFVEVEX0ZBSUxVUkUQCRIiCh5IQU5ET0ZGX0NBVVNFX0NPTVBMRVRFX1RJTUVPVVQQChIfChtIQU5ET0ZGX0NBVVNFX1dIT0xFX1RJTUVPVVQQCxIbChdIQU5ET0ZGX0NBVVNFX0NBTkNFTExFRBAMEiEKHUhBTkRPRkZfQ0FVU0VfT1dORVJTSElQX01PVkVEEA0SGgoWSEFORE9GRl9DQVVTRV9FWFRFTkRFRBAOEh8KG0hBTkRPRkZfQ0FVU0VfVU5ERUxJVkVSQUJMRRAPEiAKHEhBTkRPRkZfQ0FVU0VfQ0FORElEQVRFX0dPTkUQEBIaChZIQU5ET0ZGX0NBVVNFX1JFQ0FMTEVEEBESHAoYSEFORE9GRl9DQVVTRV9SRUFTU0lHTkVEEBQq8wEKDE9mZmVyT3V0Y29tZRIdChlPRkZFUl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGQoVT0ZGRVJfT1VUQ09NRV9QRU5ESU5HEAESGgoWT0ZGRVJfT1VUQ09NRV9BQ0NFUFRFRBACEhoKFk9GRkVSX09VVENPTUVfUkVKRUNURUQQAxIbChdPRkZFUl9PVVRDT01FX1RJTUVEX09VVBAEEhsKF09GRkVSX09VVENPTUVfV0lUSERSQVdOEAUSHwobT0ZGRVJfT1VUQ09NRV9VTkRFTElWRVJBQkxFEAYSFgoST0ZGRVJfT1VUQ09NRV9HT05FEAdiBnByb3RvMw", [file_baton_v1_error, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9oYW5kb2ZmLnByb3RvEghiYXRvbi52MSKTBAoOSGFuZG9mZlJlcXVlc3QSEQoJdGFza190eXBlGAEgASgJEicKBnJlYXNvbhgCIAEoDjIXLmJhdG9uLnYxLkhhbmRvZmZSZWFzb24SEwoLcmVhc29uX3RleHQYAyABKAkSGgoSZGVzaXJlZF9hZ2VudF90eXBlGAQgASgJEiQKCHByaW9yaXR5GAUgASgOMhIuYmF0b24udjEuUHJpb3JpdHkSHwoXaW5pdGlhbF9jb250ZXh0X3N1bW1hcnkYBiABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAcgAygJEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYCCADKAkSKwoIdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSIwoEbW9kZRgKIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNb2RlEikKC2xvb3BfbGltaXRzGAsgASgLMhQuYmF0b24udjEuTG9vcExpbWl0cxIqCgxvbl9iZWhhbGZfb2YYDCABKAsyFC5iYXRvbi52MS5PbkJlaGFsZk9mEi8KDGxvYW5fdGltZW91dBgNIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIlCgdyb3V0aW5nGA4gASgLMhQuYmF0b24udjEuUm91dGluZ1JlZhIWCg5wYXJlbnRfdGFza19pZBgPIAEoCSIvCgpSb3V0aW5nUmVmEg4KBnJ1bl9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkiYgoKT25CZWhhbGZPZhIUCgxzdWJtaXR0ZXJfaWQYASABKAkSDwoHcGxhbl9pZBgCIAEoCRISCgpzdWJ0YXNrX2lkGAMgASgJEhkKEXN1Ym1pc3Npb25fc2hhMjU2GAQgASgMIooBCg1IYW5kb2ZmQWNjZXB0EjkKFmVzdGltYXRlZF9oYW5kb2ZmX3RpbWUYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFwoPd2FudGVkX3NlY3Rpb25zGAIgAygJEiUKBndpc2hlcxgDIAMoCzIVLmJhdG9uLnYxLlNlY3Rpb25XaXNoInIKC1NlY3Rpb25XaXNoEgwKBG5hbWUYASABKAkSEwoLaGF2ZV9zaGEyNTYYAiABKAwSJwoGZmlsdGVyGAMgASgLMhcuYmF0b24udjEuQ29udGV4dEZpbHRlchIXCg9zY2hlbWFfdmVyc2lvbnMYBCADKAkiowEKDUhhbmRvZmZSZWplY3QSJgoGcmVhc29uGAEgASgOMhYuYmF0b24udjEuUmVqZWN0UmVhc29uEhMKC3JlYXNvbl90ZXh0GAIgASgJEi4KC3JldHJ5X2FmdGVyGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiUKHWFsdGVybmF0aXZlX2FnZW50X3N1Z2dlc3Rpb25zGAQgAygJIiQKDUhhbmRvZmZDYW5jZWwSEwoLcmVhc29uX3RleHQYASABKAkiIQoKVGFza1JlY2FsbBITCgtyZWFzb25fdGV4dBgBIAEoCSJlCg9IYW5kb2ZmQ29tcGxldGUSKQoHb3V0Y29tZRgBIAEoDjIYLmJhdG9uLnYxLkhhbmRvZmZPdXRjb21lEhYKDmNvbnRleHRfZGlnZXN0GAIgASgMEg8KB2RldGFpbHMYAyABKAkivwEKD0hhbmRvZmZUaW1lb3V0cxIpCgZhY2NlcHQYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKgoHY29udGV4dBgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghjb21wbGV0ZRgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIoCgV3aG9sZRgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJBCgpMb29wTGltaXRzEhQKDG1heF9oYW5kb2ZmcxgBIAEoDRIdChVtYXhfaGFuZG9mZnNfcGVyX3BhaXIYAiABKA0ihgIKDEhhbmRvZmZPZmZlchIUCgxjYW5kaWRhdGVfaWQYASABKAkSLgoKb2ZmZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoHb3V0Y29tZRgDIAEoDjIWLmJhdG9uLnYxLk9mZmVyT3V0Y29tZRItCg1yZWplY3RfcmVhc29uGAQgASgOMhYuYmF0b24udjEuUmVqZWN0UmVhc29uEhMKC3JlYXNvbl90ZXh0GAUgASgJEi4KCnJldHJ5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhMKC3Bhc3NlZF9vdmVyGAcgASgIIoYCChFIYW5kb2ZmVHJhbnNpdGlvbhIzCg90cmFuc2l0aW9uX3RpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiUKBWNhdXNlGAIgASgOMhYuYmF0b24udjEuSGFuZG9mZkNhdXNlEiUKBXN0YXRlGAMgASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEikKC3NlbmRlcl92aWV3GAQgASgOMhQuYmF0b24udjEuU2VuZGVyVmlldxItCg1yZWNlaXZlcl92aWV3GAUgASgOMhYuYmF0b24udjEuUmVjZWl2ZXJWaWV3EhQKDGNhbmRpZGF0ZV9pZBgGIAEoCSLFCAoHSGFuZG9mZhISCgpoYW5kb2ZmX2lkGAEgASgJEg8KB3Rhc2tfaWQYAiABKAkSDQoFZXBvY2gYAyABKAQSEQoJc2VuZGVyX2lkGAQgASgJEhMKC3JlY2VpdmVyX2lkGAUgASgJEhQKDGNhbmRpZGF0ZV9pZBgGIAEoCRIlCgVzdGF0ZRgHIAEoDjIWLmJhdG9uLnYxLkhhbmRvZmZTdGF0ZRIpCgtzZW5kZXJfdmlldxgIIAEoDjIULmJhdG9uLnYxLlNlbmRlclZpZXcSLQoNcmVjZWl2ZXJfdmlldxgJIAEoDjIWLmJhdG9uLnYxLlJlY2VpdmVyVmlldxIjCgRtb2RlGAogASgOMhUuYmF0b24udjEuSGFuZG9mZk1vZGUSJAoIcHJpb3JpdHkYCyABKA4yEi5iYXRvbi52MS5Qcmlvcml0eRIRCgl0YXNrX3R5cGUYDCABKAkSJwoGcmVhc29uGA0gASgOMhcuYmF0b24udjEuSGFuZG9mZlJlYXNvbhIsCghkZWFkbGluZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMgoOd2hvbGVfZGVhZGxpbmUYDyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2NyZWF0ZV90aW1lGBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgRIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJgoGb2ZmZXJzGBIgAygLMhYuYmF0b24udjEuSGFuZG9mZk9mZmVyEhcKD25leHRfY2FuZGlkYXRlcxgTIAMoCRIwCgt0cmFuc2l0aW9ucxgUIAMoCzIbLmJhdG9uLnYxLkhhbmRvZmZUcmFuc2l0aW9uEhcKD3dhbnRlZF9zZWN0aW9ucxgVIAMoCRIWCg5jb250ZXh0X2RpZ2VzdBgWIAEoDBInCgplcnJvcl9jb2RlGBcgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYGCABKAkSHQoVcmVkcml2ZV9vZl9oYW5kb2ZmX2lkGBkgASgJEi8KDGxvYW5fdGltZW91dBgaIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIfChdpbml0aWFsX2NvbnRleHRfc3VtbWFyeRgbIAEoCRITCgtyZWFzb25fdGV4dBgcIAEoCRIaChJkZXNpcmVkX2FnZW50X3R5cGUYHSABKAkSOQoWZXN0aW1hdGVkX2hhbmRvZmZfdGltZRgeIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxzdWJtaXR0ZXJfaWQYKCABKAkSJQoHcm91dGluZxgyIAEoCzIULmJhdG9uLnYxLlJvdXRpbmdSZWYqlQIKDUhhbmRvZmZSZWFzb24SHgoaSEFORE9GRl9SRUFTT05fVU5TUEVDSUZJRUQQABIYChRIQU5ET0ZGX1JFQVNPTl9TS0lMTBABEhcKE0hBTkRPRkZfUkVBU09OX0xPQUQQAhIdChlIQU5ET0ZGX1JFQVNPTl9FU0NBTEFUSU9OEAMSGwoXSEFORE9GRl9SRUFTT05fV09SS0ZMT1cQBBIfChtIQU5ET0ZGX1JFQVNPTl9VU0VSX1JFUVVFU1QQBRIbChdIQU5ET0ZGX1JFQVNPTl9TSFVURE9XThAGEh0KGUhBTkRPRkZfUkVBU09OX1BFUk1JU1NJT04QBxIYChRIQU5ET0ZGX1JFQVNPTl9PVEhFUhAIKoMCCgxSZWplY3RSZWFzb24SHQoZUkVKRUNUX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlJFSkVDVF9SRUFTT05fTk9fU0tJTEwQARIcChhSRUpFQ1RfUkVBU09OX09WRVJMT0FERUQQAhIfChtSRUpFQ1RfUkVBU09OX05PX1BFUk1JU1NJT04QAxIhCh1SRUpFQ1RfUkVBU09OX1dST05HX1RBU0tfVFlQRRAEEhoKFlJFSkVDVF9SRUFTT05fU0hVVERPV04QBRIhCh1SRUpFQ1RfUkVBU09OX1RPT19MSVRUTEVfVElNRRAGEhcKE1JFSkVDVF9SRUFTT05fT1RIRVIQByp1CghQcmlvcml0eRIYChRQUklPUklUWV9VTlNQRUNJRklFRBAAEhAKDFBSSU9SSVRZX0xPVxABEhMKD1BSSU9SSVRZX01FRElVTRACEhEKDVBSSU9SSVRZX0hJR0gQAxIVChFQUklPUklUWV9DUklUSUNBTBAEKmEKC0hhbmRvZmZNb2RlEhwKGEhBTkRPRkZfTU9ERV9VTlNQRUNJRklFRBAAEhkKFUhBTkRPRkZfTU9ERV9UUkFOU0ZFUhABEhkKFUhBTkRPRkZfTU9ERV9ERUxFR0FURRACKmsKDkhhbmRvZmZPdXRjb21lEh8KG0hBTkRPRkZfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhsKF0hBTkRPRkZfT1VUQ09NRV9TVUNDRVNTEAESGwoXSEFORE9GRl9PVVRDT01FX0ZBSUxVUkUQAiqSAgoMSGFuZG9mZlN0YXRlEh0KGUhBTkRPRkZfU1RBVEVfVU5TUEVDSUZJRUQQABIbChdIQU5ET0ZGX1NUQVRFX1JFUVVFU1RFRBABEhoKFkhBTkRPRkZfU1RBVEVfREVDSURJTkcQAhIaChZIQU5ET0ZGX1NUQVRFX0FDQ0VQVEVEEAMSHgoaSEFORE9GRl9TVEFURV9DT05URVhUX1NFTlQQBBIbChdIQU5ET0ZGX1NUQVRFX0NPTVBMRVRFRBAFEhoKFkhBTkRPRkZfU1RBVEVfUkVKRUNURUQQBhIYChRIQU5ET0ZGX1NUQVRFX0ZBSUxFRBAHEhsKF0hBTkRPRkZfU1RBVEVfQ0FOQ0VMTEVEEAgq2AIKClNlbmRlclZpZXcSGwoXU0VOREVSX1ZJRVdfVU5TUEVDSUZJRUQQABIUChBTRU5ERVJfVklFV19JRExFEAESIQodU0VOREVSX1ZJRVdfSEFORE9GRl9JTklUSUFURUQQAhInCiNTRU5ERVJfVklFV19BV0FJVElOR19IQU5ET0ZGX0FDQ0VQVBADEiEKHVNFTkRFUl9WSUVXX0NPTlRFWFRfUFJFUEFSSU5HEAQSJAogU0VOREVSX1ZJRVdfQVdBSVRJTkdfQ09OVEVYVF9BQ0sQBRIhCh1TRU5ERVJfVklFV19IQU5ET0ZGX0NPTVBMRVRFRBAGEh0KGVNFTkRFUl9WSUVXX1RBU0tfRklOSVNIRUQQBxIgChxTRU5ERVJfVklFV19IQU5ET0ZGX1JFSkVDVEVEEAgSHgoaU0VOREVSX1ZJRVdfSEFORE9GRl9GQUlMRUQQCSqMAwoMUmVjZWl2ZXJWaWV3Eh0KGVJFQ0VJVkVSX1ZJRVdfVU5TUEVDSUZJRUQQABIWChJSRUNFSVZFUl9WSUVXX0lETEUQARIjCh9SRUNFSVZFUl9WSUVXX0hBTkRPRkZfUkVRVUVTVEVEEAISIwofUkVDRUlWRVJfVklFV19BV0FJVElOR19ERUNJU0lPThADEisKJ1JFQ0VJVkVSX1ZJRVdfQVdBSVRJTkdfQ09OVEVYVF9UUkFOU0ZFUhAEEiUKIVJFQ0VJVkVSX1ZJRVdfQ09OVEVYVF9UUkFOU0ZFUlJFRBAFEiMKH1JFQ0VJVkVSX1ZJRVdfSEFORE9GRl9DT01QTEVURUQQBhIYChRSRUNFSVZFUl9WSUVXX0FDVElWRRAHEiIKHlJFQ0VJVkVSX1ZJRVdfSEFORE9GRl9SRUpFQ1RFRBAIEiAKHFJFQ0VJVkVSX1ZJRVdfSEFORE9GRl9GQUlMRUQQCRIiCh5SRUNFSVZFUl9WSUVXX0hBTkRPRkZfQUNDRVBURUQQCirmBAoMSGFuZG9mZkNhdXNlEh0KGUhBTkRPRkZfQ0FVU0VfVU5TUEVDSUZJRUQQABIbChdIQU5ET0ZGX0NBVVNFX1JFUVVFU1RFRBABEhsKF0hBTkRPRkZfQ0FVU0VfREVMSVZFUkVEEAISGgoWSEFORE9GRl9DQVVTRV9BQ0NFUFRFRBADEhoKFkhBTkRPRkZfQ0FVU0VfUkVKRUNURUQQBBIgChxIQU5ET0ZGX0NBVVNFX0FDQ0VQVF9USU1FT1VUEAUSIAocSEFORE9GRl9DQVVTRV9DT05URVhUX1NUT1JFRBAGEiEKHUhBTkRPRkZfQ0FVU0VfQ09OVEVYVF9USU1FT1VUEAcSGwoXSEFORE9GRl9DQVVTRV9DT01QTEVURUQQCBIjCh9IQU5ET0ZGX0NBVVNFX0NPTVBMRVRFRF9GQUlMVVJFEAkSIgoeSEFORE9GRl9DQVVTRV9DT01QTEVURV9USU1FT1VUEAoSHwobSEFORE9GRl9DQVVTRV9XSE9MRV9USU1FT1VUEAsSGwoXSEFORE9GRl9DQVVTRV9DQU5DRUxMRUQQDBIhCh1IQU5ET0ZGX0NBVVNFX09XTkVSU0hJUF9NT1ZFRBANEhoKFkhBTkRPRkZfQ0FVU0VfRVhURU5ERUQQDhIfChtIQU5ET0ZGX0NBVVNFX1VOREVMSVZFUkFCTEUQDxIgChxIQU5ET0ZGX0NBVVNFX0NBTkRJREFURV9HT05FEBASGgoWSEFORE9GRl9DQVVTRV9SRUNBTExFRBAREhwKGEhBTkRPRkZfQ0FVU0VfUkVBU1NJR05FRBAUKvMBCgxPZmZlck91dGNvbWUSHQoZT0ZGRVJfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhkKFU9GRkVSX09VVENPTUVfUEVORElORxABEhoKFk9GRkVSX09VVENPTUVfQUNDRVBURUQQAhIaChZPRkZFUl9PVVRDT01FX1JFSkVDVEVEEAMSGwoXT0ZGRVJfT1VUQ09NRV9USU1FRF9PVVQQBBIbChdPRkZFUl9PVVRDT01FX1dJVEhEUkFXThAFEh8KG09GRkVSX09VVENPTUVfVU5ERUxJVkVSQUJMRRAGEhYKEk9GRkVSX09VVENPTUVfR09ORRAHYgZwcm90bzM", [file_baton_v1_context, file_baton_v1_error, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner of a task asks another agent to take it. An unknown task_id creates the task, owned by the sender,
@@ -174,7 +176,7 @@ export const RoutingRefSchema: GenMessage<RoutingRef> = /*@__PURE__*/
   messageDesc(file_baton_v1_handoff, 1);
 
 /**
- * For whom the coordinator sends a request. The coordinator has no more rights than the submitter: the policy action
+ * For whom the coordinator sends a request: for an operator that reassigns a task, or for the submitter of a plan. The coordinator has no more rights than the submitter: the policy action
  * handOff is asked with the submitter as principal, for each candidate.
  *
  * @generated from message baton.v1.OnBehalfOf
@@ -186,6 +188,28 @@ export type OnBehalfOf = Message<"baton.v1.OnBehalfOf"> & {
    * @generated from field: string submitter_id = 1;
    */
   submitterId: string;
+
+  /**
+   * The plan of the subtask that the request carries out. Then submitter_id is the agent that submitted the plan. Empty:
+   * the request is of no plan.
+   *
+   * @generated from field: string plan_id = 2;
+   */
+  planId: string;
+
+  /**
+   * The id of the subtask.
+   *
+   * @generated from field: string subtask_id = 3;
+   */
+  subtaskId: string;
+
+  /**
+   * The digest of the signed submission's content, 32 bytes. PlanService.GetPlan returns the submission.
+   *
+   * @generated from field: bytes submission_sha256 = 4;
+   */
+  submissionSha256: Uint8Array;
 };
 
 /**
@@ -217,6 +241,14 @@ export type HandoffAccept = Message<"baton.v1.HandoffAccept"> & {
    * @generated from field: repeated string wanted_sections = 2;
    */
   wantedSections: string[];
+
+  /**
+   * The sections that the candidate wants, with what it needs of each. At most 64 together with wanted_sections, each
+   * name once over both.
+   *
+   * @generated from field: repeated baton.v1.SectionWish wishes = 3;
+   */
+  wishes: SectionWish[];
 };
 
 /**
@@ -225,6 +257,51 @@ export type HandoffAccept = Message<"baton.v1.HandoffAccept"> & {
  */
 export const HandoffAcceptSchema: GenMessage<HandoffAccept> = /*@__PURE__*/
   messageDesc(file_baton_v1_handoff, 3);
+
+/**
+ * What a candidate needs of one section. The sender's client makes the section so and signs it; the broker checks the
+ * form alone.
+ *
+ * @generated from message baton.v1.SectionWish
+ */
+export type SectionWish = Message<"baton.v1.SectionWish"> & {
+  /**
+   * The name of the section.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The SHA-256 of the version of the section that the candidate has, 32 bytes: the sender may send a delta on it.
+   * Empty: none.
+   *
+   * @generated from field: bytes have_sha256 = 2;
+   */
+  haveSha256: Uint8Array;
+
+  /**
+   * The part of the section that the candidate needs. Unset: the whole section.
+   *
+   * @generated from field: baton.v1.ContextFilter filter = 3;
+   */
+  filter?: ContextFilter | undefined;
+
+  /**
+   * The versions of the section's schema that the candidate reads, at most 16 of at most 128 bytes. The sender leaves a
+   * section with another schema version out. Empty: any.
+   *
+   * @generated from field: repeated string schema_versions = 4;
+   */
+  schemaVersions: string[];
+};
+
+/**
+ * Describes the message baton.v1.SectionWish.
+ * Use `create(SectionWishSchema)` to create a new message.
+ */
+export const SectionWishSchema: GenMessage<SectionWish> = /*@__PURE__*/
+  messageDesc(file_baton_v1_handoff, 4);
 
 /**
  * Payload: the current candidate declines the handoff. receiver_id is the sender of the handoff.
@@ -268,7 +345,7 @@ export type HandoffReject = Message<"baton.v1.HandoffReject"> & {
  * Use `create(HandoffRejectSchema)` to create a new message.
  */
 export const HandoffRejectSchema: GenMessage<HandoffReject> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 4);
+  messageDesc(file_baton_v1_handoff, 5);
 
 /**
  * Payload: the owner ends the handoff before its completion. receiver_id is the current candidate, which receives the
@@ -290,7 +367,7 @@ export type HandoffCancel = Message<"baton.v1.HandoffCancel"> & {
  * Use `create(HandoffCancelSchema)` to create a new message.
  */
 export const HandoffCancelSchema: GenMessage<HandoffCancel> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 5);
+  messageDesc(file_baton_v1_handoff, 6);
 
 /**
  * Payload: the delegator of a loan takes the task back. correlation_id names the completed handoff that lent the task,
@@ -314,7 +391,7 @@ export type TaskRecall = Message<"baton.v1.TaskRecall"> & {
  * Use `create(TaskRecallSchema)` to create a new message.
  */
 export const TaskRecallSchema: GenMessage<TaskRecall> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 6);
+  messageDesc(file_baton_v1_handoff, 7);
 
 /**
  * Payload: the candidate has taken the task over, or failed to. receiver_id is the sender of the handoff.
@@ -350,7 +427,7 @@ export type HandoffComplete = Message<"baton.v1.HandoffComplete"> & {
  * Use `create(HandoffCompleteSchema)` to create a new message.
  */
 export const HandoffCompleteSchema: GenMessage<HandoffComplete> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 7);
+  messageDesc(file_baton_v1_handoff, 8);
 
 /**
  * The timeouts of the steps of a handoff, each within the operator's bounds (100 milliseconds to 7 days by default). No
@@ -394,7 +471,7 @@ export type HandoffTimeouts = Message<"baton.v1.HandoffTimeouts"> & {
  * Use `create(HandoffTimeoutsSchema)` to create a new message.
  */
 export const HandoffTimeoutsSchema: GenMessage<HandoffTimeouts> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 8);
+  messageDesc(file_baton_v1_handoff, 9);
 
 /**
  * The loop guard's limits for one task. A request over a limit is refused with LOOP_LIMIT.
@@ -424,7 +501,7 @@ export type LoopLimits = Message<"baton.v1.LoopLimits"> & {
  * Use `create(LoopLimitsSchema)` to create a new message.
  */
 export const LoopLimitsSchema: GenMessage<LoopLimits> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 9);
+  messageDesc(file_baton_v1_handoff, 10);
 
 /**
  * One offer of a handoff to one candidate. Set by the broker.
@@ -489,7 +566,7 @@ export type HandoffOffer = Message<"baton.v1.HandoffOffer"> & {
  * Use `create(HandoffOfferSchema)` to create a new message.
  */
 export const HandoffOfferSchema: GenMessage<HandoffOffer> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 10);
+  messageDesc(file_baton_v1_handoff, 11);
 
 /**
  * One step of a handoff. Set by the broker.
@@ -545,7 +622,7 @@ export type HandoffTransition = Message<"baton.v1.HandoffTransition"> & {
  * Use `create(HandoffTransitionSchema)` to create a new message.
  */
 export const HandoffTransitionSchema: GenMessage<HandoffTransition> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 11);
+  messageDesc(file_baton_v1_handoff, 12);
 
 /**
  * The broker's record of a handoff: the long-running operation that Get, List and Watch return. Set by the broker.
@@ -784,7 +861,7 @@ export type Handoff = Message<"baton.v1.Handoff"> & {
  * Use `create(HandoffSchema)` to create a new message.
  */
 export const HandoffSchema: GenMessage<Handoff> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 12);
+  messageDesc(file_baton_v1_handoff, 13);
 
 /**
  * The reason of a handoff.

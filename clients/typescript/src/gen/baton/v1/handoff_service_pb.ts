@@ -6,15 +6,21 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { Envelope } from "./envelope_pb.js";
+import { file_baton_v1_envelope } from "./envelope_pb.js";
 import type { Handoff, HandoffState } from "./handoff_pb.js";
 import { file_baton_v1_handoff } from "./handoff_pb.js";
+import type { WatchGap } from "./task_service_pb.js";
+import { file_baton_v1_task_service } from "./task_service_pb.js";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file baton/v1/handoff_service.proto.
  */
 export const file_baton_v1_handoff_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch5iYXRvbi92MS9oYW5kb2ZmX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIicKEUdldEhhbmRvZmZSZXF1ZXN0EhIKCmhhbmRvZmZfaWQYASABKAkiOAoSR2V0SGFuZG9mZlJlc3BvbnNlEiIKB2hhbmRvZmYYASABKAsyES5iYXRvbi52MS5IYW5kb2ZmIocBChNMaXN0SGFuZG9mZnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEg8KB3Rhc2tfaWQYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSJgoGc3RhdGVzGAUgAygOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlIlQKFExpc3RIYW5kb2Zmc1Jlc3BvbnNlEiMKCGhhbmRvZmZzGAEgAygLMhEuYmF0b24udjEuSGFuZG9mZhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiKQoTV2F0Y2hIYW5kb2ZmUmVxdWVzdBISCgpoYW5kb2ZmX2lkGAEgASgJIjoKFFdhdGNoSGFuZG9mZlJlc3BvbnNlEiIKB2hhbmRvZmYYASABKAsyES5iYXRvbi52MS5IYW5kb2ZmMvkBCg5IYW5kb2ZmU2VydmljZRJHCgpHZXRIYW5kb2ZmEhsuYmF0b24udjEuR2V0SGFuZG9mZlJlcXVlc3QaHC5iYXRvbi52MS5HZXRIYW5kb2ZmUmVzcG9uc2USTQoMTGlzdEhhbmRvZmZzEh0uYmF0b24udjEuTGlzdEhhbmRvZmZzUmVxdWVzdBoeLmJhdG9uLnYxLkxpc3RIYW5kb2Zmc1Jlc3BvbnNlEk8KDFdhdGNoSGFuZG9mZhIdLmJhdG9uLnYxLldhdGNoSGFuZG9mZlJlcXVlc3QaHi5iYXRvbi52MS5XYXRjaEhhbmRvZmZSZXNwb25zZTABYgZwcm90bzM", [file_baton_v1_handoff]);
+  fileDesc("Ch5iYXRvbi92MS9oYW5kb2ZmX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIkAKEUdldEhhbmRvZmZSZXF1ZXN0EhIKCmhhbmRvZmZfaWQYASABKAkSFwoPaW5jbHVkZV9jb250ZXh0GAIgASgIIl0KEkdldEhhbmRvZmZSZXNwb25zZRIiCgdoYW5kb2ZmGAEgASgLMhEuYmF0b24udjEuSGFuZG9mZhIjCgdjb250ZXh0GAIgASgLMhIuYmF0b24udjEuRW52ZWxvcGUiiwIKE0xpc3RIYW5kb2Zmc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSDwoHdGFza19pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRImCgZzdGF0ZXMYBSADKA4yFi5iYXRvbi52MS5IYW5kb2ZmU3RhdGUSEQoJc2VuZGVyX2lkGAYgASgJEhQKDGNhbmRpZGF0ZV9pZBgHIAEoCRIRCgl0YXNrX3R5cGUYCCABKAkSEQoJb3Blbl9vbmx5GAkgASgIEjMKD2RlYWRsaW5lX2JlZm9yZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoUTGlzdEhhbmRvZmZzUmVzcG9uc2USIwoIaGFuZG9mZnMYASADKAsyES5iYXRvbi52MS5IYW5kb2ZmEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIpChNXYXRjaEhhbmRvZmZSZXF1ZXN0EhIKCmhhbmRvZmZfaWQYASABKAkiOgoUV2F0Y2hIYW5kb2ZmUmVzcG9uc2USIgoHaGFuZG9mZhgBIAEoCzIRLmJhdG9uLnYxLkhhbmRvZmYiYwoUV2F0Y2hIYW5kb2Zmc1JlcXVlc3QSFAoMYWZ0ZXJfY3Vyc29yGAEgASgEEg8KB3Rhc2tfaWQYAiABKAkSEQoJc2VuZGVyX2lkGAMgASgJEhEKCXRhc2tfdHlwZRgEIAEoCSKOAQoVV2F0Y2hIYW5kb2Zmc1Jlc3BvbnNlEiQKB2hhbmRvZmYYASABKAsyES5iYXRvbi52MS5IYW5kb2ZmSAASIQoDZ2FwGAIgASgLMhIuYmF0b24udjEuV2F0Y2hHYXBIABITCgljYXVnaHRfdXAYAyABKAhIABIOCgZjdXJzb3IYBCABKARCBwoFZXZlbnQyzQIKDkhhbmRvZmZTZXJ2aWNlEkcKCkdldEhhbmRvZmYSGy5iYXRvbi52MS5HZXRIYW5kb2ZmUmVxdWVzdBocLmJhdG9uLnYxLkdldEhhbmRvZmZSZXNwb25zZRJNCgxMaXN0SGFuZG9mZnMSHS5iYXRvbi52MS5MaXN0SGFuZG9mZnNSZXF1ZXN0Gh4uYmF0b24udjEuTGlzdEhhbmRvZmZzUmVzcG9uc2USTwoMV2F0Y2hIYW5kb2ZmEh0uYmF0b24udjEuV2F0Y2hIYW5kb2ZmUmVxdWVzdBoeLmJhdG9uLnYxLldhdGNoSGFuZG9mZlJlc3BvbnNlMAESUgoNV2F0Y2hIYW5kb2ZmcxIeLmJhdG9uLnYxLldhdGNoSGFuZG9mZnNSZXF1ZXN0Gh8uYmF0b24udjEuV2F0Y2hIYW5kb2Zmc1Jlc3BvbnNlMAFiBnByb3RvMw", [file_baton_v1_envelope, file_baton_v1_handoff, file_baton_v1_task_service, file_google_protobuf_timestamp]);
 
 /**
  * See HandoffService.GetHandoff.
@@ -28,6 +34,13 @@ export type GetHandoffRequest = Message<"baton.v1.GetHandoffRequest"> & {
    * @generated from field: string handoff_id = 1;
    */
   handoffId: string;
+
+  /**
+   * Whether the answer contains the envelope of the handoff's context.
+   *
+   * @generated from field: bool include_context = 2;
+   */
+  includeContext: boolean;
 };
 
 /**
@@ -49,6 +62,16 @@ export type GetHandoffResponse = Message<"baton.v1.GetHandoffResponse"> & {
    * @generated from field: baton.v1.Handoff handoff = 1;
    */
   handoff?: Handoff | undefined;
+
+  /**
+   * The envelope of the handoff's context, byte for byte as its sender sent it, so that the caller can verify the
+   * signature and the digest. Unset: include_context is false, no context was sent, a later handoff of the task has one,
+   * or the caller may not read it (the author, the receiver, the owner of the task, its present candidate, and callers
+   * that a policy permits readContext may).
+   *
+   * @generated from field: baton.v1.Envelope context = 2;
+   */
+  context?: Envelope | undefined;
 };
 
 /**
@@ -98,6 +121,41 @@ export type ListHandoffsRequest = Message<"baton.v1.ListHandoffsRequest"> & {
    * @generated from field: repeated baton.v1.HandoffState states = 5;
    */
   states: HandoffState[];
+
+  /**
+   * Only handoffs with this agent as sender. Empty: all.
+   *
+   * @generated from field: string sender_id = 6;
+   */
+  senderId: string;
+
+  /**
+   * Only handoffs with this agent as present or last candidate. Empty: all.
+   *
+   * @generated from field: string candidate_id = 7;
+   */
+  candidateId: string;
+
+  /**
+   * Only handoffs of this task type. Empty: all.
+   *
+   * @generated from field: string task_type = 8;
+   */
+  taskType: string;
+
+  /**
+   * Only handoffs that have not ended.
+   *
+   * @generated from field: bool open_only = 9;
+   */
+  openOnly: boolean;
+
+  /**
+   * Only handoffs that have not ended and whose next deadline is before this time. Unset: all.
+   *
+   * @generated from field: google.protobuf.Timestamp deadline_before = 10;
+   */
+  deadlineBefore?: Timestamp | undefined;
 };
 
 /**
@@ -178,6 +236,102 @@ export const WatchHandoffResponseSchema: GenMessage<WatchHandoffResponse> = /*@_
   messageDesc(file_baton_v1_handoff_service, 5);
 
 /**
+ * See HandoffService.WatchHandoffs. All filters that are set must match.
+ *
+ * @generated from message baton.v1.WatchHandoffsRequest
+ */
+export type WatchHandoffsRequest = Message<"baton.v1.WatchHandoffsRequest"> & {
+  /**
+   * Only changes after this cursor. 0: all open handoffs, then changes.
+   *
+   * @generated from field: uint64 after_cursor = 1;
+   */
+  afterCursor: bigint;
+
+  /**
+   * Only handoffs of this task. Empty: all.
+   *
+   * @generated from field: string task_id = 2;
+   */
+  taskId: string;
+
+  /**
+   * Only handoffs with this agent as sender. Empty: all.
+   *
+   * @generated from field: string sender_id = 3;
+   */
+  senderId: string;
+
+  /**
+   * Only handoffs of this task type. Empty: all.
+   *
+   * @generated from field: string task_type = 4;
+   */
+  taskType: string;
+};
+
+/**
+ * Describes the message baton.v1.WatchHandoffsRequest.
+ * Use `create(WatchHandoffsRequestSchema)` to create a new message.
+ */
+export const WatchHandoffsRequestSchema: GenMessage<WatchHandoffsRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_handoff_service, 6);
+
+/**
+ * See HandoffService.WatchHandoffs.
+ *
+ * @generated from message baton.v1.WatchHandoffsResponse
+ */
+export type WatchHandoffsResponse = Message<"baton.v1.WatchHandoffsResponse"> & {
+  /**
+   * What happened.
+   *
+   * @generated from oneof baton.v1.WatchHandoffsResponse.event
+   */
+  event: {
+    /**
+     * An open handoff, or one that has changed, as it is now. Without the fields of its request that GetHandoff adds.
+     *
+     * @generated from field: baton.v1.Handoff handoff = 1;
+     */
+    value: Handoff;
+    case: "handoff";
+  } | {
+    /**
+     * Changes that the broker cannot show: the handoffs were removed with their tasks, or the broker was restored to an
+     * earlier state. In the second case all open handoffs follow, and handoffs that the reader knows may not exist.
+     *
+     * @generated from field: baton.v1.WatchGap gap = 2;
+     */
+    value: WatchGap;
+    case: "gap";
+  } | {
+    /**
+     * All handoffs that were there at the beginning of the call have been sent. Sent once.
+     *
+     * @generated from field: bool caught_up = 3;
+     */
+    value: boolean;
+    case: "caughtUp";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * The change up to which everything is sent. A watch with after_cursor goes on after it. 0: a watch that began with 0
+   * has not caught up, and has to begin again.
+   *
+   * @generated from field: uint64 cursor = 4;
+   */
+  cursor: bigint;
+};
+
+/**
+ * Describes the message baton.v1.WatchHandoffsResponse.
+ * Use `create(WatchHandoffsResponseSchema)` to create a new message.
+ */
+export const WatchHandoffsResponseSchema: GenMessage<WatchHandoffsResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_handoff_service, 7);
+
+/**
  * Reading handoffs, the long-running operations of this API. By default an agent reads the handoffs in which it is
  * sender or candidate, an operator all. A handoff that does not exist and one that the caller may not read get the same
  * answer.
@@ -196,7 +350,9 @@ export const HandoffService: GenService<{
     output: typeof GetHandoffResponseSchema;
   },
   /**
-   * Lists handoffs, newest first.
+   * Lists handoffs, newest first. A page reads the list of the task, else that of the agent (the caller, unless it may
+   * read all handoffs; else agent_id, sender_id or candidate_id), else that of the open handoffs if no ended one can
+   * match, else that of all. It examines at most 1024 entries of the list for the other filters.
    *
    * @generated from rpc baton.v1.HandoffService.ListHandoffs
    */
@@ -215,6 +371,19 @@ export const HandoffService: GenService<{
     methodKind: "server_streaming";
     input: typeof WatchHandoffRequestSchema;
     output: typeof WatchHandoffResponseSchema;
+  },
+  /**
+   * Streams all handoffs that the caller may read and that match: the open ones, or those that changed after the cursor;
+   * then caught_up; then each change up to its end. Of several changes of one handoff in a short time only the last is sent, so a slow
+   * reader falls behind without a bound and loses no handoff. A reader that stops can go on from the last cursor that it
+   * got, also after a restart of the broker.
+   *
+   * @generated from rpc baton.v1.HandoffService.WatchHandoffs
+   */
+  watchHandoffs: {
+    methodKind: "server_streaming";
+    input: typeof WatchHandoffsRequestSchema;
+    output: typeof WatchHandoffsResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_baton_v1_handoff_service, 0);

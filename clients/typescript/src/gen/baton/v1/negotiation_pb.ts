@@ -6,6 +6,12 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { Envelope } from "./envelope_pb.js";
+import { file_baton_v1_envelope } from "./envelope_pb.js";
+import type { ErrorCode } from "./error_pb.js";
+import { file_baton_v1_error } from "./error_pb.js";
+import type { HandoffRequest, RejectReason } from "./handoff_pb.js";
+import { file_baton_v1_handoff } from "./handoff_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
@@ -14,12 +20,12 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/negotiation.proto.
  */
 export const file_baton_v1_negotiation: GenFile = /*@__PURE__*/
-  fileDesc("ChpiYXRvbi92MS9uZWdvdGlhdGlvbi5wcm90bxIIYmF0b24udjEi9wEKC1Rhc2tSZXF1ZXN0EhMKC2Rlc2NyaXB0aW9uGAEgASgJEhcKD3JlcXVpcmVkX3NraWxscxgCIAMoCRIyCg5uZWVkZWRfYnlfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJdGFza190eXBlGAQgASgJEjMKD29mZmVyc19kZWFkbGluZRgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFQoNb2ZmZXJzX3dhbnRlZBgGIAEoDRInCgphd2FyZF9ydWxlGAcgASgOMhMuYmF0b24udjEuQXdhcmRSdWxlIocBCglUYXNrT2ZmZXISEgoKY29uZmlkZW5jZRgBIAEoARI1ChJlc3RpbWF0ZWRfZHVyYXRpb24YAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDAoEY29zdBgDIAEoARISCgpjb25kaXRpb25zGAQgASgJEg0KBXJvdW5kGAUgASgNIi8KClRhc2tBY2NlcHQSEAoIb2ZmZXJfaWQYASABKAkSDwoHZGV0YWlscxgCIAEoCSJJCgpEZWxlZ2F0aW9uEhMKC2Rlc2NyaXB0aW9uGAEgASgJEiYKBWlucHV0GAIgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdCJKCgRJbmZvEg0KBXRvcGljGAEgASgJEgwKBHRleHQYAiABKAkSJQoEZGF0YRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QqfwoJQXdhcmRSdWxlEhoKFkFXQVJEX1JVTEVfVU5TUEVDSUZJRUQQABIhCh1BV0FSRF9SVUxFX0hJR0hFU1RfQ09ORklERU5DRRABEhYKEkFXQVJEX1JVTEVfU09PTkVTVBACEhsKF0FXQVJEX1JVTEVfTEVBU1RfTE9BREVEEANiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChpiYXRvbi92MS9uZWdvdGlhdGlvbi5wcm90bxIIYmF0b24udjEimwMKC1Rhc2tSZXF1ZXN0EhMKC2Rlc2NyaXB0aW9uGAEgASgJEhcKD3JlcXVpcmVkX3NraWxscxgCIAMoCRIyCg5uZWVkZWRfYnlfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJdGFza190eXBlGAQgASgJEjMKD29mZmVyc19kZWFkbGluZRgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFQoNb2ZmZXJzX3dhbnRlZBgGIAEoDRInCgphd2FyZF9ydWxlGAcgASgOMhMuYmF0b24udjEuQXdhcmRSdWxlEhgKEHByZWZlcnJlZF9za2lsbHMYCCADKAkSFgoObWluX2NvbmZpZGVuY2UYCSABKAESEAoIbWF4X2Nvc3QYCiABKAESKQoHaGFuZG9mZhgLIAEoCzIYLmJhdG9uLnYxLkhhbmRvZmZSZXF1ZXN0EjMKEGRlY2lzaW9uX3RpbWVvdXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iywEKCVRhc2tPZmZlchISCgpjb25maWRlbmNlGAEgASgBEjUKEmVzdGltYXRlZF9kdXJhdGlvbhgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIMCgRjb3N0GAMgASgBEhIKCmNvbmRpdGlvbnMYBCABKAkSDQoFcm91bmQYBSABKA0SEQoJd2l0aGRyYXduGAYgASgIEi8KC3ZhbGlkX3VudGlsGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJKCgtUYXNrRGVjbGluZRImCgZyZWFzb24YASABKA4yFi5iYXRvbi52MS5SZWplY3RSZWFzb24SEwoLcmVhc29uX3RleHQYAiABKAkiWgoKVGFza0FjY2VwdBIQCghvZmZlcl9pZBgBIAEoCRIPCgdkZXRhaWxzGAIgASgJEikKB2hhbmRvZmYYAyABKAsyGC5iYXRvbi52MS5IYW5kb2ZmUmVxdWVzdCLiAQoRTmVnb3RpYXRpb25DbG9zZWQSFgoObmVnb3RpYXRpb25faWQYASABKAkSKQoFc3RhdGUYAiABKA4yGi5iYXRvbi52MS5OZWdvdGlhdGlvblN0YXRlEhEKCXdpbm5lcl9pZBgDIAEoCRIQCghvZmZlcl9pZBgEIAEoCRISCgpoYW5kb2ZmX2lkGAUgASgJEigKDHRhc2tfcmVxdWVzdBgGIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlEicKCmVycm9yX2NvZGUYByABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUijQUKC05lZ290aWF0aW9uEhYKDm5lZ290aWF0aW9uX2lkGAEgASgJEhQKDHJlcXVlc3Rlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRIpCgVzdGF0ZRgEIAEoDjIaLmJhdG9uLnYxLk5lZ290aWF0aW9uU3RhdGUSEQoJdGFza190eXBlGAUgASgJEg8KB3Rhc2tfaWQYBiABKAkSJwoKYXdhcmRfcnVsZRgHIAEoDjITLmJhdG9uLnYxLkF3YXJkUnVsZRIVCg1vZmZlcnNfd2FudGVkGAggASgNEjMKD29mZmVyc19kZWFkbGluZRgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASNQoRZGVjaXNpb25fZGVhZGxpbmUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKBGJpZHMYCyADKAsyGC5iYXRvbi52MS5OZWdvdGlhdGlvbkJpZBINCgVhc2tlZBgMIAEoDRIQCghvZmZlcl9pZBgNIAEoCRIRCgl3aW5uZXJfaWQYDiABKAkSEgoKaGFuZG9mZl9pZBgPIAEoCRInCgplcnJvcl9jb2RlGBAgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYESABKAkSLwoLY3JlYXRlX3RpbWUYEiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNsb3NlX3RpbWUYEyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGBQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCK6AgoOTmVnb3RpYXRpb25CaWQSEAoIYWdlbnRfaWQYASABKAkSIQoFc3RhdGUYAiABKA4yEi5iYXRvbi52MS5CaWRTdGF0ZRIQCghvZmZlcl9pZBgDIAEoCRISCgpjb25maWRlbmNlGAQgASgBEjUKEmVzdGltYXRlZF9kdXJhdGlvbhgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIMCgRjb3N0GAYgASgBEg0KBXJvdW5kGAcgASgNEi8KC3ZhbGlkX3VudGlsGAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpvZmZlcl90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYChBjb3VudGVyX29mZmVyX2lkGAogASgJIkkKCkRlbGVnYXRpb24SEwoLZGVzY3JpcHRpb24YASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0IkoKBEluZm8SDQoFdG9waWMYASABKAkSDAoEdGV4dBgCIAEoCRIlCgRkYXRhGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdCqbAQoJQXdhcmRSdWxlEhoKFkFXQVJEX1JVTEVfVU5TUEVDSUZJRUQQABIhCh1BV0FSRF9SVUxFX0hJR0hFU1RfQ09ORklERU5DRRABEhYKEkFXQVJEX1JVTEVfU09PTkVTVBACEhsKF0FXQVJEX1JVTEVfTEVBU1RfTE9BREVEEAMSGgoWQVdBUkRfUlVMRV9MT1dFU1RfQ09TVBAEKu4BChBOZWdvdGlhdGlvblN0YXRlEiEKHU5FR09USUFUSU9OX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWTkVHT1RJQVRJT05fU1RBVEVfT1BFThABEh4KGk5FR09USUFUSU9OX1NUQVRFX0RFQ0lESU5HEAISHQoZTkVHT1RJQVRJT05fU1RBVEVfQVdBUkRFRBADEh0KGU5FR09USUFUSU9OX1NUQVRFX1NFVFRMRUQQBBIcChhORUdPVElBVElPTl9TVEFURV9GQUlMRUQQBRIfChtORUdPVElBVElPTl9TVEFURV9DQU5DRUxMRUQQBirRAQoIQmlkU3RhdGUSGQoVQklEX1NUQVRFX1VOU1BFQ0lGSUVEEAASEwoPQklEX1NUQVRFX0FTS0VEEAESFQoRQklEX1NUQVRFX09GRkVSRUQQAhIXChNCSURfU1RBVEVfQ09VTlRFUkVEEAMSFgoSQklEX1NUQVRFX0RFQ0xJTkVEEAQSFwoTQklEX1NUQVRFX1dJVEhEUkFXThAFEhkKFUJJRF9TVEFURV9VTlJFQUNIQUJMRRAGEhkKFUJJRF9TVEFURV9OT1RfUkVBQ0hFRBAHYgZwcm90bzM", [file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
- * Payload: asks which agents could do a piece of work, usually with receiver_id "all:TYPE". The message_id of the
- * request is the id of the negotiation. This broker version checks the fields and delivers the message; it runs no
- * negotiation.
+ * Payload: asks agents for offers of a piece of work, usually with receiver_id "all:TYPE". The message_id of the request
+ * is the id of the negotiation, and every later message of the negotiation has it as correlation_id. The agents that are
+ * asked are fixed when the request is stored: at most 1000. At most 65536 bytes.
  *
  * @generated from message baton.v1.TaskRequest
  */
@@ -32,14 +38,14 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
   description: string;
 
   /**
-   * Names of the skills that the work needs, at most 32.
+   * Names of the skills that the work needs, at most 32. Only agents with all of them are asked.
    *
    * @generated from field: repeated string required_skills = 2;
    */
   requiredSkills: string[];
 
   /**
-   * The time by which the result is needed. Unset: not stated.
+   * The time by which the result is needed, for the bidders to consider. Unset: not stated.
    *
    * @generated from field: google.protobuf.Timestamp needed_by_time = 3;
    */
@@ -53,26 +59,66 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
   taskType: string;
 
   /**
-   * The time until which offers are expected. Unset: not stated. This broker version does not use it.
+   * The time until which offers are taken, at most one hour after the broker stores the request. Unset: 30 seconds
+   * after it.
    *
    * @generated from field: google.protobuf.Timestamp offers_deadline = 5;
    */
   offersDeadline?: Timestamp | undefined;
 
   /**
-   * The number of offers that are enough. 0: not stated. This broker version does not use it.
+   * The number of standing offers at which the negotiation closes. 0: it closes at the deadline, or when all agents that
+   * were asked have answered.
    *
    * @generated from field: uint32 offers_wanted = 6;
    */
   offersWanted: number;
 
   /**
-   * The rule by which the winner is chosen. A rule is refused with NOT_SUPPORTED by this broker version: the requester
-   * chooses with a TaskAccept.
+   * The rule by which the broker awards the work at the close. Unset: the requester decides with a TaskAccept.
    *
    * @generated from field: baton.v1.AwardRule award_rule = 7;
    */
   awardRule: AwardRule;
+
+  /**
+   * Names of skills that are useful, at most 32. With receiver_id "type:NAME" the broker asks the agent that has most of
+   * them.
+   *
+   * @generated from field: repeated string preferred_skills = 8;
+   */
+  preferredSkills: string[];
+
+  /**
+   * The least confidence of an offer that counts at the close, from 0 to 1.
+   *
+   * @generated from field: double min_confidence = 9;
+   */
+  minConfidence: number;
+
+  /**
+   * The highest cost of an offer that counts at the close. 0: no limit.
+   *
+   * @generated from field: double max_cost = 10;
+   */
+  maxCost: number;
+
+  /**
+   * The terms of the handoff that an award opens, for the bidders to consider. With an award_rule they are also the
+   * requester's mandate: the broker opens the handoff of task_id at the envelope's epoch under these terms. Then
+   * fallback_candidates must be empty: the offers that count are the candidates, in the order of the rule. Unset with
+   * an award_rule: the award is a notice, and no task moves.
+   *
+   * @generated from field: baton.v1.HandoffRequest handoff = 11;
+   */
+  handoff?: HandoffRequest | undefined;
+
+  /**
+   * The time for the decision after the close, from 1 s to 1 h. Unset: 60 s. Only without an award_rule.
+   *
+   * @generated from field: google.protobuf.Duration decision_timeout = 12;
+   */
+  decisionTimeout?: Duration | undefined;
 };
 
 /**
@@ -83,8 +129,8 @@ export const TaskRequestSchema: GenMessage<TaskRequest> = /*@__PURE__*/
   messageDesc(file_baton_v1_negotiation, 0);
 
 /**
- * Payload: offers to do the work. Its correlation_id is the message_id of the TaskRequest, or of the TaskOffer that it
- * counters.
+ * Payload: offers to do the work; from the requester to a bidder, counters the bidder's offer. Its correlation_id is the
+ * id of the negotiation. Each bidder has one standing offer: its latest. Offers and counter-offers alternate.
  *
  * @generated from message baton.v1.TaskOffer
  */
@@ -118,11 +164,27 @@ export type TaskOffer = Message<"baton.v1.TaskOffer"> & {
   conditions: string;
 
   /**
-   * The round of counter-offers, 0 to 3; 0 is the first offer.
+   * The round, 0 to 3. A bidder's first offer is round 0. A counter-offer begins the next round, and the bidder's answer
+   * has the same round. A higher one is refused with ROUND_LIMIT.
    *
    * @generated from field: uint32 round = 5;
    */
   round: number;
+
+  /**
+   * Whether this message withdraws the bidder's standing offer, which ends the bidder's part. The other fields do not
+   * count then. Not in a counter-offer.
+   *
+   * @generated from field: bool withdrawn = 6;
+   */
+  withdrawn: boolean;
+
+  /**
+   * The time from which on the offer no longer stands. Unset: it stands until the negotiation ends.
+   *
+   * @generated from field: google.protobuf.Timestamp valid_until = 7;
+   */
+  validUntil?: Timestamp | undefined;
 };
 
 /**
@@ -133,13 +195,43 @@ export const TaskOfferSchema: GenMessage<TaskOffer> = /*@__PURE__*/
   messageDesc(file_baton_v1_negotiation, 1);
 
 /**
- * Payload: awards the work to an offer. Its correlation_id is the message_id of the TaskOffer.
+ * Payload: an agent that was asked makes no offer; from the requester to a bidder, declines the bidder's offer. Its
+ * correlation_id is the id of the negotiation. It ends the bidder's part.
+ *
+ * @generated from message baton.v1.TaskDecline
+ */
+export type TaskDecline = Message<"baton.v1.TaskDecline"> & {
+  /**
+   * The reason.
+   *
+   * @generated from field: baton.v1.RejectReason reason = 1;
+   */
+  reason: RejectReason;
+
+  /**
+   * The reason for people to read, at most 4096 bytes.
+   *
+   * @generated from field: string reason_text = 2;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.TaskDecline.
+ * Use `create(TaskDeclineSchema)` to create a new message.
+ */
+export const TaskDeclineSchema: GenMessage<TaskDecline> = /*@__PURE__*/
+  messageDesc(file_baton_v1_negotiation, 2);
+
+/**
+ * Payload: the requester awards the work to an offer. Its correlation_id is the id of the negotiation, its receiver_id
+ * the agent of the offer. With a task_id it is the request of a handoff, whose id is the message_id.
  *
  * @generated from message baton.v1.TaskAccept
  */
 export type TaskAccept = Message<"baton.v1.TaskAccept"> & {
   /**
-   * The message_id of the TaskOffer, a UUID. Required.
+   * The message_id of the standing TaskOffer, a UUID. Required.
    *
    * @generated from field: string offer_id = 1;
    */
@@ -151,6 +243,14 @@ export type TaskAccept = Message<"baton.v1.TaskAccept"> & {
    * @generated from field: string details = 2;
    */
   details: string;
+
+  /**
+   * The terms of the handoff. Required with a task_id, and not permitted without one. The candidates are the bidder, then
+   * fallback_candidates.
+   *
+   * @generated from field: baton.v1.HandoffRequest handoff = 3;
+   */
+  handoff?: HandoffRequest | undefined;
 };
 
 /**
@@ -158,7 +258,311 @@ export type TaskAccept = Message<"baton.v1.TaskAccept"> & {
  * Use `create(TaskAcceptSchema)` to create a new message.
  */
 export const TaskAcceptSchema: GenMessage<TaskAccept> = /*@__PURE__*/
-  messageDesc(file_baton_v1_negotiation, 2);
+  messageDesc(file_baton_v1_negotiation, 3);
+
+/**
+ * Payload: the broker tells how a negotiation closed; sent by the broker alone, and signed by it. It goes once to each
+ * bidder whose offer stood at the end, once to the requester when the broker closes the negotiation, and to each
+ * candidate of a mandated handoff, for which it is the handoff's request.
+ *
+ * @generated from message baton.v1.NegotiationClosed
+ */
+export type NegotiationClosed = Message<"baton.v1.NegotiationClosed"> & {
+  /**
+   * The id of the negotiation.
+   *
+   * @generated from field: string negotiation_id = 1;
+   */
+  negotiationId: string;
+
+  /**
+   * The state: DECIDING for a requester that is to decide.
+   *
+   * @generated from field: baton.v1.NegotiationState state = 2;
+   */
+  state: NegotiationState;
+
+  /**
+   * The agent that has the work, or the agent of the chosen offer while its handoff is open. To a candidate of a mandated
+   * handoff: the candidate itself. Empty: none.
+   *
+   * @generated from field: string winner_id = 3;
+   */
+  winnerId: string;
+
+  /**
+   * The chosen offer. To a candidate of a mandated handoff: the candidate's own. Empty: none.
+   *
+   * @generated from field: string offer_id = 4;
+   */
+  offerId: string;
+
+  /**
+   * The handoff that the award opened. A candidate answers it with HandoffAccept or HandoffReject. Empty: none.
+   *
+   * @generated from field: string handoff_id = 5;
+   */
+  handoffId: string;
+
+  /**
+   * The requester's TaskRequest with its mandate, byte for byte. Set for a candidate of a mandated handoff.
+   *
+   * @generated from field: baton.v1.Envelope task_request = 6;
+   */
+  taskRequest?: Envelope | undefined;
+
+  /**
+   * The reason of a failure. Unset: no failure.
+   *
+   * @generated from field: baton.v1.ErrorCode error_code = 7;
+   */
+  errorCode: ErrorCode;
+};
+
+/**
+ * Describes the message baton.v1.NegotiationClosed.
+ * Use `create(NegotiationClosedSchema)` to create a new message.
+ */
+export const NegotiationClosedSchema: GenMessage<NegotiationClosed> = /*@__PURE__*/
+  messageDesc(file_baton_v1_negotiation, 4);
+
+/**
+ * A negotiation. Written by the broker.
+ *
+ * @generated from message baton.v1.Negotiation
+ */
+export type Negotiation = Message<"baton.v1.Negotiation"> & {
+  /**
+   * The id, the message_id of the TaskRequest.
+   *
+   * @generated from field: string negotiation_id = 1;
+   */
+  negotiationId: string;
+
+  /**
+   * The agent that asked for offers.
+   *
+   * @generated from field: string requester_id = 2;
+   */
+  requesterId: string;
+
+  /**
+   * The receiver_id of the TaskRequest.
+   *
+   * @generated from field: string receiver_id = 3;
+   */
+  receiverId: string;
+
+  /**
+   * The state.
+   *
+   * @generated from field: baton.v1.NegotiationState state = 4;
+   */
+  state: NegotiationState;
+
+  /**
+   * The kind of work. May be empty.
+   *
+   * @generated from field: string task_type = 5;
+   */
+  taskType: string;
+
+  /**
+   * The task that the TaskRequest names. Empty: none.
+   *
+   * @generated from field: string task_id = 6;
+   */
+  taskId: string;
+
+  /**
+   * The rule of the award. Unset: the requester decides.
+   *
+   * @generated from field: baton.v1.AwardRule award_rule = 7;
+   */
+  awardRule: AwardRule;
+
+  /**
+   * The number of standing offers at which the negotiation closes. 0: no such number.
+   *
+   * @generated from field: uint32 offers_wanted = 8;
+   */
+  offersWanted: number;
+
+  /**
+   * The time until which offers are taken.
+   *
+   * @generated from field: google.protobuf.Timestamp offers_deadline = 9;
+   */
+  offersDeadline?: Timestamp | undefined;
+
+  /**
+   * The time until which the requester must decide. Set in DECIDING.
+   *
+   * @generated from field: google.protobuf.Timestamp decision_deadline = 10;
+   */
+  decisionDeadline?: Timestamp | undefined;
+
+  /**
+   * The agents that were asked, with their offers. An agent that is not the requester sees only its own entry.
+   *
+   * @generated from field: repeated baton.v1.NegotiationBid bids = 11;
+   */
+  bids: NegotiationBid[];
+
+  /**
+   * The number of agents that were asked.
+   *
+   * @generated from field: uint32 asked = 12;
+   */
+  asked: number;
+
+  /**
+   * The chosen offer. Empty: none.
+   *
+   * @generated from field: string offer_id = 13;
+   */
+  offerId: string;
+
+  /**
+   * The agent that has the work, or the agent of the chosen offer while its handoff is open. Empty: none.
+   *
+   * @generated from field: string winner_id = 14;
+   */
+  winnerId: string;
+
+  /**
+   * The handoff that the award opened. Empty: none.
+   *
+   * @generated from field: string handoff_id = 15;
+   */
+  handoffId: string;
+
+  /**
+   * The reason of a failure. Unset: no failure.
+   *
+   * @generated from field: baton.v1.ErrorCode error_code = 16;
+   */
+  errorCode: ErrorCode;
+
+  /**
+   * The reason of a failure, for people to read.
+   *
+   * @generated from field: string error_message = 17;
+   */
+  errorMessage: string;
+
+  /**
+   * The time at which the broker stored the TaskRequest.
+   *
+   * @generated from field: google.protobuf.Timestamp create_time = 18;
+   */
+  createTime?: Timestamp | undefined;
+
+  /**
+   * The time from which on no further offers are taken. Unset: offers are taken.
+   *
+   * @generated from field: google.protobuf.Timestamp close_time = 19;
+   */
+  closeTime?: Timestamp | undefined;
+
+  /**
+   * The time of the last change.
+   *
+   * @generated from field: google.protobuf.Timestamp update_time = 20;
+   */
+  updateTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message baton.v1.Negotiation.
+ * Use `create(NegotiationSchema)` to create a new message.
+ */
+export const NegotiationSchema: GenMessage<Negotiation> = /*@__PURE__*/
+  messageDesc(file_baton_v1_negotiation, 5);
+
+/**
+ * One agent that was asked in a negotiation.
+ *
+ * @generated from message baton.v1.NegotiationBid
+ */
+export type NegotiationBid = Message<"baton.v1.NegotiationBid"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * The state of its part.
+   *
+   * @generated from field: baton.v1.BidState state = 2;
+   */
+  state: BidState;
+
+  /**
+   * The message_id of its latest TaskOffer. Empty: it made none. The conditions are in the message itself.
+   *
+   * @generated from field: string offer_id = 3;
+   */
+  offerId: string;
+
+  /**
+   * The confidence of that offer.
+   *
+   * @generated from field: double confidence = 4;
+   */
+  confidence: number;
+
+  /**
+   * The estimated duration of that offer. Unset: not stated.
+   *
+   * @generated from field: google.protobuf.Duration estimated_duration = 5;
+   */
+  estimatedDuration?: Duration | undefined;
+
+  /**
+   * The cost of that offer.
+   *
+   * @generated from field: double cost = 6;
+   */
+  cost: number;
+
+  /**
+   * The round of the latest offer or counter-offer.
+   *
+   * @generated from field: uint32 round = 7;
+   */
+  round: number;
+
+  /**
+   * The time from which on the offer no longer stands. Unset: until the end.
+   *
+   * @generated from field: google.protobuf.Timestamp valid_until = 8;
+   */
+  validUntil?: Timestamp | undefined;
+
+  /**
+   * The time at which the broker stored the offer.
+   *
+   * @generated from field: google.protobuf.Timestamp offer_time = 9;
+   */
+  offerTime?: Timestamp | undefined;
+
+  /**
+   * The message_id of the requester's latest counter-offer. Empty: none.
+   *
+   * @generated from field: string counter_offer_id = 10;
+   */
+  counterOfferId: string;
+};
+
+/**
+ * Describes the message baton.v1.NegotiationBid.
+ * Use `create(NegotiationBidSchema)` to create a new message.
+ */
+export const NegotiationBidSchema: GenMessage<NegotiationBid> = /*@__PURE__*/
+  messageDesc(file_baton_v1_negotiation, 6);
 
 /**
  * Payload: orders a piece of work, as plain mail; no ownership moves. To lend a task, use HANDOFF_MODE_DELEGATE.
@@ -186,7 +590,7 @@ export type Delegation = Message<"baton.v1.Delegation"> & {
  * Use `create(DelegationSchema)` to create a new message.
  */
 export const DelegationSchema: GenMessage<Delegation> = /*@__PURE__*/
-  messageDesc(file_baton_v1_negotiation, 3);
+  messageDesc(file_baton_v1_negotiation, 7);
 
 /**
  * Payload: information, as plain mail.
@@ -221,10 +625,11 @@ export type Info = Message<"baton.v1.Info"> & {
  * Use `create(InfoSchema)` to create a new message.
  */
 export const InfoSchema: GenMessage<Info> = /*@__PURE__*/
-  messageDesc(file_baton_v1_negotiation, 4);
+  messageDesc(file_baton_v1_negotiation, 8);
 
 /**
- * The rule by which a negotiation is decided. Not used by this broker version.
+ * The rule by which the broker awards a negotiation. The other rules decide ties, in the order of this enum; then the
+ * first offer wins.
  *
  * @generated from enum baton.v1.AwardRule
  */
@@ -244,7 +649,7 @@ export enum AwardRule {
   HIGHEST_CONFIDENCE = 1,
 
   /**
-   * The offer with the shortest estimated duration.
+   * The offer with the shortest estimated duration. Offers without one come last.
    *
    * @generated from enum value: AWARD_RULE_SOONEST = 2;
    */
@@ -256,6 +661,13 @@ export enum AwardRule {
    * @generated from enum value: AWARD_RULE_LEAST_LOADED = 3;
    */
   LEAST_LOADED = 3,
+
+  /**
+   * The offer with the lowest cost.
+   *
+   * @generated from enum value: AWARD_RULE_LOWEST_COST = 4;
+   */
+  LOWEST_COST = 4,
 }
 
 /**
@@ -263,4 +675,135 @@ export enum AwardRule {
  */
 export const AwardRuleSchema: GenEnum<AwardRule> = /*@__PURE__*/
   enumDesc(file_baton_v1_negotiation, 0);
+
+/**
+ * The state of a negotiation.
+ *
+ * @generated from enum baton.v1.NegotiationState
+ */
+export enum NegotiationState {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Offers are taken.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_OPEN = 1;
+   */
+  OPEN = 1,
+
+  /**
+   * No further offers are taken, and the requester decides.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_DECIDING = 2;
+   */
+  DECIDING = 2,
+
+  /**
+   * An offer was chosen, and the handoff that the award opened is not decided.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_AWARDED = 3;
+   */
+  AWARDED = 3,
+
+  /**
+   * Final: an agent has the work.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_SETTLED = 4;
+   */
+  SETTLED = 4,
+
+  /**
+   * Final: no agent has the work; error_code has the reason.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_FAILED = 5;
+   */
+  FAILED = 5,
+
+  /**
+   * Final: the requester has cancelled.
+   *
+   * @generated from enum value: NEGOTIATION_STATE_CANCELLED = 6;
+   */
+  CANCELLED = 6,
+}
+
+/**
+ * Describes the enum baton.v1.NegotiationState.
+ */
+export const NegotiationStateSchema: GenEnum<NegotiationState> = /*@__PURE__*/
+  enumDesc(file_baton_v1_negotiation, 1);
+
+/**
+ * The state of one agent's part in a negotiation.
+ *
+ * @generated from enum baton.v1.BidState
+ */
+export enum BidState {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: BID_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The agent was asked and has not answered.
+   *
+   * @generated from enum value: BID_STATE_ASKED = 1;
+   */
+  ASKED = 1,
+
+  /**
+   * The agent's offer stands, and the requester is on turn.
+   *
+   * @generated from enum value: BID_STATE_OFFERED = 2;
+   */
+  OFFERED = 2,
+
+  /**
+   * The agent's offer stands, and the agent is on turn: the requester has countered it.
+   *
+   * @generated from enum value: BID_STATE_COUNTERED = 3;
+   */
+  COUNTERED = 3,
+
+  /**
+   * The agent or the requester has declined.
+   *
+   * @generated from enum value: BID_STATE_DECLINED = 4;
+   */
+  DECLINED = 4,
+
+  /**
+   * The agent has withdrawn its offer.
+   *
+   * @generated from enum value: BID_STATE_WITHDRAWN = 5;
+   */
+  WITHDRAWN = 5,
+
+  /**
+   * The request became a dead letter in the agent's mailbox.
+   *
+   * @generated from enum value: BID_STATE_UNREACHABLE = 6;
+   */
+  UNREACHABLE = 6,
+
+  /**
+   * The agent had not fetched the request at the close. The broker has withdrawn the request; it is no dead letter.
+   *
+   * @generated from enum value: BID_STATE_NOT_REACHED = 7;
+   */
+  NOT_REACHED = 7,
+}
+
+/**
+ * Describes the enum baton.v1.BidState.
+ */
+export const BidStateSchema: GenEnum<BidState> = /*@__PURE__*/
+  enumDesc(file_baton_v1_negotiation, 2);
 

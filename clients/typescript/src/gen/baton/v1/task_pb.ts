@@ -253,7 +253,7 @@ export type Task = Message<"baton.v1.Task"> & {
   result?: JsonObject | undefined;
 
   /**
-   * The open question. Unset: none. Not in lists.
+   * The open question. Unset: none. Only in lists of the questions to an agent.
    *
    * @generated from field: baton.v1.OpenPrompt open_prompt = 16;
    */

@@ -4,8 +4,8 @@
 // @generated from file baton/v1/task_service.proto (package baton.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
-import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { CustodyLogEntry } from "./custody_pb.js";
 import { file_baton_v1_custody } from "./custody_pb.js";
 import type { Handoff } from "./handoff_pb.js";
@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task_service.proto.
  */
 export const file_baton_v1_task_service: GenFile = /*@__PURE__*/
-  fileDesc("ChtiYXRvbi92MS90YXNrX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIiEKDkdldFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkiLwoPR2V0VGFza1Jlc3BvbnNlEhwKBHRhc2sYASABKAsyDi5iYXRvbi52MS5UYXNrIosBChBMaXN0VGFza3NSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCG93bmVyX2lkGAMgASgJEiYKCHN0YXR1c2VzGAQgAygOMhQuYmF0b24udjEuVGFza1N0YXR1cxIWCg5wYXJlbnRfdGFza19pZBgFIAEoCSJLChFMaXN0VGFza3NSZXNwb25zZRIdCgV0YXNrcxgBIAMoCzIOLmJhdG9uLnYxLlRhc2sSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJImsKFEdldEN1c3RvZHlMb2dSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEEhEKCXBhZ2Vfc2l6ZRgDIAEoDRIZChFpbmNsdWRlX2VudmVsb3BlcxgEIAEoCCJ8ChVHZXRDdXN0b2R5TG9nUmVzcG9uc2USKgoHZW50cmllcxgBIAMoCzIZLmJhdG9uLnYxLkN1c3RvZHlMb2dFbnRyeRIWCg5jdXN0b2R5X2xlbmd0aBgCIAEoBBIfCgNnYXAYAyABKAsyEi5iYXRvbi52MS5XYXRjaEdhcCI5ChBXYXRjaFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEImwKEVdhdGNoVGFza1Jlc3BvbnNlEioKBWVudHJ5GAEgASgLMhkuYmF0b24udjEuQ3VzdG9keUxvZ0VudHJ5SAASIQoDZ2FwGAIgASgLMhIuYmF0b24udjEuV2F0Y2hHYXBIAEIICgZ1cGRhdGUiNQoIV2F0Y2hHYXASFAoMZmlyc3RfbnVtYmVyGAEgASgEEhMKC2xhc3RfbnVtYmVyGAIgASgEIl8KE1JlYXNzaWduVGFza1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCRIWCg5leHBlY3RlZF9lcG9jaBgCIAEoBBIKCgJ0bxgDIAEoCRITCgtyZWFzb25fdGV4dBgEIAEoCSJYChRSZWFzc2lnblRhc2tSZXNwb25zZRIcCgR0YXNrGAEgASgLMg4uYmF0b24udjEuVGFzaxIiCgdoYW5kb2ZmGAIgASgLMhEuYmF0b24udjEuSGFuZG9mZjL8AgoLVGFza1NlcnZpY2USPgoHR2V0VGFzaxIYLmJhdG9uLnYxLkdldFRhc2tSZXF1ZXN0GhkuYmF0b24udjEuR2V0VGFza1Jlc3BvbnNlEkQKCUxpc3RUYXNrcxIaLmJhdG9uLnYxLkxpc3RUYXNrc1JlcXVlc3QaGy5iYXRvbi52MS5MaXN0VGFza3NSZXNwb25zZRJQCg1HZXRDdXN0b2R5TG9nEh4uYmF0b24udjEuR2V0Q3VzdG9keUxvZ1JlcXVlc3QaHy5iYXRvbi52MS5HZXRDdXN0b2R5TG9nUmVzcG9uc2USRgoJV2F0Y2hUYXNrEhouYmF0b24udjEuV2F0Y2hUYXNrUmVxdWVzdBobLmJhdG9uLnYxLldhdGNoVGFza1Jlc3BvbnNlMAESTQoMUmVhc3NpZ25UYXNrEh0uYmF0b24udjEuUmVhc3NpZ25UYXNrUmVxdWVzdBoeLmJhdG9uLnYxLlJlYXNzaWduVGFza1Jlc3BvbnNlYgZwcm90bzM", [file_baton_v1_custody, file_baton_v1_handoff, file_baton_v1_task]);
+  fileDesc("ChtiYXRvbi92MS90YXNrX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIiEKDkdldFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkiLwoPR2V0VGFza1Jlc3BvbnNlEhwKBHRhc2sYASABKAsyDi5iYXRvbi52MS5UYXNrIscBChBMaXN0VGFza3NSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCG93bmVyX2lkGAMgASgJEiYKCHN0YXR1c2VzGAQgAygOMhQuYmF0b24udjEuVGFza1N0YXR1cxIWCg5wYXJlbnRfdGFza19pZBgFIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgGIAEoCRIiCgVvcmRlchgHIAEoDjITLmJhdG9uLnYxLlRhc2tPcmRlciJLChFMaXN0VGFza3NSZXNwb25zZRIdCgV0YXNrcxgBIAMoCzIOLmJhdG9uLnYxLlRhc2sSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJImsKFEdldEN1c3RvZHlMb2dSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEEhEKCXBhZ2Vfc2l6ZRgDIAEoDRIZChFpbmNsdWRlX2VudmVsb3BlcxgEIAEoCCJ8ChVHZXRDdXN0b2R5TG9nUmVzcG9uc2USKgoHZW50cmllcxgBIAMoCzIZLmJhdG9uLnYxLkN1c3RvZHlMb2dFbnRyeRIWCg5jdXN0b2R5X2xlbmd0aBgCIAEoBBIfCgNnYXAYAyABKAsyEi5iYXRvbi52MS5XYXRjaEdhcCI5ChBXYXRjaFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEImwKEVdhdGNoVGFza1Jlc3BvbnNlEioKBWVudHJ5GAEgASgLMhkuYmF0b24udjEuQ3VzdG9keUxvZ0VudHJ5SAASIQoDZ2FwGAIgASgLMhIuYmF0b24udjEuV2F0Y2hHYXBIAEIICgZ1cGRhdGUiNQoIV2F0Y2hHYXASFAoMZmlyc3RfbnVtYmVyGAEgASgEEhMKC2xhc3RfbnVtYmVyGAIgASgEIl8KE1JlYXNzaWduVGFza1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCRIWCg5leHBlY3RlZF9lcG9jaBgCIAEoBBIKCgJ0bxgDIAEoCRITCgtyZWFzb25fdGV4dBgEIAEoCSJYChRSZWFzc2lnblRhc2tSZXNwb25zZRIcCgR0YXNrGAEgASgLMg4uYmF0b24udjEuVGFzaxIiCgdoYW5kb2ZmGAIgASgLMhEuYmF0b24udjEuSGFuZG9mZio+CglUYXNrT3JkZXISGgoWVEFTS19PUkRFUl9VTlNQRUNJRklFRBAAEhUKEVRBU0tfT1JERVJfVVBEQVRFEAEy/AIKC1Rhc2tTZXJ2aWNlEj4KB0dldFRhc2sSGC5iYXRvbi52MS5HZXRUYXNrUmVxdWVzdBoZLmJhdG9uLnYxLkdldFRhc2tSZXNwb25zZRJECglMaXN0VGFza3MSGi5iYXRvbi52MS5MaXN0VGFza3NSZXF1ZXN0GhsuYmF0b24udjEuTGlzdFRhc2tzUmVzcG9uc2USUAoNR2V0Q3VzdG9keUxvZxIeLmJhdG9uLnYxLkdldEN1c3RvZHlMb2dSZXF1ZXN0Gh8uYmF0b24udjEuR2V0Q3VzdG9keUxvZ1Jlc3BvbnNlEkYKCVdhdGNoVGFzaxIaLmJhdG9uLnYxLldhdGNoVGFza1JlcXVlc3QaGy5iYXRvbi52MS5XYXRjaFRhc2tSZXNwb25zZTABEk0KDFJlYXNzaWduVGFzaxIdLmJhdG9uLnYxLlJlYXNzaWduVGFza1JlcXVlc3QaHi5iYXRvbi52MS5SZWFzc2lnblRhc2tSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_custody, file_baton_v1_handoff, file_baton_v1_task]);
 
 /**
  * See TaskService.GetTask.
@@ -102,6 +102,22 @@ export type ListTasksRequest = Message<"baton.v1.ListTasksRequest"> & {
    * @generated from field: string parent_task_id = 5;
    */
   parentTaskId: string;
+
+  /**
+   * Only tasks with an open question to this agent. Each entry has the question as open_prompt, and otherwise what GetTask
+   * shows to the caller, without result and parts. A page has at most 40 entries. An agent without rights to the tasks of
+   * others sees its own questions only. Empty: all.
+   *
+   * @generated from field: string asked_agent_id = 6;
+   */
+  askedAgentId: string;
+
+  /**
+   * The order of the list. Must not be set together with asked_agent_id.
+   *
+   * @generated from field: baton.v1.TaskOrder order = 7;
+   */
+  order: TaskOrder;
 };
 
 /**
@@ -383,6 +399,35 @@ export const ReassignTaskResponseSchema: GenMessage<ReassignTaskResponse> = /*@_
   messageDesc(file_baton_v1_task_service, 10);
 
 /**
+ * The order of a list of tasks.
+ *
+ * @generated from enum baton.v1.TaskOrder
+ */
+export enum TaskOrder {
+  /**
+   * As the comment of ListTasks says.
+   *
+   * @generated from enum value: TASK_ORDER_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The latest update first: a change of the owner, the status, a question or the open handoff. A task that is updated
+   * between two pages moves to the front, and the later pages leave it out. Refused with PERMISSION_DENIED for a caller
+   * that may read only its own tasks.
+   *
+   * @generated from enum value: TASK_ORDER_UPDATE = 1;
+   */
+  UPDATE = 1,
+}
+
+/**
+ * Describes the enum baton.v1.TaskOrder.
+ */
+export const TaskOrderSchema: GenEnum<TaskOrder> = /*@__PURE__*/
+  enumDesc(file_baton_v1_task_service, 0);
+
+/**
  * Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all. An
  * agent with an open question about a task reads that question. To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
  * PERMISSION_DENIED.
@@ -403,7 +448,7 @@ export const TaskService: GenService<{
   },
   /**
    * Lists tasks, newest first. The tasks of one agent are in the order in which it came to own them; all tasks are in
-   * the order of their creation.
+   * the order of their creation. TASK_ORDER_UPDATE has the order of the latest updates instead.
    *
    * @generated from rpc baton.v1.TaskService.ListTasks
    */

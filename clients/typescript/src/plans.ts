@@ -1,0 +1,218 @@
+/** Plans: checking, submitting and following them; and on the other side, what a subtask gets. */
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { type Client, createClient, type Transport } from "@connectrpc/connect";
+import { BatonError, isPassing } from "./errors.js";
+import { type Caller, followLog, type LogOptions, type WireOptions } from "./following.js";
+import * as v1 from "./v1.js";
+
+const PAGE_SIZE = 200;
+
+/**
+ * A plan that was submitted: see `Plans.submit` and `Plans.join`.
+ *
+ *     const plan = await alice.plans.submit({ planId: "q3", subtasks: [{ id: "fetch", agentType: "fetcher" }, …] });
+ *     for await (const { number, event } of plan.watch()) console.log(number, event.case);
+ *     console.log((await plan.results()).get("fetch")?.numericValue);
+ *
+ * All calls throw BatonError if the broker refuses: PLAN_UNKNOWN, PERMISSION_DENIED.
+ */
+export class Plan {
+  readonly #caller: Caller;
+  readonly #service: Client<typeof v1.PlanService>;
+
+  /** @internal */
+  constructor(
+    readonly id: string,
+    caller: Caller,
+    service: Client<typeof v1.PlanService>,
+  ) {
+    this.#caller = caller;
+    this.#service = service;
+  }
+
+  /** Returns the plan as it is now, with the state of each subtask. */
+  async state(): Promise<v1.PlanRun> {
+    const { plan } = await this.#caller.call((options) => this.#service.getPlan({ planId: this.id }, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
+  /**
+   * Yields the entries of the plan's log after this number, and each new one, until the plan has ended or `signal` aborts. The
+   * watch continues by itself over lost connections and restarts of the broker; a later process continues with the last
+   * `number`. Throws Gap if entries are missing.
+   */
+  async *watch(options: LogOptions = {}): AsyncGenerator<v1.PlanEntry, void> {
+    let last = options.after ?? 0n;
+    const open = (afterNumber: bigint, wire: WireOptions): AsyncIterable<v1.WatchPlanResponse> =>
+      this.#service.watchPlan({ planId: this.id, afterNumber }, wire);
+    for await (const entry of followLog<v1.PlanEntry>(this.#caller, `plan ${this.id}`, open, options)) {
+      if (entry !== undefined) {
+        last = entry.number;
+        yield entry;
+      }
+      // The log goes on behind an end if the plan was retried.
+      if ((entry === undefined || entry.event.case === "ended") && (await this.#isOver(last))) return;
+    }
+  }
+
+  /** Waits for the end of the plan. Returns its final state; throws the reason of `signal` if it aborts first. */
+  async finished({ signal }: { signal?: AbortSignal } = {}): Promise<v1.PlanRun> {
+    const after = (await this.state()).logLength;
+    for await (const _ of this.watch({ after, ...(signal && { signal }) }));
+    signal?.throwIfAborted();
+    return this.state();
+  }
+
+  /** Returns the results of the subtasks that have completed, by their ids, in the order of the plan. */
+  async results(): Promise<Map<string, v1.SubtaskResult>> {
+    const results = new Map<string, v1.SubtaskResult>();
+    let pageToken = "";
+    do {
+      const request = { planId: this.id, pageToken };
+      const page = await this.#caller.call((options) => this.#service.listPlanResults(request, options));
+      for (const result of page.results) results.set(result.subtaskId, result);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+    return results;
+  }
+
+  /** Ends the plan at once. Throws PLAN_FINAL if it has ended otherwise. */
+  async cancel(reasonText = ""): Promise<v1.PlanRun> {
+    const { plan } = await this.#caller.call((options) => this.#service.cancelPlan({ planId: this.id, reasonText }, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
+  /** Starts again what did not complete. Throws PLAN_RUNNING; PLAN_FINAL if nothing is left. */
+  async retry(): Promise<v1.PlanRun> {
+    const { plan } = await this.#caller.call((options) => this.#service.retryPlan({ planId: this.id }, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
+  async #isOver(last: bigint): Promise<boolean> {
+    try {
+      const { state, logLength } = await this.state();
+      return state !== v1.PlanState.RUNNING && logLength <= last;
+    } catch (error) {
+      if (!isPassing(BatonError.of(error))) throw error;
+      return false;
+    }
+  }
+}
+
+/** The plans, as an agent sees them. All calls throw BatonError if the broker refuses. */
+export class Plans {
+  readonly #caller: Caller;
+  readonly #service: Client<typeof v1.PlanService>;
+  readonly #send: (submission: v1.PlanSubmission) => Promise<v1.Receipt>;
+
+  /** @internal */
+  constructor(caller: Caller, transport: Transport, send: (submission: v1.PlanSubmission) => Promise<v1.Receipt>) {
+    this.#caller = caller;
+    this.#service = createClient(v1.PlanService, transport);
+    this.#send = send;
+  }
+
+  /** Returns all problems of a plan, and stores nothing. Without an error among them it can be submitted. */
+  async validate(plan: MessageInitShape<typeof v1.PlanSchema>): Promise<v1.PlanProblem[]> {
+    return (await this.#caller.call((options) => this.#service.validatePlan({ plan }, options))).problems;
+  }
+
+  /**
+   * Signs and submits a plan. The same plan again is the same plan. Throws PLAN_INVALID with each problem in `fields`, PLAN_EXISTS
+   * for another plan of its id.
+   */
+  async submit(plan: MessageInitShape<typeof v1.PlanSchema>): Promise<Plan> {
+    const submission = create(v1.PlanSubmissionSchema, { plan });
+    await this.#send(submission);
+    return this.join(submission.plan?.planId ?? "");
+  }
+
+  /** Returns the plan with this id, without asking the broker. */
+  join(planId: string): Plan {
+    return new Plan(planId, this.#caller, this.#service);
+  }
+
+  /** Yields the plans in one of these states, by default all, the newest first, without their subtasks. */
+  async *list({ states = [] }: { states?: v1.PlanState[] } = {}): AsyncGenerator<v1.PlanRun, void> {
+    let pageToken = "";
+    do {
+      const request = { states, pageSize: PAGE_SIZE, pageToken };
+      const page = await this.#caller.call((options) => this.#service.listPlans(request, options));
+      yield* page.plans;
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+  }
+}
+
+/** What a subtask of a plan gets, from the context of its handoff: see `Takeover.subtask`. */
+export interface SubtaskInputs {
+  readonly planId: string;
+  readonly subtaskId: string;
+  /** What is to be done. */
+  readonly description: string;
+  /** The role of the agent, in the words of the plan. */
+  readonly role: string;
+  /** The attempt, starting at 1. */
+  readonly attempt: number;
+  /** What the plan gives to this subtask; undefined: nothing. */
+  readonly input: JsonObject | undefined;
+  /** What the plan gives to each subtask; undefined: nothing. */
+  readonly planInput: JsonObject | undefined;
+  /** The results of the earlier subtasks, or of all ancestors, by subtask. */
+  readonly previousResults: ReadonlyMap<string, v1.SubtaskResult>;
+  /** The results of the direct dependencies, by subtask. */
+  readonly dependencyResults: ReadonlyMap<string, v1.SubtaskResult>;
+  /** The entries of the consumed topics, by topic; undefined: nothing. */
+  readonly consumed: JsonObject | undefined;
+}
+
+/** The members of `task_description` in the context of a subtask. */
+interface Told {
+  plan_id?: string;
+  subtask_id?: string;
+  description?: string;
+  role?: string;
+  attempt?: number;
+}
+
+/** A result in the context of a subtask. */
+interface Given {
+  response?: string;
+  tokens?: number;
+  success?: boolean;
+  tools_used?: string[];
+  numeric_value?: number;
+  result?: unknown;
+}
+
+/** Reads the context of a handoff. Undefined: the handoff carries out no subtask. */
+export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs | undefined {
+  const section = (name: string): unknown => {
+    const content = sections.find((one) => one.name === name)?.content;
+    return content?.case === "json" ? JSON.parse(content.value) : undefined;
+  };
+  const told = section("task_description") as Told | undefined;
+  if (told?.plan_id === undefined || told.subtask_id === undefined) return undefined;
+  return {
+    planId: told.plan_id,
+    subtaskId: told.subtask_id,
+    description: told.description ?? "",
+    role: told.role ?? "",
+    attempt: told.attempt ?? 1,
+    input: section("input") as JsonObject | undefined,
+    planInput: section("plan_input") as JsonObject | undefined,
+    previousResults: resultsOf(section("previous_results") as Record<string, Given> | undefined),
+    dependencyResults: resultsOf(section("dependency_results") as Record<string, Given> | undefined),
+    consumed: section("consumed") as JsonObject | undefined,
+  };
+}
+
+function resultsOf(section: Record<string, Given> = {}): Map<string, v1.SubtaskResult> {
+  return new Map(
+    Object.entries(section).map(([subtaskId, { response = "", tokens = 0, success = false, tools_used: toolsUsed = [], numeric_value: numericValue, result }]) => {
+      const number = numericValue === undefined ? {} : { numericValue };
+      const resultJson = result === undefined ? "" : JSON.stringify(result);
+      return [subtaskId, create(v1.SubtaskResultSchema, { subtaskId, response, tokens: BigInt(tokens), success, toolsUsed, resultJson, ...number })];
+    }),
+  );
+}

@@ -1,14 +1,20 @@
 package dev.baton;
 
 import com.google.protobuf.ByteString;
+import com.google.protobuf.FieldMask;
 import com.google.protobuf.Message;
+import com.google.protobuf.Struct;
 import dev.baton.v1.AddAgentKeyRequest;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.AgentKey;
+import dev.baton.v1.AgentMatch;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.CreateInvitationRequest;
+import dev.baton.v1.DeregisterAgentRequest;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.FindAgentsRequest;
+import dev.baton.v1.FindAgentsResponse;
 import dev.baton.v1.GetAgentRequest;
 import dev.baton.v1.GetHandoffRequest;
 import dev.baton.v1.GetTaskRequest;
@@ -17,17 +23,27 @@ import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.KeyVoucher;
+import dev.baton.v1.ListAgentsRequest;
+import dev.baton.v1.ListAgentsResponse;
 import dev.baton.v1.ListTasksRequest;
 import dev.baton.v1.ListTasksResponse;
+import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RegisterAgentRequest;
 import dev.baton.v1.RevokeAgentKeyRequest;
 import dev.baton.v1.SenderView;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskInput;
+import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskStatus;
+import dev.baton.v1.TaskStatusUpdate;
+import dev.baton.v1.UpdateAgentRequest;
 import dev.baton.v1.VouchForAgentKeyRequest;
+import dev.baton.v1.WatchAgentsRequest;
+import dev.baton.v1.WatchAgentsResponse;
 import dev.baton.v1.Welcome;
 import io.grpc.Status;
 import java.io.IOException;
@@ -38,12 +54,14 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -51,7 +69,9 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
+import java.util.function.Supplier;
 
 /**
  * An agent of the broker: registers, proves its identity, sends messages and handles its mail.
@@ -86,6 +106,8 @@ public final class Agent implements AutoCloseable {
     private static final Duration GRACE = Duration.ofSeconds(10);
     private static final int RETURNING_MAX = 4096;
     private static final int PAGE_SIZE = 500;
+    /** The maximum number of agents on a page of findAgents. */
+    private static final int FOUND_MAX = 1000;
 
     private final String id;
     private final String keyId;
@@ -110,6 +132,8 @@ public final class Agent implements AutoCloseable {
             return size() > RETURNING_MAX;
         }
     });
+    private final KnownSections knownSections = new KnownSections();
+    private final Set<Watch<?>> watches = ConcurrentHashMap.newKeySet();
     private final BlockingQueue<Delivery<?>> mail = new LinkedBlockingQueue<>();
     private final Delivery.Acknowledger acknowledger = new Acknowledging();
     private volatile Heartbeat heartbeat = Heartbeat.newBuilder().setStatus("ok").build();
@@ -143,7 +167,8 @@ public final class Agent implements AutoCloseable {
                 from.certificateFile,
                 from.certificateKeyFile,
                 from.operatorToken,
-                from.keepAliveTime);
+                from.keepAliveTime,
+                from.interceptors);
         directory = new Directory(this::getAgent, from.pinnedKeys, from.operatorKeys, clock);
         dispatcher = new Dispatcher(this, executor, from);
         Link.Events events = new Link.Events(this::welcomed, this::arrived, this::beat, dispatcher::fail);
@@ -297,6 +322,7 @@ public final class Agent implements AutoCloseable {
             Thread.currentThread().interrupt();
         }
         sorter.shutdownNow();
+        watches.forEach(watch -> watch.fail(SessionEndedException.plain()));
         link.close();
         dispatcher.fail(SessionEndedException.plain());
         executor.shutdown();
@@ -361,19 +387,29 @@ public final class Agent implements AutoCloseable {
         return receipt;
     }
 
-    /** Sends a payload to the sender of a message, with the same task, epoch and handoff. */
+    /** Sends a payload to the sender of a message, or to the requester of an award, with its task, epoch and handoff. */
     public Receipt reply(Delivery<?> to, Message payload) throws InterruptedException {
         Envelope asked = to.envelope();
         Envelopes.About about = new Envelopes.About(asked.getTaskId(), asked.getEpoch(), to.handoffId());
-        return send(asked.getSenderId(), about, payload);
+        return send(to.answerTo(), about, payload);
     }
 
-    /** Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all. */
+    /**
+     * Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all. Applies the
+     * filters of its wishes, and sends a change to the version that the candidate has where that is less.
+     */
     public Receipt sendContext(Delivery<?> accept, List<ContextSection> sections) throws InterruptedException {
-        List<String> wanted = accept.payload() instanceof HandoffAccept asked
-                ? asked.getWantedSectionsList()
-                : List.of();
-        return reply(accept, Handover.contextFor(sections, wanted));
+        HandoffAccept wanted =
+                accept.payload() instanceof HandoffAccept asked ? asked : HandoffAccept.getDefaultInstance();
+        Envelope envelope = accept.envelope();
+        ContextWanted context = new ContextWanted(
+                accept.handoffId(),
+                envelope.getTaskId(),
+                envelope.getEpoch(),
+                accept.answerTo(),
+                wanted.getWantedSectionsList(),
+                wanted.getWishesList());
+        return Handover.sendContext(this, context, sections);
     }
 
     /**
@@ -392,7 +428,8 @@ public final class Agent implements AutoCloseable {
         return handOver(envelope(receiverId, Envelopes.About.task(taskId, epoch), request), context, Deadline.none());
     }
 
-    private HandedOver handOver(Envelope request, List<ContextSection> context, Deadline deadline)
+    /** As the public call, for a request or an award. */
+    HandedOver handOver(Envelope request, List<ContextSection> context, Deadline deadline)
             throws InterruptedException {
         String handoffId = request.getMessageId();
         show(handoffId, SenderView.SENDER_VIEW_IDLE);
@@ -441,7 +478,7 @@ public final class Agent implements AutoCloseable {
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
         HandoffRequest lent = Loan.requestOf(request, null);
-        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, Loan.limitOf(lent));
+        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, Loan.limitOf(lent), false);
     }
 
     /**
@@ -467,7 +504,8 @@ public final class Agent implements AutoCloseable {
             Duration limit)
             throws InterruptedException {
         HandoffRequest lent = Loan.requestOf(request, limit);
-        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, limit);
+        boolean isOneTime = !request.hasLoanTimeout();
+        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, limit, isOneTime);
     }
 
     private Outcome lend(
@@ -475,7 +513,8 @@ public final class Agent implements AutoCloseable {
             Envelopes.About about,
             HandoffRequest request,
             List<ContextSection> context,
-            Duration limit)
+            Duration limit,
+            boolean isLoanTimeout)
             throws InterruptedException {
         Handover.checkContext(context);
         Deadline deadline = Deadline.in(limit);
@@ -483,17 +522,27 @@ public final class Agent implements AutoCloseable {
         Conversation results = dispatcher.results(about.taskId(), about.epoch() + 1);
         Loan loan = new Loan(this, results, envelope);
         try {
-            return loan.outcome(handOver(envelope, context, deadline), deadline);
+            return lend(loan, envelope, context, deadline);
         } catch (InterruptedException e) {
             loan.takeBackOfInterrupted();
             throw e;
+        } catch (TaskRecalledException e) {
+            // Where the limit is the loan timeout too, either of the two passes first.
+            throw isLoanTimeout ? Loan.byLimit(e, TaskRecalledException.Reason.LOAN_TIMEOUT) : e;
+        } finally {
+            dispatcher.closeResults(about.taskId(), results);
+        }
+    }
+
+    private Outcome lend(Loan loan, Envelope request, List<ContextSection> context, Deadline deadline)
+            throws InterruptedException {
+        try {
+            return loan.outcome(handOver(request, context, deadline), deadline);
         } catch (BatonException e) {
             if (e.code() != Status.Code.DEADLINE_EXCEEDED || !deadline.isOver()) {
                 throw e;
             }
             return loan.endAtDeadline();
-        } finally {
-            dispatcher.closeResults(about.taskId(), results);
         }
     }
 
@@ -510,6 +559,246 @@ public final class Agent implements AutoCloseable {
         Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
         dispatcher.returned(taskId, handoffId, receipt.getEpoch());
         return new OwnedTask(this, taskId, receipt.getEpoch(), receipt.getTaskStatus(), "");
+    }
+
+    // The directory.
+
+    /**
+     * Returns the agents that fit a piece of work, best first, at most this many. Asks no agent. Sets the request's
+     * paging fields. The order may change between two pages of 1000 agents; an agent that moves back then occurs twice.
+     * {@link Explanation#of} has the reasons for a rank. Throws {@link BatonException}: FIELD_INVALID for a field out of
+     * its bounds, SENDER_MISMATCH if the agent searches as another one.
+     */
+    public List<AgentMatch> findAgents(FindAgentsRequest request, int limit) {
+        List<AgentMatch> found = new ArrayList<>();
+        FindAgentsRequest.Builder page = request.toBuilder().clearPageToken();
+        boolean isMore = true;
+        while (isMore && found.size() < limit) {
+            FindAgentsRequest asked = page.setPageSize(Math.min(limit - found.size(), FOUND_MAX)).build();
+            FindAgentsResponse answer = connection.agents(stub -> stub.findAgents(asked));
+            found.addAll(answer.getMatchesList());
+            page.setPageToken(answer.getNextPageToken());
+            isMore = !page.getPageToken().isEmpty();
+        }
+        return found;
+    }
+
+    /** Returns the agents that match the request's filters, in the order of their ids. */
+    public List<dev.baton.v1.Agent> listAgents(ListAgentsRequest filters) {
+        List<dev.baton.v1.Agent> agents = new ArrayList<>();
+        ListAgentsRequest.Builder page = filters.toBuilder().setPageSize(PAGE_SIZE).clearPageToken();
+        do {
+            ListAgentsRequest asked = page.build();
+            ListAgentsResponse answer = connection.agents(stub -> stub.listAgents(asked));
+            agents.addAll(answer.getAgentsList());
+            page.setPageToken(answer.getNextPageToken());
+        } while (!page.getPageToken().isEmpty());
+        return agents;
+    }
+
+    /**
+     * Replaces fields of an agent's card: agent_types, description, skills, capacity or metadata; all of them if none is
+     * named. The card's agent_id names the agent. With an etag, that of {@link #getAgent}, the call throws
+     * {@link BatonException}, CONFLICT, if the agent has changed since; an empty one applies to any version. Another
+     * field is refused with FIELD_INVALID. Returns the updated registration.
+     */
+    public dev.baton.v1.Agent updateAgent(AgentCard card, String etag, String... fields) {
+        UpdateAgentRequest request = UpdateAgentRequest.newBuilder()
+                .setCard(card)
+                .setEtag(etag)
+                .setUpdateMask(FieldMask.newBuilder().addAllPaths(List.of(fields)))
+                .build();
+        return connection.agents(stub -> stub.updateAgent(request)).getAgent();
+    }
+
+    /**
+     * Removes an agent permanently: its keys are revoked, its sessions end, and its id is never used again. Throws
+     * {@link BatonException}, AGENT_BUSY, if the agent owns open tasks or takes part in open handoffs, unless it is
+     * forced. The reason has at most 1024 bytes, for the audit log. A repetition has no effect.
+     */
+    public dev.baton.v1.Agent deregisterAgent(String agentId, String reason, boolean isForced) {
+        DeregisterAgentRequest request = DeregisterAgentRequest.newBuilder()
+                .setAgentId(agentId)
+                .setReasonText(reason)
+                .setForce(isForced)
+                .build();
+        return connection.agents(stub -> stub.deregisterAgent(request)).getAgent();
+    }
+
+    /**
+     * Follows the directory: the agents that changed after the request's cursor, or all of them for 0, then one
+     * caught_up, then each change. No change is missed; of several changes of one agent the last may come alone. A later
+     * process goes on from the cursor of the last event that it handled.
+     */
+    public Watch<WatchAgentsResponse> watchAgents(WatchAgentsRequest request) {
+        return watch("agents", new Watch.Source<>() {
+            private long cursor = request.getAfterCursor();
+            private boolean isCaughtUp;
+
+            @Override
+            public Iterator<WatchAgentsResponse> open() {
+                WatchAgentsRequest asked = request.toBuilder().setAfterCursor(cursor).build();
+                return connection.watchAgents(stub -> stub.watchAgents(asked));
+            }
+
+            @Override
+            public boolean take(WatchAgentsResponse event) {
+                cursor = Math.max(cursor, event.getCursor());
+                boolean isRepeated = event.getCaughtUp() && isCaughtUp;
+                isCaughtUp = isCaughtUp || event.getCaughtUp();
+                return !isRepeated;
+            }
+        });
+    }
+
+    // Workspaces and runs.
+
+    /** Returns the workspace with this id, for example {@code task:crash-7}. Sends nothing. */
+    public Workspace workspace(String workspaceId) {
+        return new Workspace(this, connection, directory, workspaceId, false);
+    }
+
+    /** Returns the JSON Schemas of contexts. */
+    public Schemas schemas() {
+        return new Schemas(this, connection);
+    }
+
+    /** Returns the versions of the contexts of tasks. */
+    public Contexts contexts() {
+        return new Contexts(connection, knownSections);
+    }
+
+    /** Returns the blobs: content that is too large for a message. */
+    public Blobs blobs() {
+        return new Blobs(connection, sendTimeout);
+    }
+
+    /** Returns the bases of the deltas of contexts. */
+    KnownSections knownSections() {
+        return knownSections;
+    }
+
+    /** Stores a context of a task that this agent owns at this epoch: see {@link OwnedTask#checkpoint}. */
+    Receipt checkpoint(String taskId, long epoch, List<ContextSection> sections) throws InterruptedException {
+        Sections.Shortened context = Sections.withDeltas(sections, name -> knownSections.get(taskId, name));
+        Receipt receipt;
+        try {
+            receipt = sendCheckpoint(taskId, epoch, context.sent());
+        } catch (BatonException e) {
+            if (!Handover.isBaseUnknown(e)) {
+                throw e;
+            }
+            // The broker has another version than this process. The whole sections need no base.
+            knownSections.forget(taskId);
+            receipt = sendCheckpoint(taskId, epoch, context.whole());
+        }
+        knownSections.note(taskId, context.whole());
+        return receipt;
+    }
+
+    private Receipt sendCheckpoint(String taskId, long epoch, List<ContextSection> sections)
+            throws InterruptedException {
+        Message context = Handover.contextOf(sections);
+        Envelope envelope = Envelopes.make(context, id, "", Envelopes.About.task(taskId, epoch), clock.instant());
+        Envelope checkpoint = envelope.toBuilder()
+                .setMessageType(MessageType.MESSAGE_TYPE_CONTEXT_CHECKPOINT)
+                .build();
+        return send(Signing.sign(checkpoint, keyId, key));
+    }
+
+    /** Returns the graphs, and the runs through them. */
+    public Routing routing() {
+        return new Routing(this, connection);
+    }
+
+    /** Returns the negotiations of this agent, and those that it bids in. */
+    public Negotiations negotiations() {
+        return new Negotiations(this, connection, dispatcher);
+    }
+
+    /** Returns the plans of subtasks. */
+    public Plans plans() {
+        return new Plans(this, connection);
+    }
+
+    /** Returns the threads, and the specs of their personas and models. */
+    public Threads threads() {
+        return new Threads(this, connection);
+    }
+
+    /** Begins a watch, which ends with this agent. */
+    <T> Watch<T> watch(String name, Watch.Source<T> source) {
+        AtomicReference<Watch<T>> begun = new AtomicReference<>();
+        Watch<T> watch = new Watch<>(
+                connection, "baton-watch-" + id + "-" + name, source, () -> watches.remove(begun.get()));
+        begun.set(watch);
+        watches.add(watch);
+        if (link.isClosing()) {
+            watch.fail(SessionEndedException.plain());
+        }
+        return watch.begin();
+    }
+
+    /**
+     * Repeats a call that is the same call again, until the broker answers or the send timeout passes. A lease of another
+     * runner is an answer.
+     */
+    <A> A persist(Supplier<A> call) throws InterruptedException {
+        Deadline deadline = Deadline.in(sendTimeout);
+        Duration backoff = Duration.ofMillis(100);
+        while (true) {
+            try {
+                return call.get();
+            } catch (BatonException e) {
+                boolean isLeased = e.reason().equals("RUN_OPEN");
+                if (!e.isPassing() || isLeased || deadline.isOver() || link.isClosing()) {
+                    throw e;
+                }
+                Duration delay = e.retryDelay().orElse(backoff);
+                TimeUnit.NANOSECONDS.sleep(deadline.leftAtMost(delay).toNanos());
+                backoff = backoff.multipliedBy(2);
+            }
+        }
+    }
+
+    // Questions.
+
+    /**
+     * Asks one agent a question about a task that this agent owns at this epoch, and waits for the answer: reports
+     * WAITING_FOR_INPUT with the prompt. Throws {@link NoAnswerException} if the question ends without an answer;
+     * {@link BatonException} if the broker refuses it, RECEIVER_UNKNOWN if no able agent can be asked, FIELD_INVALID
+     * for an invalid prompt. If the caller is interrupted, the question stays open, and its answer goes to the
+     * listener of {@link TaskInput}.
+     */
+    public Answer ask(String taskId, long epoch, TaskPrompt prompt, String details) throws InterruptedException {
+        TaskStatusUpdate update = TaskStatusUpdate.newBuilder()
+                .setStatus(TaskStatus.TASK_STATUS_WAITING_FOR_INPUT)
+                .setDetails(details)
+                .setPrompt(prompt)
+                .build();
+        Envelope envelope = envelope("", Envelopes.About.task(taskId, epoch), update);
+        String questionId = envelope.getMessageId();
+        // Opened before the question is sent, for the answer may arrive before the receipt.
+        Conversation answers = dispatcher.answers(questionId);
+        try {
+            send(envelope);
+            return Question.answerTo(this, answers, taskId, questionId);
+        } finally {
+            dispatcher.closeAnswers(questionId, answers);
+        }
+    }
+
+    /**
+     * Answers a question to this agent, also one that an earlier process received: see {@link Question#answer}. A null
+     * stands for no data.
+     */
+    public Receipt answer(String taskId, long epoch, String questionId, String text, Struct data)
+            throws InterruptedException {
+        TaskInput.Builder input = TaskInput.newBuilder().setText(text);
+        if (data != null) {
+            input.setData(data);
+        }
+        return send("", new Envelopes.About(taskId, epoch, questionId), input.build());
     }
 
     // Queries.
@@ -553,7 +842,7 @@ public final class Agent implements AutoCloseable {
         return connection.handoffs(stub -> stub.getHandoff(request)).getHandoff();
     }
 
-    /** Reads and verifies a task's custody log. Throws {@link VerificationException}, for example CUSTODY_BROKEN. */
+    /** Reads and verifies a task's custody log. Throws {@link VerificationException}, for example CUSTODY_INVALID. */
     public CustodyLog verifyCustody(String taskId) {
         return CustodyLog.read(connection, taskId, directory);
     }
@@ -656,6 +945,9 @@ public final class Agent implements AutoCloseable {
         try {
             payload = Envelopes.payloadOf(envelope);
             directory.verify(envelope);
+            if (payload instanceof NegotiationClosed closed) {
+                Negotiations.checkMandate(envelope, closed, directory);
+            }
         } catch (VerificationException | BatonException e) {
             LOG.log(Level.WARNING, "message {0} of {1}: {2}", envelope.getMessageId(), envelope.getSenderId(), e);
             boolean isPoison = e instanceof VerificationException;

@@ -2,11 +2,13 @@ package dev.baton;
 
 import com.google.protobuf.Message;
 import dev.baton.v1.AgentKey;
+import io.grpc.ClientInterceptor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.security.KeyPair;
 import java.time.Clock;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
@@ -33,7 +35,10 @@ public final class AgentBuilder {
     HandoffListener handoffListener;
     ContextProvider contextProvider;
     RecallListener recallListener;
+    PromptListener promptListener;
+    BidListener bidListener;
     ViewListener viewListener = (handoffId, view) -> {};
+    final List<ClientInterceptor> interceptors = new ArrayList<>();
     /** The silence after which a side asks the broker for the state of its handoff or delegated task. */
     Duration lookInterval = Duration.ofSeconds(30);
     /** The idle time of a connection after which gRPC sends a ping; grpc-java's minimum is 10 s. */
@@ -122,6 +127,20 @@ public final class AgentBuilder {
         return this;
     }
 
+    /**
+     * Compresses what the agent sends by gzip. It pays for contexts and results of many kilobytes. The broker's answers
+     * need no setting.
+     */
+    public AgentBuilder gzip() {
+        return interceptor(Connection.gzip());
+    }
+
+    /** Adds an interceptor of the agent's calls, for example one that measures them. */
+    public AgentBuilder interceptor(ClientInterceptor interceptor) {
+        interceptors.add(Objects.requireNonNull(interceptor));
+        return this;
+    }
+
     /** Sets the clock for the timestamps of envelopes. Default: the system's clock. */
     public AgentBuilder clock(Clock clock) {
         this.clock = Objects.requireNonNull(clock);
@@ -143,7 +162,7 @@ public final class AgentBuilder {
         return this;
     }
 
-    /** Sets the listener of offered handoffs, which accepts or rejects each. */
+    /** Sets the listener of offered handoffs, also of those by an award, which accepts or rejects each. */
     public AgentBuilder onHandoff(HandoffListener listener) {
         this.handoffListener = Objects.requireNonNull(listener);
         return this;
@@ -167,6 +186,24 @@ public final class AgentBuilder {
      */
     public AgentBuilder onRecalled(RecallListener listener) {
         this.recallListener = Objects.requireNonNull(listener);
+        return this;
+    }
+
+    /**
+     * Sets the listener of questions to this agent: see {@link Question}. Without it a question goes to the listener of
+     * TaskStatusUpdate.
+     */
+    public AgentBuilder onPrompt(PromptListener listener) {
+        this.promptListener = Objects.requireNonNull(listener);
+        return this;
+    }
+
+    /**
+     * Sets the listener of requests for offers and of counter-offers to this agent's offers. Without it they go to the
+     * listeners of TaskRequest and TaskOffer; without these a request is declined as NO_SKILL.
+     */
+    public AgentBuilder onOfferWanted(BidListener listener) {
+        this.bidListener = Objects.requireNonNull(listener);
         return this;
     }
 

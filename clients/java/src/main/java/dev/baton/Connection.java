@@ -2,25 +2,42 @@ package dev.baton;
 
 import com.google.protobuf.ByteString;
 import dev.baton.v1.AgentServiceGrpc;
+import dev.baton.v1.BlobServiceGrpc;
 import dev.baton.v1.BrokerServiceGrpc;
+import dev.baton.v1.ContextServiceGrpc;
 import dev.baton.v1.CreateChallengeRequest;
 import dev.baton.v1.CreateTokenRequest;
 import dev.baton.v1.HandoffServiceGrpc;
+import dev.baton.v1.NegotiationServiceGrpc;
+import dev.baton.v1.PlanServiceGrpc;
+import dev.baton.v1.RoutingServiceGrpc;
+import dev.baton.v1.SchemaServiceGrpc;
 import dev.baton.v1.TaskServiceGrpc;
+import dev.baton.v1.ThreadServiceGrpc;
+import dev.baton.v1.WorkspaceServiceGrpc;
+import dev.baton.v1.WriteBlobRequest;
+import dev.baton.v1.WriteBlobResponse;
+import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.AbstractStub;
 import io.grpc.stub.MetadataUtils;
+import io.grpc.stub.StreamObserver;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.security.KeyPair;
 import java.time.Duration;
+import java.util.Iterator;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.regex.Pattern;
@@ -56,7 +73,8 @@ final class Connection implements AutoCloseable {
             Path certificateFile,
             Path keyFile,
             String operatorToken,
-            Duration keepAliveTime)
+            Duration keepAliveTime,
+            List<ClientInterceptor> interceptors)
             throws IOException {
         this.identity = identity;
         this.isCertified = certificateFile != null;
@@ -68,6 +86,7 @@ final class Connection implements AutoCloseable {
                 .maxInboundMessageSize(Limits.FRAME_BYTES_MAX)
                 .keepAliveTime(keepAliveTime.toMillis(), TimeUnit.MILLISECONDS)
                 .keepAliveTimeout(KEEP_ALIVE_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS)
+                .intercept(interceptors)
                 .build();
     }
 
@@ -82,6 +101,17 @@ final class Connection implements AutoCloseable {
         return tls.build();
     }
 
+    /** Returns an interceptor that compresses the messages of every call by gzip. */
+    static ClientInterceptor gzip() {
+        return new ClientInterceptor() {
+            @Override
+            public <Q, A> ClientCall<Q, A> interceptCall(
+                    MethodDescriptor<Q, A> method, CallOptions options, Channel next) {
+                return next.newCall(method, options.withCompression("gzip"));
+            }
+        };
+    }
+
     /** Returns the address of a server without TLS. Refuses one off this machine: the calls carry tokens. */
     private static String here(String server) {
         String address = server.substring(PLAINTEXT.length());
@@ -94,7 +124,7 @@ final class Connection implements AutoCloseable {
 
     /** Signs a challenge to obtain the token that later calls carry. */
     String prove() {
-        AgentServiceGrpc.AgentServiceBlockingStub agents = bounded(AgentServiceGrpc.newBlockingStub(channel));
+        AgentServiceGrpc.AgentServiceBlockingStub agents = bounded(AgentServiceGrpc.newBlockingStub(channel), CALL_TIMEOUT);
         try {
             byte[] challenge = agents.createChallenge(CreateChallengeRequest.newBuilder()
                             .setAgentId(identity.agentId())
@@ -136,6 +166,79 @@ final class Connection implements AutoCloseable {
         return call(HandoffServiceGrpc::newBlockingStub, call);
     }
 
+    <A> A contexts(Function<ContextServiceGrpc.ContextServiceBlockingStub, A> call) {
+        return call(ContextServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A blobs(Function<BlobServiceGrpc.BlobServiceBlockingStub, A> call) {
+        return call(BlobServiceGrpc::newBlockingStub, call);
+    }
+
+    /** Begins a read, without a time limit. */
+    <A> Iterator<A> readBlob(Function<BlobServiceGrpc.BlobServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(BlobServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    /** Begins a write, without a time limit. */
+    StreamObserver<WriteBlobRequest> writeBlob(StreamObserver<WriteBlobResponse> answer) {
+        return bearing(BlobServiceGrpc.newStub(channel), presentToken()).writeBlob(answer);
+    }
+
+    <A> A routing(Function<RoutingServiceGrpc.RoutingServiceBlockingStub, A> call) {
+        return call(RoutingServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A negotiations(Function<NegotiationServiceGrpc.NegotiationServiceBlockingStub, A> call) {
+        return call(NegotiationServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> Iterator<A> watchNegotiations(
+            Function<NegotiationServiceGrpc.NegotiationServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(NegotiationServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> A plans(Function<PlanServiceGrpc.PlanServiceBlockingStub, A> call) {
+        return call(PlanServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> Iterator<A> watchPlans(Function<PlanServiceGrpc.PlanServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(PlanServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> A threads(Function<ThreadServiceGrpc.ThreadServiceBlockingStub, A> call) {
+        return call(ThreadServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> Iterator<A> watchThreads(Function<ThreadServiceGrpc.ThreadServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(ThreadServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> A schemas(Function<SchemaServiceGrpc.SchemaServiceBlockingStub, A> call) {
+        return call(SchemaServiceGrpc::newBlockingStub, call);
+    }
+
+    /** Makes a call that waits at the broker, for at most this time. */
+    <A> A workspaces(Function<WorkspaceServiceGrpc.WorkspaceServiceBlockingStub, A> call, Duration within) {
+        return call(WorkspaceServiceGrpc::newBlockingStub, call, within);
+    }
+
+    <A> Iterator<A> watchAgents(Function<AgentServiceGrpc.AgentServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(AgentServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> Iterator<A> watchRouting(Function<RoutingServiceGrpc.RoutingServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(RoutingServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> Iterator<A> watchWorkspaces(Function<WorkspaceServiceGrpc.WorkspaceServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(WorkspaceServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    /** Whether {@link #prove} replaces the token of the calls. */
+    boolean canProve() {
+        return operatorToken.isEmpty() && !isCertified;
+    }
+
     @Override
     public void close() {
         channel.shutdown();
@@ -151,10 +254,14 @@ final class Connection implements AutoCloseable {
 
     /** Makes one unary call, and renews an expired token once. */
     private <S extends AbstractStub<S>, A> A call(Function<Channel, S> service, Function<S, A> call) {
-        String present = operatorToken.isEmpty() ? token : operatorToken;
+        return call(service, call, CALL_TIMEOUT);
+    }
+
+    private <S extends AbstractStub<S>, A> A call(Function<Channel, S> service, Function<S, A> call, Duration within) {
+        String present = presentToken();
         S stub = service.apply(channel);
         try {
-            return call.apply(bounded(bearing(stub, present)));
+            return call.apply(bounded(bearing(stub, present), within));
         } catch (StatusRuntimeException e) {
             BatonException error = BatonException.of(e);
             if (!error.reason().equals("TOKEN_INVALID") || present.isEmpty() || !operatorToken.isEmpty()) {
@@ -163,14 +270,18 @@ final class Connection implements AutoCloseable {
         }
         String fresh = prove();
         try {
-            return call.apply(bounded(bearing(stub, fresh)));
+            return call.apply(bounded(bearing(stub, fresh), within));
         } catch (StatusRuntimeException e) {
             throw BatonException.of(e);
         }
     }
 
-    private static <S extends AbstractStub<S>> S bounded(S stub) {
-        return stub.withDeadlineAfter(CALL_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
+    private String presentToken() {
+        return operatorToken.isEmpty() ? token : operatorToken;
+    }
+
+    private static <S extends AbstractStub<S>> S bounded(S stub, Duration within) {
+        return stub.withDeadlineAfter(within.toMillis(), TimeUnit.MILLISECONDS);
     }
 
     private static <S extends AbstractStub<S>> S bearing(S stub, String token) {

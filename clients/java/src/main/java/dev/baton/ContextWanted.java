@@ -1,5 +1,6 @@
 package dev.baton;
 
+import dev.baton.v1.SectionWish;
 import java.util.List;
 
 /**
@@ -9,7 +10,15 @@ import java.util.List;
  * @param taskId the task's id
  * @param epoch the task's epoch at this agent
  * @param candidateId the agent that accepted
- * @param wantedSections the names of the requested sections; empty for all. The agent leaves out the others itself
+ * @param wantedSections the names of the requested sections; with no wishes, empty for all. The agent leaves out the
+ *     others itself
+ * @param wishes the requested sections of which the candidate says more than the name. The agent leaves out a section in
+ *     a schema version that the candidate does not read, and sends the others whole
  */
 public record ContextWanted(
-        String handoffId, String taskId, long epoch, String candidateId, List<String> wantedSections) {}
+        String handoffId,
+        String taskId,
+        long epoch,
+        String candidateId,
+        List<String> wantedSections,
+        List<SectionWish> wishes) {}

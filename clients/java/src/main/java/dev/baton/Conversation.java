@@ -6,13 +6,14 @@ import java.util.Deque;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** A queue of mail that a call waits for: the mail of one handoff, or the result of a delegated task. */
+/** A queue of mail that a call waits for: that of one handoff or negotiation, or the result of a delegated task. */
 final class Conversation {
     private String taskId;
     private long epoch;
     private final Deque<Delivery<?>> mail = new ArrayDeque<>();
     private RuntimeException end;
     private boolean isClosed;
+    private boolean isWoken;
 
     /** Creates a queue for mail of a task from this epoch on. The task's id is empty for an offer. */
     Conversation(String taskId, long epoch) {
@@ -50,6 +51,12 @@ final class Conversation {
         notifyAll();
     }
 
+    /** Lets {@link #next(Duration)} return at once, after the queued deliveries. */
+    synchronized void wake() {
+        isWoken = true;
+        notifyAll();
+    }
+
     /** Waits for a delivery and removes it. Throws the exception of {@link #fail} at its end. */
     synchronized Delivery<?> next() throws InterruptedException {
         while (mail.isEmpty() && end == null) {
@@ -58,10 +65,14 @@ final class Conversation {
         return poll();
     }
 
-    /** As {@link #next()}, but returns null if no delivery arrives in time. */
+    /** As {@link #next()}, but returns null if no delivery arrives in time, or after {@link #wake}. */
     synchronized Delivery<?> next(Duration within) throws InterruptedException {
         long deadlineNanos = System.nanoTime() + within.toNanos();
         while (mail.isEmpty() && end == null) {
+            if (isWoken) {
+                isWoken = false;
+                return null;
+            }
             long leftNanos = deadlineNanos - System.nanoTime();
             if (leftNanos <= 0) {
                 return null;

@@ -6,8 +6,12 @@ import dev.baton.v1.Acknowledgement;
 import dev.baton.v1.ConnectRequest;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.Extend;
+import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Nack;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.NegotiationClosed;
+import dev.baton.v1.TaskAccept;
+import dev.baton.v1.TaskRequest;
 import java.lang.System.Logger.Level;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -74,6 +78,32 @@ public final class Delivery<M extends Message> {
     /** Returns the message's position in the order of everything that the broker stored. */
     public long sequence() {
         return sequence;
+    }
+
+    /**
+     * Returns the terms of the handoff that the message asks this agent to take: those of a HandoffRequest, of a
+     * TaskAccept with a task, or of the requester's mandate in a NegotiationClosed. Null for any other message.
+     */
+    HandoffRequest terms() {
+        if (payload instanceof HandoffRequest request) {
+            return request;
+        }
+        if (payload instanceof TaskAccept award && award.hasHandoff()) {
+            return award.getHandoff();
+        }
+        if (payload instanceof NegotiationClosed closed && closed.hasTaskRequest()) {
+            // An award whose mandate does not parse is no delivery: Mandate.check.
+            return ((TaskRequest) Envelopes.payloadOf(closed.getTaskRequest())).getHandoff();
+        }
+        return null;
+    }
+
+    /** Returns the agent that an answer goes to: the sender, or the requester whose mandate an award shows. */
+    String answerTo() {
+        boolean isMandate = payload instanceof NegotiationClosed closed && closed.hasTaskRequest();
+        return isMandate
+                ? ((NegotiationClosed) payload).getTaskRequest().getSenderId()
+                : envelope.getSenderId();
     }
 
     /**

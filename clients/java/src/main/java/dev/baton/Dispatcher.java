@@ -3,16 +3,21 @@ package dev.baton;
 import com.google.protobuf.Message;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.ErrorCode;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
 import dev.baton.v1.HandoffComplete;
 import dev.baton.v1.HandoffReject;
-import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.RejectReason;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskDecline;
+import dev.baton.v1.TaskInput;
+import dev.baton.v1.TaskOffer;
+import dev.baton.v1.TaskRequest;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import java.lang.System.Logger.Level;
@@ -44,15 +49,23 @@ final class Dispatcher {
     private static final Set<Class<? extends Message>> NEWS = Set.of(
             ErrorNotification.class,
             TaskStatusUpdate.class,
+            TaskInput.class,
             HandoffReject.class,
             HandoffCancel.class,
-            HandoffComplete.class);
+            HandoffComplete.class,
+            TaskDecline.class,
+            NegotiationClosed.class);
 
     private static final Duration WAITED_FOR_SOON = Duration.ofSeconds(2);
     private static final Set<TaskStatus> FINAL = Set.of(
             TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
     private static final Set<String> TOO_LATE =
             Set.of("HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH");
+    /** Refusals of an answer that no redelivery of its question mends. */
+    private static final Set<String> ANSWERED = Set.of("INPUT_EXPIRED", "INPUT_TAKEN", "STALE_EPOCH", "TASK_FINAL");
+    /** Refusals of an answer in a negotiation that has gone on. */
+    private static final Set<String> GONE_ON =
+            Set.of("NEGOTIATION_CLOSED", "NEGOTIATION_UNKNOWN", "OFFER_NOT_STANDING", "NOT_ASKED", "PERMISSION_DENIED");
     private static final String STOPPING = "the agent is stopping";
 
     /** An offer whose listener runs. */
@@ -68,10 +81,14 @@ final class Dispatcher {
     private final HandoffListener handoffListener;
     private final ContextProvider contextProvider;
     private final RecallListener recallListener;
+    private final PromptListener promptListener;
+    private final Bidding bidding;
     private final Map<Class<? extends Message>, MessageListener<Message>> listeners;
     private final Duration timeout;
     private final Map<String, Conversation> conversations = new ConcurrentHashMap<>();
     private final Map<String, Conversation> results = new ConcurrentHashMap<>();
+    private final Map<String, Conversation> answers = new ConcurrentHashMap<>();
+    private final Map<String, Conversation> negotiations = new ConcurrentHashMap<>();
     private final Map<String, Delivery<?>> held = new ConcurrentHashMap<>();
     private final Map<String, Working> offers = new ConcurrentHashMap<>();
     private final Set<Handling> running = ConcurrentHashMap.newKeySet();
@@ -84,13 +101,15 @@ final class Dispatcher {
         this.handoffListener = from.handoffListener;
         this.contextProvider = from.contextProvider;
         this.recallListener = from.recallListener;
+        this.promptListener = from.promptListener;
+        this.bidding = from.bidListener == null ? null : new Bidding(agent, from.bidListener);
         this.listeners = Map.copyOf(from.listeners);
         this.timeout = from.listenerTimeout;
     }
 
     boolean hasListeners() {
         boolean hasRoles = handoffListener != null || contextProvider != null || recallListener != null;
-        return hasRoles || !listeners.isEmpty();
+        return hasRoles || promptListener != null || bidding != null || !listeners.isEmpty();
     }
 
     /** The number of handoffs in progress. */
@@ -123,9 +142,31 @@ final class Dispatcher {
         conversation.close().forEach(this::dispatch);
     }
 
+    /** Routes the answer to a question to a queue, until {@link #closeAnswers}. */
+    Conversation answers(String questionId) {
+        return open(answers, questionId, new Conversation("", 0));
+    }
+
+    void closeAnswers(String questionId, Conversation conversation) {
+        answers.remove(questionId, conversation);
+        conversation.close().forEach(this::dispatch);
+    }
+
+    /** Routes the mail of a negotiation of this agent to a queue, until {@link #closeNegotiation}. */
+    Conversation negotiation(String negotiationId) {
+        return open(negotiations, negotiationId, new Conversation("", 0));
+    }
+
+    void closeNegotiation(String negotiationId, Conversation conversation) {
+        negotiations.remove(negotiationId, conversation);
+        conversation.close().forEach(this::dispatch);
+    }
+
     /** Ends every queue with this error. */
     void fail(BatonException why) {
         conversations.values().forEach(one -> one.fail(why));
+        answers.values().forEach(one -> one.fail(why));
+        negotiations.values().forEach(one -> one.fail(why));
         results.values().forEach(one -> one.fail(why));
     }
 
@@ -255,11 +296,24 @@ final class Dispatcher {
             boolean isWaiting = working != null && working.offer().awaitsContext();
             return isWaiting ? conversations.get(delivery.handoffId()) : null;
         }
+        boolean isOfQuestion = payload instanceof TaskInput
+                || payload instanceof ErrorNotification expired
+                        && expired.getErrorCode() == ErrorCode.ERROR_CODE_INPUT_EXPIRED
+                        && delivery.envelope().getSenderId().equals(agent.welcome().getBrokerId());
+        if (isOfQuestion) {
+            return answers.get(delivery.envelope().getCorrelationId());
+        }
+        String correlationId = delivery.envelope().getCorrelationId();
+        if (payload instanceof TaskOffer || payload instanceof TaskDecline || payload instanceof NegotiationClosed) {
+            return delivery.terms() == null ? negotiations.get(correlationId) : null;
+        }
+        if (OF_A_HANDOFF.contains(payload.getClass())) {
+            return conversations.get(delivery.handoffId());
+        }
         boolean isNotice = payload instanceof ErrorNotification
                 && delivery.envelope().getSenderId().equals(agent.welcome().getBrokerId());
-        return isNotice || OF_A_HANDOFF.contains(payload.getClass())
-                ? conversations.get(delivery.handoffId())
-                : null;
+        Conversation waiting = isNotice ? conversations.get(delivery.handoffId()) : null;
+        return isNotice && waiting == null ? negotiations.get(correlationId) : waiting;
     }
 
     private void hold(Delivery<?> delivery) {
@@ -271,7 +325,7 @@ final class Dispatcher {
         Message payload = delivery.payload();
         try {
             MessageListener<Message> listener = listeners.get(payload.getClass());
-            boolean isOffer = payload instanceof HandoffRequest || payload instanceof TaskContextTransfer;
+            boolean isOffer = delivery.terms() != null || payload instanceof TaskContextTransfer;
             if (isStopping) {
                 delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING);
             } else if (isOffer && handoffListener != null) {
@@ -281,6 +335,12 @@ final class Dispatcher {
             } else if (recallListener != null && Recalled.of(delivery, agent.welcome().getBrokerId()) != null) {
                 hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> tellRecalled(delivery));
+            } else if (promptListener != null && payload instanceof TaskStatusUpdate update && update.hasPrompt()) {
+                hold(delivery);
+                new Handling(delivery.toString(), () -> delivery).run(() -> prompt(delivery, update));
+            } else if (bidding != null && bidding.isFor(delivery)) {
+                hold(delivery);
+                new Handling(delivery.toString(), () -> delivery).run(() -> bid(delivery));
             } else if (listener != null) {
                 hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> listen(listener, delivery));
@@ -307,11 +367,35 @@ final class Dispatcher {
         delivery.ack();
     }
 
+    private void prompt(Delivery<?> delivery, TaskStatusUpdate update) throws Exception {
+        try {
+            promptListener.onPrompt(new Question(agent, delivery.envelope(), update));
+        } catch (BatonException e) {
+            if (!ANSWERED.contains(e.reason())) {
+                throw e;
+            }
+            LOG.log(Level.WARNING, "{0} is no longer open: {1}", delivery, e.getMessage());
+        }
+        delivery.ack();
+    }
+
+    private void bid(Delivery<?> delivery) throws Exception {
+        try {
+            bidding.answer(delivery);
+        } catch (BatonException e) {
+            if (!GONE_ON.contains(e.reason())) {
+                throw e;
+            }
+            LOG.log(Level.INFO, "{0} has gone on without an offer: {1}", delivery, e.getMessage());
+        }
+        delivery.ackForSure();
+    }
+
     private void offer(Delivery<?> delivery) throws InterruptedException {
         int capacity = agent.capacity();
         int working = active.incrementAndGet();
         try {
-            if (delivery.payload() instanceof HandoffRequest && capacity > 0 && working > capacity) {
+            if (delivery.terms() != null && capacity > 0 && working > capacity) {
                 String text = "works on " + capacity + " handoffs already";
                 reject(delivery, RejectReason.REJECT_REASON_OVERLOADED, text);
                 return;
@@ -344,10 +428,14 @@ final class Dispatcher {
 
     private void byDefault(Delivery<?> delivery) throws InterruptedException {
         Message payload = delivery.payload();
-        if (payload instanceof HandoffRequest) {
+        if (delivery.terms() != null) {
             reject(delivery, RejectReason.REJECT_REASON_NO_SKILL, "this agent takes no handoffs");
         } else if (payload instanceof HandoffAccept || payload instanceof TaskContextTransfer) {
             waitForTaker(delivery);
+        } else if (payload instanceof TaskRequest) {
+            decline(delivery);
+        } else if (payload instanceof TaskOffer) {
+            waitForReader(delivery);
         } else if (NEWS.contains(payload.getClass())) {
             LOG.log(Level.INFO, "{0}, which no listener is for", delivery);
             delivery.ack();
@@ -365,7 +453,8 @@ final class Dispatcher {
                 envelope.getTaskId(),
                 envelope.getEpoch(),
                 envelope.getSenderId(),
-                accept.getWantedSectionsList());
+                accept.getWantedSectionsList(),
+                accept.getWishesList());
         hold(delivery);
         new Handling("the accept of handoff " + wanted.handoffId(), () -> delivery).run(() -> {
             List<ContextSection> sections = contextProvider.contextFor(wanted);
@@ -393,6 +482,30 @@ final class Dispatcher {
         if (isOpen(delivery.handoffId())) {
             String text = "no call of this process waits for this handoff";
             delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, text, WAITED_FOR_SOON);
+        } else {
+            delivery.ack();
+        }
+    }
+
+    private void decline(Delivery<?> request) throws InterruptedException {
+        TaskDecline decline = TaskDecline.newBuilder()
+                .setReason(RejectReason.REJECT_REASON_NO_SKILL)
+                .setReasonText("this agent makes no offers")
+                .build();
+        try {
+            agent.negotiations().tell(request.envelope().getSenderId(), request.envelope().getMessageId(), decline);
+        } catch (BatonException e) {
+            if (!GONE_ON.contains(e.reason())) {
+                throw e;
+            }
+        }
+        request.ackForSure();
+    }
+
+    /** Nacks an offer with a delay, until {@link Negotiations#resume} takes it or the negotiation has closed. */
+    private void waitForReader(Delivery<?> delivery) throws InterruptedException {
+        if (agent.negotiations().isOpen(delivery.envelope().getCorrelationId())) {
+            delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, "no call of this process waits for offers", WAITED_FOR_SOON);
         } else {
             delivery.ack();
         }

@@ -17,8 +17,11 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
 import dev.baton.v1.MessageType;
+import dev.baton.v1.NegotiationClosed;
+import dev.baton.v1.PlanSubmission;
 import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskDecline;
 import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskOffer;
 import dev.baton.v1.TaskRecall;
@@ -40,6 +43,7 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_REJECT, HandoffReject.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_CANCEL, HandoffCancel.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_CONTEXT_TRANSFER, TaskContextTransfer.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_CONTEXT_CHECKPOINT, TaskContextTransfer.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_COMPLETE, HandoffComplete.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_STATUS_UPDATE, TaskStatusUpdate.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_ERROR_NOTIFICATION, ErrorNotification.getDefaultInstance()),
@@ -49,6 +53,9 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_TASK_ACCEPT, TaskAccept.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_DELEGATION, Delegation.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_DECLINE, TaskDecline.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_NEGOTIATION_CLOSED, NegotiationClosed.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_PLAN_SUBMISSION, PlanSubmission.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_WORKSPACE_APPEND, WorkspaceAppend.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_INPUT, TaskInput.getDefaultInstance()));
@@ -114,9 +121,14 @@ public final class Envelopes {
         }
     }
 
-    /** Returns the handoff of an envelope: the message_id of a request, the correlation_id of any other message. */
+    /**
+     * Returns the handoff of an envelope: the message_id of a request or of an award with a task, the correlation_id of
+     * any other message.
+     */
     public static String handoffIdOf(Envelope envelope) {
-        boolean isRequest = envelope.getMessageType() == MessageType.MESSAGE_TYPE_HANDOFF_REQUEST;
+        boolean isAward = envelope.getMessageType() == MessageType.MESSAGE_TYPE_TASK_ACCEPT
+                && !envelope.getTaskId().isEmpty();
+        boolean isRequest = isAward || envelope.getMessageType() == MessageType.MESSAGE_TYPE_HANDOFF_REQUEST;
         return isRequest ? envelope.getMessageId() : envelope.getCorrelationId();
     }
 
@@ -136,6 +148,8 @@ public final class Envelopes {
 
     private static MessageType typeOf(Message payload) {
         return PAYLOADS.entrySet().stream()
+                // A checkpoint has the payload of a context, which by itself is that of a handoff.
+                .filter(entry -> entry.getKey() != MessageType.MESSAGE_TYPE_CONTEXT_CHECKPOINT)
                 .filter(entry -> entry.getValue().getClass() == payload.getClass())
                 .map(Map.Entry::getKey)
                 .findFirst()

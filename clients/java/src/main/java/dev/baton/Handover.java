@@ -16,7 +16,9 @@ import dev.baton.v1.HandoffReject;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.OfferOutcome;
+import dev.baton.v1.Receipt;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.SectionWish;
 import dev.baton.v1.SenderView;
 import dev.baton.v1.TaskContextTransfer;
 import java.lang.System.Logger.Level;
@@ -25,6 +27,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.BiFunction;
 
 /** A handoff that this agent requested, from the request's receipt to its end. */
 final class Handover {
@@ -72,20 +75,53 @@ final class Handover {
         return OPEN.contains(handoff.getState());
     }
 
-    /** Returns the context with the wanted sections, all if none are named. */
-    static TaskContextTransfer contextFor(List<ContextSection> sections, List<String> wanted) {
-        List<ContextSection> chosen = sections.stream()
-                .filter(section -> wanted.isEmpty() || wanted.contains(section.getName()))
-                .toList();
+    /** Returns the context of these sections. */
+    static TaskContextTransfer contextOf(List<ContextSection> sections) {
         return TaskContextTransfer.newBuilder()
-                .addAllSections(chosen)
-                .setContextDigest(ByteString.copyFrom(Signing.contextDigest(chosen)))
+                .addAllSections(sections)
+                .setContextDigest(ByteString.copyFrom(Signing.contextDigest(sections)))
                 .build();
+    }
+
+    /** Sends what the candidate of an accepted handoff wants of the context. */
+    static Receipt sendContext(Agent agent, ContextWanted wanted, List<ContextSection> sections)
+            throws InterruptedException {
+        KnownSections known = agent.knownSections();
+        String taskId = wanted.taskId();
+        Receipt receipt;
+        try {
+            receipt = sendContext(agent, wanted, sections, (name, sha256) -> known.find(taskId, name, sha256));
+        } catch (BatonException e) {
+            if (!isBaseUnknown(e)) {
+                throw e;
+            }
+            // The broker does not have the version that the candidate has.
+            known.forget(taskId);
+            receipt = sendContext(agent, wanted, sections, (name, sha256) -> null);
+        }
+        known.note(taskId, sections);
+        return receipt;
+    }
+
+    private static Receipt sendContext(
+            Agent agent,
+            ContextWanted wanted,
+            List<ContextSection> sections,
+            BiFunction<String, ByteString, String> known)
+            throws InterruptedException {
+        List<ContextSection> chosen =
+                Sections.forWishes(sections, wanted.wantedSections(), wanted.wishes(), known);
+        return agent.send(wanted.candidateId(), aboutOf(wanted), contextOf(chosen));
+    }
+
+    /** Whether the broker does not have the base of a delta, or another one. */
+    static boolean isBaseUnknown(BatonException error) {
+        return error.reason().equals("CONTEXT_BASE_UNKNOWN") || error.reason().equals("CONTEXT_DELTA_INVALID");
     }
 
     /** Throws the exception of sending all sections: IllegalArgumentException, or BatonException, PAYLOAD_TOO_LARGE. */
     static void checkContext(List<ContextSection> sections) {
-        Limits.checkPayload(contextFor(sections, List.of()).getSerializedSize());
+        Limits.checkPayload(contextOf(sections).getSerializedSize());
     }
 
     /**
@@ -96,7 +132,7 @@ final class Handover {
     static Handoff giveContext(Agent agent, ContextWanted wanted, List<ContextSection> sections)
             throws InterruptedException {
         try {
-            agent.send(wanted.candidateId(), aboutOf(wanted), contextFor(sections, wanted.wantedSections()));
+            sendContext(agent, wanted, sections);
             return null;
         } catch (BatonException e) {
             if (DONE_OR_OVER.contains(e.reason())) {
@@ -140,7 +176,8 @@ final class Handover {
         }
         return switch (handoff.getState()) {
             case HANDOFF_STATE_REQUESTED, HANDOFF_STATE_DECIDING -> null;
-            case HANDOFF_STATE_ACCEPTED -> sendContext(handoff.getCandidateId(), handoff.getWantedSectionsList());
+            case HANDOFF_STATE_ACCEPTED -> sendContext(
+                    handoff.getCandidateId(), handoff.getWantedSectionsList(), List.of());
             case HANDOFF_STATE_CONTEXT_SENT -> {
                 isContextSent = true;
                 yield null;
@@ -185,7 +222,7 @@ final class Handover {
         Message payload = delivery.payload();
         String senderId = delivery.envelope().getSenderId();
         if (payload instanceof HandoffAccept accept) {
-            return sendContext(senderId, accept.getWantedSectionsList());
+            return sendContext(senderId, accept.getWantedSectionsList(), accept.getWishesList());
         }
         if (payload instanceof HandoffReject reject) {
             rejected(senderId, reject.getReason(), reject.getReasonText());
@@ -198,12 +235,13 @@ final class Handover {
         return null;
     }
 
-    private HandedOver sendContext(String candidateId, List<String> wantedSections) throws InterruptedException {
+    private HandedOver sendContext(String candidateId, List<String> wantedSections, List<SectionWish> wishes)
+            throws InterruptedException {
         if (isContextSent) {
             return null; // a redelivered accept
         }
         agent.show(handoffId, SenderView.SENDER_VIEW_CONTEXT_PREPARING);
-        ContextWanted wanted = new ContextWanted(handoffId, taskId, epoch, candidateId, wantedSections);
+        ContextWanted wanted = new ContextWanted(handoffId, taskId, epoch, candidateId, wantedSections, wishes);
         Handoff handoff = giveContext(agent, wanted, context);
         isContextSent = true;
         agent.show(handoffId, SenderView.SENDER_VIEW_AWAITING_CONTEXT_ACK);

@@ -3,6 +3,7 @@ package dev.baton;
 import com.google.protobuf.MessageLite;
 import dev.baton.BatonException.FieldViolation;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.MessageType;
 import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,6 +14,10 @@ import java.util.stream.Collectors;
 final class Limits {
     /** The maximum size of a payload's value, in bytes. */
     static final int PAYLOAD_BYTES_MAX = 1024 * 1024;
+    /** The maximum size of the content of a workspace's entry, in bytes. */
+    static final int ENTRY_BYTES_MAX = 1024 * 1024;
+    /** The maximum size of the payload that appends an entry, in bytes. */
+    static final int APPEND_BYTES_MAX = ENTRY_BYTES_MAX + 4096;
     /** The maximum size of a message on a connection, in bytes. A longer message ends its session. */
     static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
     /** The maximum length of an agent, task or key id, and of NAME in type:NAME and all:NAME, in characters. */
@@ -24,7 +29,7 @@ final class Limits {
 
     private Limits() {}
 
-    /** Throws the broker's error: FIELD_INVALID for an overlong id, or PAYLOAD_TOO_LARGE. */
+    /** Throws the broker's error: FIELD_INVALID for an overlong id, PAYLOAD_TOO_LARGE, or ENTRY_TOO_LARGE. */
     static void check(Envelope envelope) {
         List<FieldViolation> violations = new ArrayList<>();
         bound(violations, "message_id", envelope.getMessageId(), UUID_LENGTH);
@@ -42,7 +47,19 @@ final class Limits {
                     .collect(Collectors.joining("; "));
             throw refused(problem, "FIELD_INVALID", violations);
         }
-        checkPayload(envelope.getPayload().getValue().size());
+        int bytesCount = envelope.getPayload().getValue().size();
+        if (envelope.getMessageType() != MessageType.MESSAGE_TYPE_WORKSPACE_APPEND) {
+            checkPayload(bytesCount);
+        } else if (bytesCount > APPEND_BYTES_MAX) {
+            throw entryTooLarge(bytesCount);
+        }
+    }
+
+    /** Throws ENTRY_TOO_LARGE for the content of a workspace's entry. */
+    static void checkEntry(int bytesCount) {
+        if (bytesCount > ENTRY_BYTES_MAX) {
+            throw entryTooLarge(bytesCount);
+        }
     }
 
     /** Throws PAYLOAD_TOO_LARGE. */
@@ -72,6 +89,11 @@ final class Limits {
     private static String nameOf(String receiverId) {
         boolean isType = receiverId.startsWith("type:") || receiverId.startsWith("all:");
         return isType ? receiverId.substring(receiverId.indexOf(':') + 1) : receiverId;
+    }
+
+    private static BatonException entryTooLarge(int bytesCount) {
+        String problem = "the entry has " + bytesCount + " bytes; the limit is " + ENTRY_BYTES_MAX;
+        return refused(problem, "ENTRY_TOO_LARGE", List.of());
     }
 
     private static BatonException refused(String problem, String reason, List<FieldViolation> violations) {

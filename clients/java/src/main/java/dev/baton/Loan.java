@@ -174,7 +174,18 @@ final class Loan {
             throw new BatonException(Status.Code.DEADLINE_EXCEEDED, text + ", and the handoff could not be cancelled");
         }
         HandedOver lent = new Handover(agent, results, List.of(), request).goOnFrom(handoff);
-        return outcome(lent, Deadline.in(TAKE_BACK_TIME.multipliedBy(4)), TAKE_BACK_TIME);
+        try {
+            return outcome(lent, Deadline.in(TAKE_BACK_TIME.multipliedBy(4)), TAKE_BACK_TIME);
+        } catch (TaskRecalledException e) {
+            // A loan that has ended by then without news has ended by the same limit.
+            throw byLimit(e, TaskRecalledException.Reason.RECALL);
+        }
+    }
+
+    /** Returns the end of a delegation with the limit of the call as the reason in place of another reason. */
+    static TaskRecalledException byLimit(TaskRecalledException end, TaskRecalledException.Reason other) {
+        boolean isByLimit = end.reason() == other && end.isOwner();
+        return isByLimit ? end.as(TaskRecalledException.Reason.DEADLINE) : end;
     }
 
     /** Takes the task back for an interrupted call, which has no more use for the outcome. */

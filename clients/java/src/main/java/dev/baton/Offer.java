@@ -18,7 +18,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * A task that is offered to this agent: {@link #accept} or {@link #reject} it.
+ * An offer of a task to this agent: {@link #accept} or {@link #reject} it.
  *
  * <p>The agent extends the delivery while the listener works. After a crash, or an exception in the listener, the
  * broker redelivers the unacknowledged message and the listener runs again. An offer that an earlier process of this
@@ -45,12 +45,11 @@ public final class Offer {
         this.handoffId = delivery.handoffId();
         this.taskId = delivery.envelope().getTaskId();
         this.epoch = delivery.envelope().getEpoch();
-        this.senderId = delivery.envelope().getSenderId();
-        if (delivery.payload() instanceof HandoffRequest asked) {
-            this.request = asked;
+        this.senderId = delivery.answerTo();
+        this.request = delivery.terms();
+        if (request != null) {
             this.requestInHand = delivery;
         } else {
-            this.request = null;
             this.contextInHand = delivery;
         }
     }
@@ -75,9 +74,21 @@ public final class Offer {
         return senderId;
     }
 
-    /** Returns the request; empty if an earlier process of this agent accepted it. */
+    /** Returns the terms, of the request or of an award; empty if an earlier process of this agent accepted it. */
     public Optional<HandoffRequest> request() {
         return Optional.ofNullable(request);
+    }
+
+    /**
+     * Returns the subtask of a plan that the handoff carries out: its ids and description, and after {@link #accept} also
+     * its inputs. Empty: it carries out none.
+     */
+    public Optional<Subtask> subtask() {
+        Delivery<?> context = contextInHand;
+        if (context != null) {
+            return Subtask.of(((TaskContextTransfer) context.payload()).getSectionsList());
+        }
+        return request().flatMap(Subtask::of);
     }
 
     /**
@@ -86,9 +97,16 @@ public final class Offer {
      * accept is too late.
      */
     public Takeover accept(String... wantedSections) throws InterruptedException {
+        return accept(HandoffAccept.newBuilder()
+                .addAllWantedSections(List.of(wantedSections))
+                .build());
+    }
+
+    /** As {@link #accept(String...)}, with what the candidate needs of each section: {@link Contexts#want}. */
+    public Takeover accept(HandoffAccept accept) throws InterruptedException {
         Delivery<?> asked = requestInHand;
         if (asked != null) {
-            say(asked, HandoffAccept.newBuilder().addAllWantedSections(List.of(wantedSections)).build());
+            say(asked, accept);
             asked.ackForSure();
             requestInHand = null;
         }

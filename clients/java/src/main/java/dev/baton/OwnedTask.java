@@ -5,6 +5,7 @@ import dev.baton.v1.ContextSection;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import java.time.Duration;
@@ -23,6 +24,21 @@ public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus statu
     /** Converts a task of this agent from its protobuf form. */
     static OwnedTask of(Agent agent, Task task) {
         return new OwnedTask(agent, task.getTaskId(), task.getEpoch(), task.getStatus(), task.getOpenHandoffId());
+    }
+
+    /** Returns the workspace of the task. */
+    public Workspace workspace() {
+        return agent.workspace("task:" + taskId);
+    }
+
+    /**
+     * Stores a context of the task at the broker, without a handoff: the agent that owns the task next can go on with
+     * it, also if this one is gone. A JSON section of which this process has sent or received an earlier version goes as
+     * a delta where that is less. Throws {@link BatonException}: STALE_EPOCH after the task has moved on, TASK_FINAL after
+     * it has ended.
+     */
+    public Receipt checkpoint(List<ContextSection> sections) throws InterruptedException {
+        return agent.checkpoint(taskId, epoch, sections);
     }
 
     /** Reports the task's progress as text. */
@@ -45,6 +61,11 @@ public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus statu
     /** Sends a status update. A final status cannot be changed. */
     public Receipt update(TaskStatusUpdate update) throws InterruptedException {
         return agent.send("", Envelopes.About.task(taskId, epoch), update);
+    }
+
+    /** Asks one agent a question about the task, and waits for its answer: see {@link Agent#ask}. */
+    public Answer ask(TaskPrompt prompt, String details) throws InterruptedException {
+        return agent.ask(taskId, epoch, prompt, details);
     }
 
     /** Hands the task over: see {@link Agent#handOver}. */

@@ -68,6 +68,11 @@ public final class Signing {
         return signed.setSignature(ByteString.copyFrom(signature)).build();
     }
 
+    /** Returns the digest of an envelope's signed fields, 32 bytes: the content_digest of a custody log. */
+    public static byte[] contentDigest(Envelope envelope) {
+        return sha256(pae(ENVELOPE, envelopeBody(envelope)));
+    }
+
     /**
      * Verifies the envelope's signature with this key, which must be valid at the envelope's timestamp. The caller
      * decides whether the key is the sender's. Throws {@link VerificationException}: SIGNATURE_MISSING,

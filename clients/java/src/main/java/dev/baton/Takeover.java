@@ -12,6 +12,7 @@ import dev.baton.v1.TaskContextTransfer;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.NoSuchElementException;
+import java.util.Optional;
 
 /**
  * The context of a handoff. {@link #complete} makes this agent the task's owner; {@link #fail} leaves it with the
@@ -28,6 +29,7 @@ public final class Takeover {
         this.offer = offer;
         this.delivery = delivery;
         this.context = context;
+        agent.knownSections().note(offer.taskId(), context.getSectionsList());
     }
 
     /** Returns the sections of the context. */
@@ -41,6 +43,35 @@ public final class Takeover {
                 .filter(section -> section.getName().equals(name))
                 .findFirst()
                 .orElseThrow(() -> new NoSuchElementException("there is no section " + name));
+    }
+
+    /**
+     * Returns a section with its content. Fetches from the broker what the message does not have: the whole of a section
+     * that came as a change, compared with the digest that the sender has signed, and a section that the sender did not
+     * send from the latest version that has it, whose digest is the broker's word. Empty: no version that this agent may
+     * read has it. Throws {@link VerificationException}, CONTEXT_DIGEST_MISMATCH, for another content.
+     */
+    public Optional<ContextSection> fetch(String name) {
+        Optional<ContextSection> sent =
+                sections().stream().filter(one -> one.getName().equals(name)).findFirst();
+        boolean isWhole = sent.isPresent() && !sent.get().hasDelta();
+        return isWhole ? sent : agent.contexts().fetch(offer.taskId(), name, sent);
+    }
+
+    /** Returns the subtask of a plan that the handoff carries out, with its inputs. Empty: it carries out none. */
+    public Optional<Subtask> subtask() {
+        return Subtask.of(sections());
+    }
+
+    /**
+     * As {@link #subtask}, with the whole of the results that the context had no room for. To be called after
+     * {@link #complete}: from then on the broker shows the plan to this agent. Throws {@link BatonException},
+     * PERMISSION_DENIED, before.
+     */
+    public Optional<Subtask> wholeSubtask() {
+        return subtask().map(subtask -> subtask.omitted().isEmpty()
+                ? subtask
+                : subtask.filled(agent.plans().plan(subtask.planId()).results()));
     }
 
     /**

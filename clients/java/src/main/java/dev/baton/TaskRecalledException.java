@@ -8,6 +8,7 @@ public final class TaskRecalledException extends RuntimeException {
     private final Reason reason;
     private final long epoch;
     private final boolean isOwner;
+    private final String text;
 
     /** The reason why a lent task came back without a result. */
     public enum Reason {
@@ -28,6 +29,14 @@ public final class TaskRecalledException extends RuntimeException {
         this.reason = reason;
         this.epoch = epoch;
         this.isOwner = isOwner;
+        this.text = message;
+    }
+
+    /** Returns this end of a loan with another reason. */
+    TaskRecalledException as(Reason other) {
+        TaskRecalledException changed = new TaskRecalledException(taskId, handoffId, other, text, epoch, isOwner);
+        changed.initCause(this);
+        return changed;
     }
 
     /** Returns the task's id. */

@@ -25,6 +25,10 @@ final class Times {
         return seconds != 0 ? seconds : Integer.compare(one.getNanos(), other.getNanos());
     }
 
+    static Instant toInstant(Timestamp time) {
+        return Instant.ofEpochSecond(time.getSeconds(), time.getNanos());
+    }
+
     static Timestamp ofInstant(Instant time) {
         return Timestamp.newBuilder()
                 .setSeconds(time.getEpochSecond())

@@ -13,7 +13,7 @@ public final class VerificationException extends RuntimeException {
     /**
      * Returns the broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN,
      * KEY_WEAK, KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH; or
-     * CUSTODY_BROKEN, which is the client's own.
+     * CUSTODY_INVALID, which is the client's own.
      */
     public String reason() {
         return reason;

@@ -454,8 +454,8 @@ class BrokerTest {
 
     @Test
     void nobodyThere() {
-        AgentBuilder nobody = broker.agent("alice").server("127.0.0.1:1");
-        var failed = assertThrows(BatonException.class, nobody::connect);
+        AgentBuilder unreachable = broker.agent("alice").server("127.0.0.1:1");
+        var failed = assertThrows(BatonException.class, unreachable::connect);
         assertEquals(Status.Code.UNAVAILABLE, failed.code());
         assertTrue(failed.isPassing());
     }
@@ -547,7 +547,7 @@ class BrokerTest {
                 relay.fallSilent();
                 // Sent during the silence; the next session answers.
                 var refused = assertThrows(
-                        BatonException.class, () -> alice.send("nobody", About.NOTHING, info("hello")));
+                        BatonException.class, () -> alice.send("unknown", About.NOTHING, info("hello")));
                 assertEquals("RECEIVER_UNKNOWN", refused.reason());
                 assertFalse(session.equals(alice.welcome().getSessionId()));
             }

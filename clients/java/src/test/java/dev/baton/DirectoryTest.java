@@ -28,7 +28,7 @@ class DirectoryTest {
     void anOperatorsWordMakesAKeyGood() {
         assertEquals("", refusal(Map.of(), Signing.vouch("alice", key, "ops", operator, null)));
         assertEquals("", refusal(Map.of(), Signing.vouch("alice", key, "ops", operator, FUTURE)));
-        assertEquals("", refusal(Map.of("alice", List.of(key))), "pinned keys need nobody's word");
+        assertEquals("", refusal(Map.of("alice", List.of(key))), "pinned keys need no voucher");
     }
 
     @Test

@@ -69,7 +69,7 @@ class EnrollmentTest {
                 Agent bob = RealBroker.begin(broker.agent("bob").operatorKey("ops", Keys.publicBytes(operator)))) {
             AgentKey alices = bob.getAgent("alice").getCard().getKeys(0);
             alice.vouchForKey("alice", "k1", Signing.vouch("alice", alices, "ops", operator, null));
-            mallory.send("bob", About.NOTHING, Info.newBuilder().setText("nobody vouches for me").build());
+            mallory.send("bob", About.NOTHING, Info.newBuilder().setText("I am not vouched for").build());
             alice.send("bob", About.NOTHING, Info.newBuilder().setText("hello").build());
             Delivery<?> first = bob.poll(Duration.ofSeconds(RealBroker.PATIENCE_SECONDS)).orElseThrow();
             assertEquals("hello", ((Info) first.payload()).getText());

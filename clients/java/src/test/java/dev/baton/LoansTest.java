@@ -128,6 +128,17 @@ class LoansTest {
     }
 
     @Test
+    void whereTheLoanTimeoutIsTheLimitTheReasonIsTheDeadline() {
+        var byTimeout = new TaskRecalledException(TASK, "h", Reason.LOAN_TIMEOUT, "over", 3, true);
+        var byLimit = Loan.byLimit(byTimeout, Reason.LOAN_TIMEOUT);
+        assertRecalled(Reason.DEADLINE, 3, true, byLimit);
+        assertEquals(List.of("DEADLINE: over", byTimeout), List.of(byLimit.getMessage(), byLimit.getCause()));
+        assertRecalled(Reason.LOAN_TIMEOUT, 3, true, Loan.byLimit(byTimeout, Reason.RECALL));
+        var lost = new TaskRecalledException(TASK, "h", Reason.RECALL, "taken", 3, false);
+        assertRecalled(Reason.RECALL, 3, false, Loan.byLimit(lost, Reason.RECALL));
+    }
+
+    @Test
     void theLimitOfTheCallCancelsAnOpenHandoff() throws Exception {
         begin(broker.agent("bob")).close();
         Duration limit = Duration.ofSeconds(1);

@@ -110,7 +110,7 @@ class RestartsTest {
             killAt("alice", step);
             try (Agent alice = living("alice").contextProvider(provider).connect()) {
                 assertMovedOnceAndNothingIsLost(alice);
-                ContextWanted expected = new ContextWanted(handoffOf(alice), TASK, 1, bob.id(), List.of());
+                ContextWanted expected = new ContextWanted(handoffOf(alice), TASK, 1, bob.id(), List.of(), List.of());
                 assertTrue(asked.stream().allMatch(expected::equals), asked.toString());
             }
         }

@@ -15,9 +15,11 @@ import com.google.protobuf.Timestamp;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.ContextBytes;
 import dev.baton.v1.ContextDelta;
+import dev.baton.v1.ContextFilter;
 import dev.baton.v1.ContextReference;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.HistoryFilter;
 import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.TraceContext;
@@ -263,5 +265,56 @@ class VectorsTest {
                 .setKeyId(receipt.getKeyId())
                 .setPublicKey(string(DIGESTS, "broker_public_key"))
                 .build();
+    }
+
+    @TestFactory
+    Stream<DynamicTest> deltasGiveThePinnedResults() {
+        return Vectors.each(Vectors.load("deltas-v1.json"), "cases", one -> {
+            String base = text(one, "base");
+            if (one.get("result").isJsonNull()) {
+                assertThrows(SectionException.class, () -> Sections.applyDelta(base, text(one, "patch")));
+                return;
+            }
+            String result = Sections.applyDelta(base, text(one, "patch"));
+            assertEquals(text(one, "result"), result);
+            assertEquals(text(one, "result_sha256"), hex(Sections.sha256(result).toByteArray()));
+            Sections.deltaBetween(base, result).ifPresent(made -> {
+                assertEquals(result, made.result());
+                assertEquals(result, Sections.applyDelta(base, made.delta().getMergePatch()));
+                assertEquals(Sections.sha256(result), made.delta().getResultSha256());
+            });
+        });
+    }
+
+    @TestFactory
+    Stream<DynamicTest> filtersKeepThePinnedParts() {
+        return Vectors.each(Vectors.load("filters-v1.json"), "cases", one -> {
+            JsonObject chosen = one.getAsJsonObject("filter");
+            ContextFilter.Builder filter = ContextFilter.newBuilder();
+            if (chosen.has("history")) {
+                filter.setHistory(HistoryFilter.valueOf("HISTORY_FILTER_" + text(chosen, "history")));
+            }
+            if (chosen.has("last")) {
+                filter.setLast(chosen.get("last").getAsInt());
+            }
+            if (chosen.has("json_pointers")) {
+                chosen.getAsJsonArray("json_pointers").forEach(pointer -> filter.addJsonPointers(pointer.getAsString()));
+            }
+            String section = text(one, "section");
+            String summary = text(one, "summary");
+            if (one.get("result").isJsonNull()) {
+                assertThrows(SectionException.class, () -> Sections.filter(section, filter.build(), summary));
+            } else {
+                assertEquals(text(one, "result"), Sections.filter(section, filter.build(), summary));
+            }
+        });
+    }
+
+    @Test
+    void numbersAreAsEcmaScriptWritesThem() {
+        String numbers = "[2.0E-3,5.684341886080802e-14,4.9e-324,1e-7,0.000001,-0.0,123456.789,1.5e-10,9007199254740991]";
+        String expected =
+                "[0.002,5.684341886080802e-14,5e-324,1e-7,0.000001,0,123456.789,1.5e-10,9007199254740991]";
+        assertEquals(expected, CanonicalJson.write(CanonicalJson.parse(numbers)));
     }
 }

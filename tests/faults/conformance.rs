@@ -169,7 +169,9 @@ fn a_broker_without_a_fault_passes_every_case() {
     let broker = Broker::start(folder.path(), None);
     // The limit is for a broker that hangs: a busy machine needs more time than the default.
     let (code, report) = suite(folder.path(), &broker, &["--patience", "5m"]);
-    assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(with_outcome(&report, "skipped"), Vec::<String>::new());
+    // Only what failed: the whole report is longer than the kept output of a build.
+    let unlike: Vec<&Value> = report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] != "passed").collect();
+    assert!(unlike.is_empty(), "cases that failed or were skipped:\n{unlike:#?}");
+    assert_eq!(code, Some(0));
     println!("without a fault: {} cases passed", report["passed"]);
 }

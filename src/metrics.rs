@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 pub use prometheus_client::metrics::gauge::Gauge;
@@ -15,6 +15,7 @@ use prometheus_client::{
     metrics::{
         MetricType,
         counter::Counter,
+        exemplar::HistogramWithExemplars,
         family::{Family, MetricConstructor},
         histogram::{Histogram, exponential_buckets},
         info::Info,
@@ -25,7 +26,7 @@ use prometheus_client::{
 use crate::{
     codes::{ErrorCode, Refusal},
     domain::{
-        Entity, MessageType,
+        Entity, MessageType, TraceContext,
         dead_letter::ParkReason,
         handoff::{Handoff, Mode, State},
         mailbox::{Fate, Next},
@@ -53,6 +54,22 @@ impl MetricConstructor<Histogram> for Seconds {
     fn new_metric(&self) -> Histogram {
         Histogram::new(exponential_buckets(0.001, 2.0, 25))
     }
+}
+
+/// The same buckets. Each of them shows a recent trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TracedSeconds;
+
+impl MetricConstructor<HistogramWithExemplars<InTrace>> for TracedSeconds {
+    fn new_metric(&self) -> HistogramWithExemplars<InTrace> {
+        HistogramWithExemplars::new(exponential_buckets(0.001, 2.0, 25))
+    }
+}
+
+/// The label of an exemplar, by which Grafana opens a trace. It makes no series, so an id is in place here.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InTrace {
+    trace_id: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -137,7 +154,7 @@ pub struct Metrics {
     registry: Registry,
     handoffs: Family<EndLabels, Counter>,
     negotiations: Family<Closing, Counter>,
-    handoff_seconds: Family<Outcome, Histogram, Seconds>,
+    handoff_seconds: Family<Outcome, HistogramWithExemplars<InTrace>, TracedSeconds>,
     handoff_state_seconds: Family<InState, Histogram, Seconds>,
     handoffs_open: Family<InState, Gauge>,
     runs: Family<Outcome, Counter>,
@@ -242,7 +259,7 @@ impl Metrics {
             registry: Registry::with_prefix("baton"),
             handoffs: Family::default(),
             negotiations: Family::default(),
-            handoff_seconds: Family::new_with_constructor(Seconds),
+            handoff_seconds: Family::new_with_constructor(TracedSeconds),
             plans: Family::default(),
             handoff_state_seconds: Family::new_with_constructor(Seconds),
             handoffs_open: Family::default(),
@@ -454,8 +471,8 @@ impl Metrics {
         }
     }
 
-    /// Counts a committed step of an entity.
-    pub fn entity_moved(&self, before: Option<&Entity>, after: &Entity) {
+    /// Counts a committed step of an entity. `trace`: the trace of the entity, if it is recorded.
+    pub fn entity_moved(&self, before: Option<&Entity>, after: &Entity, trace: Option<&TraceContext>) {
         let had_ended = before.is_some_and(Entity::has_ended);
         if let Entity::Run(run) = after
             && run.state.is_final()
@@ -501,11 +518,11 @@ impl Metrics {
         let state = InState { state: before.state.name() };
         self.handoff_state_seconds.get_or_create(&state).observe(spent.as_secs_f64());
         if after.state.is_final() {
-            self.handoff_ended(after);
+            self.handoff_ended(after, trace);
         }
     }
 
-    fn handoff_ended(&self, handoff: &Handoff) {
+    fn handoff_ended(&self, handoff: &Handoff, trace: Option<&TraceContext>) {
         let outcome = handoff.state.name();
         let mode = match handoff.mode {
             Mode::Transfer => "TRANSFER",
@@ -514,7 +531,10 @@ impl Metrics {
         let reason = handoff.failure.as_ref().map_or(NO_REASON, |failure| failure.code.name());
         self.handoffs.get_or_create(&EndLabels { outcome, mode, reason }).inc();
         let whole = handoff.updated_at.since(handoff.created_at);
-        self.handoff_seconds.get_or_create(&Outcome { outcome }).observe(whole.as_secs_f64());
+        let trace = trace.map(|trace| InTrace { trace_id: hex::encode(trace.trace_id) });
+        let ended = SystemTime::UNIX_EPOCH
+            + Duration::from_nanos(u64::try_from(handoff.updated_at.unix_nanoseconds()).unwrap_or(0));
+        self.handoff_seconds.get_or_create(&Outcome { outcome }).observe(whole.as_secs_f64(), trace, Some(ended));
     }
 
     /// Counts a repeat of an accepted message.
@@ -577,7 +597,7 @@ impl Metrics {
 }
 
 /// The page of [`Metrics::encode`] in the older text format of Prometheus, for readers that ask for no OpenMetrics. In
-/// that format the type of a counter is stated under the name of its sample.
+/// that format the type of a counter is stated under the name of its sample, and there are no exemplars.
 pub fn plain_text(openmetrics: &str) -> String {
     let counters: Vec<&str> =
         openmetrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
@@ -588,7 +608,9 @@ pub fn plain_text(openmetrics: &str) -> String {
             ["#", word, name, rest] if counters.contains(&name) => format!("# {word} {name}_total {rest}"),
             ["#", "TYPE", name, "info"] => format!("# TYPE {name}_info gauge"),
             ["#", "HELP", "baton_build", rest] => format!("# HELP baton_build_info {rest}"),
-            _ => line.to_owned(),
+            ["#", ..] => line.to_owned(),
+            // Labels are fixed words, so this is the beginning of an exemplar.
+            _ => line.split(" # ").next().unwrap_or(line).to_owned(),
         };
         page.push_str(&line);
         page.push('\n');
@@ -643,5 +665,21 @@ mod tests {
         assert!(page.contains("# TYPE baton_commit_seconds histogram\n"), "{page}");
         assert!(page.contains("# TYPE baton_build_info gauge\n"), "{page}");
         assert!(!page.contains("EOF") && !page.contains("# UNIT"), "{page}");
+    }
+
+    #[test]
+    fn a_bucket_shows_a_trace_in_openmetrics_alone() {
+        let metrics = Metrics::new();
+        let trace = InTrace { trace_id: "26cc268b901326bbafefd062ab0eb0b6".to_owned() };
+        let seconds = metrics.handoff_seconds.get_or_create(&Outcome { outcome: "COMPLETED" }).clone();
+        seconds.observe(0.75, Some(trace), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(5)));
+        seconds.observe(20.0, None, None);
+        let bucket = "baton_handoff_seconds_bucket{le=\"1.024\",outcome=\"COMPLETED\"} 1";
+        let page = metrics.encode();
+        let exemplar = "# {trace_id=\"26cc268b901326bbafefd062ab0eb0b6\"} 0.75 5.0";
+        assert!(page.contains(&format!("{bucket} {exemplar}\n")), "{page}");
+        assert_eq!(page.matches("trace_id").count(), 1, "an untraced handoff has no exemplar");
+        let plain = plain_text(&page);
+        assert!(plain.contains(&format!("{bucket}\n")) && !plain.contains("trace_id"), "{plain}");
     }
 }

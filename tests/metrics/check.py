@@ -3,7 +3,8 @@
 usage: check.py BATON PROMETHEUS_BIN_FOLDER
 
 Starts a development broker and a Prometheus that scrapes it, runs the demo, and then asks each query. A query with an
-error, or one of the board without a series, is a failure. Also runs `promtool` on the page, the rules and their tests.
+error, or one of the board without a series, is a failure; so is a handoff without its trace as an exemplar. Also runs
+`promtool` on the page, the rules and their tests.
 """
 
 import json
@@ -77,7 +78,9 @@ def main() -> None:
 def check(baton: str, tools: Path, folder: Path, running: list) -> None:
     data, log = folder / "data", folder / "broker.log"
     command = [baton, "dev", "--port", "0", "--data", str(data), "--metrics-listen", "127.0.0.1:0"]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, cwd=folder)
+    # Exemplars name recorded traces. No collector listens there, which costs spans and nothing else.
+    traced = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, cwd=folder, env=traced)
     running.append(broker)
     address = re.match(r"baton is ready on (\S+)", broker.stdout.readline()).group(1)
     shown = re.search(r"serving metrics.*?(127\.0\.0\.1:\d+)", log.read_text()).group(1)
@@ -97,6 +100,7 @@ def check(baton: str, tools: Path, folder: Path, running: list) -> None:
     port = free_port()
     prometheus = f"http://127.0.0.1:{port}"
     arguments = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
+    arguments.append("--enable-feature=exemplar-storage")
     output = (folder / "prometheus.log").open("w")
     running.append(subprocess.Popen([str(tools / "prometheus"), *arguments], stdout=output, stderr=output, cwd=folder))
     until("Prometheus is ready", lambda: "Ready" in get(f"{prometheus}/-/ready"))
@@ -113,6 +117,8 @@ def check(baton: str, tools: Path, folder: Path, running: list) -> None:
     until("a scrape after the demo", lambda: ask('baton_handoff_seconds_count{outcome="COMPLETED"} > 0'))
     subprocess.run(demo, check=True, stdout=subprocess.DEVNULL, cwd=folder)
     until("a scrape after the second demo", lambda: ask('rate(baton_handoffs_total{outcome="COMPLETED"}[1m]) > 0'))
+    shown = until("an exemplar", lambda: exemplars(prometheus))
+    print(f"ok        {len(shown)} exemplars, for example trace {shown[0]}")
     failures = 0
     for title, query in board_queries():
         empty_allowed = any(name in query for name in MAY_BE_EMPTY)
@@ -127,6 +133,17 @@ def check(baton: str, tools: Path, folder: Path, running: list) -> None:
         print(f"ok        alert {name}")
     if failures:
         raise SystemExit(f"{failures} queries of the board have no series")
+
+
+def exemplars(prometheus: str) -> list[str]:
+    """The traces of finished handoffs."""
+    now = time.time()
+    span = {"start": str(now - 600), "end": str(now + 60)}
+    answer = json.loads(get(f"{prometheus}/api/v1/query_exemplars", query="baton_handoff_seconds_bucket", **span))
+    assert answer["status"] == "success", answer
+    found = [each["labels"]["trace_id"] for series in answer["data"] for each in series["exemplars"]]
+    assert all(re.fullmatch("[0-9a-f]{32}", trace) for trace in found), found
+    return found
 
 
 def free_port() -> int:

@@ -143,7 +143,8 @@ impl Engine {
                     traces.entity_moved(before.as_deref(), &after);
                 }
                 let before = before.map(|record| record.entity());
-                self.env.settings.metrics.entity_moved(before.as_ref(), &after.entity());
+                let trace = after.trace().map(|place| &place.continued).filter(|trace| trace.is_sampled());
+                self.env.settings.metrics.entity_moved(before.as_ref(), &after.entity(), trace);
                 self.outputs.update(&after.entity().id(), &Update(after));
             }
             PostCommit::Count(event) => self.env.settings.metrics.count(event),

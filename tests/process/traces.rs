@@ -7,7 +7,7 @@ use std::{
 };
 
 use baton::{
-    client::{About, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace},
+    client::{About, Agent, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace},
     proto::v1::{self, MessageType},
 };
 use opentelemetry_proto::tonic::{
@@ -18,12 +18,16 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::Span,
 };
+use serde_json::json;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::broker::{Broker, PATIENCE, a_request, baton, eventually, exit_of, new_task, write};
+use crate::{
+    broker::{Broker, PATIENCE, a_request, baton, eventually, exit_of, new_task, write},
+    plans::Submitter,
+};
 
 /// A collector on a free port.
 #[derive(Clone, Default)]
@@ -270,6 +274,89 @@ async fn another_candidate_and_another_attempt_are_linked_spans() {
     assert_eq!(linked(&attempts[1]), attempts[0].span_id);
     let outcomes: Vec<String> = attempts.iter().map(|attempt| text(&attempt.attributes, "baton.outcome")).collect();
     assert_eq!(outcomes, ["SHUTDOWN", "ACKED"]);
+}
+
+/// Why the only link of a span is there.
+fn reason_of_link(span: &Span) -> String {
+    text(&span.links[0].attributes, "baton.link")
+}
+
+async fn turn_down(agent: &Agent) {
+    let reject = v1::HandoffReject { reason: v1::RejectReason::NoSkill.into(), ..Default::default() };
+    agent.reject(&agent.take().await.unwrap(), &reject).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_redriven_handoff_is_linked_to_the_one_that_failed() {
+    let (collector, endpoint) = Collector::start().await;
+    let broker = start(&endpoint);
+    let (alice, bob) = (broker.agent("alice").await, broker.agent("bob").await);
+    alice.request("bob", &new_task(), 1, &a_request()).await.unwrap();
+    let poison = v1::Nack { cause: v1::NackCause::Poison.into(), ..Default::default() };
+    bob.session.nack(&bob.next().await.unwrap().delivery.delivery_id, poison).await.unwrap();
+    assert_eq!(bob.take().await.unwrap().kind(), MessageType::ErrorNotification);
+    let letter = broker.lines(&["dlq", "list"]).remove(0)["deadLetterId"].as_str().unwrap().to_owned();
+    broker.lines(&["dlq", "redrive", &letter]);
+    turn_down(&bob).await;
+    let handoffs = collector.named("handoff", 2).await;
+    assert!(handoffs[0].links.is_empty(), "{:?}", handoffs[0]);
+    assert_eq!(
+        (linked(&handoffs[1]), reason_of_link(&handoffs[1])),
+        (handoffs[0].span_id.clone(), "redrive".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn a_recall_is_linked_to_the_handoff_that_lent_the_task() {
+    let (collector, endpoint) = Collector::start().await;
+    let broker = start(&endpoint);
+    let (alice, bob) = (broker.agent("alice").await, broker.agent("bob").await);
+    let (task, lend) = (new_task(), v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), ..a_request() });
+    let handoff = alice.request("bob", &task, 1, &lend).await.unwrap().handoff_id;
+    bob.accept(&bob.take().await.unwrap()).await.unwrap();
+    let accept = alice.take().await.unwrap();
+    alice.send_context(&accept, &context_of([("goals", "[]".to_owned())])).await.unwrap();
+    bob.complete(&bob.take().await.unwrap()).await.unwrap();
+    let recall = v1::TaskRecall { reason_text: "too slow".to_owned() };
+    alice.send("", MessageType::TaskRecall, &About::handoff(&task, 2, &handoff), &recall).await.unwrap();
+    let handoff = collector.named("handoff", 1).await.remove(0);
+    let recalled = collector.named("recall", 1).await.remove(0);
+    assert_eq!((linked(&recalled), reason_of_link(&recalled)), (handoff.span_id, "recall".to_owned()));
+    assert_eq!(text(&recalled.attributes, "baton.receiver.id"), "alice");
+}
+
+#[tokio::test]
+async fn an_award_is_linked_to_its_negotiation() {
+    let (collector, endpoint) = Collector::start().await;
+    let broker = start(&endpoint);
+    let (alice, bob) = (broker.agent("alice").await, broker.agent_with("bob", "analyst", 16).await);
+    let ask = v1::TaskRequest { task_type: "report".to_owned(), ..Default::default() };
+    let asked = alice.send("all:analyst", MessageType::TaskRequest, &About::default(), &ask).await.unwrap();
+    bob.take().await.unwrap();
+    let about = About { correlation_id: asked.message_id, ..About::default() };
+    let offer = v1::TaskOffer { confidence: 0.5, ..Default::default() };
+    let offer = bob.send("alice", MessageType::TaskOffer, &about, &offer).await.unwrap();
+    let accept = v1::TaskAccept { offer_id: offer.message_id, handoff: Some(a_request()), ..Default::default() };
+    let about = About { task_id: new_task(), epoch: 1, ..about };
+    alice.send("bob", MessageType::TaskAccept, &about, &accept).await.unwrap();
+    turn_down(&bob).await;
+    let negotiation = collector.named("negotiation", 1).await.remove(0);
+    let handoff = collector.named("handoff", 1).await.remove(0);
+    assert_eq!((linked(&handoff), reason_of_link(&handoff)), (negotiation.span_id, "award".to_owned()));
+}
+
+#[tokio::test]
+async fn a_subtask_is_linked_to_its_plan() {
+    let (collector, endpoint) = Collector::start().await;
+    let broker = start(&endpoint);
+    let plan = json!({"subtasks": [{"id": "only", "description": "the work", "agent_id": "bob", "attempts_max": 1}]});
+    let bob = broker.agent("bob").await;
+    Submitter::new(&broker, "short", &plan).submit(&broker);
+    turn_down(&bob).await;
+    let plan = collector.named("plan", 1).await.remove(0);
+    assert_eq!(text(&plan.attributes, "baton.outcome"), "FAILED");
+    let handoff = collector.named("handoff", 1).await.remove(0);
+    assert_eq!((linked(&handoff), reason_of_link(&handoff)), (plan.span_id, "subtask".to_owned()));
 }
 
 #[tokio::test]

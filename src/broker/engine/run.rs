@@ -413,6 +413,11 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let mut tasks: Vec<TaskId> = Vec::new();
         let (mut handoff, mut ended) = (None, None);
+        // A handoff begins in a step that writes its task, too.
+        let plan = writes.iter().find_map(|entity| match entity {
+            Entity::Task(task) => task.plan.as_ref().map(|of| of.plan.clone()),
+            _ => None,
+        });
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -433,7 +438,8 @@ impl Engine {
             let envelope = cause.origin.message().and_then(|this| this.copy);
             let trace = match before {
                 None => {
-                    self.place_in_trace(transaction, &entity, cause.origin.message().map(|this| this.envelope.header()))
+                    let opening = cause.origin.message().map(|this| this.envelope.header());
+                    self.place_in_trace(transaction, &entity, opening, plan.as_ref())
                 }
                 Some(_) => None, // a stored entity keeps its place
             };

@@ -6,17 +6,19 @@
 use super::{Engine, transaction::Transaction};
 use crate::{
     domain::{Entity, EntityId, Header, TraceContext},
-    ids::{MessageId, TaskId},
+    ids::{MessageId, PlanId, TaskId},
     records::TracePlace,
 };
 
 impl Engine {
-    /// The place in a trace of an entity that begins. `opening`: the message that opens it.
+    /// The place in a trace of an entity that begins. `opening`: the message that opens it. `plan`: the plan of the task
+    /// that the same step writes.
     pub(super) fn place_in_trace(
         &mut self,
         transaction: &mut Transaction,
         entity: &Entity,
         opening: Option<&Header>,
+        plan: Option<&PlanId>,
     ) -> Option<Box<TracePlace>> {
         let task = match entity {
             Entity::Handoff(handoff) => Some(handoff.task.clone()),
@@ -24,7 +26,7 @@ impl Engine {
             Entity::Plan(_) => None,
             _ => return None,
         };
-        let cause = self.cause_of(transaction, entity).and_then(|cause| self.trace_of(transaction, &cause));
+        let cause = cause_of(entity, plan).and_then(|cause| self.trace_of(transaction, &cause));
         let parent = opening.and_then(|header| header.trace.clone()).or_else(|| cause.clone());
         let parent = parent.or_else(|| self.trace_of_task(transaction, task.as_ref()?));
         let Some(traces) = &self.env.settings.traces else {
@@ -34,22 +36,6 @@ impl Engine {
         let root = task.map_or_else(|| entity.id(), EntityId::Task);
         let place = traces.place(&entity.id(), &root, parent.as_deref());
         Some(Box::new(TracePlace { link: cause.filter(|_| place.is_own).map(|cause| *cause), ..place }))
-    }
-
-    /// The entity that made a handoff begin.
-    fn cause_of(&mut self, transaction: &mut Transaction, entity: &Entity) -> Option<EntityId> {
-        let Entity::Handoff(handoff) = entity else { return None };
-        if let Some(former) = handoff.redrive_of {
-            return Some(EntityId::Handoff(former));
-        }
-        if let Some(negotiation) = handoff.negotiation {
-            return Some(EntityId::Negotiation(negotiation));
-        }
-        if !handoff.sender.is_coordinator() {
-            return None;
-        }
-        let record = self.entity_record(transaction, &EntityId::Task(handoff.task.clone())).ok()??;
-        record.as_task().and_then(|record| Some(EntityId::Plan(record.task.plan.as_ref()?.plan.clone())))
     }
 
     /// The context that the receiver of a message continues: for a request the span of its handoff, if the broker makes
@@ -88,5 +74,16 @@ impl Engine {
         let record = self.entity_record(transaction, &EntityId::Task(task.clone())).ok()??;
         let handoff = record.as_task().and_then(|task| task.handoff.as_ref())?;
         handoff.trace.as_deref().map(|place| Box::new(place.continued.clone()))
+    }
+}
+
+/// The entity that made a handoff begin.
+fn cause_of(entity: &Entity, plan: Option<&PlanId>) -> Option<EntityId> {
+    let Entity::Handoff(handoff) = entity else { return None };
+    match (handoff.redrive_of, handoff.negotiation) {
+        (Some(former), _) => Some(EntityId::Handoff(former)),
+        (None, Some(negotiation)) => Some(EntityId::Negotiation(negotiation)),
+        // The agent of a subtask may hand its task on. The plan is the cause of the coordinator's handoffs alone.
+        (None, None) => plan.filter(|_| handoff.sender.is_coordinator()).cloned().map(EntityId::Plan),
     }
 }

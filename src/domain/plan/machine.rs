@@ -220,9 +220,11 @@ fn pass_time(plan: &Plan, read: &mut dyn Reader, now: Timestamp) -> Result<Trans
         builder.end_plan(PlanState::Failed, cause);
         return Ok(builder.done());
     }
-    for place in 0..plan.subtasks.len() {
+    // Dependencies go before their dependents, wherever they stand in the plan: a subtask that is skipped here restarts
+    // the clocks of its descendants (SPEC 9), whose `waits_since` is therefore read anew. They are skipped because of it,
+    // as DEPENDENCY_FAILED.
+    for place in builder.spec.links.order.clone() {
         let subtask = &builder.plan.subtasks[place];
-        // `waits_since` is read anew for each subtask: a subtask skipped here restarts the clocks of its descendants.
         let is_over = subtask.waits_since.plus(plan.dependency_timeout) <= now;
         if subtask.state == SubtaskState::Pending && is_over {
             let waited = builder.waiting_for(place).join(", ");

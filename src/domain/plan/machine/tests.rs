@@ -485,6 +485,26 @@ fn a_chain_that_moves_outlasts_the_dependency_timeout_and_one_that_stands_does_n
 }
 
 #[test]
+fn of_subtasks_whose_dependency_timeouts_end_together_the_first_of_the_chain_is_the_cause() {
+    // The clocks of b and c begin together, when a starts. The order of the plan must not decide.
+    for lines in [["a:", "b: a", "c: b"], ["c: b", "b: a", "a:"], ["b: a", "c: b", "a:"]] {
+        let spec = with(plan(Mode::Hybrid, &lines), |spec| spec.terms.dependency_timeout = Duration::from_secs(50));
+        let mut world = World::of(&spec);
+        world.take("a");
+        world.wait(Duration::from_secs(51));
+        let plan = world.plan();
+        let of = |id: &str| &plan.subtasks[world.spec().place(id).unwrap()];
+        let (b, c) = (of("b"), of("c"));
+        assert_eq!([b.state, c.state], [SubtaskState::Skipped; 2]);
+        assert_eq!(b.ended_at, c.ended_at, "in one step");
+        let codes = [b.code, c.code];
+        assert_eq!(codes, [Some(ErrorCode::DependencyTimeout), Some(ErrorCode::DependencyFailed)], "{lines:?}");
+        assert_eq!(c.cause, "b is SKIPPED: its dependencies did not end in time: a");
+        world.check();
+    }
+}
+
+#[test]
 fn the_end_of_the_whole_time_takes_every_task_back() {
     let spec = with(plan(Mode::Hybrid, &["a:", "b:", "c: a"]), |spec| {
         spec.terms.whole_timeout = Duration::from_secs(90);

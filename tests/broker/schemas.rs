@@ -1,11 +1,12 @@
 //! Schemas: registration, and the check of a context against the schemas that it names.
 
 use baton::{
-    broker::{Reply, Settings, engine::Command},
+    broker::{Reply, Settings, access::Caller, engine::Command, queries::SectionQuery},
     codes::ErrorCode,
     domain::handoff::State,
     envelope::signing,
-    proto::v1::{self, context_section::Content},
+    ids::{AgentId, TaskId},
+    proto::v1::{self, context_section::Content, get_context_section_response::Content as Answer},
 };
 
 use crate::world::{Refusal, World, assert_refused};
@@ -111,6 +112,39 @@ fn a_context_that_does_not_fit_is_refused_with_each_pointer() {
     world.send(transfer(&world, "a", &id, &right)).unwrap();
     assert_eq!(world.handoff(&id).state, State::ContextSent);
     world.audit("t");
+}
+
+#[test]
+fn the_result_of_a_delta_is_checked_with_its_schema_and_stored() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "crash", "1", SCHEMA).unwrap();
+    let id = accepted(&mut world);
+    let base = r#"{"crash":"segfault","lines":1}"#;
+    let mut checkpoint =
+        world.envelope("a", "", v1::MessageType::ContextCheckpoint, &context(base, ("", ""), ("", "")));
+    (checkpoint.task_id, checkpoint.epoch) = ("t".into(), 1);
+    world.send(checkpoint).unwrap();
+
+    // The patch alone fits the schema in neither case.
+    let changed = |patch: &str, result: &str| {
+        let mut changed = context(result, ("crash", "1"), ("", ""));
+        let [base_sha256, result_sha256] =
+            [base, result].map(|text| signing::sha256(&[text.as_bytes()]).to_vec().into());
+        let delta = v1::ContextDelta { base_sha256, merge_patch: patch.into(), result_sha256 };
+        changed.sections[0].content = Some(Content::Delta(delta));
+        changed
+    };
+    let wrong = changed(r#"{"crash":null}"#, r#"{"lines":1}"#);
+    let refusal = assert_refused(world.send(transfer(&world, "a", &id, &wrong)), ErrorCode::ContextSchemaViolation);
+    assert_eq!(refusal.violations()[0].path, "envelope.payload.sections[0].json");
+
+    let result = r#"{"crash":"segfault","lines":2}"#;
+    world.send(transfer(&world, "a", &id, &changed(r#"{"lines":2}"#, result))).unwrap();
+    let (caller, task) = (Caller::Agent(AgentId::parse("a").unwrap()), TaskId::parse("t").unwrap());
+    let view = world.view(&caller);
+    assert!(view.context(&task, 2).unwrap().version.sections[0].is_checked);
+    let query = SectionQuery { task, name: "collected_data".into(), version: 2, have: None, filter: None };
+    assert_eq!(view.context_section(&query).unwrap().content, Some(Answer::Json(result.into())));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A content by value stays in the envelope of its message, and the result of a delta has a record of its own. So a
 //! context that is sent whole is stored once, and its version is one record.
 
-use std::str;
+use std::{collections::HashMap, str};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -20,7 +20,7 @@ use crate::{
         handoff::Handoff,
     },
     envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, sections, signing},
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, context_section::Content},
     records::{ContextSectionRecord, ContextVersionRecord, EntityRecord, Expiration, TaskRecord, contexts_range},
     store::{Key, Order, Record, Table},
@@ -33,6 +33,20 @@ const JSON: &str = "application/json";
 /// A section of a new version, and the result of its delta if it came as one.
 type Kept = (Section, Option<String>);
 
+/// The results of the deltas of a context, by the index of the section. A delta that cannot be applied has none.
+pub(super) type DeltaResults = HashMap<usize, String>;
+
+/// A context that the engine has checked, for the step that makes a version of it.
+#[derive(Debug, Clone)]
+pub(super) struct CheckedContext {
+    /// The message that carries the context.
+    pub(super) message: MessageId,
+    /// The context as it came.
+    pub(super) transfer: v1::TaskContextTransfer,
+    /// The results of its deltas, if the check has applied them. So each delta is applied once.
+    pub(super) results: DeltaResults,
+}
+
 impl Engine {
     /// Makes a version of the context that an envelope carries, as a part of the step that accepts it. `record` is the
     /// task, whose log has the entry of the envelope already.
@@ -44,16 +58,18 @@ impl Engine {
         handoff: Option<&Handoff>,
     ) -> Result<(), BrokerError> {
         let header = envelope.header();
-        let transfer = match transaction.context.take_if(|(message, _)| *message == header.message_id) {
-            Some((_, transfer)) => transfer,
+        let checked = transaction.context.take_if(|checked| checked.message == header.message_id);
+        let (transfer, mut results) = match checked {
+            Some(checked) => (checked.transfer, checked.results),
             // The coordinator sends a context without the checks of an agent's.
-            None => payload_in(envelope.raw()).ok_or(BrokerError::Internal)?,
+            None => (payload_in(envelope.raw()).ok_or(BrokerError::Internal)?, DeltaResults::default()),
         };
         let number = record.context_versions + 1;
         let sections = transfer
             .sections
             .iter()
-            .map(|section| self.kept_section(record, section, &header.sender))
+            .enumerate()
+            .map(|(index, section)| self.kept_section(record, section, results.remove(&index), &header.sender))
             .collect::<Result<Vec<Kept>, BrokerError>>()?;
         check_whole_size(&transfer, &sections)?;
         let digest = transfer.context_digest.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
@@ -88,11 +104,12 @@ impl Engine {
         Ok(())
     }
 
-    /// A section of a message. Applies a delta.
+    /// A section of a message. Applies a delta, unless its result is known.
     fn kept_section(
         &self,
         record: &TaskRecord,
         section: &v1::ContextSection,
+        known_result: Option<String>,
         author: &AgentId,
     ) -> Result<Kept, BrokerError> {
         let (sha256, size, media_type, origin, result) = match section.content.as_ref().ok_or(BrokerError::Internal)? {
@@ -111,7 +128,10 @@ impl Engine {
             }
             Content::Delta(delta) => {
                 let base = delta.base_sha256.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
-                let result = self.result_of(record, &section.name, &base, delta)?;
+                let result = match known_result {
+                    Some(result) => result,
+                    None => self.result_of(record, &section.name, &base, delta)?,
+                };
                 let (sha256, size) = (signing::sha256(&[result.as_bytes()]), result.len() as u64);
                 (sha256, size, JSON, Origin::Delta { base }, Some(result))
             }
@@ -160,21 +180,15 @@ impl Engine {
         Ok(result)
     }
 
-    /// The context with the results of its deltas. A delta that cannot be applied stays, and its step refuses it.
-    pub(super) fn with_results(
-        &self,
-        record: &TaskRecord,
-        mut context: v1::TaskContextTransfer,
-    ) -> v1::TaskContextTransfer {
-        for section in &mut context.sections {
-            if let Some(Content::Delta(delta)) = &section.content
-                && let Ok(base) = delta.base_sha256.as_ref().try_into()
-                && let Ok(result) = self.result_of(record, &section.name, &base, delta)
-            {
-                section.content = Some(Content::Json(result));
-            }
-        }
-        context
+    /// The results of a context's deltas. The step refuses a delta that cannot be applied.
+    pub(super) fn results_of(&self, record: &TaskRecord, context: &v1::TaskContextTransfer) -> DeltaResults {
+        let sections = context.sections.iter().enumerate();
+        let results = sections.filter_map(|(index, section)| {
+            let Some(Content::Delta(delta)) = &section.content else { return None };
+            let base = delta.base_sha256.as_ref().try_into().ok()?;
+            Some((index, self.result_of(record, &section.name, &base, delta).ok()?))
+        });
+        results.collect()
     }
 
     /// The latest section of this name that fits, with its version, among those that can be the base of a delta.
@@ -304,6 +318,14 @@ impl Engine {
         transaction.delete(entry);
         Ok(self.stage_removal(transaction, budget))
     }
+}
+
+/// The context with the results of its deltas. A delta without a result stays.
+pub(super) fn with_results(mut context: v1::TaskContextTransfer, results: &DeltaResults) -> v1::TaskContextTransfer {
+    for (index, result) in results {
+        context.sections[*index].content = Some(Content::Json(result.clone()));
+    }
+    context
 }
 
 /// Checks that the context fits a payload also without deltas: the coordinator sends it so.

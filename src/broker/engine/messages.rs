@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Engine,
     batch::PostCommit,
+    contexts::CheckedContext,
     resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
@@ -92,9 +93,9 @@ impl Engine {
             Body::Handoff(Message::Context { .. } | Message::Checkpoint { .. }) => {
                 let header = envelope.header();
                 let context = payload_in(envelope.raw()).ok_or_else(|| refused(BrokerError::Internal))?;
-                self.check_context_schemas(header, &context).map_err(refused)?;
+                let results = self.check_context_schemas(header, &context).map_err(refused)?;
                 self.hold_context(&mut transaction, header, &context, now).map_err(refused)?;
-                transaction.context = Some((header.message_id, context));
+                transaction.context = Some(CheckedContext { message: header.message_id, transfer: context, results });
                 self.make_step(transaction, envelope, Resolved::default(), now)
             }
             Body::Handoff(_) | Body::Recall => self.make_step(transaction, envelope, Resolved::default(), now),

@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::Engine;
+use super::{
+    Engine,
+    contexts::{DeltaResults, with_results},
+};
 use crate::{
     broker::{
         BrokerError,
@@ -83,21 +86,25 @@ impl Engine {
     }
 
     /// Checks the JSON of a context against the registered schemas that it names. The machine refuses the context of an
-    /// agent that does not own the task, and its sender learns nothing about schemas.
+    /// agent that does not own the task, and its sender learns nothing about schemas. Returns the results of the deltas, if
+    /// the check has applied them.
     pub(super) fn check_context_schemas(
         &mut self,
         header: &Header,
         context: &v1::TaskContextTransfer,
-    ) -> Result<(), BrokerError> {
-        let Some(task) = &header.task else { return Ok(()) };
+    ) -> Result<DeltaResults, BrokerError> {
+        let Some(task) = &header.task else { return Ok(DeltaResults::default()) };
         let names_none = context.schema_id.is_empty() && context.sections.iter().all(|it| it.schema_id.is_empty());
         if names_none {
-            return Ok(());
+            return Ok(DeltaResults::default());
         }
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
         let record = stored.as_deref().and_then(EntityRecord::as_task);
-        let Some(record) = record.filter(|record| record.task.owner == header.sender) else { return Ok(()) };
-        let context = self.with_results(record, context.clone());
+        let Some(record) = record.filter(|record| record.task.owner == header.sender) else {
+            return Ok(DeltaResults::default());
+        };
+        let results = self.results_of(record, context);
+        let context = with_results(context.clone(), &results);
         let mut violations = Vec::new();
         for (index, section) in context.sections.iter().enumerate() {
             let path = format!("envelope.payload.sections[{index}]");
@@ -113,7 +120,7 @@ impl Engine {
             violations.extend(whole.misfits(&whole_context(&context), &format!("{path}.sections"), left));
         }
         match violations.is_empty() {
-            true => Ok(()),
+            true => Ok(results),
             false => Err(BrokerError::ContextSchemaViolation { violations }),
         }
     }

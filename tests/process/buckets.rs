@@ -4,7 +4,10 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use baton::{
@@ -13,6 +16,10 @@ use baton::{
     proto::v1,
 };
 use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use crate::broker::{Broker, a_request, baton, eventually, new_task};
 
@@ -83,18 +90,70 @@ impl Server {
         Broker::spawn(command, folder)
     }
 
-    /// The folder of a broker whose blobs go to the bucket.
-    fn configured(&self) -> Arc<tempfile::TempDir> {
+    /// The folder of a broker whose blobs go to the bucket, by the server at this port.
+    fn configured(port: u16) -> Arc<tempfile::TempDir> {
         let first = Broker::start();
         let (tls, folder) = (first.data().join("tls"), first.kill());
         let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
         let text = format!(
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n[tls]\ncertificate = {certificate:?}\n\
-             key = {key:?}\n[blobs]\nurl = \"s3://blobs/one\"\nendpoint = \"http://127.0.0.1:{}\"\nallow_http = true\n",
-            self.port
+             key = {key:?}\n[blobs]\nurl = \"s3://blobs/one\"\nendpoint = \"http://127.0.0.1:{port}\"\nallow_http = true\n"
         );
         std::fs::write(folder.path().join("baton.toml"), text).unwrap();
         folder
+    }
+}
+
+/// A way to the server that can be held: it passes on so many bytes of requests, and answers or none.
+struct Gate {
+    port: u16,
+    room: Arc<AtomicU64>,
+    passes_answers: Arc<AtomicBool>,
+}
+
+impl Gate {
+    async fn to(server: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (room, passes_answers) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicBool::new(true)));
+        let gate = Self { port, room: room.clone(), passes_answers: passes_answers.clone() };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, server, room.clone(), passes_answers.clone()));
+            }
+        });
+        gate
+    }
+
+    fn set(&self, room: u64, passes_answers: bool) {
+        self.room.store(room, Ordering::SeqCst);
+        self.passes_answers.store(passes_answers, Ordering::SeqCst);
+    }
+}
+
+/// Passes bytes between a client and the server until one of them leaves. Bytes for which there is no room are dropped.
+async fn pass(mut client: TcpStream, server: u16, room: Arc<AtomicU64>, passes_answers: Arc<AtomicBool>) {
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let (mut request, mut answer) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => {
+                let Ok(read @ 1..) = read else { return };
+                let free = room.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |room| {
+                    Some(room.saturating_sub(read as u64))
+                });
+                let passed = usize::try_from(free.unwrap()).unwrap_or(usize::MAX).min(read);
+                if server.write_all(&request[..passed]).await.is_err() {
+                    return;
+                }
+            }
+            read = server.read(&mut answer) => {
+                let Ok(read @ 1..) = read else { return };
+                if passes_answers.load(Ordering::SeqCst) && client.write_all(&answer[..read]).await.is_err() {
+                    return;
+                }
+            }
+        }
     }
 }
 
@@ -120,7 +179,7 @@ async fn read(agent: &Agent, blob: &[u8; 32], read_offset: u64, read_length: u64
 async fn blobs_in_a_bucket_survive_kills_outages_and_are_checked() {
     let outer = tempfile::tempdir().unwrap();
     let Some(mut server) = Server::start(outer.path()).await else { return };
-    let folder = server.configured();
+    let folder = Server::configured(server.port);
     let broker = server.broker(folder);
     let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
     let task = new_task();
@@ -170,4 +229,47 @@ async fn blobs_in_a_bucket_survive_kills_outages_and_are_checked() {
     std::fs::remove_file(server.object(&named)).unwrap();
     assert_eq!(read(&a, &named, 0, 0).await, Err(Some(unavailable)));
     assert!(!broker.log().contains(SECRET), "the log has no credentials");
+}
+
+#[tokio::test]
+async fn a_put_that_kill_9_interrupts_leaves_no_object_and_can_be_repeated() {
+    let outer = tempfile::tempdir().unwrap();
+    let Some(server) = Server::start(outer.path()).await else { return };
+    let gate = Gate::to(server.port).await;
+    let mut broker = server.broker(Server::configured(gate.port));
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let task = new_task();
+    a.request("b", &task, 1, &a_request()).await.unwrap();
+    let workspace = WorkspaceId::parse(&format!("task:{task}")).unwrap();
+
+    // In the only request of an object, between two parts of one, and after the object is whole, before its answer.
+    for (size, room, passes_answers) in
+        [(MIB + 3, MIB as u64 / 2, true), (17 * MIB + 1, 12 * MIB as u64, true), (MIB + 5, u64::MAX, false)]
+    {
+        let bytes: Vec<u8> = (0..size).map(|at| u8::try_from((at * 7 + size) % 251).unwrap()).collect();
+        let named: [u8; 32] = Sha256::digest(&bytes).into();
+        let object = server.object(&named);
+        let mark = broker.data().join("blobs/bucket").join(object.file_name().unwrap());
+        let a = broker.agent("a").await;
+        gate.set(room, passes_answers);
+        let file = broker.folder.path().join("cut");
+        std::fs::write(&file, &bytes).unwrap();
+        let (client, of_task) = (a.client.clone(), workspace.clone());
+        let cut = tokio::spawn(async move { client.put_blob(&file, "", &of_task, &|_, _| {}).await });
+        let is_whole = || std::fs::read(&object).is_ok_and(|found| found == bytes);
+        eventually("the put is under way", async || gate.room.load(Ordering::SeqCst) == 0 || is_whole()).await;
+        assert!(mark.exists(), "the next start looks for the object");
+        let folder = broker.kill();
+        cut.await.unwrap().unwrap_err();
+        gate.set(u64::MAX, true);
+        assert_eq!(object.exists(), !passes_answers, "an object is there whole, or not at all");
+
+        broker = server.broker(folder);
+        let a = broker.agent("a").await;
+        let unknown = tonic::Code::NotFound.to_string();
+        assert_eq!(read(&a, &named, 0, 0).await, Err(Some(unknown)), "no record names the object");
+        eventually("the start has taken the object back", async || !object.exists() && !mark.exists()).await;
+        put(&a, &broker, &bytes, &workspace).await.unwrap();
+        assert!(is_whole() && read(&a, &named, 0, 0).await.unwrap() == bytes);
+    }
 }

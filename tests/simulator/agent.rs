@@ -4,6 +4,7 @@ mod bidding;
 pub(crate) mod conversing;
 mod planning;
 pub(crate) mod routing;
+mod sharing;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -69,6 +70,7 @@ pub(crate) struct Agent {
     bidding: bidding::Bidding,
     conversations: conversing::Conversations,
     reports: routing::Reports,
+    shared: sharing::Shared,
     said: Vec<Bytes>,
     handled: HashSet<(String, String)>,
 }
@@ -102,6 +104,7 @@ impl Agent {
             bidding: bidding::Bidding::default(),
             conversations: conversing::Conversations::default(),
             reports: routing::Reports::default(),
+            shared: sharing::Shared::default(),
             said: Vec::new(),
             handled: HashSet::new(),
         }
@@ -139,6 +142,12 @@ impl Agent {
             _ => None,
         };
         actions.extend(action);
+        if self.rng.once_in(4) {
+            actions.extend(self.checkpoint(tasks, ids, now));
+        }
+        for _ in 0..self.rng.roll(3) {
+            actions.push(self.append(tasks, ids, now));
+        }
         actions
     }
 
@@ -366,8 +375,12 @@ impl Agent {
                 let input = v1::TaskInput { text: "that".into(), data: None };
                 Some(self.make("", T::TaskInput, task, &envelope.message_id.clone(), epoch, &input, ids, now))
             }
-            T::HandoffAccept => Some(self.make(to, T::TaskContextTransfer, task, handoff, epoch, &context(), ids, now)),
+            T::HandoffAccept => {
+                let context = if self.rng.once_in(4) { context() } else { self.a_context(task) };
+                Some(self.make(to, T::TaskContextTransfer, task, handoff, epoch, &context, ids, now))
+            }
             T::TaskContextTransfer => {
+                self.learn(envelope);
                 let failed = self.manner != Manner::Diligent && self.rng.once_in(6);
                 let outcome = if failed { v1::HandoffOutcome::Failure } else { v1::HandoffOutcome::Success };
                 let complete = v1::HandoffComplete {

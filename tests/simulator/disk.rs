@@ -7,7 +7,7 @@ use std::{
 };
 
 use baton::{
-    broker::{Event, Retention},
+    broker::Event,
     domain::mailbox::{ConsumerId, EnvelopePlace},
     records::{DecodeError, read_envelope},
     store::{
@@ -62,10 +62,10 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(pipes: Arc<Mutex<Pipes>>, retention: Retention) -> Self {
+    pub(crate) fn new(pipes: Arc<Mutex<Pipes>>, laws: Laws) -> Self {
         Self {
             store: MemoryStore::default(),
-            laws: Mutex::new(Laws::new(retention)),
+            laws: Mutex::new(laws),
             plan: Mutex::new(Plan::Live),
             pipes,
             escaped: Mutex::default(),

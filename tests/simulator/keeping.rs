@@ -12,7 +12,10 @@ use baton::{
     domain::mailbox::{EnvelopePlace, Letter},
     ids::{AgentId, TaskId},
     proto::storage,
-    records::{DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, NegotiationRecord, PlanRecord, TaskRecord},
+    records::{
+        DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, NegotiationRecord, PlanRecord, TaskRecord,
+        WorkspaceEntryRecord,
+    },
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
@@ -41,6 +44,8 @@ pub(crate) struct Keeping {
     submissions: HashSet<u64>,
     /// The copies of the requests of negotiations, which their awards show.
     mandates: HashSet<u64>,
+    /// The appends of entries of workspaces.
+    appends: HashSet<u64>,
     settled_at: HashMap<u64, Timestamp>,
 }
 
@@ -129,6 +134,13 @@ impl Keeping {
                     let gone = PlanRecord::decode(&before.as_ref().unwrap().value).unwrap();
                     self.submissions.remove(&gone.sequence);
                 }
+                (Table::WorkspaceEntries, Some(record)) => {
+                    self.appends.insert(WorkspaceEntryRecord::decode(key, &record.value).unwrap().message);
+                }
+                (Table::WorkspaceEntries, None) => {
+                    let gone = WorkspaceEntryRecord::decode(key, &before.as_ref().unwrap().value).unwrap();
+                    self.appends.remove(&gone.message);
+                }
                 (Table::DeadLetters, None) => {
                     let dead = DeadLetterRecord::decode(key, &before.as_ref().unwrap().value).unwrap();
                     let settled_at = self.settled_at.get(&dead.number);
@@ -192,6 +204,9 @@ impl Keeping {
         }
         if self.submissions.contains(&sequence) {
             return Some("a plan".to_owned());
+        }
+        if self.appends.contains(&sequence) {
+            return Some("an entry of a workspace".to_owned());
         }
         let letter = mailbox.iter().find(|(_, letter)| letter.bytes_at() == EnvelopePlace::Sequence(sequence));
         letter.map(|((agent, place), _)| format!("the mail of {agent} at {place}"))

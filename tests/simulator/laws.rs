@@ -4,11 +4,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use baton::{
-    broker::Retention,
+    blobs::BlobFiles,
+    broker::{BlobLimits, Retention},
     domain::{
         EntityId,
         dead_letter::DeadState,
@@ -61,6 +63,12 @@ pub(crate) struct Laws {
     pub runs: crate::runs::Runs,
     /// Law 15.
     pub threads: crate::threads::Threads,
+    /// Law 11.
+    pub contexts: crate::contexts::Contexts,
+    /// Laws 9 and 12.
+    pub workspaces: crate::workspaces::Workspaces,
+    /// Law 11.
+    pub blobs: crate::blobs::Blobs,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
     replays: BTreeMap<TaskId, Replay>,
     open: BTreeMap<MessageId, Timestamp>,
@@ -88,13 +96,15 @@ pub(crate) struct Laws {
 }
 
 impl Laws {
-    pub(crate) fn new(retention: Retention) -> Self {
-        Self { keeping: crate::keeping::Keeping::new(retention), ..Self::default() }
+    pub(crate) fn new(retention: Retention, files: Arc<BlobFiles>, limits: BlobLimits) -> Self {
+        let blobs = crate::blobs::Blobs::new(files, limits);
+        Self { keeping: crate::keeping::Keeping::new(retention), blobs, ..Self::default() }
     }
 
     /// Checks the store long after the last fault: no unneeded record is left.
     pub(crate) fn see_rest(&self, store: &dyn Store) {
         self.keeping.see_rest(store, self.now, &self.mailbox);
+        self.blobs.see_rest(store, self.now);
     }
 
     /// Checks a durable change.
@@ -206,6 +216,10 @@ impl Laws {
         self.plans.see_change(change, befores, (self.real, self.unseen), &mut self.by_end);
         self.runs.see_change(change, befores, &self.ended, (self.real, self.unseen), &mut self.by_end);
         self.threads.see_change(change, befores, &mut self.by_end);
+        self.workspaces.see_change(change, befores, &mut self.by_end);
+        self.blobs.see_change(change, befores, self.now, &mut self.by_end);
+        let written = (&seen.tasks[..], &seen.handoffs[..]);
+        self.contexts.see_change(change, befores, written, envelope, &self.blobs, &mut self.by_end);
         let (tasks, mailbox) = (&self.tasks, &self.mailbox);
         self.keeping.see_change(change, befores, self.now, tasks, mailbox, &mut self.by_end);
     }
@@ -403,6 +417,7 @@ impl Laws {
             let owner = self.owners.entry((receipt.task_id.clone(), receipt.epoch)).or_insert(receipt.owner_id.clone());
             assert_eq!(*owner, receipt.owner_id, "law 1: two owners of {} at epoch {}", receipt.task_id, receipt.epoch);
         }
+        self.workspaces.see_receipt(receipt);
         if let Some(to) = addressee(&envelope) {
             assert!(self.known_mail.contains(&(stored, to.clone())), "law 2: {id} has a receipt, and {to} has no mail");
         }

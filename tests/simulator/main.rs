@@ -11,6 +11,8 @@
 //! `tests/simulator/mutations.sh` breaks the broker in several ways, and prints the seed that finds each.
 
 mod agent;
+mod blobs;
+mod contexts;
 mod disk;
 mod keeping;
 mod laws;
@@ -19,6 +21,7 @@ mod plans;
 mod rng;
 mod runs;
 mod threads;
+mod workspaces;
 mod world;
 
 use std::{

@@ -1,23 +1,27 @@
 //! One broker, a few agents and a network between them, on one thread and in virtual time.
 
 mod calls;
+mod sharing;
+mod watching;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use baton::{
+    blobs::{BlobDigest, BlobFiles},
     broker::{
-        Answer, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
+        Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
         access::Caller,
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
         refused, send_outputs,
     },
     codes::ErrorCode,
-    domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan},
+    domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, workspace},
     envelope::{UnverifiedEnvelope, keys::PrivateKey},
     ids::{KeyId, TaskId},
     proto::v1,
@@ -32,6 +36,7 @@ use tokio::sync::Semaphore;
 use crate::{
     agent::{Action, Agent, Manner},
     disk::{Disk, Pipes, Plan},
+    laws::Laws,
     rng::{Ids, Rng},
 };
 
@@ -69,6 +74,8 @@ enum Happening {
     Wakes(usize),
     /// An agent looks at the runs and threads, and calls.
     Calls(usize),
+    /// The bytes of an upload arrive.
+    Writes(sharing::Writing),
     /// The broker starts.
     Starts,
     /// A fault occurs.
@@ -109,6 +116,14 @@ pub(crate) struct World {
     next: u64,
     faults: bool,
     permits: Arc<Semaphore>,
+    files: Arc<BlobFiles>,
+    /// The uploads that are being written.
+    writing: BTreeSet<BlobDigest>,
+    readers: Vec<watching::Reader>,
+    /// The number of starts of the broker.
+    life: u64,
+    /// The folder of the files, deleted with the world.
+    _folder: tempfile::TempDir,
 }
 
 /// The course of a run: a hash to compare two runs, and a text for people if `aloud`.
@@ -145,6 +160,31 @@ fn retention(rng: &mut Rng) -> Retention {
     }
 }
 
+/// Few bytes, few uploads and short lives, so that stories meet the limits.
+fn blob_limits(rng: &mut Rng) -> BlobLimits {
+    BlobLimits {
+        agent_bytes_max: rng.pick(&[200, 10_000]),
+        agent_uploads_max: rng.pick(&[1, 3]),
+        unheld_lifetime: Duration::from_secs(40),
+        ..BlobLimits::default()
+    }
+}
+
+/// Short lives and few entries.
+fn workspace_limits(rng: &mut Rng) -> workspace::Limits {
+    workspace::Limits {
+        entry_lifetime: Duration::from_secs(rng.pick(&[60, 600])),
+        entries_max: rng.pick(&[5, 1000]),
+        ..workspace::Limits::default()
+    }
+}
+
+/// A folder in memory where the system has one: a story syncs many small files.
+fn a_folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 impl World {
     pub(crate) fn new(seed: u64, aloud: bool) -> Self {
         let mut rng = Rng::new(seed);
@@ -156,12 +196,22 @@ impl World {
             names.iter().map(|name| Agent::new(name, rng.pick(&manners), rng.split())).collect();
         agents[0].manner = Manner::Diligent;
         agents[1].manner = rng.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
-        let settings =
-            Settings { mail_lifetime: Duration::from_secs(600), retention: retention(&mut rng), ..Settings::default() };
+        let folder = a_folder();
+        let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
+        let blobs = blob_limits(&mut rng);
+        let settings = Settings {
+            mail_lifetime: Duration::from_secs(600),
+            retention: retention(&mut rng),
+            workspace: workspace_limits(&mut rng),
+            blobs,
+            blob_files: Some(files.clone()),
+            ..Settings::default()
+        };
+        let laws = Laws::new(settings.retention, files.clone(), blobs);
         let mut world = Self {
             now: START,
             counts: Counts::default(),
-            disk: Arc::new(Disk::new(pipes.clone(), settings.retention)),
+            disk: Arc::new(Disk::new(pipes.clone(), laws)),
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, aloud },
             skew: 0,
             seen: (START, START),
@@ -180,6 +230,11 @@ impl World {
             next: 1,
             faults: true,
             permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            files,
+            writing: BTreeSet::new(),
+            readers: Vec::new(),
+            life: 0,
+            _folder: folder,
         };
         world.start();
         for agent in 0..world.agents.len() {
@@ -276,6 +331,7 @@ impl World {
             Happening::Does { agent, action } => self.does(agent, action),
             Happening::Wakes(agent) => self.wakes(agent),
             Happening::Calls(agent) => self.calls(agent),
+            Happening::Writes(writing) => self.write_blob(writing),
             Happening::Starts => self.start(),
             Happening::Fault => self.fault(),
         }
@@ -292,6 +348,7 @@ impl World {
             key: PrivateKey::from_seed(&[9; 32]),
             coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
         };
+        self.open_files();
         // A new process knows only the stored time.
         self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
         let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.see_clock());
@@ -563,6 +620,9 @@ impl World {
         self.counts.add(code.name());
         let line = format!("{} is refused: {}", self.names[agent], code.name());
         self.trace.say(self.now, &line);
+        let (ids, now) = (self.ids.clone(), self.now);
+        let again = self.agents[agent].send_whole(code, bytes, &ids, now);
+        again.into_iter().for_each(|action| self.does(agent, action));
         // A refused agent looks the task up, and corrects its belief about the owner and the epoch.
         let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
         if let Ok(id) = baton::ids::TaskId::parse(&task) {
@@ -611,6 +671,8 @@ impl World {
             let actions = self.agents[agent].act(&names, 6, &ids, now);
             actions.into_iter().for_each(|action| self.does(agent, action));
             self.calls(agent);
+            self.share(agent);
+            self.watch();
         }
     }
 
@@ -786,6 +848,8 @@ impl World {
         while self.now < end {
             self.step();
         }
+        self.delete_files();
+        self.check_contents();
         let laws = self.disk.laws.lock().unwrap();
         assert_eq!(laws.open_handoffs(), 0, "law 3: every handoff ends");
         assert_eq!(laws.mail_left(), 0, "law 2: all mail is delivered");

@@ -7,11 +7,15 @@
 //! ```
 
 mod access;
+mod contexts;
 mod directory;
 mod envelopes;
 mod negotiations;
+mod room;
+mod routing;
 mod states;
 mod stores;
+mod workspaces;
 
 use std::time::Duration;
 
@@ -39,11 +43,14 @@ impl Part {
 fn main() {
     let parts = access::parts()
         .into_iter()
+        .chain(contexts::parts())
         .chain(directory::parts())
         .chain(envelopes::parts())
         .chain(negotiations::parts())
+        .chain(routing::parts())
         .chain(states::parts())
-        .chain(stores::parts());
+        .chain(stores::parts())
+        .chain(workspaces::parts());
     match std::env::var("PARTS_TURNS") {
         Ok(turns) => take_turns(parts, &turns),
         Err(_) => measure(parts),

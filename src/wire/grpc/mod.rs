@@ -32,6 +32,7 @@ use tokio::{sync::Semaphore, task::JoinError};
 use tonic::{Status, codec::CompressionEncoding, service::Routes};
 
 pub(crate) use self::messages::fate;
+pub use self::tool_shapes::tool_json;
 use self::{
     bounds::{ClientStream, Overuse},
     unpacking::UnpackError,

@@ -11,7 +11,7 @@ use crate::{
 const REASON_BYTES_MAX: usize = 1024;
 
 /// A tool in this shape. `None`: no shape is wanted.
-pub(super) fn tool_json(tool: &Tool, shape: ToolShape) -> Option<String> {
+pub fn tool_json(tool: &Tool, shape: ToolShape) -> Option<String> {
     let Tool { name, description, .. } = tool;
     let shaped = match shape {
         ToolShape::Unspecified => return None,

@@ -79,6 +79,9 @@ type Options struct {
 	Gzip bool
 	// Further options of the connection, such as interceptors and statistics.
 	DialOptions []grpc.DialOption
+	// The library for traces whose active span messages carry and handlers continue. Nil: a handler's messages carry the
+	// trace context of its delivery as it came.
+	Tracing *Tracing
 	// The logger; default slog.Default().
 	Logger *slog.Logger
 }

@@ -29,6 +29,8 @@ type Delivery struct {
 	Sequence uint64
 	// The handoff that the message belongs to, if any. For a redriven request it differs from the message_id.
 	HandoffID string
+	// The trace context that the receiver continues, as the context of a handler does; nil: none is known.
+	TraceContext *v1.TraceContext
 
 	agent  *Agent
 	mu     sync.Mutex
@@ -194,8 +196,9 @@ func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 	envelope := entry.delivery.GetEnvelope()
 	d := &Delivery{
 		Envelope: envelope, Attempt: entry.delivery.GetAttempt(), Sequence: entry.delivery.GetSequence(),
-		HandoffID: orElse(entry.delivery.GetHandoffId(), handoffOf(envelope)),
-		agent:     a, id: entry.delivery.GetDeliveryId(), from: entry.session,
+		HandoffID:    orElse(entry.delivery.GetHandoffId(), handoffOf(envelope)),
+		TraceContext: validTrace(entry.delivery.GetTraceContext()),
+		agent:        a, id: entry.delivery.GetDeliveryId(), from: entry.session,
 	}
 	err := a.verifySender(ctx, envelope)
 	if err == nil {

@@ -22,7 +22,7 @@ const resignAfter = time.Second
 // receipt. A message over a limit of the schema is not sent; Send returns the broker's reason, for example
 // PAYLOAD_TOO_LARGE.
 func (a *Agent) Send(ctx context.Context, receiverID string, about About, payload proto.Message) (*v1.Receipt, error) {
-	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, payload)
+	envelope, err := a.newEnvelope(ctx, receiverID, about, payload)
 	if err != nil {
 		return nil, err
 	}

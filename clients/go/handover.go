@@ -69,7 +69,7 @@ func (a *Agent) HandOver(
 	if err := checkContext(sections); err != nil {
 		return nil, err
 	}
-	envelope, err := NewEnvelope(a.options.AgentID, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
+	envelope, err := a.newEnvelope(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
 	if err != nil {
 		return nil, err
 	}

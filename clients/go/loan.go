@@ -253,7 +253,7 @@ func (a *Agent) Delegate(
 		defer cancel()
 		ctx = limited
 	}
-	envelope, err := NewEnvelope(a.options.AgentID, receiverID, About{TaskID: taskID, Epoch: epoch}, lent)
+	envelope, err := a.newEnvelope(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, lent)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func (e *NegotiationFailedError) Error() string {
 func (a *Agent) Negotiate(
 	ctx context.Context, receiverID string, about About, request *v1.TaskRequest,
 ) (*Negotiation, error) {
-	envelope, err := NewEnvelope(a.ID(), receiverID, about, request)
+	envelope, err := a.newEnvelope(ctx, receiverID, about, request)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (n *Negotiation) HandOver(
 		return nil, err
 	}
 	about := About{TaskID: n.about.TaskID, Epoch: n.about.Epoch, CorrelationID: n.ID}
-	envelope, err := NewEnvelope(n.agent.ID(), bid.AgentID, about, &v1.TaskAccept{OfferId: bid.OfferID, Handoff: terms})
+	envelope, err := n.agent.newEnvelope(ctx, bid.AgentID, about, &v1.TaskAccept{OfferId: bid.OfferID, Handoff: terms})
 	if err != nil {
 		return nil, err
 	}

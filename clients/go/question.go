@@ -117,7 +117,7 @@ func (t *OwnedTask) Ask(ctx context.Context, prompt Prompt) (*Answer, error) {
 	update := &v1.TaskStatusUpdate{
 		Status: v1.TaskStatus_TASK_STATUS_WAITING_FOR_INPUT, Details: prompt.Details, Prompt: asked,
 	}
-	envelope, err := NewEnvelope(a.ID(), "", About{TaskID: t.TaskID, Epoch: t.Epoch}, update)
+	envelope, err := a.newEnvelope(ctx, "", About{TaskID: t.TaskID, Epoch: t.Epoch}, update)
 	if err != nil {
 		return nil, err
 	}

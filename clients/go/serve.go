@@ -283,7 +283,7 @@ var errHandlerTimeout = errors.New("baton: the handler took too long")
 
 // handle runs the handler and acknowledges the delivery. It reports whether the message was acked.
 func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool {
-	ctx, cancel := context.WithCancelCause(work)
+	ctx, cancel := context.WithCancelCause(a.inTrace(work, d))
 	defer cancel(nil)
 	limit := time.AfterFunc(a.options.HandlerTimeout, func() {
 		if d.outcome() == open {

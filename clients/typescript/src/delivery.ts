@@ -2,7 +2,8 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
 import { type About, mandateOf, type Payload } from "./envelopes.js";
 import type { Session } from "./session.js";
-import { type AcknowledgementSchema, type Envelope, type HandoffRequest, MessageType, type NackCause, type Delivery as WireDelivery } from "./v1.js";
+import { validTrace } from "./traces.js";
+import { type AcknowledgementSchema, type Envelope, type HandoffRequest, MessageType, type NackCause, type TraceContext, type Delivery as WireDelivery } from "./v1.js";
 
 type Outcome = NonNullable<MessageInitShape<typeof AcknowledgementSchema>["outcome"]>;
 
@@ -20,6 +21,8 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
   readonly sequence: bigint;
   /** The handoff that the message belongs to, if any. For a redriven request it differs from the messageId. */
   readonly handoffId: string;
+  /** The trace context that the receiver continues, as the handler of the message does. Undefined: none is known. */
+  readonly traceContext: TraceContext | undefined;
 
   #deliveryId: string;
   #session: Session;
@@ -34,6 +37,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     this.attempt = wire.attempt;
     this.sequence = wire.sequence;
     this.handoffId = wire.handoffId || handoffOf(envelope);
+    this.traceContext = validTrace(wire.traceContext);
     this.#deliveryId = wire.deliveryId;
     this.#session = session;
   }

@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { create, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import { AnySchema, timestampNow } from "@bufbuild/protobuf/wkt";
 import { VerificationError } from "./errors.js";
+import { currentTrace } from "./traces.js";
 import * as v1 from "./v1.js";
 
 const PAYLOADS = {
@@ -62,11 +63,13 @@ export function newMessageId(): string {
   return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 }
 
-/** Returns an unsigned envelope around a payload of baton.v1, with a new id and the current time. */
+/** Returns an unsigned envelope around a payload of baton.v1, with a new id, the current time and the present trace context. */
 export function makeEnvelope(senderId: string, receiverId: string, about: About, payload: Payload): v1.Envelope {
   const kind = KINDS.get(payload.$typeName);
   if (kind === undefined) throw new TypeError(`${payload.$typeName} is not a payload`);
+  const traceContext = currentTrace();
   return create(v1.EnvelopeSchema, {
+    ...(traceContext === undefined ? {} : { traceContext }),
     messageId: newMessageId(),
     senderId,
     receiverId,

@@ -29,6 +29,7 @@ export {
   vouch,
 } from "./signing.js";
 export { Thread, ThreadRun, Threads, type ThreadStep } from "./threads.js";
+export { currentTrace, inTrace } from "./traces.js";
 export { type HistoryMessage, type ModelTurn, readTurn, type ResponseShape } from "./turns.js";
 export { type Entry, type EntryValue, type ReadOptions, Workspace } from "./workspace.js";
 export * as v1 from "./v1.js";

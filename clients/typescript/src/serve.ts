@@ -12,6 +12,7 @@ import { isAnswered, type OfferWanted } from "./negotiations.js";
 import { type OfferHandler, takeOffer } from "./offers.js";
 import { type Question, questionOf } from "./questions.js";
 import { deferred } from "./session.js";
+import { inTrace } from "./traces.js";
 import { NackCause, NegotiationState, RejectReason, TaskDeclineSchema, type TaskDecline, type TaskOffer, type TaskRequest } from "./v1.js";
 
 /** The second argument of a handler. */
@@ -130,8 +131,12 @@ const ASKS = new Set(["TaskAccept", "Delegation"]);
 /** The number of handled messages that are remembered. A message whose ack was lost is not handled twice. */
 const REMEMBERED_MAX = 4096;
 
-/** Gives a delivery to its handler. */
-export async function handle(agent: Agent, handlers: Handlers, delivery: Delivery, context: HandlerContext): Promise<void> {
+/** Gives a delivery to its handler, which continues the trace of the delivery. */
+export function handle(agent: Agent, handlers: Handlers, delivery: Delivery, context: HandlerContext): Promise<void> {
+  return inTrace(delivery.traceContext, () => give(agent, handlers, delivery, context));
+}
+
+async function give(agent: Agent, handlers: Handlers, delivery: Delivery, context: HandlerContext): Promise<void> {
   const name = delivery.payload?.$typeName.replace("baton.v1.", "");
   const key = name && ((name.charAt(0).toLowerCase() + name.slice(1)) as keyof Handlers);
   const handler = key && (handlers[key] as ((...args: unknown[]) => unknown) | undefined);

@@ -34,6 +34,7 @@ from baton.registry import explain
 from baton.runs import NodeTools, Run, Step
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
 from baton.threads import Thread, ThreadRun, ThreadStep
+from baton.traces import current_trace, in_trace
 from baton.turns import ModelTurn, read_turn
 from baton.workspace import Entry, Workspace
 
@@ -79,9 +80,11 @@ __all__ = [
     "blob_reference",
     "bytes_section",
     "context_digest",
+    "current_trace",
     "explain",
     "generate_key",
     "handoff_id_of",
+    "in_trace",
     "json_section",
     "load_key",
     "make_envelope",

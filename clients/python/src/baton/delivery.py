@@ -12,6 +12,7 @@ from baton import v1
 from baton.envelopes import handoff_id_of, mandate_of
 from baton.errors import BatonError
 from baton.session import SessionEndedError
+from baton.traces import of_delivery
 
 _LOG = logging.getLogger("baton")
 
@@ -44,6 +45,8 @@ class Delivery:
         """The message's position in the order of everything that the broker stored."""
         self.handoff_id = delivery.handoff_id or handoff_id_of(delivery.envelope)
         """The handoff that the message belongs to, if any. For a redriven request it differs from the message_id."""
+        self.trace_context = of_delivery(delivery)
+        """The trace context that the receiver continues, as the handler of the message does. None: none is known."""
         self.is_settled = False
         """Whether this delivery was acked or nacked by this process."""
         self._acknowledger = acknowledger

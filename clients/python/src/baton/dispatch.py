@@ -25,6 +25,7 @@ from baton.handoffs import ContextWanted, Offer, code_of, give_context, is_open
 from baton.loans import Recalled, recalled_by
 from baton.negotiations import OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
+from baton.traces import for_handler
 
 if TYPE_CHECKING:
     from baton.agent import Agent
@@ -198,7 +199,7 @@ class Dispatcher:
         """Passes a delivery to its queue, its handler or the agent's mail."""
         self._stop_work(delivery)
         if self.has_handlers or self._waiting_for(delivery) is not None:
-            task = asyncio.create_task(self._give(delivery))
+            task = asyncio.create_task(self._give(delivery), context=for_handler(delivery.trace_context))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         else:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from baton import v1
 from baton.errors import VerificationError
+from baton.traces import current_trace
 
 _TYPE_URL = "type.googleapis.com/baton.v1."
 _MESSAGE_TYPES: Mapping[str, Any] = {
@@ -43,7 +44,7 @@ def make_envelope(
     correlation_id: str = "",
     expires_at: datetime | None = None,
 ) -> v1.Envelope:
-    """Returns an unsigned envelope around a payload, with a new message_id and the current time.
+    """Returns an unsigned envelope around a payload: with a new message_id, the time and the present trace context.
 
     `epoch` is the task's fencing token as known to the sender, 1 for a new task, 0 without a task. `expires_at` needs a
     time zone. Raises ValueError if `payload` is not a payload of baton.v1.
@@ -63,6 +64,9 @@ def make_envelope(
     envelope.timestamp.GetCurrentTime()
     envelope.payload.type_url = _TYPE_URL + name
     envelope.payload.value = payload.SerializeToString()
+    trace = current_trace()
+    if trace is not None:
+        envelope.trace_context.CopyFrom(trace)
     if expires_at is not None:
         if expires_at.tzinfo is None:
             raise ValueError("expires_at needs a time zone")

@@ -2,12 +2,13 @@
 # What a part of the broker costs, for machines that others use too, on which the time that passes says little.
 #
 #   benches/cost.sh time [PART ...]            processor time
+#   benches/cost.sh passed [PART ...]          the time that passes, for parts that wait for the disk
 #   benches/cost.sh instructions [PART ...]    instructions, as valgrind counts them
 #
-# Parts are named as `cargo bench --bench parts` prints them. Takes a part's turns once for none and once for many; the
-# difference, divided, is what one costs. valgrind lacks the newest instructions: what uses them, as signatures and
-# digests do, takes longer ways there, and its count compares only with itself. PARTS_BIN is an executable to measure
-# instead of the one that is built here.
+# Parts are named as `cargo bench --bench parts` prints them. To compare two, name them in turns: A B A B. Takes one turn
+# of a part, which also prepares what it needs, and then many; the difference, divided, is what one costs. valgrind lacks
+# the newest instructions: what uses them, as signatures and digests do, takes longer ways there, and its count compares
+# only with itself. PARTS_BIN is an executable to measure instead of the one that is built here.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,18 +29,19 @@ instructions() {
 }
 nanoseconds() {
     local TIMEFORMAT='%3U %3S'
+    [[ $method == time ]] || TIMEFORMAT='%3R 0'
     { time PARTS_TURNS="$1:$2" "$bench" >"$said"; } 2>&1 | sed 's/\.//g' | { read -r user system; echo "$(((10#$user + 10#$system) * 1000000))"; }
 }
 
 for part in "$@"; do
     case "$method" in
         instructions)
-            turns=50 none="$(instructions "$part" 0)" all="$(instructions "$part" 50)" ;;
-        time)
-            turns=50 none="$(nanoseconds "$part" 0)" all=0
-            until ((all - none >= 1000000000)); do turns=$((turns * 4)) all="$(nanoseconds "$part" "$turns")"; done ;;
-        *) echo "$method is neither time nor instructions" >&2; exit 2 ;;
+            turns=50 one="$(instructions "$part" 1)" all="$(instructions "$part" 51)" ;;
+        time | passed)
+            turns=5 one="$(nanoseconds "$part" 1)" all=0
+            until ((all - one >= 1000000000)); do turns=$((turns * 4)) all="$(nanoseconds "$part" $((turns + 1)))"; done ;;
+        *) echo "$method is neither time, passed nor instructions" >&2; exit 2 ;;
     esac
-    unit="$([[ $method == time ]] && echo ns || echo instructions)"
-    printf '%-30s %10d %s\n' "$part" "$(((all - none) / turns / $(<"$said")))" "$unit"
+    unit="$([[ $method == instructions ]] && echo instructions || echo ns)"
+    printf '%-30s %10d %s\n' "$part" "$(((all - one) / turns / $(<"$said")))" "$unit"
 done

@@ -15,7 +15,7 @@ use baton::{
     time::Timestamp,
 };
 
-use super::Part;
+use super::{Part, room::key};
 
 const AGENTS: u32 = 100_000;
 const FIT: u32 = 20;
@@ -48,11 +48,13 @@ fn filled() -> Directory {
         coordinator: Signer::new(PrivateKey::from_seed(&[2; 32])),
     };
     let rule = Settings::default().presence_rule(Timestamp::default());
-    Directory::new(&broker, rule, (0..AGENTS).map(entry))
+    // The directory is filled without the check that a key belongs to one agent, and 100,000 keys take seconds to make.
+    let key = key("any");
+    Directory::new(&broker, rule, (0..AGENTS).map(|number| entry(number, key.clone())))
 }
 
 /// An agent with four skills. Every agent has a common one.
-fn entry(number: u32) -> Entry {
+fn entry(number: u32, key: v1::AgentKey) -> Entry {
     let own = match number % (AGENTS / FIT) {
         0 => "finance.tax.de".to_owned(),
         other => format!("finance.audit.client-{other}"),
@@ -63,6 +65,7 @@ fn entry(number: u32) -> Entry {
         agent_id: format!("agent-{number}"),
         skills: names.into_iter().map(skill).collect(),
         capacity: 4,
+        keys: vec![key],
         ..Default::default()
     };
     Entry::parse(AgentRecord::new(card, Timestamp::default())).expect("the card is valid")

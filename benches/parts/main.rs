@@ -7,10 +7,12 @@
 //! ```
 
 mod access;
+mod blobs;
 mod contexts;
 mod directory;
 mod envelopes;
 mod negotiations;
+mod plans;
 mod room;
 mod routing;
 mod states;
@@ -43,10 +45,12 @@ impl Part {
 fn main() {
     let parts = access::parts()
         .into_iter()
+        .chain(blobs::parts())
         .chain(contexts::parts())
         .chain(directory::parts())
         .chain(envelopes::parts())
         .chain(negotiations::parts())
+        .chain(plans::parts())
         .chain(routing::parts())
         .chain(states::parts())
         .chain(stores::parts())

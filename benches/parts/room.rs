@@ -12,7 +12,7 @@ use baton::{
         send_outputs,
     },
     domain::{EntityId, Input, mailbox::ConsumerId},
-    envelope::{self, UnverifiedEnvelope, keys::PrivateKey},
+    envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
     records::AgentRecord,
@@ -33,6 +33,17 @@ pub(crate) const BOB: &str = "bob";
 
 /// Where the answer of a command arrives.
 pub(crate) type Answer<T> = Receiver<Result<T, Refused>>;
+
+/// The private key of an agent, derived from its name: no two agents may have the same.
+pub(crate) fn private_key(name: &str) -> PrivateKey {
+    PrivateKey::from_seed(&signing::sha256(&[name.as_bytes()]))
+}
+
+/// The public half, as a card has it.
+pub(crate) fn key(name: &str) -> v1::AgentKey {
+    let public_key = private_key(name).public().as_bytes().to_vec().into();
+    v1::AgentKey { key_id: "k1".to_owned(), public_key, ..Default::default() }
+}
 
 /// What a message is about.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,21 +92,23 @@ impl Room {
         let mut room = Self { engine, store, settings, now, sessions: Vec::new() };
         room.register(ALICE, "");
         room.register(BOB, "");
-        room.finish();
         room
     }
 
     fn register(&mut self, name: &str, agent_type: &str) {
         let agent_types = if agent_type.is_empty() { Vec::new() } else { vec![agent_type.to_owned()] };
-        let card = v1::AgentCard { agent_id: name.to_owned(), agent_types, ..Default::default() };
+        let card =
+            v1::AgentCard { agent_id: name.to_owned(), agent_types, keys: vec![key(name)], ..Default::default() };
         let entry = Box::new(Entry::parse(AgentRecord::new(card, self.now)).expect("the card is valid"));
         let caller = Caller::Operator("bench".to_owned());
-        let register = Command::Register { entry, caller, invitation: String::new(), reply: Reply::once().0 };
+        let (reply, mut answer) = Reply::once();
+        let register = Command::Register { entry, caller, invitation: String::new(), reply };
         self.engine.handle(register, self.now);
+        self.finish();
+        assert!(answer.try_recv().expect("the batch is committed").is_ok(), "{name} is registered");
     }
 
     fn open_session(&mut self, name: &str) {
-        self.finish();
         let agent = AgentId::parse(name).expect("it is a name");
         let consumer = ConsumerId(self.sessions.len() as u64 + 1);
         let (sender, events) = Events::channel();

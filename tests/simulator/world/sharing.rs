@@ -210,7 +210,7 @@ impl World {
         let agent = owner.filter(|_| self.rng.once_in(2)).unwrap_or(agent);
         let name = self.rng.pick(&names);
         let digests = self.disk.laws.lock().unwrap().contexts.digests(&task, &name);
-        let have = if self.rng.once_in(2) { Some(self.rng.pick(&digests)) } else { None };
+        let have = self.rng.once_in(2).then(|| self.rng.pick(&digests));
         let query = SectionQuery { task: task.clone(), name: name.clone(), version: number, have, filter: None };
         let caller = self.caller(agent);
         let answer = self.view(&caller).unwrap().context_section(&query);

@@ -24,6 +24,9 @@ pub(super) struct Reader {
     life: u64,
 }
 
+/// A page of a log: the numbers of its entries, the length of the log, and the gap before them.
+type Page = (Vec<u64>, u64, Option<(u64, u64)>);
+
 impl World {
     /// Lets the readers go on: begins some, cuts some, and checks that none misses an entry.
     pub(super) fn watch(&mut self) {
@@ -127,7 +130,7 @@ impl World {
         let (share, limit) = (self.rng.number() >> 1, usize::try_from(1 + self.rng.roll(6)).unwrap());
         let Some(view) = self.view(&caller) else { return };
         let pick = |many: usize| usize::try_from(share).unwrap() % many.max(1);
-        let check = |what: &str, read: &dyn Fn(u64) -> (Vec<u64>, u64, Option<(u64, u64)>)| {
+        let check = |what: &str, read: &dyn Fn(u64) -> Page| {
             let length = read(0).1;
             let mut after = share % (length + 1);
             while after < length {

@@ -1,6 +1,7 @@
 //! The tools of a node as JSON, in the shapes of the interfaces of models.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     domain::routing::Tool,
@@ -12,28 +13,71 @@ const REASON_BYTES_MAX: usize = 1024;
 
 /// A tool in this shape. `None`: no shape is wanted.
 pub fn tool_json(tool: &Tool, shape: ToolShape) -> Option<String> {
-    let Tool { name, description, .. } = tool;
+    let (name, description) = (tool.name.as_str(), tool.description.as_str());
     let shaped = match shape {
         ToolShape::Unspecified => return None,
-        ToolShape::Openai => json!({
-            "type": "function", "name": name, "description": description, "parameters": parameters(), "strict": true,
-        }),
-        ToolShape::Anthropic => {
-            json!({ "name": name, "description": description, "input_schema": parameters(), "strict": true })
+        ToolShape::Openai => {
+            Shaped::Openai { description, name, parameters: &PARAMETERS, strict: true, r#type: "function" }
         }
-        ToolShape::Mcp => json!({ "name": name, "description": description, "inputSchema": parameters() }),
+        ToolShape::Anthropic => Shaped::Anthropic { description, input_schema: &PARAMETERS, name, strict: true },
+        ToolShape::Mcp => Shaped::Mcp { description, input_schema: &PARAMETERS, name },
     };
-    Some(shaped.to_string())
+    Some(serde_json::to_string(&shaped).expect("names and texts are JSON"))
+}
+
+// Written without a tree of values in between: a node may have 32 tools.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shaped<'a> {
+    Openai {
+        description: &'a str,
+        name: &'a str,
+        parameters: &'a Parameters,
+        strict: bool,
+        r#type: &'a str,
+    },
+    Anthropic {
+        description: &'a str,
+        input_schema: &'a Parameters,
+        name: &'a str,
+        strict: bool,
+    },
+    #[serde(rename_all = "camelCase")]
+    Mcp {
+        description: &'a str,
+        input_schema: &'a Parameters,
+        name: &'a str,
+    },
 }
 
 /// The schema of the arguments. A strict schema lists every property as required and allows no other.
-fn parameters() -> Value {
-    json!({
-        "type": "object",
-        "properties": { "reason": { "type": "string", "description": "Why this is the next step, in a sentence." } },
-        "required": ["reason"],
-        "additionalProperties": false,
-    })
+const PARAMETERS: Parameters = Parameters {
+    additional_properties: false,
+    properties: Properties {
+        reason: Property { description: "Why this is the next step, in a sentence.", r#type: "string" },
+    },
+    required: ["reason"],
+    r#type: "object",
+};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Parameters {
+    additional_properties: bool,
+    properties: Properties,
+    required: [&'static str; 1],
+    r#type: &'static str,
+}
+
+#[derive(Serialize)]
+struct Properties {
+    reason: Property,
+}
+
+#[derive(Serialize)]
+struct Property {
+    description: &'static str,
+    r#type: &'static str,
 }
 
 /// The message of a tool.
@@ -55,6 +99,8 @@ pub(super) fn reason_of(arguments_json: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::ids::NodeId;
 
@@ -71,9 +117,15 @@ mod tests {
         let shaped = |shape| -> Value { serde_json::from_str(&tool_json(&tool(), shape).unwrap()).unwrap() };
         let openai = shaped(ToolShape::Openai);
         assert_eq!((&openai["type"], &openai["strict"]), (&json!("function"), &json!(true)));
-        assert_eq!(openai["parameters"]["required"], json!(["reason"]));
-        assert_eq!(shaped(ToolShape::Anthropic)["input_schema"]["additionalProperties"], json!(false));
-        assert_eq!(shaped(ToolShape::Mcp)["inputSchema"]["type"], json!("object"));
+        assert_eq!((&openai["name"], &openai["description"]), (&json!("transfer_to_a"), &json!("Transfer to a.")));
+        let reason = json!({ "type": "string", "description": "Why this is the next step, in a sentence." });
+        let schema = json!({
+            "type": "object", "properties": { "reason": reason }, "required": ["reason"], "additionalProperties": false,
+        });
+        assert_eq!(openai["parameters"], schema);
+        let anthropic = shaped(ToolShape::Anthropic);
+        assert_eq!((&anthropic["input_schema"], &anthropic["strict"]), (&schema, &json!(true)));
+        assert_eq!(shaped(ToolShape::Mcp)["inputSchema"], schema);
         assert_eq!(tool_json(&tool(), ToolShape::Unspecified), None);
     }
 

@@ -25,6 +25,7 @@ import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./que
 import { Negotiation, Negotiations, TaskRequests } from "./negotiations.js";
 import { Plans } from "./plans.js";
 import { Queue } from "./queue.js";
+import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
 import { deferred, Session, sleep } from "./session.js";
@@ -139,6 +140,8 @@ export class Agent {
   readonly routing: Routing;
   /** The versions of contexts; `checkpoint` makes one. */
   readonly contexts: Contexts;
+  /** The JSON Schemas by which the broker checks contexts. */
+  readonly schemas: Schemas;
   /** Content that is too large for a message. */
   readonly blobs: Blobs;
   /** Threads, and the specs of their personas. */
@@ -186,6 +189,7 @@ export class Agent {
     this.directory = new Directory(this.id, this.#caller(), this.transport);
     this.routing = new Routing(this.#caller(), this.transport);
     this.contexts = new Contexts(this.#caller(), this.transport);
+    this.schemas = new Schemas(this.#caller(), this.transport);
     this.blobs = new Blobs(this.#caller(), this.transport);
     this.threads = new Threads(this.#caller(), this.transport, this.log);
     this.plans = new Plans(this.#caller(), this.transport, (submission) => this.send("", {}, submission));

@@ -16,6 +16,7 @@ export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { Plan, Plans, type SubtaskInputs } from "./plans.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";
+export { Schemas } from "./schemas.js";
 export { type HandlerContext, type Handlers, HandlerTimeout, Poison, RetryAfter, Stopped } from "./serve.js";
 export {
   auditHash,

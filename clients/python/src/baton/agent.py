@@ -42,6 +42,7 @@ from baton.plans import Plans
 from baton.questions import Answer
 from baton.registry import Registry
 from baton.runs import Routing
+from baton.schemas import Schemas
 from baton.sections import with_deltas
 from baton.signing import sign_envelope, verify_receipt
 from baton.threads import Threads
@@ -54,7 +55,7 @@ _PAGE_SIZE = 500
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
 
-class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Contexts):
+class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Contexts, Schemas):
     """An agent of the broker: registers, proves its identity, sends messages and handles its mail.
 
         async with Agent("127.0.0.1:22866", "bob", load_key("bob.pem"), ca_file="ca.pem") as bob:

@@ -78,6 +78,7 @@ class Connection:
         self.workspaces = v1.WorkspaceServiceStub(self._channel)
         self.routing = v1.RoutingServiceStub(self._channel)
         self.contexts = v1.ContextServiceStub(self._channel)
+        self.schemas = v1.SchemaServiceStub(self._channel)
         self.blobs = v1.BlobServiceStub(self._channel)
         self.threads = v1.ThreadServiceStub(self._channel)
         self.plans = v1.PlanServiceStub(self._channel)

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
-const FAULTS: [(&str, &[&str]); 27] = [
+const FAULTS: [(&str, &[&str]); 31] = [
     (
         "naive",
         &[
@@ -91,6 +91,13 @@ const FAULTS: [(&str, &[&str]); 27] = [
     ),
     ("keeps-recalled-tasks", &["client.recalled-task-is-dropped"]),
     ("sends-too-large", &["client.too-large-is-refused-locally"]),
+    ("misses-offers", &["client.offer-is-awarded", "client.offer-is-countered"]),
+    ("misses-ends", &["client.close-is-told", "client.end-of-a-bid-is-told"]),
+    (
+        "leaves-requests",
+        &["client.request-gets-an-offer", "client.request-is-declined", "client.counter-offer-gets-an-offer"],
+    ),
+    ("forgets-rounds", &["client.counter-offer-gets-an-offer", "client.offer-is-withdrawn"]),
 ];
 
 /// The path of the Rust client's harness. Builds it unless `cargo test` has built all targets.

@@ -8,7 +8,7 @@ use std::{
 
 use baton::{
     client::{
-        About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
+        About, Bid, BidEnd, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
         context_of_sections,
     },
     ids::SystemIds,
@@ -17,11 +17,11 @@ use baton::{
 };
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    account, done, failed, failed_as, options, say,
+    account, bidding, done, failed, failed_as, options, say,
     wrong::{self, Wrong},
 };
 
@@ -52,9 +52,14 @@ impl Manners {
         done(command, json!({}));
     }
 
+    /// The configured behaviour for this message type; empty for the default.
+    fn how(&self, kind: &str) -> String {
+        self.how.lock().expect("no holder panics").get(kind).cloned().unwrap_or_default()
+    }
+
     /// Whether a handler that has taken a task over goes on to work on it.
     fn works(&self) -> bool {
-        self.how.lock().expect("no holder panics").get("HandoffRequest").is_some_and(|how| how == "work")
+        self.how("HandoffRequest") == "work"
     }
 
     fn is_wrong(&self, wrong: Wrong) -> bool {
@@ -71,7 +76,7 @@ impl Manners {
         let kind = kind_name(delivered.kind());
         // Subscribes before the report: the suite may release the handler as soon as it reads the report.
         let mut released = self.released.subscribe();
-        let how = self.how.lock().expect("no holder panics").get(&kind).cloned().unwrap_or_default();
+        let how = self.how(&kind);
         say_handling(delivered, &kind);
         match how.as_str() {
             "throw" if self.is_wrong(Wrong::AcksFailures) => Ok(false),
@@ -102,6 +107,7 @@ fn say_handling(delivered: &Delivered, kind: &str) {
         "task_id": envelope.task_id,
         "handoff_id": delivered.handoff_id(),
         "attempt": delivered.delivery.attempt,
+        "winner_id": delivered.payload::<v1::NegotiationClosed>().winner_id,
     }));
 }
 
@@ -171,6 +177,19 @@ impl Handler for Mail {
                 "handoff_id": recalled.handoff_id,
                 "epoch": recalled.epoch,
             }));
+        }
+        Ok(())
+    }
+
+    async fn bid(&self, link: Link, asked: Delivered) -> Result<Bid, NotTaken> {
+        self.manners.obey(&asked).await?;
+        let how = self.manners.how(&kind_name(asked.kind()));
+        bidding::answer(&link, &asked, &how, self.manners.wrong).await
+    }
+
+    async fn bid_ended(&self, _: Link, told: Delivered, _: BidEnd) -> Result<(), NotTaken> {
+        if !self.manners.is_wrong(Wrong::MissesEnds) {
+            self.manners.obey(&told).await?;
         }
         Ok(())
     }
@@ -254,6 +273,8 @@ pub(super) struct Agent {
     stopped: CancellationToken,
     /// The calls of `delegate`, by command id.
     calls: Mutex<HashMap<u64, CancellationToken>>,
+    /// The commands to the negotiation of this process.
+    orders: Mutex<Option<mpsc::UnboundedSender<Value>>>,
 }
 
 impl Agent {
@@ -284,7 +305,7 @@ impl Agent {
             }
             has_stopped.cancel();
         });
-        Ok(Self { link, manners, stop, stopped, calls: Mutex::default() })
+        Ok(Self { link, manners, stop, stopped, calls: Mutex::default(), orders: Mutex::default() })
     }
 
     pub(crate) fn handle(&self, command: &Value) {
@@ -393,6 +414,19 @@ impl Agent {
                 Err(error) => not_handed_over(&command, &error, wrong),
             }
         });
+    }
+
+    pub(crate) fn negotiate(&self, command: Value) {
+        let (sender, orders) = mpsc::unbounded_channel();
+        *self.orders.lock().expect("no holder panics") = Some(sender);
+        tokio::spawn(bidding::negotiate(self.link.clone(), command, orders, self.manners.wrong));
+    }
+
+    /// Passes a command to the negotiation of this process.
+    pub(crate) fn order(&self, command: Value) {
+        if let Some(orders) = &*self.orders.lock().expect("no holder panics") {
+            let _ = orders.send(command); // fails only after a failed `negotiate`
+        }
     }
 
     pub(crate) fn owned_tasks(&self, command: Value) {

@@ -4,6 +4,7 @@
 //! the library.
 
 mod agent;
+mod bidding;
 mod naive;
 mod wrong;
 
@@ -52,6 +53,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             (Some("recall"), Some(agent)) => agent.recall(command),
             (Some("cancel"), Some(agent)) => agent.cancel(&command),
             (Some("owned_tasks"), Some(agent)) => agent.owned_tasks(command),
+            (Some("negotiate"), Some(agent)) => agent.negotiate(command),
+            (Some("counter" | "award"), Some(agent)) => agent.order(command),
             (Some("close"), Some(agent)) => agent.close(command),
             (other, _) => return Err(format!("a command that cannot be: {other:?}").into()),
         }

@@ -69,6 +69,14 @@ pub(super) enum Wrong {
     KeepsRecalledTasks,
     /// A message over the limits is sent, and counts as sent.
     SendsTooLarge,
+    /// An offer is acked, and the caller does not learn of it.
+    MissesOffers,
+    /// The end of a negotiation is acked, and the caller does not learn of it.
+    MissesEnds,
+    /// A request for offers is acked without an answer.
+    LeavesRequests,
+    /// Every offer is of round 0.
+    ForgetsRounds,
 }
 
 #[derive(Parser)]

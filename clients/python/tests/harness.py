@@ -1,6 +1,7 @@
 """The program for `baton conformance --client`; docs/conformance-client.md defines its protocol."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from datetime import timedelta
@@ -9,9 +10,12 @@ from typing import Any
 from baton import (
     Agent,
     BatonError,
+    Bid,
     ContextWanted,
     HandoffFailedError,
+    Negotiation,
     Offer,
+    OfferWanted,
     PoisonError,
     Recalled,
     RetryLaterError,
@@ -20,6 +24,7 @@ from baton import (
     VerificationError,
     json_section,
     load_key,
+    offer,
     v1,
 )
 from baton.delivery import Delivery
@@ -73,6 +78,9 @@ class Harness:
         self.released = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
         self.calls: dict[int, asyncio.Task[None]] = {}
+        self.reading = contextlib.AsyncExitStack()
+        self.negotiation: Negotiation | None = None
+        self.bids: dict[str, Bid] = {}
 
     async def run(self) -> None:
         say("hello", protocol=1, language="python", library="baton-client")
@@ -109,7 +117,8 @@ class Harness:
         )
         agent.on_handoff(self.take)
         agent.on_recalled(self.recalled)
-        agent.on(v1.Info)(self.read)
+        agent.on_task_request(self.bid)
+        agent.on(v1.Info, v1.TaskAccept, v1.NegotiationClosed)(self.read)
         if "context" in command:
             self.context = sections_of(command["context"])
             agent.context_provider(self.provide)
@@ -147,14 +156,22 @@ class Harness:
 
     async def read(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
-        say(
-            "handling",
-            type="Info",
-            message_id=envelope.message_id,
-            sender_id=envelope.sender_id,
-            attempt=delivery.attempt,
-        )
-        await self.does("Info")
+        kind = type(delivery.payload).__name__
+        facts: dict[str, Any] = {"sender_id": envelope.sender_id, "attempt": delivery.attempt}
+        if isinstance(delivery.payload, v1.NegotiationClosed):
+            facts["winner_id"] = delivery.payload.winner_id
+        say("handling", type=kind, message_id=envelope.message_id, **facts)
+        await self.does(kind)
+
+    async def bid(self, wanted: OfferWanted) -> v1.TaskOffer | v1.TaskDecline:
+        kind = "TaskRequest" if wanted.counter is None else "TaskOffer"
+        say("handling", type=kind, negotiation_id=wanted.negotiation_id)
+        how = await self.does(kind)
+        if how == "decline":
+            return v1.TaskDecline(reason=v1.REJECT_REASON_OVERLOADED, reason_text="told to decline")
+        if how == "withdraw":
+            return v1.TaskOffer(withdrawn=True)
+        return offer(confidence=0.9, cost=5 if wanted.counter is None else wanted.counter.cost)
 
     async def does(self, kind: str) -> str:
         """Returns the instructions for a handler of this message type; the caller handles the rest."""
@@ -220,6 +237,29 @@ class Harness:
         owned = await self.connected.owned_tasks()
         tasks = [{"task_id": one.task_id, "epoch": one.epoch, "handoff_id": one.open_handoff_id} for one in owned]
         return {"tasks": tasks}
+
+    async def negotiate(self, command: dict[str, Any]) -> dict[str, Any]:
+        request = v1.TaskRequest(description=command["text"])
+        self.negotiation = await self.reading.enter_async_context(self.connected.negotiate(command["to"], request))
+        self.tasks.add(asyncio.create_task(self.say_offers(self.negotiation)))
+        return {"negotiation_id": self.negotiation.negotiation_id}
+
+    async def say_offers(self, negotiation: Negotiation) -> None:
+        async for bid in negotiation:
+            self.bids[bid.offer_id] = bid
+            terms = {"cost": bid.offer.cost, "round": bid.offer.round}
+            facts = {"agent_id": bid.agent_id, "offer_id": bid.offer_id, **terms}
+            say("offered", negotiation_id=negotiation.negotiation_id, **facts)
+        closed = await negotiation.closed()
+        state = v1.NegotiationState.Name(closed.state).removeprefix("NEGOTIATION_STATE_")
+        say("closed", negotiation_id=negotiation.negotiation_id, state=state)
+
+    async def counter(self, command: dict[str, Any]) -> None:
+        await self.bids[command["offer_id"]].counter(cost=command["cost"])
+
+    async def award(self, command: dict[str, Any]) -> None:
+        assert self.negotiation is not None
+        await self.negotiation.award(self.bids[command["offer_id"]], command["text"])
 
     async def close(self, _: dict[str, Any]) -> None:
         await self.connected.close(self.grace)

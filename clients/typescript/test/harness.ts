@@ -6,11 +6,14 @@ import { Code } from "@connectrpc/connect";
 import {
   Agent,
   BatonError,
+  type Bid,
   type HandedOver,
   type Handlers,
   HandoffFailed,
   jsonSection,
   loadKey,
+  type Negotiation,
+  offerOf,
   Poison,
   RetryAfter,
   TaskRecalled,
@@ -42,6 +45,8 @@ interface Command {
   timeout_ms?: number;
   loan_timeout_ms?: number;
   call: number;
+  offer_id: string;
+  cost: number;
 }
 
 type Facts = Record<string, unknown>;
@@ -52,6 +57,8 @@ const calls = new Map<number, AbortController>();
 let waiting: (() => void)[] = [];
 let agent: Agent | undefined;
 let serving: Promise<void> | undefined;
+let negotiation: Negotiation | undefined;
+const bids = new Map<string, Bid>();
 
 function say(event: string, facts: Facts = {}): void {
   process.stdout.write(`${JSON.stringify({ event, ...facts })}\n`);
@@ -132,6 +139,20 @@ function handlersOf(connecting: Command): Handlers {
     recalled: ({ taskId, handoffId, epoch }) => {
       say("recalled", { task_id: taskId, handoff_id: handoffId, epoch: Number(epoch) });
     },
+    bid: async ({ negotiationId, counter }) => {
+      const told = await does(counter ? "TaskOffer" : "TaskRequest", { negotiation_id: negotiationId });
+      if (told === "decline") {
+        return create(v1.TaskDeclineSchema, { reason: v1.RejectReason.OVERLOADED, reasonText: "told to decline" });
+      }
+      if (told === "withdraw") return create(v1.TaskOfferSchema, { withdrawn: true });
+      return offerOf({ confidence: 0.9, cost: counter ? counter.cost : 5 });
+    },
+    taskAccept: async (_, { envelope }) => {
+      await does("TaskAccept", { message_id: envelope.messageId, sender_id: envelope.senderId });
+    },
+    negotiationClosed: async ({ winnerId }, { envelope }) => {
+      await does("NegotiationClosed", { message_id: envelope.messageId, winner_id: winnerId });
+    },
     ...(connecting.context && { context: () => sectionsOf(connecting) }),
   };
 }
@@ -166,6 +187,23 @@ function callSignal({ id }: Command): AbortSignal {
 
 function handedOver({ ownerId, epoch }: HandedOver): Facts {
   return { owner_id: ownerId, epoch: Number(epoch) };
+}
+
+/** Reports each offer, and then the end. */
+async function sayOffers(asked: Negotiation): Promise<void> {
+  for await (const bid of asked) {
+    bids.set(bid.offerId, bid);
+    const { cost, round } = bid.offer;
+    say("offered", { negotiation_id: asked.id, agent_id: bid.agentId, offer_id: bid.offerId, cost, round });
+  }
+  const { state } = await asked.closed();
+  say("closed", { negotiation_id: asked.id, state: v1.NegotiationState[state] });
+}
+
+function bidOf({ offer_id }: Command): Bid {
+  const bid = bids.get(offer_id);
+  if (bid === undefined) throw new Error(`no offer ${offer_id} was heard`);
+  return bid;
 }
 
 async function obey(command: Command): Promise<Facts> {
@@ -218,6 +256,20 @@ async function obey(command: Command): Promise<Facts> {
       }
       return { tasks };
     }
+    case "negotiate": {
+      const asked = await connected().negotiate(command.to, { description: command.text ?? "" });
+      negotiation = asked;
+      sayOffers(asked).catch((error: unknown) => {
+        process.stderr.write(`${String(error)}\n`);
+      });
+      return { negotiation_id: asked.id };
+    }
+    case "counter":
+      await bidOf(command).counter({ cost: command.cost });
+      return {};
+    case "award":
+      await negotiation?.award(bidOf(command), command.text);
+      return {};
     case "close":
       stop.abort();
       await serving;

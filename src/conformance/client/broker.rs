@@ -43,6 +43,7 @@ use crate::{
         connect_request::Request as Asked,
         connect_response::Response as Said,
         handoff_service_server::{HandoffService, HandoffServiceServer},
+        negotiation_service_server::NegotiationServiceServer,
         task_service_server::{TaskService, TaskServiceServer},
     },
     time::{Clock as _, SystemClock},
@@ -57,13 +58,15 @@ pub(super) const AGENT: &str = "bob";
 /// The id of the agent's key.
 pub(super) const KEY_ID: &str = "k1";
 
-const NOT_IN_SCRIPT: Refusal = Refusal::new(Code::Unimplemented, "NOT_SUPPORTED");
+/// The answer to calls that no case needs.
+pub(super) const NOT_IN_SCRIPT: Refusal = Refusal::new(Code::Unimplemented, "NOT_SUPPORTED");
 
 /// The page limit of `ListTasks`, which overrides the client's page size. It is small, so that a case has several
 /// pages.
 pub(super) const TASKS_A_PAGE: usize = 2;
 
-type Answer<T> = Result<Response<T>, Status>;
+/// The answer to a call.
+pub(super) type Answer<T> = Result<Response<T>, Status>;
 type Frames = UnboundedReceiverStream<Result<v1::ConnectResponse, Status>>;
 
 /// The settings of the script, and the observations of the broker.
@@ -83,6 +86,8 @@ pub(super) struct State {
     pub handoffs: HashMap<String, v1::Handoff>,
     /// The number of answers that `GetHandoff` has given.
     pub handoffs_shown: watch::Sender<usize>,
+    /// The negotiations that `GetNegotiation` returns, by negotiation id.
+    pub negotiations: HashMap<String, v1::Negotiation>,
     /// The tasks that `GetTask` and `ListTasks` return, newest first.
     pub tasks: Vec<v1::Task>,
     challenges: HashSet<Vec<u8>>,
@@ -137,6 +142,7 @@ impl Broker {
             .add_service(AgentServiceServer::new(service.clone()))
             .add_service(HandoffServiceServer::new(service.clone()))
             .add_service(TaskServiceServer::new(service.clone()))
+            .add_service(NegotiationServiceServer::new(service.clone()))
             .add_service(BrokerServiceServer::new(service));
         let mut serving = JoinSet::new();
         serving.spawn(async move {
@@ -228,8 +234,9 @@ fn in_words(frame: &v1::ConnectRequest) -> Option<String> {
     }
 }
 
+/// The services of the broker.
 #[derive(Clone)]
-struct Scripted {
+pub(super) struct Scripted {
     state: Arc<Mutex<State>>,
     agent: PublicKey,
     broker_key: PublicKey,
@@ -237,7 +244,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         let mut state = self.state.lock().expect("no holder panics");
         // A call that locks the state twice counts twice. The cases only ask whether any call has arrived.
         state.calls += 1;
@@ -245,7 +252,7 @@ impl Scripted {
     }
 
     /// Checks that the call carries a valid token.
-    fn check_token<T>(&self, request: &Request<T>) -> Result<(), Status> {
+    pub(super) fn check_token<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
         match self.state().tokens.contains(token) {

@@ -9,6 +9,7 @@ mod cases;
 mod certificates;
 mod fixture;
 mod harness;
+mod negotiations;
 mod refusal;
 mod relay;
 

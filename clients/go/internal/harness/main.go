@@ -46,6 +46,8 @@ type command struct {
 	TimeoutMS        int64                      `json:"timeout_ms"`
 	LoanTimeoutMS    int64                      `json:"loan_timeout_ms"`
 	Call             uint64                     `json:"call"`
+	OfferID          string                     `json:"offer_id"`
+	Cost             float64                    `json:"cost"`
 }
 
 type event map[string]any
@@ -60,6 +62,9 @@ type harness struct {
 	how      map[string]string
 	released chan struct{}
 	calls    map[uint64]context.CancelFunc
+
+	negotiation *baton.Negotiation
+	bids        map[string]*baton.Bid
 }
 
 func main() {
@@ -70,6 +75,7 @@ func main() {
 		how:      map[string]string{},
 		released: make(chan struct{}),
 		calls:    map[uint64]context.CancelFunc{},
+		bids:     map[string]*baton.Bid{},
 	}
 	h.say(event{"event": "hello", "protocol": 1, "language": "go", "library": "github.com/baton-broker/baton/clients/go"})
 	lines := bufio.NewScanner(os.Stdin)
@@ -103,7 +109,7 @@ func (h *harness) obey(c command) {
 		h.calls[c.Call]()
 		h.mu.Unlock()
 		h.answer(c, nil, nil)
-	case "send", "hand_over", "resume", "delegate", "recall", "owned_tasks":
+	case "send", "hand_over", "resume", "delegate", "recall", "owned_tasks", "negotiate", "counter", "award":
 		ctx, cancel := context.WithCancel(context.Background())
 		h.mu.Lock()
 		h.calls[c.ID] = cancel
@@ -156,7 +162,9 @@ func (h *harness) connect(c command) error {
 
 // handlers returns the agent's handlers, with a context provider if the command has a context.
 func (h *harness) handlers(given map[string]json.RawMessage) baton.Handlers {
-	handlers := baton.Handlers{Info: h.info, Offer: h.offer, Recalled: h.recalled}
+	handlers := baton.Handlers{
+		Info: h.info, Offer: h.offer, Recalled: h.recalled, Bid: h.bid, TaskAccept: h.awarded, NegotiationClosed: h.bidEnded,
+	}
 	if given != nil {
 		handlers.Context = func(context.Context, *baton.WantedContext) ([]*v1.ContextSection, error) {
 			return sectionsOf(given)
@@ -201,6 +209,83 @@ func (h *harness) recalled(_ context.Context, r *baton.Recalled) error {
 	return nil
 }
 
+func (h *harness) bid(ctx context.Context, wanted *baton.OfferWanted) (*v1.TaskOffer, error) {
+	kind, cost := "TaskRequest", 5.0
+	if wanted.Counter != nil {
+		kind, cost = "TaskOffer", wanted.Counter.GetCost()
+	}
+	told, err := h.does(kind, event{"negotiation_id": wanted.NegotiationID})
+	switch {
+	case err != nil:
+		return nil, err
+	case told == "decline":
+		return nil, baton.Decline(v1.RejectReason_REJECT_REASON_OVERLOADED, "told to decline")
+	case told == "withdraw":
+		_, err := wanted.Withdraw(ctx)
+		return nil, err
+	}
+	return &v1.TaskOffer{Confidence: 0.9, Cost: cost}, nil
+}
+
+func (h *harness) awarded(_ context.Context, d *baton.Delivery, _ *v1.TaskAccept) error {
+	_, err := h.does("TaskAccept", event{"message_id": d.Envelope.GetMessageId()})
+	return err
+}
+
+func (h *harness) bidEnded(_ context.Context, d *baton.Delivery, closed *v1.NegotiationClosed) error {
+	facts := event{"message_id": d.Envelope.GetMessageId(), "winner_id": closed.GetWinnerId()}
+	_, err := h.does("NegotiationClosed", facts)
+	return err
+}
+
+// sayOffers reports each offer, and then the end.
+func (h *harness) sayOffers(negotiation *baton.Negotiation) {
+	for bid, err := range negotiation.Offers(context.Background()) {
+		if err != nil {
+			return
+		}
+		h.mu.Lock()
+		h.bids[bid.OfferID] = bid
+		h.mu.Unlock()
+		h.say(event{
+			"event": "offered", "negotiation_id": negotiation.ID, "agent_id": bid.AgentID, "offer_id": bid.OfferID,
+			"cost": bid.Terms.GetCost(), "round": bid.Terms.GetRound(),
+		})
+	}
+	closed, err := negotiation.Closed(context.Background())
+	if err == nil {
+		state := strings.TrimPrefix(closed.GetState().String(), "NEGOTIATION_STATE_")
+		h.say(event{"event": "closed", "negotiation_id": negotiation.ID, "state": state})
+	}
+}
+
+// negotiated executes a command about a negotiation.
+func (h *harness) negotiated(ctx context.Context, c command) (event, error) {
+	if c.Command == "negotiate" {
+		negotiation, err := h.agent.Negotiate(ctx, c.To, baton.About{}, &v1.TaskRequest{Description: c.Text})
+		if err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		h.negotiation = negotiation
+		h.mu.Unlock()
+		go h.sayOffers(negotiation)
+		return event{"negotiation_id": negotiation.ID}, nil
+	}
+	h.mu.Lock()
+	bid, negotiation := h.bids[c.OfferID], h.negotiation
+	h.mu.Unlock()
+	if bid == nil {
+		return nil, errors.New("no such offer was heard: " + c.OfferID)
+	}
+	if c.Command == "award" {
+		_, err := negotiation.Award(ctx, bid, c.Text)
+		return nil, err
+	}
+	_, err := bid.Counter(ctx, &v1.TaskOffer{Confidence: bid.Terms.GetConfidence(), Cost: c.Cost})
+	return nil, err
+}
+
 // call executes a command that may take long.
 func (h *harness) call(ctx context.Context, c command) (event, error) {
 	sections, err := sectionsOf(c.Context)
@@ -219,6 +304,8 @@ func (h *harness) call(ctx context.Context, c command) (event, error) {
 			return nil, err
 		}
 		return event{"epoch": task.Epoch}, nil
+	case "negotiate", "counter", "award":
+		return h.negotiated(ctx, c)
 	case "delegate":
 		if c.LoanTimeoutMS > 0 {
 			request.LoanTimeout = durationpb.New(time.Duration(c.LoanTimeoutMS) * time.Millisecond)

@@ -3,6 +3,7 @@
 mod connecting;
 mod handoffs;
 mod loans;
+mod negotiating;
 mod receiving;
 mod reconnecting;
 mod restarts;
@@ -56,6 +57,7 @@ pub(super) fn all() -> Vec<&'static Case> {
         handoffs::CASES,
         restarts::CASES,
         loans::CASES,
+        negotiating::CASES,
         reconnecting::CASES,
         stopping::CASES,
     ]

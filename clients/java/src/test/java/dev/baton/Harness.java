@@ -10,7 +10,11 @@ import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Info;
+import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.TaskAccept;
+import dev.baton.v1.TaskOffer;
+import dev.baton.v1.TaskRequest;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -20,6 +24,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -41,6 +46,8 @@ final class Harness {
     private volatile CountDownLatch released = new CountDownLatch(1);
     private volatile Duration grace = Duration.ZERO;
     private volatile Agent agent;
+    private volatile Negotiation negotiation;
+    private final Map<String, Bid> bids = new ConcurrentHashMap<>();
 
     private Harness() {}
 
@@ -132,6 +139,22 @@ final class Harness {
                 }
                 facts.add("tasks", tasks);
             }
+            case "negotiate" -> {
+                TaskRequest request = TaskRequest.newBuilder()
+                        .setDescription(text(command, "text"))
+                        .build();
+                Negotiation begun =
+                        agent.negotiations().begin(text(command, "to"), Envelopes.About.NOTHING, request);
+                negotiation = begun;
+                work.submit(() -> sayOffers(begun));
+                facts.addProperty("negotiation_id", begun.id());
+            }
+            case "counter" -> {
+                Bid bid = bids.get(text(command, "offer_id"));
+                double cost = command.get("cost").getAsDouble();
+                bid.counter(bid.terms().toBuilder().setCost(cost).build());
+            }
+            case "award" -> negotiation.award(bids.get(text(command, "offer_id")), text(command, "text"));
             case "close" -> agent.close(grace);
             default -> throw new IllegalArgumentException("a command that cannot be: " + command);
         }
@@ -172,7 +195,10 @@ final class Harness {
                 .credit(command.get("credit").getAsInt())
                 .onHandoff(this::take)
                 .onRecalled(Harness::recalled)
-                .on(Info.class, this::read);
+                .onOfferWanted(this::bid)
+                .on(Info.class, this::read)
+                .on(TaskAccept.class, this::read)
+                .on(NegotiationClosed.class, this::read);
         if (command.has("handler_timeout_ms")) {
             builder.listenerTimeout(
                     Duration.ofMillis(command.get("handler_timeout_ms").getAsLong()));
@@ -228,13 +254,52 @@ final class Harness {
         say("recalled", facts);
     }
 
-    private void read(Delivery<Info> delivery) throws InterruptedException {
+    private BidAnswer bid(OfferWanted wanted) throws InterruptedException {
+        JsonObject handling = new JsonObject();
+        handling.addProperty("negotiation_id", wanted.negotiationId());
+        String told = does(wanted.counter().isPresent() ? "TaskOffer" : "TaskRequest", handling);
+        if (told.equals("decline")) {
+            return BidAnswer.decline(RejectReason.REJECT_REASON_OVERLOADED, "told to decline");
+        }
+        if (told.equals("withdraw")) {
+            wanted.withdraw();
+            return BidAnswer.later();
+        }
+        double cost = wanted.counter().map(TaskOffer::getCost).orElse(5.0);
+        return BidAnswer.offer(
+                TaskOffer.newBuilder().setConfidence(0.9).setCost(cost).build());
+    }
+
+    /** Reports each offer, and then the end. */
+    private Void sayOffers(Negotiation begun) throws InterruptedException {
+        for (Optional<Bid> next = begun.next(); next.isPresent(); next = begun.next()) {
+            Bid bid = next.get();
+            bids.put(bid.offerId(), bid);
+            JsonObject offered = new JsonObject();
+            offered.addProperty("negotiation_id", begun.id());
+            offered.addProperty("agent_id", bid.agentId());
+            offered.addProperty("offer_id", bid.offerId());
+            offered.addProperty("cost", bid.terms().getCost());
+            offered.addProperty("round", bid.terms().getRound());
+            say("offered", offered);
+        }
+        JsonObject closed = new JsonObject();
+        closed.addProperty("negotiation_id", begun.id());
+        closed.addProperty("state", begun.closed().getState().name().substring("NEGOTIATION_STATE_".length()));
+        say("closed", closed);
+        return null;
+    }
+
+    private void read(Delivery<?> delivery) throws InterruptedException {
         Envelope envelope = delivery.envelope();
         JsonObject handling = new JsonObject();
         handling.addProperty("message_id", envelope.getMessageId());
         handling.addProperty("sender_id", envelope.getSenderId());
         handling.addProperty("attempt", delivery.attempt());
-        does("Info", handling);
+        if (delivery.payload() instanceof NegotiationClosed closed) {
+            handling.addProperty("winner_id", closed.getWinnerId());
+        }
+        does(delivery.payload().getClass().getSimpleName(), handling);
     }
 
     /** Reports that a listener has a message, and follows its instruction; the caller handles the rest. */

@@ -140,7 +140,8 @@ fn object(text: &str) -> Option<prost_types::Struct> {
     serde_json::from_str(text).ok().as_ref().and_then(struct_of)
 }
 
-fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
+/// The timeouts of a subtask's handoffs. `None`: the broker's.
+pub fn timeouts_to_v1(subtask: &Subtask) -> Option<v1::HandoffTimeouts> {
     let RequestedTimeouts { accept, context, complete, whole } = subtask.timeouts;
     let timeouts = v1::HandoffTimeouts {
         accept: accept.and_then(span),
@@ -148,6 +149,10 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         complete: complete.and_then(span),
         whole: whole.and_then(span),
     };
+    (timeouts != v1::HandoffTimeouts::default()).then_some(timeouts)
+}
+
+fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
     v1::Subtask {
         id: subtask.id.clone(),
         description: subtask.description.clone(),
@@ -163,7 +168,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         timeout: span(subtask.timeout),
         attempts_max: subtask.attempts_max,
         optional: subtask.is_optional,
-        handoff_timeouts: (timeouts != v1::HandoffTimeouts::default()).then_some(timeouts),
+        handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
     }
 }

@@ -73,6 +73,15 @@ impl PlanRecord {
     }
 
     pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+        // Only a subtask that an agent takes adds a participant, and most steps change none.
+        let has_same_agents = |before: &Self| {
+            let (former, present) = (&before.plan.subtasks, &self.plan.subtasks);
+            former.len() == present.len()
+                && former.iter().zip(present).all(|(one, other)| one.agent == other.agent && one.tried == other.tried)
+        };
+        if before.is_some_and(has_same_agents) {
+            return Vec::new();
+        }
         let known: BTreeSet<Key> = before.map(Self::listings).unwrap_or_default().into_iter().collect();
         let id = Bytes::copy_from_slice(self.plan.id.as_str().as_bytes());
         self.listings().into_iter().filter(|key| !known.contains(key)).map(|key| (key, id.clone())).collect()

@@ -4,6 +4,7 @@
 //! The machine of plans decides; this module resolves agents, composes what the coordinator says, and tells the plan of
 //! each request that could not be sent.
 
+use fixedbitset::FixedBitSet;
 use prost::Message as _;
 use serde_json::{Map, Value, json};
 
@@ -202,7 +203,7 @@ impl Engine {
             initial_context_summary: subtask.description.clone(),
             required_skills: subtask.required_skills.clone(),
             fallback_candidates: fallbacks,
-            timeouts: envelope::plan_to_v1(spec).subtasks[order.place].handoff_timeouts,
+            timeouts: envelope::timeouts_to_v1(subtask),
             mode: v1::HandoffMode::Delegate.into(),
             loan_timeout: prost_types::Duration::try_from(subtask.timeout).ok(),
             on_behalf_of: Some(v1::OnBehalfOf {
@@ -421,11 +422,11 @@ impl Engine {
             sections.push(section("dependency_results", Value::Object(direct).to_string()));
         }
         if spec.mode != Mode::Parallel && terms.pass_results {
-            let earlier = match spec.mode {
+            let earlier: FixedBitSet = match spec.mode {
                 Mode::Sequential => (0..place).collect(),
                 Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
             };
-            let previous = results(self, &mut earlier.into_iter())?;
+            let previous = results(self, &mut earlier.ones())?;
             sections.push(section("previous_results", Value::Object(previous).to_string()));
         }
         if !subtask.consumes.is_empty() {

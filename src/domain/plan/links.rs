@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fixedbitset::FixedBitSet;
 use petgraph::{
     algo::tarjan_scc,
     graph::{DiGraph, NodeIndex},
@@ -14,8 +15,8 @@ use super::{Mode, Spec};
 pub struct Links {
     /// For each subtask its direct dependencies: declared, producers of its topics, or the one before it.
     pub direct: Vec<BTreeSet<usize>>,
-    /// For each subtask its direct and indirect dependencies.
-    pub ancestors: Vec<BTreeSet<usize>>,
+    /// For each subtask its direct and indirect dependencies, by place.
+    pub ancestors: Vec<FixedBitSet>,
     /// The subtasks in an order of execution: each stands behind its dependencies. Those of a cycle have no meaningful
     /// place.
     pub order: Vec<usize>,
@@ -38,17 +39,18 @@ impl Links {
         let components = tarjan_scc(&graph);
         let mut cycles = Vec::new();
         let mut order = Vec::with_capacity(direct.len());
-        let mut ancestors = vec![BTreeSet::new(); direct.len()];
+        let mut ancestors = vec![FixedBitSet::with_capacity(direct.len()); direct.len()];
         for component in components {
             let places: BTreeSet<usize> = component.iter().map(|node| node.index()).collect();
             if places.len() > 1 {
                 cycles.push(cycle_in(&places, &direct));
             }
             for place in places {
-                let mut all: BTreeSet<usize> = direct[place].clone();
+                let mut all = FixedBitSet::with_capacity(direct.len());
                 for need in &direct[place] {
+                    all.insert(*need);
                     // Complete for all but a cycle, because the components of the needs came before this one.
-                    all.extend(&ancestors[*need]);
+                    all.union_with(&ancestors[*need]);
                 }
                 ancestors[place] = all;
                 order.push(place);

@@ -405,7 +405,7 @@ impl TransitionBuilder {
         // The timeout is for plans that stand still (SPEC 9). All ancestors count, because a long chain of dependencies
         // moves while its last subtask waits.
         for (other, subtask) in self.plan.subtasks.iter_mut().enumerate() {
-            if subtask.state == SubtaskState::Pending && self.spec.links.ancestors[other].contains(&place) {
+            if subtask.state == SubtaskState::Pending && self.spec.links.ancestors[other].contains(place) {
                 subtask.waits_since = self.now;
             }
         }

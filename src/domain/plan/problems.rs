@@ -152,11 +152,13 @@ impl Spec {
             found.add(ProblemCode::Empty, "subtasks", &[], "the plan has no subtask");
         }
         let mut seen = BTreeSet::new();
+        let places: BTreeMap<&str, usize> =
+            self.subtasks.iter().enumerate().rev().map(|(place, subtask)| (subtask.id.as_str(), place)).collect();
         for (place, subtask) in self.subtasks.iter().enumerate() {
             let path = format!("subtasks[{place}]");
             check_id(subtask, &path, &mut seen, &mut found);
             check_fields(subtask, &path, &mut found);
-            self.check_needs(place, &path, &mut found);
+            self.check_needs(place, &places, &path, &mut found);
         }
         self.check_topics(&mut found);
         for cycle in &self.links.cycles {
@@ -189,14 +191,14 @@ impl Spec {
         }
     }
 
-    fn check_needs(&self, place: usize, path: &str, found: &mut Found) {
+    fn check_needs(&self, place: usize, places: &BTreeMap<&str, usize>, path: &str, found: &mut Found) {
         let subtask = &self.subtasks[place];
         let id = subtask.id.as_str();
         let path = format!("{path}.dependencies");
         let mut seen = BTreeSet::new();
         for need in subtask.dependencies.iter().filter(|need| seen.insert(need.as_str())) {
             // A subtask without an id has no place to find, so the comparison with itself goes before the search.
-            match self.place(need) {
+            match places.get(need.as_str()) {
                 _ if need == id => {
                     found.add(ProblemCode::DependencyOnItself, &path, &[id], format!("{id} depends on itself"));
                 }
@@ -204,7 +206,7 @@ impl Spec {
                     let message = format!("{id} depends on {need:?}, which is no subtask of the plan");
                     found.add(ProblemCode::DependencyUnknown, &path, &[id], message);
                 }
-                Some(needed) if self.mode == Mode::Sequential && needed > place => {
+                Some(needed) if self.mode == Mode::Sequential && *needed > place => {
                     let message = format!("{id} depends on {need}, which stands later in a sequential plan");
                     found.add(ProblemCode::Order, &path, &[id, need], message);
                 }

@@ -71,16 +71,16 @@ impl NegotiationRecord {
 
     /// The index entries that the record before did not have.
     pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
-        let had = |record: &Self| record.negotiation.parties().count();
-        // Only an offer adds a party, and most steps make none.
-        if before.is_some_and(|before| had(before) == had(self)) {
-            return Vec::new();
-        }
-        let listed: BTreeSet<Vec<u8>> =
-            before.into_iter().flat_map(Self::index_keys).map(|key| key.key.to_vec()).collect();
         let value = id_bytes(self.negotiation.id);
-        let new = self.index_keys().filter(|key| !listed.contains(&key.key[..]));
-        new.map(|key| (key, value.clone())).collect()
+        let Some(before) = before else {
+            return self.index_keys().map(|key| (key, value.clone())).collect();
+        };
+        // Only an offer adds a party. A thread keeps its place, and has an offer from the first one on.
+        let had_offer =
+            |place: usize| before.negotiation.threads.get(place).is_some_and(|thread| thread.offer.is_some());
+        let threads = self.negotiation.threads.iter().enumerate();
+        let new = threads.filter(|(place, thread)| thread.offer.is_some() && !had_offer(*place));
+        new.map(|(_, thread)| (Self::agent_index_key(&thread.agent, self.sequence), value.clone())).collect()
     }
 
     /// The id in the value of an index entry.

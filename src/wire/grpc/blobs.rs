@@ -143,8 +143,11 @@ impl BlobService for Blobs {
         .await?;
         drop(naming);
         loop {
-            writer = append(writer, &writing, frame, size).await?;
-            match frames.message().await {
+            // The next frame arrives and is decrypted while this one is written.
+            let arriving = async { Ok(frames.message().await) };
+            let (written, arrived) = tokio::try_join!(append(writer, &writing, frame, size), arriving)?;
+            writer = written;
+            match arrived {
                 Ok(Some(next)) => frame = next,
                 Ok(None) => break,
                 // What is written stays, and the client asks where to continue.

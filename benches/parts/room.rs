@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton::{
     broker::{
-        BrokerIdentity, Event, Events, Refused, Reply, Retention, Settings, Signer,
+        AgentLimits, BrokerIdentity, Event, Events, Refused, Reply, Retention, Settings, Signer,
         access::{Access, Caller},
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -82,10 +82,13 @@ impl Room {
             key: PrivateKey::from_seed(&[1; 32]),
             coordinator: Signer::new(PrivateKey::from_seed(&[2; 32])),
         };
-        // Short periods, so that a turn does not depend on the number of turns before it.
-        let short = Duration::from_secs(1);
-        let retention = Retention { message_ids: short, ended_tasks: Some(short), ..Retention::default() };
-        let settings = Arc::new(Settings { unsigned_allowed: true, retention, ..Settings::default() });
+        // A short period, so that a turn depends less on the number of turns before it. Message ids stay: they must
+        // outlive the clock window.
+        let retention = Retention { ended_tasks: Some(Duration::from_secs(1)), ..Retention::default() };
+        // A turn sends more in its time than an agent may.
+        let limits =
+            AgentLimits { messages_per_second: 0, bytes_per_second: 0, mailbox_max: 0, ..AgentLimits::default() };
+        let settings = Arc::new(Settings { unsigned_allowed: true, retention, limits, ..Settings::default() });
         let now = Timestamp::from_parts(1_700_000_000, 0).expect("it is a time");
         let engine = Engine::open(store.clone(), identity, settings.clone(), Arc::new(SystemIds), now);
         let engine = engine.expect("an empty store opens");

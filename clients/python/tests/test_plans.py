@@ -86,6 +86,37 @@ async def test_subtasks_get_the_results_before_them_as_typed_inputs(broker):
 
 
 @needs_broker
+async def test_a_whole_result_is_fetched_that_the_context_had_no_room_for(broker):
+    long, got = "x" * (230 << 10), asyncio.Queue()
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+
+        @bob.on_handoff
+        async def take(offer):
+            takeover = await offer.accept()
+            task = await takeover.complete()
+            got.put_nowait((takeover.subtask, await takeover.fetch_subtask()))
+            await task.finish({"response": long, "numeric_value": 7.5})
+
+        await bob.register(agent_types=["worker"])
+        await bob.connect()
+        await begin(alice)
+        subtasks = [subtask(one, agent_type="worker") for one in ("a", "b", "c", "d", "e")]
+        subtasks[-1].consumes.append("figures")
+        subtasks[0].produces.append("figures")
+        plan = await alice.submit_plan(plan_of("long", subtasks, mode=v1.PLAN_MODE_SEQUENTIAL))
+        assert (await plan.finished()).state == v1.PLAN_STATE_COMPLETED
+        pairs = [await got.get() for _ in subtasks]
+        assert pairs[0][1] == pairs[0][0]
+        sent, whole = pairs[-1]
+        short = [sent.previous_results["d"], sent.consumed["figures"]["a"]]
+        assert {"a", "d"} <= sent.omitted
+        assert [(one.response, one.success, one.numeric_value) for one in short] == [("", True, 7.5)] * 2
+        assert all(one.numeric_value == 7.5 for one in sent.previous_results.values())
+        assert {len(one.response) for one in whole.previous_results.values()} == {len(long)}
+        assert (len(whole.consumed["figures"]["a"].response), whole.omitted) == (len(long), frozenset())
+
+
+@needs_broker
 async def test_wrong_plans_are_refused_with_all_problems(broker):
     async with broker.agent("alice") as alice:
         await begin(alice)

@@ -6,7 +6,7 @@ import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
 import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
 import { lossOf, type Recalled } from "./loans.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
-import { type SubtaskInputs, subtaskOf } from "./plans.js";
+import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
 import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
@@ -297,6 +297,16 @@ export class Takeover {
   /** The inputs of a subtask of a plan; undefined if the handoff carries out no subtask. */
   get subtask(): SubtaskInputs | undefined {
     return subtaskOf(this.sections);
+  }
+
+  /**
+   * Returns `subtask` with the whole of the results that the context had no room for. It is called after `complete`: from then on
+   * the broker shows the plan to this agent. Throws BatonError, PERMISSION_DENIED before.
+   */
+  async fetchSubtask(): Promise<SubtaskInputs | undefined> {
+    const inputs = this.subtask;
+    if (inputs === undefined || inputs.omitted.size === 0) return inputs;
+    return filled(inputs, await this.#agent.plans.join(inputs.planId).results());
   }
 
   /**

@@ -162,8 +162,13 @@ export interface SubtaskInputs {
   readonly previousResults: ReadonlyMap<string, v1.SubtaskResult>;
   /** The results of the direct dependencies, by subtask. */
   readonly dependencyResults: ReadonlyMap<string, v1.SubtaskResult>;
-  /** The entries of the consumed topics, by topic; undefined: nothing. */
-  readonly consumed: JsonObject | undefined;
+  /** The results of the producers of the consumed topics, by topic and subtask. */
+  readonly consumed: ReadonlyMap<string, ReadonlyMap<string, v1.SubtaskResult>>;
+  /**
+   * The subtasks whose results were too large for the context. Their results above have `success` and `numericValue` alone.
+   * `Takeover.fetchSubtask` gets the rest.
+   */
+  readonly omitted: ReadonlySet<string>;
 }
 
 /** The members of `task_description` in the context of a subtask. */
@@ -181,8 +186,9 @@ interface Given {
   tokens?: number;
   success?: boolean;
   tools_used?: string[];
-  numeric_value?: number;
+  numeric_value?: number | null;
   result?: unknown;
+  omitted?: boolean;
 }
 
 /** Reads the context of a handoff. Undefined: the handoff carries out no subtask. */
@@ -193,6 +199,10 @@ export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs
   };
   const told = section("task_description") as Told | undefined;
   if (told?.plan_id === undefined || told.subtask_id === undefined) return undefined;
+  type Section = Record<string, Given>;
+  const [previous, direct] = [section("previous_results") as Section | undefined, section("dependency_results") as Section | undefined];
+  const consumed = Object.entries((section("consumed") as Record<string, Section> | undefined) ?? {});
+  const given = [previous, direct, ...consumed.map(([, results]) => results)].flatMap((results) => Object.entries(results ?? {}));
   return {
     planId: told.plan_id,
     subtaskId: told.subtask_id,
@@ -201,16 +211,30 @@ export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs
     attempt: told.attempt ?? 1,
     input: section("input") as JsonObject | undefined,
     planInput: section("plan_input") as JsonObject | undefined,
-    previousResults: resultsOf(section("previous_results") as Record<string, Given> | undefined),
-    dependencyResults: resultsOf(section("dependency_results") as Record<string, Given> | undefined),
-    consumed: section("consumed") as JsonObject | undefined,
+    previousResults: resultsOf(previous),
+    dependencyResults: resultsOf(direct),
+    consumed: new Map(consumed.map(([topic, results]) => [topic, resultsOf(results)])),
+    omitted: new Set(given.filter(([, { omitted }]) => omitted === true).map(([id]) => id)),
+  };
+}
+
+/** Returns the inputs with whole results in the places of omitted ones. */
+export function filled(inputs: SubtaskInputs, whole: ReadonlyMap<string, v1.SubtaskResult>): SubtaskInputs {
+  const fill = (results: ReadonlyMap<string, v1.SubtaskResult>): Map<string, v1.SubtaskResult> =>
+    new Map([...results].map(([id, result]) => [id, inputs.omitted.has(id) ? (whole.get(id) ?? result) : result]));
+  return {
+    ...inputs,
+    previousResults: fill(inputs.previousResults),
+    dependencyResults: fill(inputs.dependencyResults),
+    consumed: new Map([...inputs.consumed].map(([topic, results]) => [topic, fill(results)])),
+    omitted: new Set([...inputs.omitted].filter((id) => !whole.has(id))),
   };
 }
 
 function resultsOf(section: Record<string, Given> = {}): Map<string, v1.SubtaskResult> {
   return new Map(
     Object.entries(section).map(([subtaskId, { response = "", tokens = 0, success = false, tools_used: toolsUsed = [], numeric_value: numericValue, result }]) => {
-      const number = numericValue === undefined ? {} : { numericValue };
+      const number = typeof numericValue === "number" ? { numericValue } : {};
       const resultJson = result === undefined ? "" : JSON.stringify(result);
       return [subtaskId, create(v1.SubtaskResultSchema, { subtaskId, response, tokens: BigInt(tokens), success, toolsUsed, resultJson, ...number })];
     }),

@@ -88,9 +88,42 @@ test("subtasks get the results before them as typed inputs", async () => {
   assert.deepEqual([before?.tokens, before?.success, before?.toolsUsed], [12n, true, ["search"]]);
   assert.match(before?.resultJson ?? "", /rows/);
   assert.deepEqual([...(got.get("synthesis")?.dependencyResults.keys() ?? [])], ["fetch", "growth"]);
-  assert.deepEqual(Object.keys(growth?.consumed ?? {}), ["figures"]);
+  assert.deepEqual([...(growth?.consumed.get("figures")?.keys() ?? [])], ["fetch"]);
   assert.ok((await all(alice.plans.list({ states: [v1.PlanState.COMPLETED] }))).some((one) => one.planId === planId));
   await assert.rejects(plan.retry(), refusal("PLAN_FINAL"));
+});
+
+test("a whole result is fetched that the context had no room for", async () => {
+  const [type, planId, long] = [unique("worker"), unique("long"), "x".repeat(230 << 10)];
+  const got: { sent: SubtaskInputs; whole: SubtaskInputs }[] = [];
+  const bob = await agents.connect({ ...broker.options("bob"), card: { agentTypes: [type] } });
+  const serving = bob.serve({
+    offer: async (offer) => {
+      const takeover = await offer.accept();
+      const task = await takeover.complete();
+      const [sent, whole] = [takeover.subtask, await takeover.fetchSubtask()];
+      if (sent && whole) got.push({ sent, whole });
+      await task.finish({ response: long });
+    },
+  });
+  serving.catch(() => undefined);
+  const alice = await agents.named("alice");
+  const subtasks = ["a", "b", "c", "d", "e"].map((id) => ({
+    id,
+    agentType: type,
+    ...(id === "a" && { produces: ["figures"] }),
+    ...(id === "e" && { consumes: ["figures"] }),
+  }));
+  const plan = await alice.plans.submit({ planId, subtasks, mode: v1.PlanMode.SEQUENTIAL });
+  assert.equal((await plan.finished()).state, v1.PlanState.COMPLETED);
+  const last = got.at(-1);
+  assert.ok(last);
+  assert.ok(last.sent.omitted.has("a") && last.sent.omitted.has("d") && last.whole.omitted.size === 0);
+  const short = [last.sent.previousResults.get("d"), last.sent.consumed.get("figures")?.get("a")];
+  assert.deepEqual(short.map((one) => one?.response), ["", ""]);
+  const lengths = [...last.whole.previousResults.values()].map(({ response }) => response.length);
+  assert.deepEqual(lengths, [long.length, long.length, long.length, long.length]);
+  assert.equal(last.whole.consumed.get("figures")?.get("a")?.response.length, long.length);
 });
 
 test("wrong plans are refused with all problems", async () => {

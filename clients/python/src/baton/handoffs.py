@@ -206,6 +206,17 @@ class Takeover:
         """The inputs of a subtask of a plan; None if the handoff carries out no subtask."""
         return subtask_of(self.sections)
 
+    async def fetch_subtask(self) -> SubtaskInputs | None:
+        """Returns `subtask` with the whole of the results that the context had no room for.
+
+        It is called after `complete`: from then on the broker shows the plan to this agent. Raises BatonError,
+        PERMISSION_DENIED before.
+        """
+        inputs = self.subtask
+        if inputs is None or not inputs.omitted:
+            return inputs
+        return inputs.filled(await self.offer._agent.join_plan(inputs.plan_id).results())  # noqa: SLF001
+
     async def complete(self, details: str = "") -> "OwnedTask":
         """Takes ownership. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late."""
         agent = self.offer._agent  # noqa: SLF001

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -212,8 +212,27 @@ class SubtaskInputs:
     """The results of the earlier subtasks, or of all ancestors, by subtask."""
     dependency_results: dict[str, v1.SubtaskResult] = field(default_factory=dict)
     """The results of the direct dependencies, by subtask."""
-    consumed: Any = None
-    """The entries of the consumed topics, by topic; None: nothing."""
+    consumed: dict[str, dict[str, v1.SubtaskResult]] = field(default_factory=dict)
+    """The results of the producers of the consumed topics, by topic and subtask."""
+    omitted: frozenset[str] = frozenset()
+    """The subtasks whose results were too large for the context.
+
+    Their results above have `success` and `numeric_value` alone. `Takeover.fetch_subtask` gets the rest.
+    """
+
+    def filled(self, whole: Mapping[str, v1.SubtaskResult]) -> "SubtaskInputs":
+        """Returns these inputs with whole results in the places of omitted ones."""
+
+        def fill(results: dict[str, v1.SubtaskResult]) -> dict[str, v1.SubtaskResult]:
+            return {one: whole.get(one, result) if one in self.omitted else result for one, result in results.items()}
+
+        return replace(
+            self,
+            previous_results=fill(self.previous_results),
+            dependency_results=fill(self.dependency_results),
+            consumed={topic: fill(results) for topic, results in self.consumed.items()},
+            omitted=self.omitted - whole.keys(),
+        )
 
 
 def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
@@ -222,6 +241,9 @@ def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
     told = found.get("task_description")
     if not isinstance(told, dict) or not {"plan_id", "subtask_id"} <= told.keys():
         return None
+    previous, direct = found.get("previous_results") or {}, found.get("dependency_results") or {}
+    consumed = found.get("consumed") or {}
+    all_results = [previous, direct, *consumed.values()]
     return SubtaskInputs(
         plan_id=told["plan_id"],
         subtask_id=told["subtask_id"],
@@ -230,13 +252,14 @@ def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
         attempt=told.get("attempt", 1),
         input=found.get("input"),
         plan_input=found.get("plan_input"),
-        previous_results=_results(found.get("previous_results")),
-        dependency_results=_results(found.get("dependency_results")),
-        consumed=found.get("consumed"),
+        previous_results=_results(previous),
+        dependency_results=_results(direct),
+        consumed={topic: _results(results) for topic, results in consumed.items()},
+        omitted=frozenset(one for results in all_results for one, result in results.items() if result.get("omitted")),
     )
 
 
-def _results(section: Any) -> dict[str, v1.SubtaskResult]:
+def _results(section: Mapping[str, Any]) -> dict[str, v1.SubtaskResult]:
     return {
         subtask_id: v1.SubtaskResult(
             subtask_id=subtask_id,
@@ -247,5 +270,5 @@ def _results(section: Any) -> dict[str, v1.SubtaskResult]:
             numeric_value=result.get("numeric_value"),
             result_json=json.dumps(result["result"], ensure_ascii=False) if "result" in result else "",
         )
-        for subtask_id, result in (section or {}).items()
+        for subtask_id, result in section.items()
     }

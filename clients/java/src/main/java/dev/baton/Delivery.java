@@ -12,9 +12,11 @@ import dev.baton.v1.NackCause;
 import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskRequest;
+import dev.baton.v1.TraceContext;
 import java.lang.System.Logger.Level;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Optional;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
@@ -33,6 +35,7 @@ public final class Delivery<M extends Message> {
     private final M payload;
     private final long sequence;
     private final String handoffId;
+    private final TraceContext traceContext;
     private final Acknowledger acknowledger;
     private String deliveryId;
     private int attempt;
@@ -61,6 +64,7 @@ public final class Delivery<M extends Message> {
         this.handoffId = delivery.getHandoffId().isEmpty()
                 ? Envelopes.handoffIdOf(envelope)
                 : delivery.getHandoffId();
+        this.traceContext = delivery.getTraceContext();
         this.acknowledger = acknowledger;
         renew(delivery);
     }
@@ -78,6 +82,11 @@ public final class Delivery<M extends Message> {
     /** Returns the message's position in the order of everything that the broker stored. */
     public long sequence() {
         return sequence;
+    }
+
+    /** Returns the trace context that the receiver continues, as the listener of the message does; empty if none is known. */
+    public Optional<TraceContext> traceContext() {
+        return Optional.of(traceContext).filter(Traces::isValid);
     }
 
     /**

@@ -323,6 +323,7 @@ final class Dispatcher {
 
     private void handle(Delivery<?> delivery) {
         Message payload = delivery.payload();
+        Traces.Scope trace = Traces.begin(delivery.traceContext());
         try {
             MessageListener<Message> listener = listeners.get(payload.getClass());
             boolean isOffer = delivery.terms() != null || payload instanceof TaskContextTransfer;
@@ -351,6 +352,8 @@ final class Dispatcher {
             LOG.log(Level.WARNING, "what became of {0} could not be told: {1}", delivery, e.getMessage());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
+        } finally {
+            trace.close();
         }
     }
 

@@ -86,10 +86,10 @@ public final class Envelopes {
         return new UUID(high, low).toString();
     }
 
-    /** Returns an unsigned envelope around a payload of baton.v1. */
+    /** Returns an unsigned envelope around a payload of baton.v1, with the trace context of this thread. */
     public static Envelope make(Message payload, String senderId, String receiverId, About about, Instant now) {
         String name = payload.getDescriptorForType().getName();
-        return Envelope.newBuilder()
+        Envelope.Builder envelope = Envelope.newBuilder()
                 .setMessageId(newMessageId(now))
                 .setSenderId(senderId)
                 .setReceiverId(receiverId)
@@ -98,8 +98,9 @@ public final class Envelopes {
                 .setCorrelationId(about.correlationId())
                 .setTaskId(about.taskId())
                 .setEpoch(about.epoch())
-                .setPayload(Any.newBuilder().setTypeUrl(TYPE_URL + name).setValue(payload.toByteString()))
-                .build();
+                .setPayload(Any.newBuilder().setTypeUrl(TYPE_URL + name).setValue(payload.toByteString()));
+        Traces.current().ifPresent(envelope::setTraceContext);
+        return envelope.build();
     }
 
     /**

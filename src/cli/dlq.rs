@@ -85,6 +85,7 @@ pub(super) enum DlqCommand {
 #[command(after_help = "Examples:
   baton dlq redrive 17
   baton dlq redrive 17 --to bob
+  baton dlq redrive --reason poison --agent support --dry-run
   baton dlq redrive --reason poison --agent support --rate 10")]
 pub(super) struct RedriveArgs {
     /// The numbers of the dead letters, from `baton dlq list`. Default: the parked ones that match the filters.
@@ -100,6 +101,9 @@ pub(super) struct RedriveArgs {
     /// The most redrives per second. Default: no limit.
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
+    /// Only list and count the parked dead letters that match the filters. Changes nothing.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Filters of dead letters. A dead letter must match each given filter.
@@ -249,6 +253,9 @@ fn whole(dead: &v1::DeadLetter) -> Result<Value, Failure> {
 async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(), Failure> {
     let to_agent_id = args.to.map(|agent| agent.to_string()).unwrap_or_default();
     if !args.ids.is_empty() {
+        if args.dry_run {
+            return Err(Failure::usage("--dry-run needs filters or --all; baton dlq show tells about one dead letter"));
+        }
         if args.filter.is_set() || args.all {
             return Err(Failure::usage("give either numbers of dead letters or filters, not both"));
         }
@@ -264,12 +271,13 @@ async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(
     }
     let filter = Some(args.filter.to_proto(client).await?);
     let max_per_second = args.rate.unwrap_or_default();
-    let request = v1::RedriveDeadLettersRequest { filter, to_agent_id, max_per_second };
+    let request = v1::RedriveDeadLettersRequest { filter, to_agent_id, max_per_second, dry_run: args.dry_run };
     redrive_all(client, request, output).await
 }
 
 /// Redrives until none is left, or until ctrl-C.
 async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, output: Output) -> Result<(), Failure> {
+    let is_dry = request.dry_run;
     let mut answers = client.answer(client.dead_letters().redrive_dead_letters(request).await)?;
     let (mut redriven, mut stayed) = (0u64, 0u64);
     let bar = progress::beside_output("dead letters");
@@ -289,7 +297,7 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
         match answer.error {
             None => {
                 redriven += 1;
-                say_redriven(&dead, output)?;
+                if is_dry { say_parked(&dead, output)? } else { say_redriven(&dead, output)? }
             }
             Some(error) => {
                 stayed += 1;
@@ -300,8 +308,22 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
         }
     }
     bar.finish_and_clear();
+    if is_dry {
+        tell!("{redriven} would be redriven, {stayed} would stay parked; nothing is changed");
+        return Ok(());
+    }
     tell!("{redriven} redriven, {stayed} stay parked");
     if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters were not redriven")) }
+}
+
+fn say_parked(dead: &v1::DeadLetter, output: Output) -> Result<(), Failure> {
+    let (id, agent) = (&dead.dead_letter_id, &dead.agent_id);
+    let reason = output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_");
+    if output.is_table() {
+        say!("{id} for {agent}: {reason}");
+        return Ok(());
+    }
+    output.next(&json!({"deadLetterId": id, "agentId": agent, "reason": reason}))
 }
 
 fn say_redriven(dead: &v1::DeadLetter, output: Output) -> Result<(), Failure> {

@@ -32,6 +32,29 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, ClientError>, reason: &str) {
 }
 
 #[tokio::test]
+async fn a_dry_run_lists_what_would_be_redriven_and_changes_nothing() {
+    let broker = Broker::start();
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    poison_messages(&a, &b, 3).await;
+    let listed = broker.lines(&["dlq", "list"]);
+    let dry = broker.lines(&["dlq", "redrive", "--agent", "b", "--dry-run"]);
+    let ids = |rows: &[serde_json::Value]| rows.iter().map(|row| row["deadLetterId"].clone()).collect::<Vec<_>>();
+    let mut expected = ids(&listed);
+    expected.reverse();
+    assert_eq!(ids(&dry), expected, "the oldest first");
+    assert_eq!(broker.lines(&["dlq", "list"]), listed);
+    let (code, stderr) = exit_of(&mut broker.command(&["dlq", "redrive", "--reason", "expired", "--dry-run"]));
+    assert!(code == Some(8) && stderr.contains("NOTHING_MATCHES"), "{stderr}");
+    let (code, stderr) = exit_of(&mut broker.command(&["dlq", "redrive", "1", "--dry-run"]));
+    assert!(code == Some(2) && stderr.contains("--dry-run"), "{stderr}");
+    // An agent may see its dead letters, and not settle them.
+    let client = broker.client_of("a").await;
+    let request = v1::RedriveDeadLettersRequest { dry_run: true, ..Default::default() };
+    let dry = client.answer(client.dead_letters().redrive_dead_letters(request).await).map(drop);
+    refused(dry, "PERMISSION_DENIED");
+}
+
+#[tokio::test]
 async fn a_dead_request_is_found_redriven_and_completed_and_the_log_holds() {
     let broker = Broker::start();
     let (a, b) = (broker.agent("a").await, broker.agent("b").await);

@@ -548,7 +548,11 @@ type RedriveDeadLettersRequest struct {
 	// The agent that gets all messages. Empty: as in RedriveDeadLetterRequest.
 	ToAgentId string `protobuf:"bytes,2,opt,name=to_agent_id,json=toAgentId,proto3" json:"to_agent_id,omitempty"`
 	// The most redrives per second. 0: no limit.
-	MaxPerSecond  float64 `protobuf:"fixed64,3,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
+	MaxPerSecond float64 `protobuf:"fixed64,3,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
+	// Whether to answer with the dead letters that a redrive would try, and change nothing. The answers have an error where
+	// the caller may not settle the dead letter. What only delivery can tell, such as a receiver at its limit, is not
+	// tested.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -604,10 +608,17 @@ func (x *RedriveDeadLettersRequest) GetMaxPerSecond() float64 {
 	return 0
 }
 
+func (x *RedriveDeadLettersRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 // See DeadLetterService.RedriveDeadLetters.
 type RedriveDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dead letter after the attempt to redrive it.
+	// The dead letter after the attempt to redrive it; unchanged in a dry run.
 	DeadLetter *DeadLetter `protobuf:"bytes,1,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// The refusal, if it could not be redriven; it stays PARKED, and the call continues with the next one. Unset:
 	// redriven.
@@ -798,11 +809,12 @@ const file_baton_v1_dead_letter_service_proto_rawDesc = "" +
 	"\vto_agent_id\x18\x02 \x01(\tR\ttoAgentId\"R\n" +
 	"\x19RedriveDeadLetterResponse\x125\n" +
 	"\vdead_letter\x18\x01 \x01(\v2\x14.baton.v1.DeadLetterR\n" +
-	"deadLetter\"\x95\x01\n" +
+	"deadLetter\"\xae\x01\n" +
 	"\x19RedriveDeadLettersRequest\x122\n" +
 	"\x06filter\x18\x01 \x01(\v2\x1a.baton.v1.DeadLetterFilterR\x06filter\x12\x1e\n" +
 	"\vto_agent_id\x18\x02 \x01(\tR\ttoAgentId\x12$\n" +
-	"\x0emax_per_second\x18\x03 \x01(\x01R\fmaxPerSecond\"}\n" +
+	"\x0emax_per_second\x18\x03 \x01(\x01R\fmaxPerSecond\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"}\n" +
 	"\x1aRedriveDeadLettersResponse\x125\n" +
 	"\vdead_letter\x18\x01 \x01(\v2\x14.baton.v1.DeadLetterR\n" +
 	"deadLetter\x12(\n" +

@@ -124,7 +124,8 @@ impl DeadLetterService for DeadLetters {
         let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
         self.broker.access().may_settle_dead_letter(&caller, &first).map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        let redrive = Redrive { broker: self.broker.clone(), caller, filter, to, pause, last, answers };
+        let is_dry = request.dry_run;
+        let redrive = Redrive { broker: self.broker.clone(), caller, filter, to, pause, is_dry, last, answers };
         tokio::spawn(async move {
             if let Err(error) = redrive.run().await {
                 drop(redrive.answers.send(Err(refuse(error))).await);
@@ -156,6 +157,8 @@ struct Redrive {
     filter: DeadLetterFilter,
     to: Option<AgentId>,
     pause: Option<Duration>,
+    /// Whether nothing is changed.
+    is_dry: bool,
     /// The number of the last dead letter parked before the call. A letter that the redrive parks again is not redriven
     /// again.
     last: u64,
@@ -186,6 +189,11 @@ impl Redrive {
     }
 
     async fn redrive(&self, dead: &DeadLetterRecord) -> v1::RedriveDeadLettersResponse {
+        if self.is_dry {
+            let refused = self.broker.access().may_settle_dead_letter(&self.caller, dead).err();
+            let error = refused.as_ref().map(|error| status::message_of(error));
+            return v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(dead)), error };
+        }
         let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
         match self.broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await {
             Ok(dead) => v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None },

@@ -86,14 +86,16 @@ class RedriveDeadLetterResponse(_message.Message):
     def __init__(self, dead_letter: _Optional[_Union[_dead_letter_pb2.DeadLetter, _Mapping]] = ...) -> None: ...
 
 class RedriveDeadLettersRequest(_message.Message):
-    __slots__ = ("filter", "to_agent_id", "max_per_second")
+    __slots__ = ("filter", "to_agent_id", "max_per_second", "dry_run")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     TO_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     filter: DeadLetterFilter
     to_agent_id: str
     max_per_second: float
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., to_agent_id: _Optional[str] = ..., max_per_second: _Optional[float] = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., to_agent_id: _Optional[str] = ..., max_per_second: _Optional[float] = ..., dry_run: bool = ...) -> None: ...
 
 class RedriveDeadLettersResponse(_message.Message):
     __slots__ = ("dead_letter", "error")

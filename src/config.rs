@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod checks;
+mod console;
 mod limits;
 mod plan;
 mod policy_source;
@@ -178,6 +179,8 @@ struct File {
     metrics: MetricsSection,
     #[serde(default)]
     traces: traces::TracesSection,
+    #[serde(default)]
+    console: console::ConsoleSection,
     operators: Option<OperatorTokens>,
     policy: Option<PolicySection>,
 }
@@ -408,7 +411,7 @@ impl Config {
         // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
         let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
-        let settings = Settings { unsigned_allowed, broker_limits, ..Settings::default() };
+        let settings = Settings { unsigned_allowed, broker_limits, console: true, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
         let tls = TlsSource::Development;
         let metrics_public = false;
@@ -495,6 +498,7 @@ impl Config {
         metrics.extend(self.metrics.map(|listen| ("listen".to_owned(), listen.to_string().into())));
         file.insert("metrics".to_owned(), metrics.into());
         file.insert("traces".to_owned(), traces::to_toml(&self.traces).into());
+        file.insert("console".to_owned(), console::to_toml(self.settings.console).into());
         if let Some(OperatorTokens { keys, audience, issuer }) = &self.operators {
             let mut tokens = table([("keys", text_of(keys)), ("audience", audience.clone().into())]);
             tokens.extend(issuer.clone().map(|issuer| ("issuer".to_owned(), issuer.into())));
@@ -570,6 +574,7 @@ impl File {
             workspace: self.workspace.limits(),
             blobs: self.blobs.limits(),
             blob_files: None,
+            console: self.console.is_enabled(),
             require_registered_schemas: self.context.require_registered_schemas,
             plans_enabled: self.plan.enabled.unwrap_or(defaults.plans_enabled),
             plan_terms: self.plan.terms(),

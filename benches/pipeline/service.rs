@@ -156,6 +156,10 @@ impl AgentService for Service {
         Err(missing())
     }
 
+    async fn create_login_code(&self, _: Request<v1::CreateLoginCodeRequest>) -> Outcome<v1::CreateLoginCodeResponse> {
+        Err(missing())
+    }
+
     async fn vouch_for_agent_key(
         &self,
         _: Request<v1::VouchForAgentKeyRequest>,

@@ -355,8 +355,8 @@ pub enum BrokerError {
     /// The store refuses writes.
     #[error("the broker cannot write to its store; send the same message with the same message_id again later")]
     StoreUnavailable,
-    /// This version does not support the call.
-    #[error("{what} is not supported by this broker version")]
+    /// This version, or this broker with its configuration, does not support the call.
+    #[error("not supported by this broker: {what}")]
     NotSupported {
         /// The feature that the call asks for.
         what: &'static str,

@@ -30,12 +30,41 @@ pub const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 /// The most open challenges. Any client can ask for one, so the oldest is dropped instead of refusing a new one.
 const CHALLENGES_MAX: usize = 65_536;
 const TOKENS_MAX: usize = 100_000;
+/// The lifetime of a code for a login to the web console.
+pub const LOGIN_CODE_LIFETIME: Duration = Duration::from_secs(60);
+/// The most codes. The oldest gives way to a new one, after those of the same caller.
+const LOGIN_CODES_MAX: usize = 1024;
+/// The most codes of one caller, so that no caller can end those of the others.
+const LOGIN_CODES_OF_ONE_MAX: usize = 16;
 /// The most tokens of one agent. A new token replaces the oldest, so that no agent can use up the tokens of all.
 const TOKENS_OF_ONE_MAX: usize = 1024;
 
 type Digest = [u8; 32];
 /// An agent, and the key that it authenticated with.
 type Proven = (AgentId, KeyId);
+
+/// What proves the caller of a console session again at each request, so that a session ends with the token that began
+/// it.
+#[derive(Clone)]
+pub enum Credential {
+    /// The digest of a token that the broker gave, or of the operator's token.
+    Given([u8; 32]),
+    /// A signed token. Only its text can be checked again: for its expiry, and against the present keys.
+    Signed(String),
+    /// The client certificate of a connection, which named this agent.
+    Certificate(AgentId),
+}
+
+/// Never shows the token.
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Given(_) => "a token by its digest",
+            Self::Signed(_) => "a signed token",
+            Self::Certificate(_) => "a client certificate",
+        })
+    }
+}
 
 /// The open challenges and the valid tokens. See the module.
 #[derive(Debug)]
@@ -44,6 +73,16 @@ pub struct Identities {
     operators: ArcSwapOption<OperatorKeys>,
     challenges: Mutex<Challenges>,
     tokens: Mutex<Tokens>,
+    /// The codes that no login has used, oldest first.
+    login_codes: Mutex<VecDeque<LoginCode>>,
+}
+
+#[derive(Debug)]
+struct LoginCode {
+    digest: Digest,
+    caller: Caller,
+    credential: Credential,
+    expires_at: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +161,7 @@ impl Identities {
             operators: ArcSwapOption::from_pointee(operators),
             challenges: Mutex::default(),
             tokens: Mutex::default(),
+            login_codes: Mutex::default(),
         }
     }
 
@@ -175,14 +215,100 @@ impl Identities {
     pub fn caller(&self, token: Option<&str>, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         // No token is no error: the policies permit some calls to any caller. A wrong token is one.
         let Some(token) = token else { return Ok(Caller::Anonymous) };
+        self.prove(token, directory, now).map(|(caller, _)| caller)
+    }
+
+    /// The caller with this token, and what proves it again later.
+    ///
+    /// # Errors
+    /// TOKEN_INVALID if no caller has the token.
+    pub fn prove(
+        &self,
+        token: &str,
+        directory: &Directory,
+        now: Timestamp,
+    ) -> Result<(Caller, Credential), BrokerError> {
         let digest = digest(token);
+        // Before the table of agents' tokens, because the text of a signed token is in no table.
+        if digest != self.operator
+            && let Some(name) = self.signed_for(token, now)
+        {
+            return Ok((Caller::Operator(name), Credential::Signed(token.to_owned())));
+        }
+        Ok((self.given_to(digest, directory, now)?, Credential::Given(digest)))
+    }
+
+    /// The caller of an earlier proof, if the proof still holds.
+    ///
+    /// # Errors
+    /// TOKEN_INVALID once the token has expired, its key is revoked, or its signer's keys are replaced.
+    pub fn prove_again(
+        &self,
+        credential: &Credential,
+        directory: &Directory,
+        now: Timestamp,
+    ) -> Result<Caller, BrokerError> {
+        match credential {
+            Credential::Given(digest) => self.given_to(*digest, directory, now),
+            Credential::Signed(token) => {
+                self.signed_for(token, now).map(Caller::Operator).ok_or(BrokerError::TokenInvalid)
+            }
+            Credential::Certificate(agent) if directory.is_registered(agent) => Ok(Caller::Agent(agent.clone())),
+            Credential::Certificate(_) => Err(BrokerError::TokenInvalid),
+        }
+    }
+
+    /// A code with which a browser becomes this caller once, and its expiry.
+    pub fn login_code(
+        &self,
+        caller: Caller,
+        credential: Credential,
+        ids: &dyn IdSource,
+        now: Timestamp,
+    ) -> (String, Timestamp) {
+        let code = hex::encode(random_bytes(ids));
+        let expires_at = now.plus(LOGIN_CODE_LIFETIME);
+        let mut codes = self.login_codes.lock().expect("no holder panics");
+        codes.retain(|code| is_in_time(code.expires_at, LOGIN_CODE_LIFETIME, now));
+        let of_one = codes.iter().filter(|code| code.caller == caller).count();
+        let gives_way = match (of_one >= LOGIN_CODES_OF_ONE_MAX, codes.len() >= LOGIN_CODES_MAX) {
+            (true, _) => codes.iter().position(|code| code.caller == caller),
+            (false, true) => Some(0),
+            (false, false) => None,
+        };
+        gives_way.and_then(|place| codes.remove(place));
+        codes.push_back(LoginCode { digest: digest(&code), caller, credential, expires_at });
+        (code, expires_at)
+    }
+
+    /// The caller of a code, and what proves it again later. A code is valid once.
+    ///
+    /// # Errors
+    /// TOKEN_INVALID if the code is unknown, used or expired, or if its caller has lost what proved it.
+    pub fn log_in(
+        &self,
+        code: &str,
+        directory: &Directory,
+        now: Timestamp,
+    ) -> Result<(Caller, Credential), BrokerError> {
+        let digest = digest(code);
+        let mut codes = self.login_codes.lock().expect("no holder panics");
+        let place = codes.iter().position(|code| code.digest == digest).ok_or(BrokerError::TokenInvalid)?;
+        let code = codes.remove(place).ok_or(BrokerError::TokenInvalid)?;
+        drop(codes);
+        let in_time = is_in_time(code.expires_at, LOGIN_CODE_LIFETIME, now);
+        let caller = self.prove_again(&code.credential, directory, now)?;
+        if in_time && caller == code.caller { Ok((caller, code.credential)) } else { Err(BrokerError::TokenInvalid) }
+    }
+
+    fn signed_for(&self, token: &str, now: Timestamp) -> Option<String> {
+        self.operators.load().as_ref().and_then(|keys| keys.operator(token, now))
+    }
+
+    fn given_to(&self, digest: Digest, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         // Digests are compared, so the duration of the comparison reveals nothing about the token.
         if digest == self.operator {
             return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
-        }
-        // Before the table of agents' tokens, because the text of a signed token is in no table.
-        if let Some(name) = self.operators.load().as_ref().and_then(|keys| keys.operator(token, now)) {
-            return Ok(Caller::Operator(name));
         }
         match self.tokens.lock().expect("no holder panics").out.get(&digest) {
             Some(((agent, key_id), expires_at))

@@ -59,6 +59,8 @@ pub struct Settings {
     pub blobs: BlobLimits,
     /// The files of blobs. `None`: the broker keeps no blobs.
     pub blob_files: Option<Arc<BlobFiles>>,
+    /// Whether the port has the web console, so that callers can ask for a code for its login.
+    pub console: bool,
     /// Whether each schema that a context names has to be registered. Otherwise a context stays unchecked where its
     /// schema is not registered.
     pub require_registered_schemas: bool,
@@ -276,6 +278,7 @@ impl Default for Settings {
             workspace: workspace::Limits::default(),
             blobs: BlobLimits::default(),
             blob_files: None,
+            console: false,
             require_registered_schemas: false,
             plans_enabled: true,
             plan_terms: plan::Terms::default(),

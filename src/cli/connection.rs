@@ -84,10 +84,15 @@ pub(super) struct OptionalIdentityArgs {
 impl OptionalIdentityArgs {
     /// Connects as the agent, or as an operator.
     pub(super) async fn client(&self, connection: &ConnectionArgs) -> Result<Client, Failure> {
-        let Some((id, key)) = self.id.clone().zip(self.key.as_deref()) else { return connection.client().await };
-        let identity = Identity { agent: id, key_id: self.key_id.clone(), key: read_key(key)? };
+        let Some(identity) = self.load()? else { return connection.client().await };
         let client = connection.client_without_token().await?;
         Ok(client.with_token(&client.prove(&identity).await?)?)
+    }
+
+    /// The agent, with its key. `None`: act as an operator.
+    pub(super) fn load(&self) -> Result<Option<Identity>, Failure> {
+        let Some((id, key)) = self.id.clone().zip(self.key.as_deref()) else { return Ok(None) };
+        Ok(Some(Identity { agent: id, key_id: self.key_id.clone(), key: read_key(key)? }))
     }
 }
 
@@ -152,14 +157,18 @@ impl ConnectionArgs {
 
     /// Connects as the owner of the token, else as the agent of the saved connection, else as an operator.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
+        let Some(identity) = self.saved_identity()? else { return Ok(Client::connect(&self.options()?).await?) };
+        let client = self.client_without_token().await?;
+        Ok(client.with_token(&client.prove(&identity).await?)?)
+    }
+
+    /// The agent of the saved connection, with its key, unless a token or a certificate says who calls.
+    pub(super) fn saved_identity(&self) -> Result<Option<Identity>, Failure> {
         match &self.agent {
-            Some(agent) if self.given_token().is_none() && self.cert.is_none() => {
-                let key = read_key(&agent.key)?;
-                let identity = Identity { agent: agent.id.clone(), key_id: agent.key_id.clone(), key };
-                let client = self.client_without_token().await?;
-                Ok(client.with_token(&client.prove(&identity).await?)?)
+            Some(SavedAgent { id, key, key_id }) if self.given_token().is_none() && self.cert.is_none() => {
+                Ok(Some(Identity { agent: id.clone(), key_id: key_id.clone(), key: read_key(key)? }))
             }
-            _ => Ok(Client::connect(&self.options()?).await?),
+            _ => Ok(None),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{Failure, serve};
+use super::{Failure, console, serve};
 use crate::{
     config::{Config, DEFAULT_DATA, DEFAULT_LISTEN},
     server::Ready,
@@ -66,10 +66,14 @@ fn say_what_next(ready: &Ready) {
         (address, _) => format!(" --server {address} --ca {ca}"),
     };
     let metrics = ready.metrics.map(|address| format!("\n  metrics http://{address}/metrics")).unwrap_or_default();
+    let login = ready.login_code.as_deref().unwrap_or_default();
+    let console = console::login_url(&address.to_string(), login);
     announce!(
         "baton is ready on {address} (TLS)
   data    {data}: {agents} agents, {open_handoffs} open handoffs
   CA      {ca}{metrics}
+  console {console}
+          (one login within a minute; later: {baton} console{options})
 
 Try, in another terminal:
   {baton} demo{options}    show a handoff between four agents

@@ -22,7 +22,7 @@ const DATA_VERSION: u8 = 5;
 const DATA_DAMAGED: u8 = 6;
 const PORT_IN_USE: u8 = 7;
 const REFUSED: u8 = 8;
-const UNREACHABLE: u8 = 9;
+pub(super) const UNREACHABLE: u8 = 9;
 const NOT_CONFORMANT: u8 = 10;
 
 /// Why a command failed, and its exit code.
@@ -48,6 +48,10 @@ impl Failure {
     /// The tested program breaks a rule.
     pub(super) fn not_conformant(message: impl Into<String>) -> Self {
         Self { code: NOT_CONFORMANT, message: message.into() }
+    }
+
+    pub(super) fn port_in_use(message: impl Into<String>) -> Self {
+        Self { code: PORT_IN_USE, message: message.into() }
     }
 
     pub(super) fn refused(message: impl Into<String>) -> Self {

@@ -384,7 +384,7 @@ async fn complete(
 }
 
 /// The context of a handoff, after its signature and its digest are verified.
-async fn verified_context(
+pub(super) async fn verified_context(
     client: &Client,
     handoff: &v1::Handoff,
     envelope: bytes::Bytes,

@@ -39,23 +39,23 @@ pub(super) struct InboxArgs {
 }
 
 /// The entries of an inbox.
-struct Inbox {
+pub(super) struct Inbox {
     /// Handoffs that this agent may accept or reject.
-    offers: Vec<v1::Handoff>,
+    pub(super) offers: Vec<v1::Handoff>,
     /// Handoffs whose context this agent may take over.
-    contexts: Vec<v1::Handoff>,
+    pub(super) contexts: Vec<v1::Handoff>,
     /// Handoffs that wait for a context of this agent.
-    contexts_to_send: Vec<v1::Handoff>,
+    pub(super) contexts_to_send: Vec<v1::Handoff>,
     /// Negotiations in which this agent may make an offer or answer a counter-offer.
-    asked: Vec<v1::Negotiation>,
+    pub(super) asked: Vec<v1::Negotiation>,
     /// Negotiations of this agent with an offer that it may accept.
-    offered: Vec<v1::Negotiation>,
+    pub(super) offered: Vec<v1::Negotiation>,
     /// Tasks with a question to this agent.
-    questions: Vec<v1::Task>,
+    pub(super) questions: Vec<v1::Task>,
     /// The open tasks of this agent.
-    tasks: Vec<v1::Task>,
+    pub(super) tasks: Vec<v1::Task>,
     /// Whether a kind has as many entries as the limit allows: more may exist.
-    has_more: bool,
+    pub(super) has_more: bool,
 }
 
 pub(super) async fn run(args: InboxArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -77,7 +77,7 @@ pub(super) async fn run(args: InboxArgs, connection: &ConnectionArgs, output: &O
     }))
 }
 
-async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inbox, Failure> {
+pub(super) async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inbox, Failure> {
     let handoffs = open_handoffs(client, agent, limit).await?;
     let open = [TaskStatus::Created, TaskStatus::InProgress, TaskStatus::WaitingForInput];
     let owned = v1::ListTasksRequest {

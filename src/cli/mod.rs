@@ -16,6 +16,7 @@ mod blob;
 mod completions;
 mod conformance;
 mod connection;
+mod console;
 mod context;
 mod demo;
 mod dev;
@@ -126,6 +127,7 @@ enum Command {
     #[command(subcommand)]
     Agent(agent::AgentCommand),
     Inbox(inbox::InboxArgs),
+    Console(console::ConsoleArgs),
     Top(top::TopArgs),
     /// Request, answer, list and watch handoffs.
     #[command(subcommand)]
@@ -253,6 +255,7 @@ pub async fn run() -> u8 {
         Command::Agent(command) => agent::run(command, &cli.connection, &output).await,
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
         Command::Top(args) => top::run(args, &cli.connection, &output).await,
+        Command::Console(args) => console::run(args, &cli.connection, &output).await,
         Command::Inbox(args) => inbox::run(args, &cli.connection, &output).await,
         Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,

@@ -42,6 +42,7 @@ use crate::{
     traces::{self, Traces},
     wire::{
         bounds::Bounds,
+        console,
         edge::{self, BindError, Dispatch, HttpLimits, Listener, RequireTlsLayer},
         grpc::{self, bounds::BoundsLayer, deadline::DeadlineLayer},
         http::{self, HttpBoundsLayer},
@@ -126,6 +127,8 @@ pub struct Ready {
     pub agents: usize,
     /// The number of handoffs that were open when the broker last stopped.
     pub open_handoffs: usize,
+    /// A code for a login to the web console as the operator, if the port has one. A secret.
+    pub login_code: Option<String>,
 }
 
 /// Runs a broker until `stop` is cancelled. `reload` makes it reload certificates, policies and keys; `ready` is called
@@ -172,6 +175,7 @@ pub async fn run(
         metrics: metrics_endpoint.as_ref().map(Endpoint::address),
         agents: broker.directory().registered_count(),
         open_handoffs: broker.open_handoffs_at_start(),
+        login_code: config.settings.console.then(|| operator_code(&broker, &folder.operator_token)).flatten(),
     };
     // Written before `ready`, because scripts read the file as soon as the broker reports ready.
     folder.write_address(address)?;
@@ -374,6 +378,13 @@ async fn delete_removed(store: Arc<dyn Store>, blobs: Arc<BlobFiles>) {
     }
 }
 
+/// A code with which a browser logs in to the web console as the operator.
+fn operator_code(broker: &Broker, token: &str) -> Option<String> {
+    let now = broker.now();
+    let (operator, credential) = broker.identities().prove(token, broker.directory(), now).ok()?;
+    Some(broker.identities().login_code(operator, credential, broker.ids(), now).0)
+}
+
 /// Logs and counts refusals periodically, in one line.
 async fn report_refusals(bounds: Bounds, metrics: Arc<Metrics>) {
     let mut moments = tokio::time::interval(REPORT_INTERVAL);
@@ -420,7 +431,10 @@ async fn serve(
     let http = ServiceBuilder::new()
         .layer(HttpBoundsLayer::new(bounds))
         .layer(RequireTlsLayer::new(plaintext_allowed, http::tls_required))
-        .service(http::router(grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES)));
+        .service(http::router(
+            grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES),
+            config.settings.console.then(|| console::router(broker.clone())),
+        ));
     let service = Dispatch::new(grpc, http);
     let serving = tokio::spawn(edge::serve(incoming, HttpLimits::new(limits), service, closing.clone()));
     let mut takes_commands = broker.serving();

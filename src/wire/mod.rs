@@ -4,6 +4,7 @@
 
 pub mod bounds;
 pub mod codec;
+pub mod console;
 pub mod edge;
 pub mod grpc;
 pub mod http;

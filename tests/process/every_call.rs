@@ -311,6 +311,8 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             challenge: vec![1; 32].into(),
             signature: vec![1; 64].into(),
         }),
+        // The broker of this test has no console, so the answer is the same for all callers with an identity.
+        both!("AgentService/CreateLoginCode", Identity, |_ids| v1::CreateLoginCodeRequest {}),
         both!("ContextService/GetContext", Permission, |ids| v1::GetContextRequest {
             task_id: ids.task.clone(),
             version: 0,

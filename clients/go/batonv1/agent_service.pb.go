@@ -1987,6 +1987,98 @@ func (x *AgentActivity) GetLoad() *AgentLoad {
 	return nil
 }
 
+// See AgentService.CreateLoginCode.
+type CreateLoginCodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateLoginCodeRequest) Reset() {
+	*x = CreateLoginCodeRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateLoginCodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateLoginCodeRequest) ProtoMessage() {}
+
+func (x *CreateLoginCodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateLoginCodeRequest.ProtoReflect.Descriptor instead.
+func (*CreateLoginCodeRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{30}
+}
+
+// See AgentService.CreateLoginCode.
+type CreateLoginCodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The code. A secret. The page is https://HOST:PORT/login#code=CODE, at the address of the broker.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// The time at which the code ends, unless it is used or the broker restarts earlier.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateLoginCodeResponse) Reset() {
+	*x = CreateLoginCodeResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateLoginCodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateLoginCodeResponse) ProtoMessage() {}
+
+func (x *CreateLoginCodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateLoginCodeResponse.ProtoReflect.Descriptor instead.
+func (*CreateLoginCodeResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CreateLoginCodeResponse) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *CreateLoginCodeResponse) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
 var File_baton_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_agent_service_proto_rawDesc = "" +
@@ -2134,7 +2226,12 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\rAgentActivity\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12.\n" +
 	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12'\n" +
-	"\x04load\x18\x03 \x01(\v2\x13.baton.v1.AgentLoadR\x04load2\xa2\b\n" +
+	"\x04load\x18\x03 \x01(\v2\x13.baton.v1.AgentLoadR\x04load\"\x18\n" +
+	"\x16CreateLoginCodeRequest\"j\n" +
+	"\x17CreateLoginCodeResponse\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12;\n" +
+	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime2\xfa\b\n" +
 	"\fAgentService\x12P\n" +
 	"\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n" +
 	"\x10CreateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n" +
@@ -2150,7 +2247,8 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"FindAgents\x12\x1b.baton.v1.FindAgentsRequest\x1a\x1c.baton.v1.FindAgentsResponse\x12L\n" +
 	"\vWatchAgents\x12\x1c.baton.v1.WatchAgentsRequest\x1a\x1d.baton.v1.WatchAgentsResponse0\x01\x12V\n" +
 	"\x0fCreateChallenge\x12 .baton.v1.CreateChallengeRequest\x1a!.baton.v1.CreateChallengeResponse\x12J\n" +
-	"\vCreateToken\x12\x1c.baton.v1.CreateTokenRequest\x1a\x1d.baton.v1.CreateTokenResponseB\x9c\x01\n" +
+	"\vCreateToken\x12\x1c.baton.v1.CreateTokenRequest\x1a\x1d.baton.v1.CreateTokenResponse\x12V\n" +
+	"\x0fCreateLoginCode\x12 .baton.v1.CreateLoginCodeRequest\x1a!.baton.v1.CreateLoginCodeResponseB\x9c\x01\n" +
 	"\fcom.baton.v1B\x11AgentServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -2165,7 +2263,7 @@ func file_baton_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_agent_service_proto_rawDescData
 }
 
-var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentRequest)(nil),     // 0: baton.v1.RegisterAgentRequest
 	(*CreateInvitationRequest)(nil),  // 1: baton.v1.CreateInvitationRequest
@@ -2197,78 +2295,83 @@ var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*WatchAgentsResponse)(nil),      // 27: baton.v1.WatchAgentsResponse
 	(*AgentActivities)(nil),          // 28: baton.v1.AgentActivities
 	(*AgentActivity)(nil),            // 29: baton.v1.AgentActivity
-	(*AgentCard)(nil),                // 30: baton.v1.AgentCard
-	(*durationpb.Duration)(nil),      // 31: google.protobuf.Duration
-	(*AgentKey)(nil),                 // 32: baton.v1.AgentKey
-	(*Agent)(nil),                    // 33: baton.v1.Agent
-	(*KeyVoucher)(nil),               // 34: baton.v1.KeyVoucher
-	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
-	(Presence)(0),                    // 36: baton.v1.Presence
-	(*fieldmaskpb.FieldMask)(nil),    // 37: google.protobuf.FieldMask
-	(Priority)(0),                    // 38: baton.v1.Priority
-	(*AgentLoad)(nil),                // 39: baton.v1.AgentLoad
+	(*CreateLoginCodeRequest)(nil),   // 30: baton.v1.CreateLoginCodeRequest
+	(*CreateLoginCodeResponse)(nil),  // 31: baton.v1.CreateLoginCodeResponse
+	(*AgentCard)(nil),                // 32: baton.v1.AgentCard
+	(*durationpb.Duration)(nil),      // 33: google.protobuf.Duration
+	(*AgentKey)(nil),                 // 34: baton.v1.AgentKey
+	(*Agent)(nil),                    // 35: baton.v1.Agent
+	(*KeyVoucher)(nil),               // 36: baton.v1.KeyVoucher
+	(*timestamppb.Timestamp)(nil),    // 37: google.protobuf.Timestamp
+	(Presence)(0),                    // 38: baton.v1.Presence
+	(*fieldmaskpb.FieldMask)(nil),    // 39: google.protobuf.FieldMask
+	(Priority)(0),                    // 40: baton.v1.Priority
+	(*AgentLoad)(nil),                // 41: baton.v1.AgentLoad
 }
 var file_baton_v1_agent_service_proto_depIdxs = []int32{
-	30, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
-	31, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
-	32, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
-	31, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
-	33, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	33, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	34, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
-	33, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	35, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	33, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
-	33, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
-	36, // 11: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
-	33, // 12: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
-	35, // 13: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	35, // 14: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	30, // 15: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
-	37, // 16: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
-	33, // 17: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
-	33, // 18: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
-	38, // 19: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
+	32, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
+	33, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
+	34, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
+	33, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
+	35, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	35, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	36, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
+	35, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	37, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	35, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
+	35, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
+	38, // 11: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
+	35, // 12: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
+	37, // 13: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	37, // 14: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	32, // 15: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
+	39, // 16: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
+	35, // 17: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
+	35, // 18: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
+	40, // 19: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
 	24, // 20: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
-	36, // 21: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
+	38, // 21: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
 	25, // 22: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
-	39, // 23: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
-	33, // 24: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
+	41, // 23: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
+	35, // 24: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
 	28, // 25: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
 	29, // 26: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
-	36, // 27: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
-	39, // 28: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
-	0,  // 29: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
-	1,  // 30: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
-	2,  // 31: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
-	4,  // 32: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
-	6,  // 33: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
-	10, // 34: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
-	12, // 35: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
-	18, // 36: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
-	20, // 37: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
-	22, // 38: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
-	26, // 39: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
-	14, // 40: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
-	16, // 41: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
-	9,  // 42: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
-	8,  // 43: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
-	3,  // 44: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
-	5,  // 45: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
-	7,  // 46: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
-	11, // 47: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
-	13, // 48: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
-	19, // 49: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
-	21, // 50: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
-	23, // 51: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
-	27, // 52: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
-	15, // 53: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
-	17, // 54: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
-	42, // [42:55] is the sub-list for method output_type
-	29, // [29:42] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	38, // 27: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
+	41, // 28: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
+	37, // 29: baton.v1.CreateLoginCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 30: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
+	1,  // 31: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
+	2,  // 32: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
+	4,  // 33: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
+	6,  // 34: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
+	10, // 35: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
+	12, // 36: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
+	18, // 37: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
+	20, // 38: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
+	22, // 39: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
+	26, // 40: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
+	14, // 41: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
+	16, // 42: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
+	30, // 43: baton.v1.AgentService.CreateLoginCode:input_type -> baton.v1.CreateLoginCodeRequest
+	9,  // 44: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
+	8,  // 45: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
+	3,  // 46: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
+	5,  // 47: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
+	7,  // 48: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
+	11, // 49: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
+	13, // 50: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
+	19, // 51: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
+	21, // 52: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
+	23, // 53: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
+	27, // 54: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
+	15, // 55: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
+	17, // 56: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
+	31, // 57: baton.v1.AgentService.CreateLoginCode:output_type -> baton.v1.CreateLoginCodeResponse
+	44, // [44:58] is the sub-list for method output_type
+	30, // [30:44] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_service_proto_init() }
@@ -2290,7 +2393,7 @@ func file_baton_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_service_proto_rawDesc), len(file_baton_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,7 @@ const (
 	AgentService_WatchAgents_FullMethodName      = "/baton.v1.AgentService/WatchAgents"
 	AgentService_CreateChallenge_FullMethodName  = "/baton.v1.AgentService/CreateChallenge"
 	AgentService_CreateToken_FullMethodName      = "/baton.v1.AgentService/CreateToken"
+	AgentService_CreateLoginCode_FullMethodName  = "/baton.v1.AgentService/CreateLoginCode"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -76,6 +77,9 @@ type AgentServiceClient interface {
 	// Returns a token for a signed challenge. Other calls carry the token as metadata, "authorization: Bearer TOKEN". It
 	// is valid for 12 hours, until the broker restarts, or until its key is revoked.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
+	// Returns a code with which a browser logs in to the web console as the caller. A code is valid for one minute and one
+	// login, so a copy that stays in the browser's history is worth nothing. NOT_SUPPORTED if the broker has no console.
+	CreateLoginCode(ctx context.Context, in *CreateLoginCodeRequest, opts ...grpc.CallOption) (*CreateLoginCodeResponse, error)
 }
 
 type agentServiceClient struct {
@@ -225,6 +229,16 @@ func (c *agentServiceClient) CreateToken(ctx context.Context, in *CreateTokenReq
 	return out, nil
 }
 
+func (c *agentServiceClient) CreateLoginCode(ctx context.Context, in *CreateLoginCodeRequest, opts ...grpc.CallOption) (*CreateLoginCodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateLoginCodeResponse)
+	err := c.cc.Invoke(ctx, AgentService_CreateLoginCode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AgentServiceServer is the server API for AgentService service.
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
@@ -265,6 +279,9 @@ type AgentServiceServer interface {
 	// Returns a token for a signed challenge. Other calls carry the token as metadata, "authorization: Bearer TOKEN". It
 	// is valid for 12 hours, until the broker restarts, or until its key is revoked.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	// Returns a code with which a browser logs in to the web console as the caller. A code is valid for one minute and one
+	// login, so a copy that stays in the browser's history is worth nothing. NOT_SUPPORTED if the broker has no console.
+	CreateLoginCode(context.Context, *CreateLoginCodeRequest) (*CreateLoginCodeResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }
 
@@ -313,6 +330,9 @@ func (UnimplementedAgentServiceServer) CreateChallenge(context.Context, *CreateC
 }
 func (UnimplementedAgentServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedAgentServiceServer) CreateLoginCode(context.Context, *CreateLoginCodeRequest) (*CreateLoginCodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateLoginCode not implemented")
 }
 func (UnimplementedAgentServiceServer) mustEmbedUnimplementedAgentServiceServer() {}
 func (UnimplementedAgentServiceServer) testEmbeddedByValue()                      {}
@@ -562,6 +582,24 @@ func _AgentService_CreateToken_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AgentService_CreateLoginCode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateLoginCodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).CreateLoginCode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_CreateLoginCode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).CreateLoginCode(ctx, req.(*CreateLoginCodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AgentService_ServiceDesc is the grpc.ServiceDesc for AgentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -616,6 +654,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateToken",
 			Handler:    _AgentService_CreateToken_Handler,
+		},
+		{
+			MethodName: "CreateLoginCode",
+			Handler:    _AgentService_CreateLoginCode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -57,7 +57,9 @@ impl Engine {
     ) -> Result<v1::Receipt, Refused> {
         let sender = envelope.header().sender.clone();
         if !self.env.settings.plans_enabled {
-            return Err(refused(BrokerError::NotSupported { what: "plans: the operator has switched them off" }));
+            return Err(refused(BrokerError::NotSupported {
+                what: "plans, which [plan] of the configuration switches off",
+            }));
         }
         let action = Action::SubmitPlan { plan: &plan.plan_id };
         self.access().check(&Caller::Agent(sender.clone()), action, Resource::Broker).map_err(refused)?;

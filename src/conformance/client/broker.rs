@@ -349,6 +349,10 @@ impl AgentService for Scripted {
         Err(NOT_IN_SCRIPT.status())
     }
 
+    async fn create_login_code(&self, _: Request<v1::CreateLoginCodeRequest>) -> Answer<v1::CreateLoginCodeResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
     async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Answer<v1::ListAgentsResponse> {
         Err(NOT_IN_SCRIPT.status())
     }

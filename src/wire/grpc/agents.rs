@@ -306,6 +306,22 @@ impl AgentService for Agents {
         let expire_time = Some(expires_at.into());
         Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
     }
+
+    async fn create_login_code(
+        &self,
+        request: Request<v1::CreateLoginCodeRequest>,
+    ) -> Result<Response<v1::CreateLoginCodeResponse>, Status> {
+        let broker = &self.broker;
+        let (caller, credential) = auth::proven(broker, &request)?;
+        broker.count_call(&caller).map_err(refuse)?;
+        if !broker.settings().console {
+            return Err(refuse(BrokerError::NotSupported {
+                what: "the web console, which [console] of the configuration enables",
+            }));
+        }
+        let (code, expires_at) = broker.identities().login_code(caller, credential, broker.ids(), broker.now());
+        Ok(Response::new(v1::CreateLoginCodeResponse { code, expire_time: Some(expires_at.into()) }))
+    }
 }
 
 /// Adds what waits in the mailbox of each agent. Reads one letter of each, so it may wait for the disk.

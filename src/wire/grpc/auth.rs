@@ -7,6 +7,7 @@ use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
+        identity::Credential,
     },
     ids::AgentId,
     wire::edge::ConnectInfo,
@@ -15,18 +16,8 @@ use crate::{
 /// The caller: identified by the token in "authorization: Bearer TOKEN", else by the client's certificate, else
 /// [`Caller::Anonymous`]. Fails if the token is invalid, or if token and certificate name different agents.
 pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller, Status> {
-    let token = match request.metadata().get("authorization") {
-        None => None,
-        Some(value) => {
-            let text = value.to_str().ok().and_then(|text| text.split_once(' '));
-            match text {
-                Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Some(token.trim()),
-                Some(_) | None => return Err(refuse(BrokerError::TokenInvalid)),
-            }
-        }
-    };
     let certified = certified(request);
-    match broker.identities().caller(token, broker.directory(), broker.now()).map_err(refuse)? {
+    match broker.identities().caller(token(request)?, broker.directory(), broker.now()).map_err(refuse)? {
         // An unregistered agent stays anonymous, so that it can register over this connection.
         Caller::Anonymous => match certified.filter(|agent| broker.directory().is_registered(agent)) {
             Some(agent) => Ok(Caller::Agent(agent.clone())),
@@ -38,6 +29,24 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
         },
         // An operator may call over an agent's connection, so the token alone decides.
         operator @ Caller::Operator(_) => Ok(operator),
+    }
+}
+
+/// The token of a request, if it has one.
+fn token<T>(request: &Request<T>) -> Result<Option<&str>, Status> {
+    let Some(value) = request.metadata().get("authorization") else { return Ok(None) };
+    match value.to_str().ok().and_then(|text| text.split_once(' ')) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+        Some(_) | None => Err(refuse(BrokerError::TokenInvalid)),
+    }
+}
+
+/// The caller, with what proves it again later. Fails for an anonymous caller.
+pub(super) fn proven<T>(broker: &Broker, request: &Request<T>) -> Result<(Caller, Credential), Status> {
+    match (caller(broker, request)?, token(request)?) {
+        (_, Some(token)) => broker.identities().prove(token, broker.directory(), broker.now()).map_err(refuse),
+        (Caller::Agent(agent), None) => Ok((Caller::Agent(agent.clone()), Credential::Certificate(agent))),
+        (Caller::Anonymous | Caller::Operator(_), None) => Err(refuse(BrokerError::IdentityMissing)),
     }
 }
 

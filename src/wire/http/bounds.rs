@@ -1,9 +1,9 @@
 //! Bounds on HTTP requests. They share the quotas of gRPC calls: each request takes a place from its head to the end of
 //! its answer, and the bytes of answers count until they are written.
 //!
-//! No route takes a body, so a request reaches its route without one. This layer first reads and discards a small body:
-//! some clients, such as curl over HTTP/2, treat an answer that arrives while they still send as a failure. The first
-//! route that takes a body replaces this with bounds of its own.
+//! A request reaches its route without its body, except for a form: that is read whole first, within the same bounds as
+//! frames. This layer reads and discards any other small body: some clients, such as curl over HTTP/2, treat an answer
+//! that arrives while they still send as a failure.
 
 use std::{
     convert::Infallible,
@@ -29,10 +29,12 @@ use crate::wire::{
 /// When a client may retry after a request over a bound, in seconds.
 const RETRY_SECONDS: u32 = 1;
 
-/// The most bytes of a body that are read and discarded. A client that sends more may lose the answer.
-const DISCARDED_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a body that are read. A client that sends more may lose the answer, and a longer form is refused.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 /// The time limit for reading a body.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The content type of a form.
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
 /// A layer that enforces the bounds on each request.
 #[derive(Debug, Clone)]
@@ -85,10 +87,24 @@ where
         let inner = self.inner.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
+            if is_form(&head.headers) {
+                // Held until the route has answered, as the bytes of a frame are.
+                let Some(_held) = bytes.take(client, BODY_BYTES_MAX) else { return Ok(busy()) };
+                let form = match tokio::time::timeout(BODY_TIMEOUT, form(body)).await {
+                    Ok(Some(form)) => form,
+                    Ok(None) => return Ok(super::text(StatusCode::PAYLOAD_TOO_LARGE, "The form is too long.\n")),
+                    Err(_elapsed) => {
+                        return Ok(super::text(StatusCode::REQUEST_TIMEOUT, "The form came too slowly.\n"));
+                    }
+                };
+                let answer = inner.oneshot(Request::from_parts(head, Body::from(form))).await?;
+                let cut = || Err(axum::Error::new("too many bytes are under way"));
+                return Ok(answer.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))));
+            }
             // A client that sends `Expect` waits for permission to send its body, and does not get it.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
                 // On a timeout the body is dropped, and its connection or stream ends with the answer.
-                let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
+                let _ = tokio::time::timeout(BODY_TIMEOUT, discard(body)).await;
             }
             let answer = inner.oneshot(Request::from_parts(head, Body::empty()));
             // The head is already sent, so the answer can only be cut off.
@@ -98,12 +114,32 @@ where
     }
 }
 
-/// Reads a body to its end, or to [`DISCARDED_BYTES_MAX`].
+fn is_form(headers: &http::HeaderMap) -> bool {
+    let kind = headers.get(http::header::CONTENT_TYPE).map_or(&[][..], |kind| kind.as_bytes());
+    let name = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    name.trim_ascii().eq_ignore_ascii_case(FORM)
+}
+
+/// Reads a whole form. `None`: it is longer than [`BODY_BYTES_MAX`], or ends early.
+async fn form(mut body: impl http_body::Body<Data = Bytes> + Unpin) -> Option<Vec<u8>> {
+    let mut form = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.ok()?;
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        if form.len() + data.len() > BODY_BYTES_MAX {
+            return None;
+        }
+        form.extend_from_slice(data);
+    }
+    Some(form)
+}
+
+/// Reads a body to its end, or to [`BODY_BYTES_MAX`].
 async fn discard(mut body: impl http_body::Body<Data = Bytes> + Unpin) {
     let mut bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
         bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > DISCARDED_BYTES_MAX {
+        if bytes > BODY_BYTES_MAX {
             return;
         }
     }

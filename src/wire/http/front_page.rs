@@ -1,7 +1,11 @@
 //! The page at `/`: the purpose of the port, and how to call it.
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, header::HOST, uri::Authority};
+use http::{
+    HeaderValue, Request, Response, StatusCode,
+    header::{ACCEPT, HOST, LOCATION},
+    uri::Authority,
+};
 
 /// The placeholder for a host that the request does not name.
 const UNKNOWN_HOST: &str = "HOST:PORT";
@@ -13,11 +17,23 @@ pub(super) async fn front_page(request: Request<Body>) -> Response<Body> {
     super::text(StatusCode::OK, page(host.as_ref().map_or(UNKNOWN_HOST, Authority::as_str)))
 }
 
+/// The same page, or the way to the web console for a client that takes HTML.
+pub(super) async fn or_console(request: Request<Body>) -> Response<Body> {
+    let accepts = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    // Browsers name the type; curl accepts `*/*`.
+    if !accepts.flat_map(|value| value.split(',')).any(|kind| kind.trim().starts_with("text/html")) {
+        return front_page(request).await;
+    }
+    let mut answer = super::text(StatusCode::SEE_OTHER, "The web console is at /overview.\n");
+    answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/overview"));
+    answer
+}
+
 fn page(host: &str) -> String {
     format!(
         "This is baton, a broker through which AI agents hand over tasks.
 
-Its port is for programs: it speaks gRPC over TLS, and has no web pages.
+Its port is for programs: it speaks gRPC over TLS.
 
 List its services, and ask whether it is healthy:
 

@@ -9,27 +9,52 @@ mod front_page;
 use axum::{
     Router,
     body::Body,
+    middleware::map_response,
     response::IntoResponse as _,
     routing::{get, post},
 };
 use http::{
-    HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, X_CONTENT_TYPE_OPTIONS},
+    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::{CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
 };
 
 pub use self::bounds::{HttpBounded, HttpBoundsLayer};
 
 /// The routes. `grpc_services` are the full names of the gRPC services on the same port; a request to their paths that
-/// is not gRPC gets an answer that says so.
-pub fn router(grpc_services: impl IntoIterator<Item = &'static str>) -> Router {
+/// is not gRPC gets an answer that says so. `console`: the routes of the web console, if the port has one.
+pub fn router(grpc_services: impl IntoIterator<Item = &'static str>, console: Option<Router>) -> Router {
     let calls = grpc_services
         .into_iter()
         .fold(Router::new(), |calls, service| calls.route(&format!("/{service}/{{call}}"), post(not_grpc)));
+    let front = if console.is_some() { get(front_page::or_console) } else { get(front_page::front_page) };
     Router::new()
-        .route("/", get(front_page::front_page))
+        .route("/", front)
         .merge(calls)
+        .merge(console.unwrap_or_default())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(map_response(secured))
+}
+
+/// The policy for the contents of a page: nothing but its own style sheet and forms.
+pub const CONTENTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                        form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// Adds the headers by which a browser shows an answer as what it is, and to no other site.
+async fn secured(mut answer: Response<Body>) -> Response<Body> {
+    secure(answer.headers_mut());
+    answer
+}
+
+fn secure(headers: &mut http::HeaderMap) {
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, CONTENTS),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
 }
 
 /// The answer to a plaintext request where TLS is required.
@@ -61,10 +86,10 @@ async fn method_not_allowed() -> Response<Body> {
     )
 }
 
-/// A page of plain text. The nosniff header makes a browser show it as text.
+/// A page of plain text. The layers around the router answer with it too, so it has the headers of [`secured`].
 fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     let mut answer = (status, text.into()).into_response();
-    answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    secure(answer.headers_mut());
     answer
 }
 
@@ -86,7 +111,7 @@ mod tests {
     }
 
     async fn ask(request: http::request::Builder) -> Answered {
-        let router = router(["baton.v1.TaskService"]);
+        let router = router(["baton.v1.TaskService"], None);
         let (head, body) = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         assert_eq!(head.headers[CONTENT_TYPE], "text/plain; charset=utf-8");

@@ -305,3 +305,15 @@ class AgentActivity(_message.Message):
     presence: _agent_pb2.Presence
     load: _agent_pb2.AgentLoad
     def __init__(self, agent_id: _Optional[str] = ..., presence: _Optional[_Union[_agent_pb2.Presence, str]] = ..., load: _Optional[_Union[_agent_pb2.AgentLoad, _Mapping]] = ...) -> None: ...
+
+class CreateLoginCodeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateLoginCodeResponse(_message.Message):
+    __slots__ = ("code", "expire_time")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    expire_time: _timestamp_pb2.Timestamp
+    def __init__(self, code: _Optional[str] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -80,6 +80,11 @@ class AgentServiceStub(object):
                 request_serializer=baton_dot_v1_dot_agent__service__pb2.CreateTokenRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_agent__service__pb2.CreateTokenResponse.FromString,
                 )
+        self.CreateLoginCode = channel.unary_unary(
+                '/baton.v1.AgentService/CreateLoginCode',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeResponse.FromString,
+                )
 
 
 class AgentServiceServicer(object):
@@ -185,6 +190,14 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateLoginCode(self, request, context):
+        """Returns a code with which a browser logs in to the web console as the caller. A code is valid for one minute and one
+        login, so a copy that stays in the browser's history is worth nothing. NOT_SUPPORTED if the broker has no console.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -252,6 +265,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.CreateToken,
                     request_deserializer=baton_dot_v1_dot_agent__service__pb2.CreateTokenRequest.FromString,
                     response_serializer=baton_dot_v1_dot_agent__service__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'CreateLoginCode': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateLoginCode,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -482,5 +500,22 @@ class AgentService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/CreateToken',
             baton_dot_v1_dot_agent__service__pb2.CreateTokenRequest.SerializeToString,
             baton_dot_v1_dot_agent__service__pb2.CreateTokenResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CreateLoginCode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/CreateLoginCode',
+            baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.CreateLoginCodeResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -1,0 +1,77 @@
+//! The stream of events that tells open pages to ask again. An event has no content: a page asks with its own rights.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{body::Body, extract::State, response::Response};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{Console, cookie};
+
+/// The most streams of all browsers. A page without a stream tries again, and can be reloaded by hand.
+const STREAMS_MAX: usize = 512;
+/// The shortest time between two events, so that the pages of a busy broker cost little.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest time between two events. It bounds the age of what is no change of a handoff, such as presence.
+const PERIOD: Duration = Duration::from_secs(5);
+
+const CHANGED: &[u8] = b"event: changed\ndata:\n\n";
+
+/// Makes the bound on streams.
+pub(super) fn places() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(STREAMS_MAX))
+}
+
+/// Streams an event at each change, until the session or the broker ends.
+pub(super) async fn events(State(console): State<Console>, headers: HeaderMap) -> Response {
+    let Ok(place) = Arc::clone(&console.streams).try_acquire_owned() else {
+        return super::plain(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are open.\n");
+    };
+    // One event may wait: a slow reader gets the next one after it, and misses none that matters.
+    let (events, receiver) = mpsc::channel(1);
+    tokio::spawn(follow(console, cookie::of(&headers).unwrap_or_default(), place, events));
+    let mut answer = Response::new(Body::from_stream(ReceiverStream::new(receiver)));
+    for (name, value) in [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-store"),
+        // Some proxies hold answers back unless they are told not to.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+async fn follow(
+    console: Console,
+    secret: String,
+    _place: OwnedSemaphorePermit,
+    events: mpsc::Sender<Result<Bytes, Infallible>>,
+) {
+    let broker = &console.broker;
+    let mut latest = broker.handoff_changes().latest();
+    loop {
+        tokio::select! {
+            changed = latest.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(PERIOD) => {}
+            () = events.closed() => return,
+            () = broker.draining() => return,
+        }
+        // An open page is no sign that somebody reads it, so it does not keep its session open.
+        if console.sessions.caller(&secret, broker, broker.now(), false).is_none() {
+            return;
+        }
+        if events.send(Ok(Bytes::from_static(CHANGED))).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = broker.draining() => return,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The web console: pages for people, on the port of the broker.
+//!
+//! Owns the pages, the sessions of browsers and the checks of requests that change something. Pages read through the
+//! same queries as gRPC calls, with the same rights. No page shows a payload or a context. Must not know gRPC.
+
+mod cookie;
+mod events;
+mod login;
+mod origin;
+mod pages;
+mod sessions;
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use http::{
+    HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
+};
+use tokio::sync::Semaphore;
+
+use self::sessions::Sessions;
+use crate::{
+    broker::{Broker, BrokerError, access::Caller, queries::View},
+    codes::{Category, Refusal},
+};
+
+/// The style sheet of all pages.
+pub const STYLE: &str = include_str!("files/console.css");
+
+/// Bounds the concurrent reads of all browsers, apart from those of gRPC calls.
+static READS: Semaphore = Semaphore::const_new(8);
+
+/// What the pages share.
+#[derive(Clone)]
+struct Console {
+    broker: Broker,
+    sessions: Arc<Sessions>,
+    /// The bound on streams of events.
+    streams: Arc<Semaphore>,
+}
+
+/// The routes of the console, without `/`.
+pub fn router(broker: Broker) -> Router {
+    let console = Console { broker, sessions: Arc::default(), streams: events::places() };
+    let pages = Router::new()
+        .route("/overview", get(pages::overview))
+        .route("/handoffs", get(pages::handoffs))
+        .route("/handoffs/{id}", get(pages::handoff))
+        .route("/tasks/{id}", get(pages::task))
+        .route("/agents", get(pages::agents))
+        .merge(pages::dead_letters::router())
+        .route("/events", get(events::events))
+        .route("/logout", post(login::log_out))
+        .layer(middleware::from_fn_with_state(console.clone(), with_session));
+    Router::new()
+        .route("/login", get(login::form).post(login::log_in))
+        .route("/console.css", get(|| file("text/css", STYLE)))
+        .route("/console.js", get(|| file("text/javascript", include_str!("files/console.js"))))
+        .route("/idiomorph.js", get(|| file("text/javascript", include_str!("files/idiomorph.min.js"))))
+        .merge(pages)
+        .layer(middleware::from_fn(origin::same_origin))
+        .with_state(console)
+}
+
+/// A request of an open page for its own contents. The script of the pages sends it.
+const REFRESH: &str = "baton-refresh";
+
+/// Finds the caller of the session, or sends the browser to the login.
+async fn with_session(State(console): State<Console>, mut request: Request, next: Next) -> Response {
+    let now = console.broker.now();
+    // What the script asks by itself is no sign that somebody reads the page.
+    let by_script = request.headers().contains_key(REFRESH) || request.uri().path() == "/events";
+    let caller = cookie::of(request.headers())
+        .and_then(|secret| console.sessions.caller(&secret, &console.broker, now, !by_script));
+    let Some(caller) = caller else {
+        if by_script {
+            return plain(StatusCode::UNAUTHORIZED, "The session has ended.\n");
+        }
+        return see_other(&login::path_to(request.uri()));
+    };
+    if let Err(error) = console.broker.count_call(&caller) {
+        return refused(&caller, &error);
+    }
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+/// Runs a read of the store on a blocking thread, with the rights of the caller.
+async fn read<T: Send + 'static>(
+    console: &Console,
+    caller: &Caller,
+    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
+) -> Result<T, BrokerError> {
+    let _turn = READS.acquire().await.expect("never closed");
+    let (broker, caller) = (console.broker.clone(), caller.clone());
+    let read = tokio::task::spawn_blocking(move || read(broker.view(&caller)));
+    read.await.map_err(|_| BrokerError::Internal)?
+}
+
+/// A page that says why a request was refused.
+#[derive(Template)]
+#[template(path = "refused.html")]
+struct Refused {
+    who: String,
+    code: &'static str,
+    message: String,
+}
+
+fn refused(caller: &Caller, error: &dyn Refusal) -> Response {
+    let code = error.code();
+    let status = match code.category() {
+        Category::InvalidArgument => StatusCode::BAD_REQUEST,
+        Category::Unauthenticated | Category::PermissionDenied => StatusCode::FORBIDDEN,
+        Category::NotFound => StatusCode::NOT_FOUND,
+        Category::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Category::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Category::AlreadyExists | Category::FailedPrecondition | Category::Aborted => StatusCode::CONFLICT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    page(status, &Refused { who: caller.to_string(), code: code.name(), message: error.to_string() })
+}
+
+/// An HTML page. No cache keeps it, because what it shows depends on the session.
+fn page(status: StatusCode, template: &impl Template) -> Response {
+    let Ok(text) = template.render() else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let mut answer = (status, text).into_response();
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// Sends the browser to a page of the console.
+fn see_other(path: &str) -> Response {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SEE_OTHER;
+    // Every path is constant, or comes from a request line, or is checked.
+    let path = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/overview"));
+    answer.headers_mut().insert(LOCATION, path);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A file of all pages. It is small and changes with the broker's version, so a browser asks for it each time.
+async fn file(kind: &'static str, text: &'static str) -> Response {
+    let kind = HeaderValue::from_str(&format!("{kind}; charset=utf-8")).expect("constant text");
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    (headers, text).into_response()
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response {
+    (status, text).into_response()
+}

@@ -1,0 +1,297 @@
+//! Dead letters: the list, one of them, and the decisions about them. A decision is the command of the gRPC call, so it
+//! has the same rights and the same entry in the audit log.
+
+use askama::Template;
+use axum::{
+    Extension, Form, Router,
+    extract::{Path, Query, State},
+    response::Response,
+    routing::{get, post},
+};
+use http::StatusCode;
+use serde::Deserialize;
+
+use super::{
+    super::{Console, page, read, refused, see_other},
+    PAGE_SIZE, invalid, may_read_dead_letters, optional,
+    rows::{AttemptRow, DeadLetterRow},
+    shown, why_empty,
+};
+use crate::{
+    broker::{
+        BrokerError,
+        access::Caller,
+        engine::Command,
+        queries::{DeadLetterFilter, View},
+    },
+    domain::dead_letter::{DeadState, ParkReason},
+    envelope::Checks,
+    ids::{AgentId, TaskId, parse_number},
+    records::DeadLetterRecord,
+};
+
+/// The most dead letters that one request redrives. The page says how many are left.
+const REDRIVEN_MAX: usize = 500;
+/// The most dead letters that one read of the store returns.
+const READ_AT_A_TIME: usize = 16;
+
+/// The routes of these pages.
+pub(in super::super) fn router() -> Router<Console> {
+    Router::new()
+        .route("/dead-letters", get(list))
+        .route("/dead-letters/redrive", get(review).post(redrive_matching))
+        .route("/dead-letters/{number}", get(one))
+        .route("/dead-letters/{number}/redrive", post(redrive))
+        .route("/dead-letters/{number}/discard", post(discard))
+}
+
+/// The filter of the list, as the form sends it. Empty: any; without a state, the parked ones.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct DeadLetterQuery {
+    state: String,
+    reason: String,
+    agent: String,
+    sender: String,
+    task: String,
+    /// The page of the list.
+    page: String,
+    /// The agent to redrive to. Empty: each message's own receiver.
+    to: String,
+}
+
+fn reasons() -> impl Iterator<Item = ParkReason> {
+    (1..).map_while(ParkReason::from_number)
+}
+
+fn states() -> impl Iterator<Item = DeadState> {
+    (1..).map_while(DeadState::from_number)
+}
+
+fn agent(path: &str, text: &str) -> Result<Option<AgentId>, BrokerError> {
+    optional(path, text, |text| AgentId::parse(text).map_err(|error| error.to_string()))
+}
+
+impl DeadLetterQuery {
+    fn filter(&self) -> Result<DeadLetterFilter, BrokerError> {
+        let unknown = |path| move || invalid(path, "must be a known one");
+        let state = match self.state.as_str() {
+            "" => None,
+            name => Some(states().find(|state| state.name() == name).ok_or_else(unknown("state"))?),
+        };
+        let reason = match self.reason.as_str() {
+            "" => None,
+            name => Some(reasons().find(|reason| reason.name() == name).ok_or_else(unknown("reason"))?),
+        };
+        Ok(DeadLetterFilter {
+            states: state.into_iter().collect(),
+            reasons: reason.into_iter().collect(),
+            agent: agent("agent", &self.agent)?,
+            sender: agent("sender", &self.sender)?,
+            task: optional("task", &self.task, |text| TaskId::parse(text).map_err(|error| error.to_string()))?,
+            ..DeadLetterFilter::default()
+        })
+    }
+}
+
+#[derive(Template)]
+#[template(path = "dead_letters.html")]
+struct ListPage {
+    who: String,
+    query: DeadLetterQuery,
+    states: Vec<&'static str>,
+    reasons: Vec<&'static str>,
+    rows: Vec<DeadLetterRow>,
+    next: String,
+}
+
+async fn list(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<DeadLetterQuery>,
+) -> Response {
+    let who = caller.to_string();
+    let (broker, reader) = (console.broker.clone(), caller.clone());
+    let list = move |view: View<'_>| {
+        let page = view.dead_letters(&query.filter()?, PAGE_SIZE, &query.page)?;
+        if page.entries.is_empty() {
+            why_empty(broker.access().no_such_dead_letter(&reader, 0))?;
+        }
+        let rows = page.entries.iter().map(DeadLetterRow::new).collect();
+        let (states, reasons) = (states().map(DeadState::name).collect(), reasons().map(ParkReason::name).collect());
+        Ok(ListPage { who, query, states, reasons, rows, next: page.next_token })
+    };
+    if let Err(error) = may_read_dead_letters(&console.broker, &caller) {
+        return refused(&caller, &error);
+    }
+    shown(&caller, read(&console, &caller, list).await)
+}
+
+#[derive(Template)]
+#[template(path = "dead_letter.html")]
+struct OnePage {
+    who: String,
+    row: DeadLetterRow,
+    is_parked: bool,
+    attempts: Vec<AttemptRow>,
+    settlement: Option<(String, String)>,
+    redriven_to: Option<String>,
+    redriven_as: Option<String>,
+}
+
+fn number(text: &str) -> Result<u64, BrokerError> {
+    parse_number(text).ok_or_else(|| invalid("dead_letter_id", "must be a decimal number without leading zeros"))
+}
+
+async fn one(State(console): State<Console>, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
+    let who = caller.to_string();
+    let one = move |view: View<'_>| {
+        let dead = view.dead_letter(number(&id)?)?;
+        let settlement = dead.settlement.as_ref();
+        Ok(OnePage {
+            who,
+            row: DeadLetterRow::new(&dead),
+            is_parked: dead.state == DeadState::Parked,
+            attempts: dead.attempts.iter().map(AttemptRow::new).collect(),
+            settlement: settlement.map(|settled| (settled.at.to_string(), settled.text.clone())),
+            redriven_to: settlement.and_then(|settled| settled.redriven_to.as_ref()).map(ToString::to_string),
+            redriven_as: settlement.and_then(|settled| settled.redriven_handoff).map(|id| id.to_string()),
+        })
+    };
+    shown(&caller, read(&console, &caller, one).await)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DecisionForm {
+    to: String,
+    reason: String,
+}
+
+async fn redrive(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Form(form): Form<DecisionForm>,
+) -> Response {
+    let wanted = number(&id).and_then(|number| Ok((number, agent("to", &form.to)?)));
+    let (dead_letter, to) = match wanted {
+        Ok(wanted) => wanted,
+        Err(error) => return refused(&caller, &error),
+    };
+    let acting = caller.clone();
+    let outcome = console.broker.ask(|reply| Command::Redrive { dead_letter, to, caller: acting, reply }).await;
+    match outcome {
+        Ok(_) => see_other(&format!("/dead-letters/{dead_letter}")),
+        Err(error) => refused(&caller, &*error),
+    }
+}
+
+async fn discard(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Form(form): Form<DecisionForm>,
+) -> Response {
+    let mut checks = Checks::default();
+    checks.text("reason", &form.reason, 4096);
+    if let Err(error) = checks.finish() {
+        return refused(&caller, &error);
+    }
+    let dead_letter = match number(&id) {
+        Ok(number) => number,
+        Err(error) => return refused(&caller, &error),
+    };
+    let (acting, reason_text) = (caller.clone(), form.reason);
+    let command = |reply| Command::Discard { dead_letter, caller: acting, reason_text, reply };
+    match console.broker.ask(command).await {
+        Ok(_) => see_other(&format!("/dead-letters/{dead_letter}")),
+        Err(error) => refused(&caller, &*error),
+    }
+}
+
+/// The dead letters that a redrive would try, before it is made.
+#[derive(Template)]
+#[template(path = "redrive.html")]
+struct ReviewPage {
+    who: String,
+    query: DeadLetterQuery,
+    count: usize,
+    has_more: bool,
+    rows: Vec<DeadLetterRow>,
+}
+
+async fn review(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<DeadLetterQuery>,
+) -> Response {
+    let found = match parked(&console, &caller, &query).await {
+        Ok(found) => found,
+        Err(error) => return refused(&caller, &error),
+    };
+    let (count, has_more) = (found.len().min(REDRIVEN_MAX), found.len() > REDRIVEN_MAX);
+    let rows = found.iter().take(PAGE_SIZE).map(DeadLetterRow::new).collect();
+    page(StatusCode::OK, &ReviewPage { who: caller.to_string(), query, count, has_more, rows })
+}
+
+#[derive(Template)]
+#[template(path = "redriven.html")]
+struct RedrivenPage {
+    who: String,
+    redriven: Vec<u64>,
+    refused: Vec<(u64, String)>,
+    has_more: bool,
+}
+
+async fn redrive_matching(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Form(query): Form<DeadLetterQuery>,
+) -> Response {
+    let to = agent("to", &query.to);
+    let (to, found) = match (to, parked(&console, &caller, &query).await) {
+        (Ok(to), Ok(found)) => (to, found),
+        (Err(error), _) | (_, Err(error)) => return refused(&caller, &error),
+    };
+    let (mut redriven, mut stayed) = (Vec::new(), Vec::new());
+    for dead in found.iter().take(REDRIVEN_MAX) {
+        let (dead_letter, to, acting) = (dead.number, to.clone(), caller.clone());
+        match console.broker.ask(|reply| Command::Redrive { dead_letter, to, caller: acting, reply }).await {
+            Ok(_) => redriven.push(dead_letter),
+            // The refusal of one letter does not end the redrive of the rest.
+            Err(error) => stayed.push((dead_letter, format!("{}: {error}", error.code().name()))),
+        }
+    }
+    let has_more = found.len() > REDRIVEN_MAX;
+    page(StatusCode::OK, &RedrivenPage { who: caller.to_string(), redriven, refused: stayed, has_more })
+}
+
+/// The parked dead letters that match, oldest first, one more than a request redrives at most.
+async fn parked(
+    console: &Console,
+    caller: &Caller,
+    query: &DeadLetterQuery,
+) -> Result<Vec<DeadLetterRecord>, BrokerError> {
+    if !query.state.is_empty() && query.state != DeadState::Parked.name() {
+        return Err(invalid("state", "must be PARKED: only parked dead letters can be redriven"));
+    }
+    may_read_dead_letters(&console.broker, caller)?;
+    let filter = query.filter()?;
+    let last = read(console, caller, |view| view.last_dead_letter()).await?;
+    let (mut found, mut after) = (Vec::new(), Some(0));
+    while let Some(from) = after.filter(|_| found.len() <= REDRIVEN_MAX) {
+        let filter = filter.clone();
+        let some = read(console, caller, move |view| view.dead_letters_after(&filter, from, last, READ_AT_A_TIME));
+        let (some, next) = some.await?;
+        found.extend(some);
+        after = next;
+    }
+    found.truncate(REDRIVEN_MAX + 1);
+    // The whole is refused where the first is, as by the call.
+    match found.first() {
+        Some(first) => console.broker.access().may_settle_dead_letter(caller, first)?,
+        None => return Err(BrokerError::NothingMatches),
+    }
+    Ok(found)
+}

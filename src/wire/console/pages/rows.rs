@@ -1,0 +1,239 @@
+//! The rows of the pages, as texts.
+
+use std::{fmt::Debug, time::Duration};
+
+use crate::{
+    broker::directory::{Directory, Entry},
+    domain::{
+        handoff::{Handoff, Offer, State, Step, Task},
+        mailbox::Attempt,
+    },
+    ids::AgentId,
+    proto::v1,
+    records::DeadLetterRecord,
+    time::Timestamp,
+};
+
+/// The name of a variant in words: `TimedOut` is "timed out".
+pub(super) fn words(variant: &impl Debug) -> String {
+    let mut words = String::new();
+    for letter in format!("{variant:?}").chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+/// A span in whole seconds.
+fn span(span: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(span.as_secs())).to_string()
+}
+
+/// The agent on turn, and what it has to do. `None`: the handoff has ended, or the broker is on turn.
+fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
+    let candidate = handoff.candidate.to_string();
+    match handoff.state {
+        State::Requested if handoff.waits_to_retry() => None,
+        State::Requested => Some((candidate, "receives the request")),
+        State::Deciding => Some((candidate, "decides")),
+        State::Accepted => Some((handoff.sender.to_string(), "prepares the context")),
+        State::ContextSent => Some((candidate, "takes over")),
+        State::Completed | State::Rejected | State::Failed | State::Cancelled => None,
+    }
+}
+
+pub(super) struct HandoffRow {
+    pub(super) id: String,
+    pub(super) task: String,
+    pub(super) task_type: String,
+    pub(super) sender: String,
+    pub(super) candidate: String,
+    pub(super) state: &'static str,
+    pub(super) turn: Option<(String, &'static str)>,
+    pub(super) deadline: Option<(String, String)>,
+    pub(super) offers: usize,
+    pub(super) priority: String,
+    pub(super) created_at: String,
+}
+
+impl HandoffRow {
+    pub(super) fn new(handoff: &Handoff, now: Timestamp) -> Self {
+        let left = |deadline: Timestamp| match deadline <= now {
+            true => "over".to_owned(),
+            false => span(deadline.since(now)),
+        };
+        Self {
+            id: handoff.id.to_string(),
+            task: handoff.task.to_string(),
+            task_type: handoff.task_type.clone(),
+            sender: handoff.sender.to_string(),
+            candidate: handoff.candidate.to_string(),
+            state: handoff.state.name(),
+            turn: turn(handoff),
+            deadline: handoff.next_deadline().map(|deadline| (deadline.to_string(), left(deadline))),
+            offers: handoff.offers.len(),
+            priority: words(&handoff.priority),
+            created_at: handoff.created_at.to_string(),
+        }
+    }
+}
+
+pub(super) struct OfferRow {
+    pub(super) candidate: String,
+    pub(super) offered_at: String,
+    pub(super) outcome: String,
+    pub(super) reason_text: String,
+}
+
+impl OfferRow {
+    pub(super) fn new(offer: &Offer) -> Self {
+        Self {
+            candidate: offer.candidate.to_string(),
+            offered_at: offer.offered_at.to_string(),
+            outcome: if offer.passed_over { "passed over".to_owned() } else { words(&offer.outcome) },
+            reason_text: offer.reason_text.clone(),
+        }
+    }
+}
+
+pub(super) struct StepRow {
+    pub(super) at: String,
+    pub(super) after: String,
+    pub(super) cause: String,
+    pub(super) state: &'static str,
+    pub(super) sender_view: String,
+    pub(super) receiver_view: String,
+    pub(super) candidate: String,
+}
+
+impl StepRow {
+    /// The rows, each with the time since the step before it.
+    pub(super) fn all(steps: &[Step]) -> Vec<Self> {
+        let before = std::iter::once(None).chain(steps.iter().map(|step| Some(step.at)));
+        let row = |(step, before): (&Step, Option<Timestamp>)| Self {
+            at: step.at.to_string(),
+            after: before.map(|before| format!("{:.3} s", step.at.since(before).as_secs_f64())).unwrap_or_default(),
+            cause: words(&step.cause),
+            state: step.state.name(),
+            sender_view: words(&step.sender_view),
+            receiver_view: words(&step.receiver_view),
+            candidate: step.candidate.to_string(),
+        };
+        steps.iter().zip(before).map(row).collect()
+    }
+}
+
+/// The beginning of an ownership.
+pub(super) struct HopRow {
+    pub(super) epoch: u64,
+    pub(super) owner: String,
+    pub(super) cause: &'static str,
+    pub(super) handoff: Option<String>,
+}
+
+impl HopRow {
+    /// The owners by epoch, oldest first. The task keeps the first seizure from each owner alone, so an epoch that a
+    /// later one began is absent.
+    pub(super) fn all(task: &Task) -> Vec<Self> {
+        let first = Self { epoch: 1, owner: task.creator().to_string(), cause: "created the task", handoff: None };
+        let hops = task.hops.iter().map(|hop| Self {
+            epoch: hop.epoch,
+            owner: hop.receiver.to_string(),
+            cause: "took it over",
+            handoff: Some(hop.handoff.to_string()),
+        });
+        let seizures = task.seizures.iter().map(|seizure| Self {
+            epoch: seizure.epoch,
+            owner: "the coordinator".to_owned(),
+            cause: "an operator reassigned it",
+            handoff: Some(seizure.handoff.to_string()),
+        });
+        let mut rows: Vec<Self> = std::iter::once(first).chain(hops).chain(seizures).collect();
+        rows.sort_by_key(|row| row.epoch);
+        rows
+    }
+}
+
+pub(super) struct AgentRow {
+    pub(super) id: String,
+    pub(super) types: String,
+    pub(super) presence: String,
+    pub(super) load: String,
+    pub(super) owned: u32,
+    pub(super) offers: u32,
+}
+
+impl AgentRow {
+    pub(super) fn new(entry: &std::sync::Arc<Entry>, directory: &Directory, now: Timestamp) -> Self {
+        let busy = directory.busy(entry, now);
+        let capacity = match busy.load.capacity {
+            0 => "not stated".to_owned(),
+            capacity => capacity.to_string(),
+        };
+        let types: Vec<&str> = entry.types.iter().map(|kind| kind.as_str()).collect();
+        Self {
+            id: entry.id().to_string(),
+            types: types.join(", "),
+            presence: words(&directory.liveness(&entry.id(), now)),
+            load: format!("{} of {capacity}", busy.load.in_use),
+            owned: busy.owned,
+            offers: busy.offers,
+        }
+    }
+}
+
+pub(super) struct DeadLetterRow {
+    pub(super) number: u64,
+    pub(super) agent: String,
+    pub(super) sender: String,
+    pub(super) message_type: &'static str,
+    pub(super) task: String,
+    pub(super) handoff: Option<String>,
+    pub(super) reason: &'static str,
+    pub(super) reason_text: String,
+    pub(super) attempts: usize,
+    pub(super) state: &'static str,
+    pub(super) parked_at: String,
+}
+
+impl DeadLetterRow {
+    pub(super) fn new(dead: &DeadLetterRecord) -> Self {
+        let kind = v1::MessageType::try_from(dead.summary.message_type);
+        Self {
+            number: dead.number,
+            agent: dead.agent.to_string(),
+            sender: dead.summary.sender_id.clone(),
+            message_type: kind.map_or("unknown", |kind| kind.as_str_name().trim_start_matches("MESSAGE_TYPE_")),
+            task: dead.summary.task_id.clone(),
+            handoff: dead.handoff.map(|handoff| handoff.to_string()),
+            reason: dead.reason.name(),
+            reason_text: dead.reason_text.clone(),
+            attempts: dead.attempts.len(),
+            state: dead.state.name(),
+            parked_at: dead.parked_at.to_string(),
+        }
+    }
+}
+
+/// A delivery attempt of a dead letter.
+pub(super) struct AttemptRow {
+    pub(super) agent: String,
+    pub(super) handed_out_at: String,
+    pub(super) ended_at: String,
+    pub(super) end: String,
+    pub(super) text: String,
+}
+
+impl AttemptRow {
+    pub(super) fn new((agent, attempt): &(AgentId, Attempt)) -> Self {
+        Self {
+            agent: agent.to_string(),
+            handed_out_at: attempt.handed_out_at.to_string(),
+            ended_at: attempt.ended_at.to_string(),
+            end: words(&attempt.end),
+            text: attempt.text.clone(),
+        }
+    }
+}

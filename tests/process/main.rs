@@ -40,5 +40,6 @@ mod routing;
 mod sessions;
 mod shown;
 mod task_contexts;
+mod terminal;
 mod traces;
 mod workspaces;

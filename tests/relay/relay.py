@@ -29,6 +29,7 @@ from baton import (
     sign_envelope,
     v1,
 )
+from collector import Collector
 
 BATON = os.environ["BATON_BIN"]
 TASK = "lap-1"
@@ -92,12 +93,15 @@ class Relay:
         return self.data / "tls/ca.pem"
 
     @contextlib.asynccontextmanager
-    async def broker(self) -> AsyncIterator[None]:
-        """A broker, and at the end no process that still runs."""
+    async def broker(self, collector: Collector) -> AsyncIterator[None]:
+        """A broker whose spans go to this collector, and at the end no process that still runs."""
         async with self._stack:
             with (self.folder / "broker.log").open("wb") as log:
                 command = [BATON, "dev", "--data", str(self.data), "--port", "0"]
-                process = await asyncio.create_subprocess_exec(*command, cwd=self.folder, stdout=log, stderr=log)
+                traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+                process = await asyncio.create_subprocess_exec(
+                    *command, cwd=self.folder, stdout=log, stderr=log, env={**os.environ, **traces}
+                )
             self._stack.push_async_callback(stop, process)
             address = self.data / "address"
             while not address.exists() or not address.read_text():
@@ -230,6 +234,28 @@ async def shown(relay: Relay, digest: str) -> None:
     print(f"the broker: {' → '.join(way)}", flush=True)
 
 
+async def one_trace(relay: Relay, collector: Collector) -> None:
+    """The lap is one trace: each hop's span is below an earlier hop, whatever language carried the context on."""
+    task = await relay.show("task", "show", TASK)
+    hops = [hop["handoffId"] for hop in task["hops"]]
+    spans = {
+        span.attributes["baton.handoff.id"]: span
+        for span in await collector.handoffs(TASK, len(hops), PATIENCE_SECONDS)
+    }
+    same("the handoffs with a span", sorted(spans), sorted(hops))
+    same("the traces of the lap", len({span.trace_id for span in spans.values()}), 1)
+    same("the parent of the first hop", spans[hops[0]].parent_id, "")
+    for place, hop in enumerate(hops[1:], 1):
+        # The killed agent goes on from the context transfer, which its sender made in the hop before.
+        if spans[hop].parent_id not in {spans[former].span_id for former in hops[:place]}:
+            fail(f"hop {place + 1} is not below an earlier one: {spans[hop]}")
+    trace = spans[hops[0]].trace_id
+    known = {span.span_id for span in collector.spans if span.trace_id == trace}
+    orphans = [span for span in collector.spans if span.trace_id == trace and span.parent_id not in {"", *known}]
+    same("the spans without their parent", orphans, [])
+    print(f"the collector: {len(known)} spans of the lap are one trace with one root", flush=True)
+
+
 async def audits(relay: Relay, entries: int) -> None:
     """Each language checks the custody log by itself."""
     for language in LANGUAGES:
@@ -331,9 +357,10 @@ async def fenced(relay: Relay) -> None:
 async def main(folder: Path) -> None:
     """All of it."""
     relay = Relay(folder)
-    async with relay.broker():
+    async with Collector() as collector, relay.broker(collector):
         runners, digest = await lap(relay)
         await shown(relay, digest)
+        await one_trace(relay, collector)
         await tampering(relay)
         for runner in runners:
             print(f"{runner.name}: ended with {await runner.end(signal.SIGTERM)}", flush=True)

@@ -143,9 +143,10 @@ impl View {
         });
         let present = |presence| format!("{} {}", self.present(presence), find::presence(presence));
         let agents = [Presence::Alive, Presence::Suspect, Presence::Gone, Presence::Unseen].map(present).join(", ");
-        let warning = if self.is_connected { "" } else { "  THE BROKER DOES NOT ANSWER" };
+        // At the begin of a line, so that no narrow terminal cuts it off. Without a broker there are no rates.
+        let rates = if self.is_connected { rates } else { "THE BROKER DOES NOT ANSWER".to_owned() };
         vec![
-            format!("handoffs    {} open: {}{warning}", self.open.len(), states.join(", ")),
+            format!("handoffs    {} open: {}", self.open.len(), states.join(", ")),
             rates,
             format!("agents      {}: {agents}; {letters} letters wait", self.agents.len()),
         ]

@@ -7,7 +7,7 @@ use baton::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
-    broker::{Broker, a_request, card, composer, exit_of, identity, new_task, write},
+    broker::{Broker, a_request, card, composer, eventually, exit_of, identity, new_task, write},
     hostile::raw::{self, Answer},
 };
 
@@ -390,4 +390,52 @@ async fn an_agent_sees_its_dead_letters_and_decides_about_none() {
         assert!(refused.status == 403 && refused.body.contains("PERMISSION_DENIED"), "{path}: {}", refused.body);
     }
     assert_eq!(broker.lines(&["dlq", "list"]).len(), 1);
+}
+
+#[tokio::test]
+async fn a_revoked_key_ends_the_session_that_it_began() {
+    let broker = Broker::start();
+    registered(&broker, &["a"]).await;
+    let token = broker.client().await.prove(&identity("a")).await.unwrap();
+    let cookie = logged_in(&broker, &token).await;
+    assert_eq!(get(&broker, "/overview", &cookie).await.status, 200);
+    let operator = broker.operator().await;
+    let revoke = v1::RevokeAgentKeyRequest { agent_id: "a".into(), key_id: "k1".into(), ..Default::default() };
+    operator.answer(operator.agents().revoke_agent_key(revoke).await).unwrap();
+    is_at_login(&broker, &cookie).await;
+    // The same cookie stays worthless.
+    is_at_login(&broker, &cookie).await;
+}
+
+#[tokio::test]
+async fn pages_beyond_the_bound_get_no_stream_and_all_others_go_on() {
+    const STREAMS_MAX: usize = 512;
+    let broker = Broker::start();
+    let cookie = logged_in(&broker, &broker.operator_token()).await;
+    let head = format!("GET /events HTTP/1.1\r\nhost: {}\r\ncookie: {cookie}\r\n\r\n", broker.address);
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..STREAMS_MAX + 4 {
+        let mut stream = raw::http1(&broker).await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        match &status {
+            b"HTTP/1.1 200" => open.push(stream),
+            b"HTTP/1.1 503" => refused += 1,
+            other => panic!("{}", String::from_utf8_lossy(other)),
+        }
+    }
+    assert_eq!((open.len(), refused), (STREAMS_MAX, 4));
+    assert_eq!(get(&broker, "/overview", &cookie).await.status, 200);
+    // A closed page makes room for another one.
+    drop(open.split_off(STREAMS_MAX / 2));
+    eventually("a place is free", async || {
+        let mut stream = raw::http1(&broker).await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        &status == b"HTTP/1.1 200"
+    })
+    .await;
 }

@@ -6,7 +6,7 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     process::Child,
     sync::mpsc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{
@@ -19,6 +19,9 @@ use crate::broker::Broker;
 
 /// The longest wait for an output. It only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The longest output of a test, in bytes: some minutes of a view.
+const OUTPUT_MAX: usize = 500_000;
 
 /// A terminal, and what was written to it.
 struct Terminal {
@@ -58,9 +61,10 @@ impl Terminal {
     /// Waits until this is written.
     #[track_caller]
     fn shows(&mut self, wanted: &str) {
-        let deadline = Instant::now() + PATIENCE;
         while !self.text.contains(wanted) {
-            let some = self.written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            // The view is drawn again and again, so the output alone does not end.
+            assert!(self.text.len() < OUTPUT_MAX, "no {wanted:?} in {:?}", self.text);
+            let some = self.written.recv_timeout(PATIENCE);
             let some = some.unwrap_or_else(|_| panic!("no {wanted:?} in {:?}", self.text));
             self.text.push_str(&String::from_utf8_lossy(&some));
         }

@@ -9,6 +9,7 @@ mod login;
 mod origin;
 mod pages;
 mod sessions;
+mod shared;
 
 use std::sync::Arc;
 
@@ -22,12 +23,12 @@ use axum::{
     routing::{get, post},
 };
 use http::{
-    HeaderValue, StatusCode,
+    HeaderValue, Method, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
 };
 use tokio::sync::Semaphore;
 
-use self::sessions::Sessions;
+use self::{sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{Category, Refusal},
@@ -44,13 +45,14 @@ static READS: Semaphore = Semaphore::const_new(8);
 struct Console {
     broker: Broker,
     sessions: Arc<Sessions>,
+    shared: Arc<SharedPages>,
     /// The bound on streams of events.
     streams: Arc<Semaphore>,
 }
 
 /// The routes of the console, without `/`.
 pub fn router(broker: Broker) -> Router {
-    let console = Console { broker, sessions: Arc::default(), streams: events::places() };
+    let console = Console { broker, sessions: Arc::default(), shared: Arc::default(), streams: events::places() };
     let pages = Router::new()
         .route("/overview", get(pages::overview))
         .route("/handoffs", get(pages::handoffs))
@@ -90,8 +92,14 @@ async fn with_session(State(console): State<Console>, mut request: Request, next
     if let Err(error) = console.broker.count_call(&caller) {
         return refused(&caller, &error);
     }
-    request.extensions_mut().insert(caller);
-    next.run(request).await
+    let is_refresh = request.method() == Method::GET && request.headers().contains_key(REFRESH);
+    if !is_refresh {
+        request.extensions_mut().insert(caller);
+        return next.run(request).await;
+    }
+    let path = request.uri().to_string();
+    request.extensions_mut().insert(caller.clone());
+    console.shared.page(&caller, &path, || console.broker.now(), next.run(request)).await
 }
 
 /// Runs a read of the store on a blocking thread, with the rights of the caller.

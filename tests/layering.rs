@@ -35,7 +35,10 @@ const ROOMS: [(&str, &[&str]); 24] = [
         ],
     ),
     ("replay", &["codes", "domain", "envelope", "ids", "proto", "time"]),
-    ("wire", &["blobs", "broker", "codes", "domain", "envelope", "ids", "metrics", "proto", "records", "time"]),
+    (
+        "wire",
+        &["blobs", "broker", "codes", "domain", "envelope", "ids", "metrics", "proto", "records", "replay", "time"],
+    ),
     ("config", &["blobs", "broker", "domain", "policy", "traces"]),
     (
         "server",
@@ -91,7 +94,7 @@ const FORBIDDEN: [(&str, &[&str]); 13] = [
     ("wire/edge", &["tonic", "prost", "axum", "grpc::", "http::router", "crate::proto"]),
     ("wire/http", &["tonic", "prost", "grpc::", "crate::proto", "crate::broker"]),
     // The console reads as calls do, beside them.
-    ("wire/console", &["tonic", "prost", "grpc::"]),
+    ("wire/console", &["tonic", "grpc::"]),
     ("config", &["tokio", "tonic"]),
 ];
 

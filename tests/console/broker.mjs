@@ -15,7 +15,7 @@ const BATON = process.env.BATON_BIN;
 // How long anything may take, in milliseconds. It only ends a test that hangs.
 export const PATIENCE = 20_000;
 
-export const PAGES = ["/overview", "/handoffs", "/agents", "/dead-letters"];
+export const PAGES = ["/overview", "/handoffs", "/agents", "/agents/alice", "/plans", "/dead-letters", "/audit"];
 
 export const TEXT = "<img src=x onerror=alert(1)> \u202eevil &amp; \"quoted\"";
 
@@ -74,7 +74,7 @@ export class Broker {
     for (const name of names) {
       if (existsSync(join(this.folder, `${name}.pem`))) continue;
       await this.baton("keygen", "--out", `${name}.pem`);
-      await this.baton("agent", "register", ...this.as(name));
+      await this.baton("agent", "register", ...this.as(name), "--type", "worker");
     }
   }
 
@@ -82,7 +82,7 @@ export class Broker {
     return ["--id", name, "--key", `${name}.pem`];
   }
 
-  // A handoff in each kind of state: a task with five owners, an open offer, and three dead letters.
+  // A handoff in each kind of state: a task with five owners, an open offer, three dead letters, and a plan.
   async story() {
     await this.agents("alice", "bob", "carol");
     const hops = [["alice", "bob"], ["bob", "carol"], ["carol", "alice"], ["alice", "carol"]];
@@ -98,10 +98,14 @@ export class Broker {
       await this.baton("handoff", "reject", task, ...this.as("bob"), "--text", TEXT);
     }
     await this.baton("handoff", "request", ...this.as("alice"), "--to", "carol", "--task", "ticket-1");
+    const subtask = (id, ...dependencies) => ({ id, description: `${TEXT} ${id}`, role: "work", agent_type: "worker", dependencies });
+    const subtasks = [subtask("fetch"), subtask("growth", "fetch"), subtask("margin", "fetch"), subtask("report", "growth", "margin")];
+    writeFileSync(join(this.folder, "plan.json"), JSON.stringify({ description: `the third quarter ${TEXT}`, subtasks }));
+    await this.baton("plan", "submit", "plan.json", "--plan-id", "quarter-3", ...this.as("alice"));
     const handoffs = (await this.baton("handoff", "list")) ?? [];
     const of = (task) => handoffs.find((handoff) => handoff.taskId === task).handoffId;
     const letter = (await this.baton("dlq", "list"))[0].deadLetterId;
-    return [`/handoffs/${of("move-1")}`, "/tasks/invoice-7", `/dead-letters/${letter}`];
+    return [`/handoffs/${of("move-1")}`, "/tasks/invoice-7", `/dead-letters/${letter}`, "/plans/quarter-3"];
   }
 
   async kill() {

@@ -188,7 +188,7 @@ test("C9: without JavaScript all pages can be read, and the login works", async 
 
 test("C10: what an agent writes is text", async () => {
   const page = await browser.loggedIn(broker);
-  for (const path of [details[0], details[2]]) {
+  for (const path of [details[0], details[2], details[3]]) {
     await page.goto(broker.url + path);
     const texts = await page.locator("main").innerText();
     assert.ok(texts.includes("<img src=x onerror=alert(1)>"), texts);
@@ -222,12 +222,13 @@ test("a person decides in the browser as an agent", async () => {
 test("C12: the pictures of the documentation", { skip: !process.env.SCREENSHOTS }, async () => {
   const folder = process.env.SCREENSHOTS;
   mkdirSync(folder, { recursive: true });
-  const names = { "/overview": "overview", "/handoffs?state=all": "handoffs", "/tasks/invoice-7": "task", [details[0]]: "handoff" };
+  const names = { "/overview": "overview", "/handoffs?state=all": "handoffs", [details[0]]: "handoff" };
   names["/dead-letters"] = "dead-letters";
-  names["/agents"] = "agents";
+  Object.assign(names, { "/agents": "agents", "/agents/alice": "agent", "/plans": "plans", "/plans/quarter-3": "plan" });
+  Object.assign(names, { "/audit": "audit", "/tasks/invoice-7?verify=1": "task" });
   for (const colorScheme of ["light", "dark"]) {
     // Without JavaScript, so that no refresh brings back what is replaced below.
-    const options = { colorScheme, javaScriptEnabled: false, viewport: { width: 1200, height: 640 } };
+    const options = { colorScheme, javaScriptEnabled: false, viewport: { width: 960, height: 480 } };
     const page = await browser.loggedIn(broker, options);
     for (const [path, name] of Object.entries(names)) {
       await page.goto(broker.url + path);

@@ -39,7 +39,7 @@ async fn ask(broker: &Broker, line: &str, head: &str, body: &str) -> Answer {
     answer
 }
 
-async fn get(broker: &Broker, path: &str, cookie: &str) -> Answer {
+pub(crate) async fn get(broker: &Broker, path: &str, cookie: &str) -> Answer {
     ask(broker, &format!("GET {path}"), &format!("cookie: {cookie}\r\n"), "").await
 }
 
@@ -53,7 +53,7 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
 }
 
 /// Logs in with this token. Returns the cookie.
-async fn logged_in(broker: &Broker, token: &str) -> String {
+pub(crate) async fn logged_in(broker: &Broker, token: &str) -> String {
     let answer = post(broker, "/login", OWN, &format!("token={token}")).await;
     assert_eq!((answer.status, header(&answer, "location")), (303, Some("/overview")), "{}", answer.body);
     let cookie = header(&answer, "set-cookie").expect("a cookie");

@@ -12,6 +12,7 @@ mod commands;
 mod compression;
 mod conformance;
 mod console;
+mod console_pages;
 mod contexts;
 mod crashes;
 mod dead_letters;

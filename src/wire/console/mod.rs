@@ -57,11 +57,11 @@ pub fn router(broker: Broker) -> Router {
         .route("/overview", get(pages::overview))
         .route("/handoffs", get(pages::handoffs))
         .route("/handoffs/{id}", get(pages::handoff))
-        .route("/tasks/{id}", get(pages::task))
         .route("/agents", get(pages::agents))
         .merge(pages::dead_letters::router())
         .route("/events", get(events::events))
         .route("/logout", post(login::log_out))
+        .merge(pages::router())
         .layer(middleware::from_fn_with_state(console.clone(), with_session));
     Router::new()
         .route("/login", get(login::form).post(login::log_in))

@@ -1,7 +1,15 @@
 //! The pages: what each reads, and the rows that its template shows. A template escapes every text.
 
+mod agent;
+mod audit;
+mod dag;
 pub(super) mod dead_letters;
+mod lanes;
+mod lists;
+mod plans;
+mod routes;
 mod rows;
+mod task;
 
 use askama::Template;
 use axum::{
@@ -12,7 +20,8 @@ use axum::{
 use http::StatusCode;
 use serde::Deserialize;
 
-use self::rows::{AgentRow, DeadLetterRow, HandoffRow, HopRow, OfferRow, StepRow};
+pub(super) use self::routes::router;
+use self::rows::{AgentRow, DeadLetterRow, HandoffRow, OfferRow, StepRow};
 use super::{Console, page, read, refused};
 use crate::{
     broker::{
@@ -220,51 +229,6 @@ pub(super) async fn handoff(
             offers: handoff.offers.iter().map(OfferRow::new).collect(),
             steps: StepRow::all(&handoff.steps),
             next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
-        })
-    };
-    shown(&caller, read(&console, &caller, show).await)
-}
-
-#[derive(Template)]
-#[template(path = "task.html")]
-struct TaskPage {
-    who: String,
-    id: String,
-    task_type: String,
-    status: String,
-    owner: String,
-    epoch: u64,
-    created_at: String,
-    updated_at: String,
-    owners: Vec<HopRow>,
-    handoffs: Vec<HandoffRow>,
-    has_more: bool,
-}
-
-pub(super) async fn task(
-    State(console): State<Console>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Response {
-    let now = console.broker.now();
-    let who = caller.to_string();
-    let show = move |view: View<'_>| {
-        let id = TaskId::parse(&id).map_err(|error| invalid("task_id", error.to_string()))?;
-        let task = view.task(&id)?.task;
-        // A caller that may read the task and no handoff at all sees the task alone.
-        let page = view.handoffs(&HandoffFilter { task: Some(id), ..HandoffFilter::default() }, PAGE_SIZE, "")?;
-        Ok(TaskPage {
-            who,
-            id: task.id.to_string(),
-            task_type: task.task_type.clone(),
-            status: rows::words(&task.status),
-            owner: task.owner.to_string(),
-            epoch: task.epoch,
-            created_at: task.created_at.to_string(),
-            updated_at: task.updated_at.to_string(),
-            owners: HopRow::all(&task),
-            handoffs: page.entries.iter().map(|handoff| HandoffRow::new(handoff, now)).collect(),
-            has_more: !page.next_token.is_empty(),
         })
     };
     shown(&caller, read(&console, &caller, show).await)

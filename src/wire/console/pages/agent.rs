@@ -1,0 +1,168 @@
+//! The page of an agent: its card and keys, its presence and load, and its mailbox.
+
+use askama::Template;
+use axum::{
+    Extension,
+    extract::{Path, State},
+    response::Response,
+};
+
+use super::{
+    invalid,
+    lists::{Content, text_of},
+    shown,
+};
+use crate::{
+    broker::{BrokerError, access::Caller, queries::View},
+    ids::AgentId,
+    proto::v1,
+    wire::{
+        console::{Console, read},
+        to_proto,
+    },
+};
+
+#[derive(Template)]
+#[template(path = "agent.html")]
+struct AgentPage {
+    who: String,
+    id: String,
+    types: String,
+    description: Content,
+    presence: &'static str,
+    sessions: u32,
+    heartbeat: Option<HeartbeatRow>,
+    load: Option<v1::AgentLoad>,
+    statistics: Option<v1::AgentStatistics>,
+    mailbox: Option<MailboxRow>,
+    registered_at: String,
+    updated_at: String,
+    deregistered_at: String,
+    keys: Vec<KeyRow>,
+    skills: Vec<SkillRow>,
+    metadata: Vec<(String, String)>,
+}
+
+struct HeartbeatRow {
+    at: String,
+    status: String,
+    active_tasks: u32,
+    queue_length: u32,
+}
+
+struct MailboxRow {
+    /// `None`: the broker has just started, and still counts.
+    letters: Option<u64>,
+    oldest: String,
+}
+
+struct KeyRow {
+    id: String,
+    public_key: String,
+    from: String,
+    until: String,
+    revoked_at: String,
+    vouchers: usize,
+}
+
+struct SkillRow {
+    name: String,
+    description: String,
+    tags: String,
+    languages: String,
+    task_types: String,
+}
+
+/// The most bytes of one text of a card that the page shows.
+const TEXT_BYTES_MAX: usize = 256;
+
+pub(super) async fn show(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    let (broker, who) = (console.broker.clone(), caller.to_string());
+    let show = move |view: View<'_>| {
+        let parsed = AgentId::parse(&id);
+        // Any caller may read the broker's own card, because receipts are verified with its key.
+        if !parsed.as_ref().is_ok_and(|id| *id == AgentId::broker()) {
+            view.access.may_see_directory(view.caller)?;
+        }
+        let id = parsed.map_err(|error| invalid("agent_id", error.to_string()))?;
+        let entry = broker.directory().get(&id).ok_or_else(|| BrokerError::AgentUnknown { agent: id.to_string() })?;
+        let has_mailbox = id != AgentId::broker() && !id.is_coordinator();
+        let mailbox = match has_mailbox {
+            true => Some(MailboxRow {
+                letters: broker.directory().letters(&id),
+                oldest: broker.oldest_letter(&id)?.map(|oldest| oldest.to_string()).unwrap_or_default(),
+            }),
+            false => None,
+        };
+        Ok(AgentPage::new(who, to_proto::agent(broker.directory(), &entry, broker.now()), mailbox))
+    };
+    shown(&caller, read(&console, &caller, show).await)
+}
+
+impl AgentPage {
+    fn new(who: String, agent: v1::Agent, mailbox: Option<MailboxRow>) -> Self {
+        let presence = agent.presence().as_str_name().trim_start_matches("PRESENCE_");
+        let card = agent.card.unwrap_or_default();
+        let at = agent.last_heartbeat_time;
+        let heartbeat = agent.last_heartbeat.map(|heartbeat| HeartbeatRow {
+            at: text_of(at.as_ref()),
+            status: cut(&heartbeat.status),
+            active_tasks: heartbeat.active_tasks,
+            queue_length: heartbeat.queue_length,
+        });
+        let mut metadata: Vec<(String, String)> =
+            card.metadata.iter().map(|(name, value)| (name.clone(), cut(value))).collect();
+        metadata.sort();
+        Self {
+            who,
+            id: card.agent_id,
+            types: card.agent_types.join(", "),
+            description: Content::new(&card.description),
+            presence,
+            sessions: agent.session_count,
+            heartbeat,
+            load: agent.load,
+            statistics: agent.statistics,
+            mailbox,
+            registered_at: text_of(agent.create_time.as_ref()),
+            updated_at: text_of(agent.update_time.as_ref()),
+            deregistered_at: text_of(agent.deregister_time.as_ref()),
+            keys: card.keys.iter().map(KeyRow::new).collect(),
+            skills: card.skills.iter().map(SkillRow::new).collect(),
+            metadata,
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    Content::of_at_most(text, TEXT_BYTES_MAX).with_ellipsis()
+}
+
+impl KeyRow {
+    fn new(key: &v1::AgentKey) -> Self {
+        Self {
+            id: key.key_id.clone(),
+            public_key: hex::encode(&key.public_key),
+            from: text_of(key.not_before_time.as_ref()),
+            until: text_of(key.not_after_time.as_ref()),
+            revoked_at: text_of(key.revoke_time.as_ref()),
+            vouchers: key.vouchers.len(),
+        }
+    }
+}
+
+impl SkillRow {
+    fn new(skill: &v1::AgentSkill) -> Self {
+        Self {
+            name: skill.name.clone(),
+            description: cut(&skill.description),
+            tags: cut(&skill.tags.join(", ")),
+            languages: cut(&skill.languages.join(", ")),
+            task_types: cut(&skill.task_types.join(", ")),
+        }
+    }
+}

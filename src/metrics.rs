@@ -4,7 +4,10 @@
 //! or a message is ever a label, so the number of series is bounded. Must not know who reads the figures, nor the store.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -176,6 +179,8 @@ pub struct Metrics {
     pub mailbox_first_expiry: Gauge,
     /// Dead letters that wait for a decision, as of the latest survey.
     pub dead_letters_parked: Gauge,
+    /// Whether the stored mail was counted at least once.
+    is_surveyed: AtomicBool,
     commit_seconds: Histogram,
     commit_changes: Histogram,
     agents: Family<PresenceLabel, Gauge>,
@@ -277,6 +282,7 @@ impl Metrics {
             mailbox_letters: Gauge::default(),
             mailbox_first_expiry: Gauge::default(),
             dead_letters_parked: Gauge::default(),
+            is_surveyed: AtomicBool::new(false),
             commit_seconds: Seconds.new_metric(),
             commit_changes: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
             agents: Family::default(),
@@ -432,6 +438,21 @@ impl Metrics {
         } else {
             open.dec()
         };
+    }
+
+    /// The number of handoffs in this open state.
+    pub fn open_handoffs(&self, state: State) -> i64 {
+        self.handoffs_open.get_or_create(&InState { state: state.name() }).get()
+    }
+
+    /// Notes that the stored mail was counted.
+    pub fn surveyed(&self) {
+        self.is_surveyed.store(true, Ordering::Relaxed);
+    }
+
+    /// The number of parked dead letters as of the latest survey. `None`: there was no survey.
+    pub fn parked_dead_letters(&self) -> Option<i64> {
+        self.is_surveyed.load(Ordering::Relaxed).then(|| self.dead_letters_parked.get())
     }
 
     /// Sets the numbers of open handoffs to 0, before they are counted.

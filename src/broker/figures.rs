@@ -1,9 +1,9 @@
 //! The figures that are read when they are asked for, and not counted as they change: presence, sessions, and the
 //! numbers of stored letters and dead letters.
 
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
-use super::{Broker, BrokerError};
+use super::{Broker, BrokerError, directory::Entry};
 use crate::{
     domain::presence::Liveness,
     ids::AgentId,
@@ -23,19 +23,13 @@ impl Broker {
         let mut by_liveness = [0; 3];
         let mut sessions = 0;
         let mut loads = Vec::new();
-        let mut after: Option<AgentId> = None;
-        loop {
-            let agents = self.directory().list(after.as_ref(), READ_AT_ONCE);
-            let Some(last) = agents.last() else { break };
-            after = Some(last.id());
-            for agent in agents.iter().filter(|agent| self.directory().is_registered(&agent.id())) {
-                let id = agent.id();
-                loads.extend(self.directory().busy(agent, now).load.ratio());
-                by_liveness[self.directory().liveness(&id, now) as usize] += 1;
-                let signs = self.directory().presence(&id).signs;
-                sessions += i64::from(signs.sessions) + i64::from(signs.receives);
-            }
-        }
+        self.each_registered(|agent| {
+            let id = agent.id();
+            loads.extend(self.directory().busy(agent, now).load.ratio());
+            by_liveness[self.directory().liveness(&id, now) as usize] += 1;
+            let signs = self.directory().presence(&id).signs;
+            sessions += i64::from(signs.sessions) + i64::from(signs.receives);
+        });
         for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
             metrics.set_agents(liveness, by_liveness[liveness as usize]);
         }
@@ -44,6 +38,17 @@ impl Broker {
         // The size is unknown during a compaction. The former one stays then.
         if let Some(size) = self.store().size_bytes() {
             metrics.store_bytes.set(i64::try_from(size).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Passes each registered agent to `each`. Holds no lock of the directory meanwhile.
+    pub fn each_registered(&self, mut each: impl FnMut(&Arc<Entry>)) {
+        let mut after: Option<AgentId> = None;
+        loop {
+            let agents = self.directory().list(after.as_ref(), READ_AT_ONCE);
+            let Some(last) = agents.last() else { break };
+            after = Some(last.id());
+            agents.iter().filter(|agent| self.directory().is_registered(&agent.id())).for_each(&mut each);
         }
     }
 
@@ -74,6 +79,7 @@ impl Broker {
         metrics.mailbox_letters.set(letters);
         metrics.mailbox_first_expiry.set(i64::try_from(first_expiry.as_secs()).unwrap_or(i64::MAX));
         metrics.dead_letters_parked.set(parked);
+        metrics.surveyed();
         Ok(())
     }
 }

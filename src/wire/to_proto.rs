@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     broker::{
+        access::Caller,
         directory::{Busy, Directory, Entry, Liveness, Presence},
         queries::{ContextView, ShownHandoff, ShownTask, WorkspaceView, section_info},
     },
@@ -22,6 +23,16 @@ use crate::{
 
 pub(super) fn span(span: std::time::Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(span).unwrap_or_default()
+}
+
+/// The time of a field. `None`: it is not set, or is no time.
+pub(super) fn time_of(at: Option<&prost_types::Timestamp>) -> Option<Timestamp> {
+    at.and_then(|at| Timestamp::from_parts(at.seconds, at.nanos))
+}
+
+/// The same as a text. Empty: there is none.
+pub(super) fn time_text(at: Option<&prost_types::Timestamp>) -> String {
+    time_of(at).map(|at| at.to_string()).unwrap_or_default()
 }
 
 pub(super) fn context_version(view: &ContextView) -> v1::ContextVersion {
@@ -137,6 +148,17 @@ pub(super) fn negotiation(negotiation: &Negotiation) -> v1::Negotiation {
         close_time: negotiation.closed_at.map(Into::into),
         update_time: Some(negotiation.updated_at.into()),
     }
+}
+
+/// The negotiation as the caller sees it. A bidder does not see the other bids.
+pub(super) fn negotiation_for(negotiation: &Negotiation, caller: &Caller) -> v1::Negotiation {
+    let mut shown = self::negotiation(negotiation);
+    if let Caller::Agent(agent) = caller
+        && *agent != negotiation.requester
+    {
+        shown.bids.retain(|bid| bid.agent_id == agent.as_str());
+    }
+    shown
 }
 
 fn bid(thread: &Thread) -> v1::NegotiationBid {

@@ -1,10 +1,14 @@
 //! The pages of the web console about tasks, plans, agents and the audit log: what they show of
 //! the work of real clients, whom they refuse, and that texts of agents stay texts.
 
+use std::time::Duration;
+
 use baton::{
-    client::{Agent, context_of},
+    client::{About, Agent, context_of},
     envelope::struct_of,
+    ids::{IdSource as _, SystemIds},
     proto::v1::{self, MessageType, TaskStatus},
+    time::{Clock as _, SystemClock},
 };
 use serde_json::json;
 
@@ -124,11 +128,41 @@ async fn every_page_refuses_what_the_caller_may_not_see() {
     }
 }
 
-const LISTS: [&str; 2] = ["/plans", "/audit"];
-const UNKNOWN: [(&str, &str); 3] =
-    [("/tasks/none", "TASK_UNKNOWN"), ("/plans/none", "PLAN_UNKNOWN"), ("/agents/none", "AGENT_UNKNOWN")];
-const MALFORMED: [&str; 6] =
-    ["/tasks/a%20b", "/tasks/none?page=x", "/plans/a%20b", "/plans?page=x", "/plans?state=X", "/plans/none?page=x"];
+const LISTS: [&str; 5] = ["/plans", "/negotiations", "/threads", "/runs", "/audit"];
+const UNKNOWN: [(&str, &str); 7] = [
+    ("/tasks/none", "TASK_UNKNOWN"),
+    ("/plans/none", "PLAN_UNKNOWN"),
+    ("/agents/none", "AGENT_UNKNOWN"),
+    ("/threads/none", "THREAD_UNKNOWN"),
+    ("/workspaces/task%3Anone", "WORKSPACE_UNKNOWN"),
+    ("/runs/01890000-0000-7000-8000-000000000000", "RUN_UNKNOWN"),
+    ("/negotiations/01890000-0000-7000-8000-000000000000", "NEGOTIATION_UNKNOWN"),
+];
+const MALFORMED: [&str; 23] = [
+    "/tasks/a%20b",
+    "/tasks/none?page=x",
+    "/plans/a%20b",
+    "/plans?page=x",
+    "/plans?state=X",
+    "/plans/none?page=x",
+    "/plans/none?results=x",
+    "/agents/a%20b",
+    "/audit?page=x",
+    "/threads/a%20b",
+    "/threads?page=x",
+    "/threads?task=a%20b",
+    "/threads/none?page=x",
+    "/runs/x",
+    "/runs?page=x",
+    "/runs?state=X",
+    "/runs?graph=a%20b",
+    "/negotiations/x",
+    "/negotiations?state=X",
+    "/negotiations?agent=a%20b",
+    "/workspaces/none",
+    "/workspaces/task%3Anone?page=x",
+    "/workspaces/task%3Anone?topic=%20",
+];
 
 #[tokio::test]
 async fn a_task_shows_its_owners_as_lanes_and_a_table_and_its_log_holds() {
@@ -190,7 +224,7 @@ async fn a_plan_shows_its_subtasks_as_a_picture_and_a_table_with_results() {
     let receipt = fei.complete(&context).await.unwrap();
     let result = struct_of(&json!({"response": format!("{IMAGE} {}", "x".repeat(5000))}));
     let update = v1::TaskStatusUpdate { status: TaskStatus::Completed.into(), result, ..Default::default() };
-    fei.report(&baton::client::About::task(&receipt.task_id, receipt.epoch), &update).await.unwrap();
+    fei.report(&About::task(&receipt.task_id, receipt.epoch), &update).await.unwrap();
     let (operator, submitter) = (operator(&broker).await, agent(&broker, "alice").await);
     eventually("the second subtask begins", async || {
         page(&broker, "/plans/sums", &operator).await.contains("HANDING_OFF")
@@ -271,4 +305,184 @@ async fn the_audit_log_has_pages_with_the_latest_acts_first() {
     }
     assert_eq!(seen, expected);
     is_refused(&broker, "/audit", &agent(&broker, "alice").await, 403, "readAuditLog").await;
+}
+
+#[tokio::test]
+async fn the_overview_counts_for_those_who_may_read_all() {
+    let broker = strict();
+    let (alice, bob) = (enrolled(&broker, "alice").await, enrolled(&broker, "bob").await);
+    drop(enrolled(&broker, "carol").await);
+    alice.request("carol", &new_task(), 1, &a_request()).await.unwrap();
+    alice.request("bob", &new_task(), 1, &a_request()).await.unwrap();
+    bob.take().await.unwrap();
+    let (operator, bob) = (operator(&broker).await, agent(&broker, "bob").await);
+    eventually("one handoff is decided", async || {
+        page(&broker, "/overview", &operator)
+            .await
+            .contains("<td id=\"open-DECIDING\"><a href=\"/handoffs?state=DECIDING\">1</a>")
+    })
+    .await;
+    let shown = page(&broker, "/overview", &operator).await;
+    assert!(shown.contains("<td id=\"open-REQUESTED\"><a href=\"/handoffs?state=REQUESTED\">1</a>"), "{shown}");
+    assert!(shown.contains("<td id=\"agents-ALIVE\">2</td>"), "{shown}");
+    // The deadline of a decision comes before that of a whole handoff.
+    let due = shown.split("<h2>Next deadlines</h2>").nth(1).unwrap().split("<h2>").next().unwrap();
+    assert!(due.find("DECIDING").unwrap() < due.find("REQUESTED").unwrap(), "{due}");
+    // An agent sees its own handoffs, and no count of all.
+    let shown = page(&broker, "/overview", &bob).await;
+    assert!(!shown.contains("open-DECIDING") && shown.contains("DECIDING") && !shown.contains("REQUESTED"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_negotiation_shows_all_bids_to_its_requester_and_a_bidder_its_own() {
+    let broker = strict();
+    let alice = enrolled(&broker, "alice").await;
+    let bidders = [enrolled(&broker, "bob").await, enrolled(&broker, "carol").await];
+    let deadline = SystemClock.now().plus(Duration::from_secs(3600)).into();
+    let request = v1::TaskRequest { description: IMAGE.into(), offers_deadline: Some(deadline), ..Default::default() };
+    let mut ids = Vec::new();
+    for (bidder, cost) in bidders.iter().zip([7.5, 6.25]) {
+        let about = About::default();
+        let to = bidder.id().as_str();
+        let id = alice.send(to, MessageType::TaskRequest, &about, &request).await.unwrap().message_id;
+        bidder.take().await.unwrap();
+        let offer = v1::TaskOffer { confidence: 0.5, cost, ..Default::default() };
+        bidder.send("alice", MessageType::TaskOffer, &About::handoff("", 0, &id), &offer).await.unwrap();
+        ids.push(id);
+    }
+    let (operator, alice) = (operator(&broker).await, agent(&broker, "alice").await);
+    let bob = agent(&broker, "bob").await;
+    for cookie in [&operator, &alice, &bob] {
+        let shown = page(&broker, &format!("/negotiations/{}", ids[0]), cookie).await;
+        assert!(shown.contains("<tr id=\"bid-bob\">") && shown.contains("<td>7.5</td>"), "{shown}");
+        assert!(shown.contains("the requester decides"), "{shown}");
+        let list = page(&broker, "/negotiations?agent=bob", cookie).await;
+        assert!(list.contains(&format!("<tr id=\"negotiation-{}\">", ids[0])), "{list}");
+    }
+    is_refused(&broker, &format!("/negotiations/{}", ids[1]), &bob, 403, "readNegotiation").await;
+    assert!(!page(&broker, "/negotiations", &bob).await.contains(&ids[1]));
+}
+
+#[tokio::test]
+async fn a_thread_shows_its_persona_its_request_and_its_log() {
+    let broker = strict();
+    let client = broker.operator().await;
+    let model = v1::ModelSpec { model_id: "large".into(), model_name: "big".into(), ..Default::default() };
+    client.answer(client.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model) }).await).unwrap();
+    for spec_id in ["concierge", "researcher"] {
+        let plugin_ids = vec!["agent_handoff".to_owned()];
+        let spec =
+            v1::AgentSpec { spec_id: spec_id.into(), model_id: "large".into(), plugin_ids, ..Default::default() };
+        client.answer(client.threads().put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec) }).await).unwrap();
+    }
+    drop((enrolled(&broker, "alice").await, enrolled(&broker, "bob").await));
+    let alice = broker.client_of("alice").await;
+    let (base_spec_id, thread_id) = ("concierge".to_owned(), "support".to_owned());
+    let create = v1::CreateThreadRequest { base_spec_id, thread_id: thread_id.clone(), ..Default::default() };
+    alice.answer(alice.threads().create_thread(create).await).unwrap();
+    let run_id = new_id();
+    let begin = v1::BeginRunRequest { thread_id: thread_id.clone(), run_id: run_id.clone() };
+    alice.answer(alice.threads().begin_run(begin).await).unwrap();
+    let action = Some(v1::apply_handoff_action_request::Action::RequestSpecId("researcher".into()));
+    let ask = v1::ApplyHandoffActionRequest { thread_id, action, ..Default::default() };
+    alice.answer(alice.threads().apply_handoff_action(ask).await).unwrap();
+    let (operator, alice) = (operator(&broker).await, agent(&broker, "alice").await);
+    for cookie in [&operator, &alice] {
+        let list = page(&broker, "/threads?spec=concierge", cookie).await;
+        assert!(list.contains("<tr id=\"thread-support\">"), "{list}");
+        assert!(!page(&broker, "/threads?spec=researcher", cookie).await.contains("thread-support"));
+        let shown = page(&broker, "/threads/support", cookie).await;
+        assert!(shown.contains("<dt>Requested</dt><dd>researcher</dd>") && shown.contains(&run_id), "{shown}");
+        assert!(shown.contains("<td>requested</td><td>researcher</td>"), "{shown}");
+    }
+    let bob = agent(&broker, "bob").await;
+    is_refused(&broker, "/threads/support", &bob, 403, "readThread").await;
+    assert!(!page(&broker, "/threads", &bob).await.contains("thread-support"));
+}
+
+fn new_id() -> String {
+    SystemIds.message_id(SystemClock.now()).to_string()
+}
+
+#[tokio::test]
+async fn a_run_shows_its_graph_its_nodes_and_its_turns() {
+    let broker = strict();
+    drop((enrolled(&broker, "alice").await, enrolled(&broker, "bob").await));
+    let client = broker.operator().await;
+    let node = |id: &str, outputs: &[&str]| v1::Node {
+        node_id: id.to_owned(),
+        description: format!("does {id}"),
+        agent_id: "alice".to_owned(),
+        output_nodes: outputs.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    let graph = v1::Graph {
+        graph_id: "search".to_owned(),
+        description: IMAGE.to_owned(),
+        entry_node_ids: vec!["find".to_owned()],
+        nodes: vec![node("find", &["tell"]), node("tell", &["end"])],
+        ..Default::default()
+    };
+    client.answer(client.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await).unwrap();
+    let start = v1::StartRunRequest { graph_id: "search".to_owned(), ..Default::default() };
+    let started = client.answer(client.routing().start_run(start).await).unwrap();
+    let id = started.run.unwrap().run_id;
+    let alice = broker.client_of("alice").await;
+    let turn = v1::RecordTurnRequest {
+        run_id: id.clone(),
+        node_id: "find".to_owned(),
+        turn_id: new_id(),
+        finished: true,
+        output: IMAGE.to_owned(),
+        ..Default::default()
+    };
+    alice.answer(alice.routing().record_turn(turn).await).unwrap();
+    let (operator, alice) = (operator(&broker).await, agent(&broker, "alice").await);
+    for cookie in [&operator, &alice] {
+        let list = page(&broker, "/runs?state=RUNNING&graph=search", cookie).await;
+        assert!(list.contains(&format!("<tr id=\"run-{id}\">")) && list.contains("<td>tell</td>"), "{list}");
+        let shown = page(&broker, &format!("/runs/{id}"), cookie).await;
+        assert!(
+            shown.contains("<tr id=\"node-tell\"><th scope=\"row\">tell</th><td>ACTIVE</td><td>alice</td>"),
+            "{shown}"
+        );
+        assert!(shown.contains("<td>turn</td><td>find</td><td>FINISHED, by alice"), "{shown}");
+        assert_eq!(shown.matches(ESCAPED).count(), 2, "{shown}");
+    }
+    let bob = agent(&broker, "bob").await;
+    is_refused(&broker, &format!("/runs/{id}"), &bob, 403, "readRun").await;
+    assert!(!page(&broker, "/runs", &bob).await.contains(&id));
+}
+
+#[tokio::test]
+async fn a_workspace_shows_its_topics_and_entries_to_its_participants() {
+    let broker = strict();
+    let (alice, bob) = (enrolled(&broker, "alice").await, enrolled(&broker, "bob").await);
+    drop(enrolled(&broker, "carol").await);
+    let task = new_task();
+    handed_over(&alice, &bob, &task, 1).await;
+    for number in 0..60 {
+        let topic = if number == 0 { "first" } else { "rest" };
+        let json = format!("\"{number} {IMAGE} {}\"", "x".repeat(500));
+        let append = v1::WorkspaceAppend {
+            workspace_id: format!("task:{task}"),
+            topic: topic.to_owned(),
+            entry: Some(v1::workspace_append::Entry::Json(json)),
+            ..Default::default()
+        };
+        bob.send("", MessageType::WorkspaceAppend, &About::default(), &append).await.unwrap();
+    }
+    let path = format!("/workspaces/task%3A{task}");
+    let (operator, bob) = (operator(&broker).await, agent(&broker, "bob").await);
+    for cookie in [&operator, &bob] {
+        let latest = page(&broker, &path, cookie).await;
+        assert!(latest.contains("<tr id=\"entry-11\">") && latest.contains("<tr id=\"entry-60\">"), "{latest}");
+        assert!(!latest.contains("<tr id=\"entry-10\">") && latest.contains("Earlier entries"), "{latest}");
+        assert!(latest.contains(ESCAPED) && latest.contains("<td>533</td>"), "{latest}");
+        let first = page(&broker, &format!("{path}?topic=first&page=0"), cookie).await;
+        assert!(first.contains("<tr id=\"entry-1\">") && first.matches("<tr id=\"entry-").count() == 1, "{first}");
+        let earlier = page(&broker, &format!("{path}?page=0"), cookie).await;
+        assert!(earlier.contains("<tr id=\"entry-50\">") && earlier.contains("Later entries"), "{earlier}");
+    }
+    is_refused(&broker, &path, &agent(&broker, "carol").await, 403, "readWorkspace").await;
 }

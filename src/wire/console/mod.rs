@@ -1,7 +1,8 @@
 //! The web console: pages for people, on the port of the broker.
 //!
 //! Owns the pages, the sessions of browsers and the checks of requests that change something. Pages read through the
-//! same queries as gRPC calls, with the same rights. No page shows a payload or a context. Must not know gRPC.
+//! same queries as gRPC calls, with the same rights. Results of plans, turns of runs and entries of workspaces are shown
+//! shortened. No page shows a context, or mail between agents. Must not know gRPC.
 
 mod cookie;
 mod events;
@@ -54,7 +55,6 @@ struct Console {
 pub fn router(broker: Broker) -> Router {
     let console = Console { broker, sessions: Arc::default(), shared: Arc::default(), streams: events::places() };
     let pages = Router::new()
-        .route("/overview", get(pages::overview))
         .route("/handoffs", get(pages::handoffs))
         .route("/handoffs/{id}", get(pages::handoff))
         .route("/agents", get(pages::agents))

@@ -6,10 +6,15 @@ mod dag;
 pub(super) mod dead_letters;
 mod lanes;
 mod lists;
+mod negotiations;
+mod overview;
 mod plans;
 mod routes;
 mod rows;
+mod runs;
 mod task;
+mod threads;
+mod workspaces;
 
 use askama::Template;
 use axum::{
@@ -36,8 +41,6 @@ use crate::{
 
 /// The entries of one page.
 const PAGE_SIZE: usize = 50;
-/// The entries of each list of the overview.
-const OVERVIEW_SIZE: usize = 10;
 
 /// A handoff that no broker has, for the question whether the caller may read any.
 fn no_handoff() -> MessageId {
@@ -80,42 +83,6 @@ fn shown<T: Template>(caller: &Caller, read: Result<T, BrokerError>) -> Response
         Ok(template) => page(StatusCode::OK, &template),
         Err(error) => refused(caller, &error),
     }
-}
-
-#[derive(Template)]
-#[template(path = "overview.html")]
-struct OverviewPage {
-    who: String,
-    agents: Option<usize>,
-    handoffs: Option<Vec<HandoffRow>>,
-    dead_letters: Option<Vec<DeadLetterRow>>,
-}
-
-pub(super) async fn overview(State(console): State<Console>, Extension(caller): Extension<Caller>) -> Response {
-    let broker = &console.broker;
-    let now = broker.now();
-    // Each part is shown to a caller with its right, and left out for others.
-    let reads_handoffs = may_read_handoffs(broker, &caller).is_ok();
-    let reads_dead_letters = may_read_dead_letters(broker, &caller).is_ok();
-    let agents = broker.access().may_see_directory(&caller).ok().map(|()| broker.directory().registered_count());
-    let who = caller.to_string();
-    let lists = move |view: View<'_>| {
-        let open = HandoffFilter { open_only: true, ..HandoffFilter::default() };
-        let handoffs = if reads_handoffs {
-            let page = view.handoffs(&open, OVERVIEW_SIZE, "")?;
-            Some(page.entries.iter().map(|handoff| HandoffRow::new(handoff, now)).collect())
-        } else {
-            None
-        };
-        let dead_letters = if reads_dead_letters {
-            let page = view.dead_letters(&DeadLetterFilter::default(), OVERVIEW_SIZE, "")?;
-            Some(page.entries.iter().map(DeadLetterRow::new).collect())
-        } else {
-            None
-        };
-        Ok(OverviewPage { who, agents, handoffs, dead_letters })
-    };
-    shown(&caller, read(&console, &caller, lists).await)
 }
 
 /// The filter of the list of handoffs, as the form sends it. Empty: any.

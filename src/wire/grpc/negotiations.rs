@@ -42,7 +42,9 @@ impl NegotiationService for Negotiations {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
         let id = negotiation_id(&request.get_ref().negotiation_id)?;
         let negotiation = look(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetNegotiationResponse { negotiation: Some(shown(&negotiation, &caller)) }))
+        Ok(Response::new(v1::GetNegotiationResponse {
+            negotiation: Some(to_proto::negotiation_for(&negotiation, &caller)),
+        }))
     }
 
     async fn list_negotiations(
@@ -74,7 +76,8 @@ impl NegotiationService for Negotiations {
             is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
             match update {
                 Some(Ok(Update(record))) => {
-                    let negotiation = record.as_negotiation().map(|record| shown(&record.negotiation, &caller));
+                    let negotiation =
+                        record.as_negotiation().map(|record| to_proto::negotiation_for(&record.negotiation, &caller));
                     Some(Ok(v1::WatchNegotiationResponse { negotiation }))
                 }
                 Some(Err(error)) => Some(Err(refuse_shared(error))),
@@ -95,7 +98,9 @@ impl NegotiationService for Negotiations {
         let by = caller.clone();
         let cancel = |reply| Command::CancelNegotiation { negotiation, caller: by, reply };
         let cancelled = self.broker.ask(cancel).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::CancelNegotiationResponse { negotiation: Some(shown(&cancelled, &caller)) }))
+        Ok(Response::new(v1::CancelNegotiationResponse {
+            negotiation: Some(to_proto::negotiation_for(&cancelled, &caller)),
+        }))
     }
 }
 
@@ -106,17 +111,6 @@ const UPDATES_MAX: usize = 64;
 fn too_slow() -> BrokerError {
     let what = "the watcher does not keep up with the negotiation: watch it again";
     BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER }
-}
-
-/// The negotiation as the caller sees it. A bidder does not see the other bids.
-fn shown(negotiation: &Negotiation, caller: &Caller) -> v1::Negotiation {
-    let mut shown = to_proto::negotiation(negotiation);
-    if let Caller::Agent(agent) = caller
-        && *agent != negotiation.requester
-    {
-        shown.bids.retain(|bid| bid.agent_id == agent.as_str());
-    }
-    shown
 }
 
 fn negotiation_id(text: &str) -> Result<MessageId, Status> {
@@ -140,7 +134,10 @@ fn list(
     checked(checks)?;
     let page = broker.view(caller).negotiations(&filter, size, &request.page_token).map_err(refuse)?;
     // A page of a thousand negotiations with a thousand bids each would exceed a frame.
-    let without_bids = |negotiation: &Negotiation| v1::Negotiation { bids: Vec::new(), ..shown(negotiation, caller) };
+    let without_bids = |negotiation: &Negotiation| v1::Negotiation {
+        bids: Vec::new(),
+        ..to_proto::negotiation_for(negotiation, caller)
+    };
     Ok(v1::ListNegotiationsResponse {
         negotiations: page.entries.iter().map(|negotiation| without_bids(negotiation)).collect(),
         next_page_token: page.next_token,

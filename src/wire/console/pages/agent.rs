@@ -7,18 +7,14 @@ use axum::{
     response::Response,
 };
 
-use super::{
-    invalid,
-    lists::{Content, text_of},
-    shown,
-};
+use super::{invalid, lists::Content, shown};
 use crate::{
     broker::{BrokerError, access::Caller, queries::View},
     ids::AgentId,
     proto::v1,
     wire::{
         console::{Console, read},
-        to_proto,
+        to_proto::{self, time_text},
     },
 };
 
@@ -109,7 +105,7 @@ impl AgentPage {
         let card = agent.card.unwrap_or_default();
         let at = agent.last_heartbeat_time;
         let heartbeat = agent.last_heartbeat.map(|heartbeat| HeartbeatRow {
-            at: text_of(at.as_ref()),
+            at: time_text(at.as_ref()),
             status: cut(&heartbeat.status),
             active_tasks: heartbeat.active_tasks,
             queue_length: heartbeat.queue_length,
@@ -128,9 +124,9 @@ impl AgentPage {
             load: agent.load,
             statistics: agent.statistics,
             mailbox,
-            registered_at: text_of(agent.create_time.as_ref()),
-            updated_at: text_of(agent.update_time.as_ref()),
-            deregistered_at: text_of(agent.deregister_time.as_ref()),
+            registered_at: time_text(agent.create_time.as_ref()),
+            updated_at: time_text(agent.update_time.as_ref()),
+            deregistered_at: time_text(agent.deregister_time.as_ref()),
             keys: card.keys.iter().map(KeyRow::new).collect(),
             skills: card.skills.iter().map(SkillRow::new).collect(),
             metadata,
@@ -147,9 +143,9 @@ impl KeyRow {
         Self {
             id: key.key_id.clone(),
             public_key: hex::encode(&key.public_key),
-            from: text_of(key.not_before_time.as_ref()),
-            until: text_of(key.not_after_time.as_ref()),
-            revoked_at: text_of(key.revoke_time.as_ref()),
+            from: time_text(key.not_before_time.as_ref()),
+            until: time_text(key.not_after_time.as_ref()),
+            revoked_at: time_text(key.revoke_time.as_ref()),
             vouchers: key.vouchers.len(),
         }
     }

@@ -9,15 +9,16 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    PAGE_SIZE,
-    lists::{Content, text_of},
+    lists::{Content, Window},
     shown,
 };
 use crate::{
-    broker::{BrokerError, access::Caller, queries::View},
-    ids::parse_number,
+    broker::{access::Caller, queries::View},
     proto::v1,
-    wire::console::{Console, read},
+    wire::{
+        console::{Console, read},
+        to_proto::time_text,
+    },
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,7 +51,7 @@ impl AuditRow {
     fn new(entry: &v1::AuditEntry) -> Self {
         Self {
             number: entry.number,
-            at: text_of(entry.entry_time.as_ref()),
+            at: time_text(entry.entry_time.as_ref()),
             actor: entry.actor.clone(),
             action: entry.action().as_str_name().trim_start_matches("AUDIT_ACTION_"),
             subject: entry.subject.clone(),
@@ -66,21 +67,17 @@ pub(super) async fn list(
 ) -> Response {
     let who = caller.to_string();
     let list = move |view: View<'_>| {
-        let before = match query.page.as_str() {
-            // The page after the last entry has none, and states the length of the log.
-            "" => view.audit_log(u64::MAX, 1)?.log_length + 1,
-            token => parse_number(token).ok_or(BrokerError::PageTokenInvalid)?,
-        };
-        let after = before.saturating_sub(PAGE_SIZE as u64 + 1);
-        let limit = usize::try_from(before.saturating_sub(after + 1)).unwrap_or(PAGE_SIZE);
-        let page = view.audit_log(after, limit)?;
+        let before = Window::before(&query.page)?;
+        // The page after the last entry has none, and states the length of the log.
+        let window = Window::new(before, view.audit_log(u64::MAX, 1)?.log_length);
+        let page = view.audit_log(window.after, window.limit)?;
         let entries = page.entries.iter().rev().filter_map(|shown| shown.entry.as_ref());
         Ok(AuditPage {
             who,
             length: page.log_length,
             first: page.first_number,
             rows: entries.map(AuditRow::new).collect(),
-            next: Some(after + 1).filter(|_| after > 0 && after >= page.first_number),
+            next: window.next(page.first_number),
         })
     };
     shown(&caller, read(&console, &caller, list).await)

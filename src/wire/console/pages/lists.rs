@@ -1,12 +1,13 @@
 //! What the lists share: why a list is empty, and texts of a bounded length.
 
+use super::PAGE_SIZE;
 use crate::{
     broker::{
         BrokerError,
         access::{Purpose, Reach},
         queries::View,
     },
-    time::Timestamp,
+    ids::parse_number,
 };
 
 /// The most bytes of a content that a page shows.
@@ -24,6 +25,43 @@ pub(super) fn check_list(
         Reach::Nothing => Err(no_such()),
         Reach::Own(_) | Reach::Everything if is_empty => super::why_empty(no_such()),
         Reach::Own(_) | Reach::Everything => Ok(()),
+    }
+}
+
+/// The place in a list that a page token names. Without one: the first.
+pub(super) fn place(token: &str) -> Result<usize, BrokerError> {
+    if token.is_empty() {
+        return Ok(0);
+    }
+    parse_number(token).and_then(|place| usize::try_from(place).ok()).ok_or(BrokerError::PageTokenInvalid)
+}
+
+/// The part of a log that a page shows, whose latest entries come first.
+pub(super) struct Window {
+    /// The page begins after the entry with this number.
+    pub(super) after: u64,
+    pub(super) limit: usize,
+}
+
+impl Window {
+    /// The number before which the entries of the page are. `None`: the page has the latest entries.
+    pub(super) fn before(token: &str) -> Result<Option<u64>, BrokerError> {
+        match token {
+            "" => Ok(None),
+            token => parse_number(token).map(Some).ok_or(BrokerError::PageTokenInvalid),
+        }
+    }
+
+    pub(super) fn new(before: Option<u64>, length: u64) -> Self {
+        // A page before an entry that the log does not have is that of the latest ones.
+        let before = before.unwrap_or(u64::MAX).min(length.saturating_add(1));
+        let after = before.saturating_sub(PAGE_SIZE as u64 + 1);
+        Self { after, limit: usize::try_from(before.saturating_sub(after + 1)).unwrap_or(PAGE_SIZE) }
+    }
+
+    /// The token of the next page, of a log whose first entries may be removed.
+    pub(super) fn next(&self, first: u64) -> Option<u64> {
+        Some(self.after + 1).filter(|_| self.after > 0 && self.after >= first)
     }
 }
 
@@ -54,12 +92,6 @@ impl Content {
     }
 }
 
-/// The time as a text. Empty: there is none.
-pub(super) fn text_of(at: Option<&prost_types::Timestamp>) -> String {
-    let at = at.and_then(|at| Timestamp::from_parts(at.seconds, at.nanos));
-    at.map(|at| at.to_string()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +102,21 @@ mod tests {
         assert_eq!((&*short.text, short.cut_from), ("ä", None));
         let long = Content::new(&format!("x{}", "ä".repeat(4096)));
         assert_eq!((long.text.len(), long.cut_from), (4095, Some(8193)));
+    }
+
+    #[test]
+    fn the_pages_of_a_log_have_each_entry_once() {
+        let all = |token: &str, length| {
+            let window = Window::new(Window::before(token).unwrap(), length);
+            (window.after, window.limit, window.next(1))
+        };
+        assert_eq!(all("", 0), (0, 0, None));
+        assert_eq!(all("", 50), (0, 50, None));
+        assert_eq!(all("", 120), (70, 50, Some(71)));
+        assert_eq!(all("71", 120), (20, 50, Some(21)));
+        assert_eq!(all("21", 120), (0, 20, None));
+        assert_eq!((all("0", 120), all("999", 120)), ((0, 0, None), (70, 50, Some(71))));
+        assert_eq!(Window::new(Some(71), 120).next(21), None, "the entries before are removed");
+        assert!(Window::before("x").is_err());
     }
 }

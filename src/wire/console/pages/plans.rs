@@ -13,17 +13,16 @@ use super::{
     dag::{self, Dag, dag},
     invalid,
     lanes::shortened,
-    lists::{Content, check_list},
+    lists::{Content, check_list, place},
     shown,
 };
 use crate::{
     broker::{
-        BrokerError,
         access::{Caller, Purpose},
         queries::View,
     },
     domain::plan::{Plan, PlanState, Spec, SubtaskState},
-    ids::{PlanId, parse_number},
+    ids::PlanId,
     proto::v1,
     time::Timestamp,
     wire::console::{Console, read},
@@ -192,13 +191,6 @@ pub(super) async fn show(
         })
     };
     shown(&caller, read(&console, &caller, show).await)
-}
-
-fn place(token: &str) -> Result<usize, BrokerError> {
-    if token.is_empty() {
-        return Ok(0);
-    }
-    parse_number(token).and_then(|place| usize::try_from(place).ok()).ok_or(BrokerError::PageTokenInvalid)
 }
 
 fn nodes(picture: &Dag, plan: &Plan, spec: &Spec) -> Vec<Node> {

@@ -8,7 +8,6 @@ use axum::{
     extract::{Path, Query, State},
     response::Response,
 };
-use prost::Message as _;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
@@ -28,7 +27,6 @@ use crate::{
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, custody_entry::Event},
     replay::Replay,
-    time::Timestamp,
     wire::{
         console::{Console, read},
         to_proto,
@@ -218,7 +216,7 @@ impl LogPart {
 fn ownerships(entries: &[v1::CustodyLogEntry]) -> Vec<Ownership> {
     let mut all: Vec<Ownership> = Vec::new();
     for entry in entries.iter().filter_map(|shown| shown.entry.as_ref()) {
-        let Some(at) = time_of(entry) else { continue };
+        let Some(at) = to_proto::time_of(entry.entry_time.as_ref()) else { continue };
         let last = all.last_mut();
         if last.as_ref().is_some_and(|last| last.epoch == entry.epoch) {
             continue;
@@ -229,10 +227,6 @@ fn ownerships(entries: &[v1::CustodyLogEntry]) -> Vec<Ownership> {
         all.push(Ownership { agent: entry.owner_id.clone(), epoch: entry.epoch, from: at, until: None });
     }
     all
-}
-
-fn time_of(entry: &v1::CustodyEntry) -> Option<Timestamp> {
-    entry.entry_time.as_ref().and_then(|time| Timestamp::from_parts(time.seconds, time.nanos))
 }
 
 /// The owners by epoch: what the task states of causes, with the times of the custody log.
@@ -266,7 +260,7 @@ fn verify(view: View<'_>, broker: &Broker, caller: &Caller, id: &TaskId) -> Resu
             return Ok(Verified::Broken(format!("entries {first} to {last} are missing")));
         }
         for entry in page.entries {
-            bytes += entry.encoded_len();
+            bytes += entry.entry_bytes.len() + entry.envelope.len();
             let receipt = entry.receipt.map(|receipt| broker.sign_receipt(receipt));
             if let Err(error) = replay.take(&v1::CustodyLogEntry { receipt, ..entry }) {
                 return Ok(Verified::Broken(error.to_string()));
@@ -327,7 +321,7 @@ impl EntryRow {
         };
         Self {
             number: entry.number,
-            at: time_of(entry).map(|at| at.to_string()).unwrap_or_default(),
+            at: to_proto::time_text(entry.entry_time.as_ref()),
             event,
             about,
             owner: entry.owner_id.clone(),
@@ -352,12 +346,13 @@ fn mail_of(delivery: &v1::CustodyDelivery) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Timestamp;
 
     fn logged(number: u64, owner: &str, epoch: u64) -> v1::CustodyLogEntry {
         let seconds = i64::try_from(number).unwrap();
         let entry = v1::CustodyEntry {
             number,
-            entry_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+            entry_time: Timestamp::from_parts(seconds, 0).map(Into::into),
             owner_id: owner.to_owned(),
             epoch,
             ..Default::default()

@@ -1,0 +1,346 @@
+// What the tests share: real brokers, the command line for what agents do, and browsers whose every answer and message is
+// checked.
+import assert from "node:assert/strict";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { after, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
+import { promisify } from "node:util";
+
+const { BATON_BIN, CHROMIUM, CONSOLE_TOOLS } = process.env;
+if (!BATON_BIN || !CHROMIUM || !CONSOLE_TOOLS) throw new Error("tests/console/run.sh starts the tests");
+const modules = join(CONSOLE_TOOLS, "node_modules");
+const { chromium } = await import(pathToFileURL(join(modules, "playwright-core", "index.mjs")));
+const AXE = readFileSync(join(modules, "axe-core", "axe.min.js"), "utf8");
+
+/** The time limit of a wait for something that must happen. It only ends a test that hangs. */
+const PATIENCE_MS = 120_000;
+
+const HEADERS = {
+  "content-security-policy":
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+  "x-content-type-options": "nosniff",
+  "referrer-policy": "no-referrer",
+  "cross-origin-opener-policy": "same-origin",
+};
+
+let browser;
+async function theBrowser() {
+  browser ??= await chromium.launch({
+    executablePath: CHROMIUM,
+    // A container has no user namespaces for the sandbox; hinting differs by machine.
+    args: ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"],
+  });
+  return browser;
+}
+after(() => browser?.close());
+
+/** Polls until `condition` gives a value that is true, and returns it. For what is outside the browser. */
+export async function until(what, condition) {
+  for (const end = Date.now() + PATIENCE_MS; Date.now() < end; await wait(20)) {
+    const value = await condition();
+    if (value) return value;
+  }
+  throw new Error(`not within ${PATIENCE_MS} ms: ${what}`);
+}
+
+/** Runs a test with a broker of its own. All that the test starts ends with it. */
+export function scenario(name, body) {
+  test(name, async () => {
+    const scene = await Scene.begin();
+    try {
+      await body(scene);
+      await scene.check();
+    } finally {
+      await scene.end();
+    }
+  });
+}
+
+class Scene {
+  #processes = new Set();
+  #contexts = [];
+  #watches = [];
+  #origins = new Set();
+  #broker;
+  #env;
+
+  static async begin() {
+    const scene = new Scene();
+    scene.folder = mkdtempSync(join(tmpdir(), "console-"));
+    scene.data = join(scene.folder, "data");
+    try {
+      await scene.start("127.0.0.1:0");
+    } catch (error) {
+      await scene.end();
+      throw error;
+    }
+    return scene;
+  }
+
+  async start(listen) {
+    const file = join(this.data, "address");
+    rmSync(file, { force: true });
+    this.#broker = this.#run(["dev", "--data", this.data, "--listen", listen], { BATON_LOG: "error" });
+    this.address = await until("the broker's address", () => {
+      assert.equal(this.#broker.exitCode, null, "the broker has ended");
+      return existsSync(file) && readFileSync(file, "utf8").trim();
+    });
+    this.origin = `https://${this.address}`;
+    this.#origins.add(this.origin);
+    this.token = readFileSync(join(this.data, "operator.token"), "utf8").trim();
+    this.#env = { BATON_SERVER: this.address, BATON_CA: join(this.data, "tls", "ca.pem"), BATON_TOKEN: this.token };
+  }
+
+  /** Ends the broker as by a crash. */
+  async kill() {
+    const ended = once(this.#broker, "exit");
+    this.#broker.kill("SIGKILL");
+    await ended;
+  }
+
+  /** Starts a broker that was killed, on its folder and port. */
+  restart() {
+    return this.start(this.address);
+  }
+
+  #run(args, env) {
+    const child = spawn(BATON_BIN, args, { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, ...env } });
+    this.#processes.add(child);
+    child.once("exit", () => this.#processes.delete(child));
+    child.stdout.resume();
+    return child;
+  }
+
+  /** Runs a command of the command line, and returns the JSON documents that it prints. */
+  async lines(...args) {
+    const env = { ...process.env, ...this.#env };
+    const { stdout } = await promisify(execFile)(BATON_BIN, [...args, "--output", "jsonl"], { env, maxBuffer: 1 << 26 });
+    return stdout.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
+  }
+
+  /** Runs a command that prints one document at most. */
+  async baton(...args) {
+    return (await this.lines(...args))[0];
+  }
+
+  /** Starts a command that goes on until the test ends, and returns the first line that it prints, as JSON. */
+  async running(...args) {
+    const child = this.#run(args, this.#env);
+    for await (const line of createInterface({ input: child.stdout })) return JSON.parse(line);
+    throw new Error(`baton ${args.join(" ")} has ended`);
+  }
+
+  /** Registers an agent. `more` are flags of `baton agent register`. */
+  async agent(id, ...more) {
+    const key = join(this.folder, `${id}.pem`);
+    await this.baton("keygen", "--out", key);
+    await this.baton("agent", "register", "--id", id, "--key", key, ...more);
+    return new Agent(this, id, key);
+  }
+
+  /** Starts the page on which a person decides as this agent, and returns its address. */
+  async desk(agent) {
+    const { deskUrl } = await this.running("console", ...agent.identity);
+    this.#origins.add(new URL(deskUrl).origin);
+    return deskUrl;
+  }
+
+  /** Writes a file into the folder of the test. */
+  file(name, text) {
+    const path = join(this.folder, name);
+    writeFileSync(path, text);
+    return path;
+  }
+
+  /** Opens an empty page in a browser of its own, whose messages and answers are checked. */
+  async page(options = {}) {
+    const context = await (await theBrowser()).newContext({
+      ignoreHTTPSErrors: true,
+      timezoneId: "UTC",
+      locale: "en-GB",
+      viewport: { width: 1000, height: 640 },
+      reducedMotion: "reduce",
+      ...options,
+    });
+    this.#contexts.push(context);
+    if (process.env.CONSOLE_CSS) await context.route("**/console.css", async (r) => { const a = await r.fetch(); await r.fulfill({ response: a, body: readFileSync(process.env.CONSOLE_CSS, "utf8") }); });
+    context.setDefaultTimeout(PATIENCE_MS);
+    this.#watches.push(new Watch(context, (url) => this.#origins.has(new URL(url).origin)));
+    return context.newPage();
+  }
+
+  /** Opens a page at `path` as the operator, by the form of the login. */
+  async operator(path = "/overview", options = {}) {
+    const page = await this.page(options);
+    await page.goto(this.origin + path);
+    await this.logIn(page);
+    assert.equal(new URL(page.url()).pathname, path.split("?")[0]);
+    return page;
+  }
+
+  async logIn(page) {
+    await page.getByLabel("Token").fill(this.token);
+    await Promise.all([page.waitForURL((url) => url.pathname !== "/login"), page.getByRole("button", { name: "Log in" }).click()]);
+  }
+
+  /** The messages of the browsers that this test expects, besides none. */
+  expects(...patterns) {
+    for (const watch of this.#watches) watch.expected.push(...patterns);
+  }
+
+  /** C2: every answer had the headers, and no browser complained. */
+  async check() {
+    for (const watch of this.#watches) await watch.check();
+  }
+
+  async end() {
+    for (const context of this.#contexts) await context.close();
+    const ended = [...this.#processes].map((child) => once(child, "exit"));
+    for (const child of this.#processes) child.kill("SIGKILL");
+    await Promise.all(ended);
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
+  }
+}
+
+class Agent {
+  #scene;
+
+  constructor(scene, id, key) {
+    this.#scene = scene;
+    this.id = id;
+    this.identity = ["--id", id, "--key", key];
+  }
+
+  /** Requests a handoff, and returns its id. */
+  async request(to, ...more) {
+    const answer = await this.#scene.baton("handoff", "request", ...this.identity, "--to", to, ...more);
+    return answer.handoffId;
+  }
+
+  /** Receives a message, so that it is this agent's turn. */
+  async receive() {
+    await this.#scene.baton("mail", "receive", ...this.identity, "--max", "1", "--ack");
+  }
+
+  /** Runs `baton handoff STEP HANDOFF` as this agent. */
+  step(step, handoff, ...more) {
+    return this.#scene.baton("handoff", step, handoff, ...this.identity, ...more);
+  }
+
+  /** Reports the status of a task. */
+  status(task, status, ...more) {
+    return this.#scene.baton("task", "status", ...this.identity, task, status, ...more);
+  }
+
+  /** Rejects a handoff, which parks it if there is no other candidate. */
+  reject(handoff, text) {
+    return this.step("reject", handoff, "--text", text);
+  }
+
+  /** Sends a context to the receiver, which takes the task over. */
+  async handOver(handoff, receiver, context = {}) {
+    await receiver.receive();
+    await receiver.step("accept", handoff);
+    await this.step("context", handoff, "--file", this.#scene.file(`${handoff}.json`, JSON.stringify(context)));
+    await receiver.step("complete", handoff, "--yes");
+  }
+}
+
+/** Collects what a browser complains about, and the headers of all that it got from the broker. */
+class Watch {
+  expected = [];
+  #complaints = [];
+  #answers = [];
+
+  constructor(context, isOurs) {
+    context.on("console", (message) => {
+      if (["error", "warning"].includes(message.type())) this.#complaints.push(`${message.type()}: ${message.text()}`);
+    });
+    context.on("weberror", (error) => this.#complaints.push(`uncaught: ${error.error().message}`));
+    context.on("dialog", (dialog) => {
+      this.#complaints.push(`dialog: ${dialog.message()}`);
+      void dialog.dismiss();
+    });
+    context.on("response", (response) => {
+      if (isOurs(response.url())) this.#answers.push(headersOf(response));
+    });
+  }
+
+  get complaints() {
+    return this.#complaints.filter((text) => !this.expected.some((pattern) => pattern.test(text)));
+  }
+
+  async check() {
+    assert.deepEqual(this.complaints, [], "the browser complained");
+    const answers = await Promise.all(this.#answers);
+    for (const { what, headers } of answers) {
+      if (headers === undefined) continue;
+      for (const [name, value] of Object.entries(HEADERS)) assert.equal(headers[name], value, `${name} of ${what}`);
+    }
+  }
+}
+
+async function headersOf(response) {
+  const what = `${response.request().method()} ${response.url()}: ${response.status()}`;
+  try {
+    return { what, headers: await response.allHeaders() };
+  } catch {
+    // The page was closed before its headers were asked for.
+    return { what, headers: undefined };
+  }
+}
+
+/** C8: axe finds nothing to object to, in light and in dark. */
+export async function isAccessible(page, what) {
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await page.evaluate(AXE);
+    const { violations, incomplete } = await page.evaluate(() => globalThis.axe.run());
+    const found = (rules) => rules.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.html}`));
+    assert.deepEqual(found(violations), [], `${what}, ${colorScheme}`);
+    // What axe cannot decide, such as a contrast over a picture, would be unchecked.
+    assert.deepEqual(found(incomplete), [], `${what}, ${colorScheme}, undecided`);
+  }
+}
+
+/** C8: the Tab key goes through all that can be used, in the order of the page, and shows where it is. */
+export async function isWalkable(page, what) {
+  const all = await page.evaluate(() => {
+    document.activeElement?.blur();
+    const use = 'a[href], button, input:not([type="hidden"]), select, textarea, summary, [tabindex]';
+    globalThis.usable = [...document.querySelectorAll(use)].filter((element) => element.checkVisibility());
+    return globalThis.usable.map((element) => element.outerHTML.slice(0, 80));
+  });
+  const walked = [];
+  for (let step = 0; step < all.length; step++) {
+    await page.keyboard.press("Tab");
+    const { index, isShown } = await page.evaluate(() => {
+      const style = getComputedStyle(document.activeElement);
+      return { index: globalThis.usable.indexOf(document.activeElement), isShown: style.outlineStyle !== "none" };
+    });
+    assert.ok(isShown, `${what}: no outline around ${all[index]}`);
+    walked.push(all[index]);
+  }
+  assert.deepEqual(walked, all, what);
+}
+
+/** C8: a narrow page scrolls in one direction. */
+export async function fitsNarrowScreens(page, what) {
+  const before = page.viewportSize();
+  await page.setViewportSize({ width: 400, height: 800 });
+  const width = await page.evaluate(() => document.scrollingElement.scrollWidth);
+  assert.ok(width <= 400, `${what} is ${width} pixels wide`);
+  await page.setViewportSize(before);
+}
+
+/** The ids of the rows of a list. */
+export function rows(page) {
+  return page.locator("tbody tr").evaluateAll((all) => all.map((row) => row.id));
+}

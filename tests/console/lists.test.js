@@ -1,0 +1,71 @@
+// What the lists and the details say, and that they stay short.
+import assert from "node:assert/strict";
+import { rows, scenario, until } from "./harness.js";
+
+const BYTES_MAX = 100_000;
+
+scenario("a page stays under 100 KB with hundreds of handoffs, and the next pages have the rest", async (scene) => {
+  const alice = await scene.agent("alice");
+  const receivers = [];
+  for (let count = 0; count < 52; count++) receivers.push((await scene.agent(`receiver-${count}`)).id);
+  // A plan of 52 subtasks is 52 handoffs, and takes one command.
+  const handoff_timeouts = { accept: "3600s", whole: "7200s" };
+  const subtasks = receivers.map((agent_id, index) => ({ id: `step-${index}`, description: "a step", agent_id, handoff_timeouts }));
+  const plan = { mode: "PARALLEL", max_concurrency: 64, subtasks };
+  const file = scene.file("plan.json", JSON.stringify(plan));
+  for (const id of ["north", "east", "south", "west"]) await scene.baton("plan", "submit", file, "--plan-id", id, ...alice.identity);
+  const open = () => scene.lines("handoff", "list", "--open", "--limit", "1000");
+  const handoffs = await until("all are open", async () => {
+    const all = await open();
+    return all.length === 4 * receivers.length && all;
+  });
+  const expected = handoffs.map((handoff) => `handoff-${handoff.handoffId}`);
+  const page = await scene.operator();
+  /** Opens a list and all pages that follow it. */
+  const walk = async (path) => {
+    const [seen, pages] = [[], []];
+    for (let url = scene.origin + path; url; ) {
+      const answer = await page.goto(url);
+      const bytes = (await answer.body()).length;
+      assert.ok(answer.status() === 200 && bytes < BYTES_MAX, `${url}: ${answer.status()}, ${bytes} bytes`);
+      seen.push(...(await rows(page)));
+      pages.push(url);
+      const next = page.getByRole("link", { name: "Next page" });
+      url = (await next.count()) && new URL(await next.getAttribute("href"), url).href;
+    }
+    return { seen, pages: pages.length };
+  };
+  assert.deepEqual(await walk("/handoffs"), { seen: expected, pages: 5 });
+  assert.deepEqual((await walk("/handoffs?agent=receiver-7")).seen.length, 4);
+  // Beside these, the coordinator of the plans is an agent.
+  assert.ok((await walk("/agents")).seen.length > receivers.length);
+  assert.equal((await walk("/overview")).seen.length, 10);
+});
+
+scenario("C6: the owners of a task are those of its custody log", async (scene) => {
+  const agents = new Map();
+  for (const id of ["alice", "bob", "carol"]) agents.set(id, await scene.agent(id));
+  const expected = [["1", "alice", ""]];
+  const hops = [["alice", "bob"], ["bob", "carol"], ["carol", "alice"], ["alice", "carol"], ["carol", "bob"]];
+  for (const [index, [from, to]] of hops.entries()) {
+    const epoch = `${index + 1}`;
+    const handoff = await agents.get(from).request(to, "--task", "relay", "--epoch", epoch);
+    await agents.get(from).handOver(handoff, agents.get(to));
+    expected.push([`${index + 2}`, to, handoff]);
+  }
+  await agents.get("bob").status("relay", "completed");
+  // The first entry of each epoch names its owner.
+  const entries = (await scene.lines("task", "watch", "relay")).map(({ entry }) => entry.entry);
+  const owners = entries.filter((entry, index) => entry.epoch !== entries[index - 1]?.epoch);
+  assert.deepEqual(owners.map(({ epoch, ownerId }) => [epoch, ownerId]), expected.map(([epoch, owner]) => [epoch, owner]));
+
+  const page = await scene.operator("/tasks/relay");
+  const table = (name) => page.getByRole("region", { name, exact: true }).locator("tbody tr");
+  const texts = (name, ...columns) =>
+    table(name).evaluateAll((all, columns) => all.map((row) => columns.map((column) => row.cells[column].innerText)), columns);
+  assert.deepEqual(await texts("Owners", 0, 1, 3), expected);
+  assert.deepEqual(
+    await texts("Handoffs", 0, 3, 4, 5),
+    expected.slice(1).map(([, to, handoff], index) => [handoff, hops[index][0], to, "COMPLETED"]).reverse(),
+  );
+});

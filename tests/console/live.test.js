@@ -1,0 +1,87 @@
+// Pages that stay open while the broker goes on.
+import assert from "node:assert/strict";
+import { rows, scenario } from "./harness.js";
+
+scenario("C4: a handoff appears in an open list and moves on, and the reader keeps the place", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  for (let count = 0; count < 20; count++) await alice.request("bob");
+  const page = await scene.operator("/handoffs");
+  await page.evaluate(() => (globalThis.isTheSame = true));
+  const typed = page.getByLabel("Type");
+  await typed.fill("half a wo");
+  // A link in the middle of the list, in the middle of the window.
+  const link = page.locator("tbody tr").nth(12).getByRole("link").first();
+  const focused = await link.getAttribute("href");
+  await link.evaluate((element) => {
+    element.focus();
+    element.scrollIntoView({ block: "center" });
+    globalThis.focused = element;
+    globalThis.topBefore = element.getBoundingClientRect().top;
+  });
+
+  const handoff = await alice.request("bob", "--task-type", "report");
+  const row = page.locator(`#handoff-${handoff}`);
+  await row.waitFor();
+  const shows = (text) => row.getByText(text, { exact: true }).waitFor();
+  await shows("REQUESTED");
+  // The oldest first, and the mailbox has the others.
+  for (let count = 0; count < 21; count++) await bob.receive();
+  await shows("DECIDING");
+  await row.getByText("bob decides").waitFor();
+  await bob.step("accept", handoff);
+  await shows("ACCEPTED");
+  await row.getByText("alice prepares the context").waitFor();
+  await alice.step("context", handoff, "--file", scene.file("context.json", "{}"));
+  await shows("CONTEXT_SENT");
+  await bob.step("complete", handoff, "--yes");
+  // The list shows open handoffs.
+  await row.waitFor({ state: "detached" });
+  assert.equal((await rows(page)).length, 20);
+
+  const kept = await page.evaluate(() => ({
+    isTheSame: globalThis.isTheSame,
+    isFocused: document.activeElement === globalThis.focused,
+    href: document.activeElement.getAttribute("href"),
+    moved: Math.abs(globalThis.focused.getBoundingClientRect().top - globalThis.topBefore),
+  }));
+  assert.deepEqual(kept, { isTheSame: true, isFocused: true, href: focused, moved: kept.moved });
+  assert.ok(kept.moved <= 1, `the focused link has moved by ${kept.moved} pixels`);
+  assert.equal(await typed.inputValue(), "half a wo");
+});
+
+scenario("C4: the page of a handoff follows it to its end", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  const handoff = await alice.request("bob");
+  const page = await scene.operator(`/handoffs/${handoff}`);
+  await page.evaluate(() => (globalThis.isTheSame = true));
+  await alice.handOver(handoff, bob);
+  await page.locator("dd").getByText("COMPLETED", { exact: true }).waitFor();
+  const steps = page.getByRole("region", { name: "Steps" }).locator("tbody tr");
+  assert.deepEqual(
+    [...new Set(await steps.locator("td:nth-child(4)").allInnerTexts())],
+    ["REQUESTED", "DECIDING", "ACCEPTED", "CONTEXT_SENT", "COMPLETED"],
+  );
+  assert.ok(await page.evaluate(() => globalThis.isTheSame), "the page was not loaded again");
+});
+
+scenario("C5: an open page says that the broker is gone, and goes on when it is back", async (scene) => {
+  const [alice] = [await scene.agent("alice"), await scene.agent("bob")];
+  const first = await alice.request("bob");
+  const page = await scene.operator("/handoffs?state=all");
+  await page.locator(`#handoff-${first}`).waitFor();
+  scene.expects(/Failed to load resource/);
+  await scene.kill();
+  await page.getByRole("status").getByText("The connection to the broker is lost.").waitFor();
+  // What was there stays readable.
+  await page.locator(`#handoff-${first}`).waitFor();
+  await scene.restart();
+  // A restart ends all sessions. The page goes to the login by itself, and from there back.
+  await page.waitForURL((url) => url.pathname === "/login");
+  const second = await alice.request("bob");
+  await scene.logIn(page);
+  assert.equal(page.url(), `${scene.origin}/handoffs?state=all`);
+  assert.deepEqual(await rows(page), [`handoff-${second}`, `handoff-${first}`]);
+  assert.equal(await page.getByRole("status").innerText(), "");
+  const third = await alice.request("bob");
+  await page.locator(`#handoff-${third}`).waitFor();
+});

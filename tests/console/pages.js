@@ -1,0 +1,58 @@
+// A small team with work in each state, and the pages that show it.
+
+/** The names of the pages of which docs/console has a picture. */
+export const PICTURED = ["overview", "handoffs", "handoff", "task", "agents", "dead-letters", "redrive", "desk", "desk-context"];
+
+const LONG = ["--accept-timeout", "1h", "--context-timeout", "1h", "--complete-timeout", "1h", "--whole-timeout", "6h"];
+
+/** Makes the team and its work. Returns the pages, each as a name and an address. */
+export async function populated(scene) {
+  const front = await scene.agent("front-desk", "--type", "chatbot", "--description", "Answers customers first.");
+  const support = await scene.agent("support", "--type", "support", "--capacity", "8");
+  const expert = await scene.agent("expert-java", "--type", "expert", "--skill", "java", "--capacity", "2");
+  const other = await scene.agent("expert-rust", "--type", "expert", "--skill", "rust", "--capacity", "2");
+  const editor = await scene.agent("editor", "--type", "writer");
+  const request = (from, to, task, type, ...more) => from.request(to, "--task", task, "--task-type", type, ...LONG, ...more);
+
+  for (const task of ["newsletter-1", "newsletter-2"]) {
+    await editor.reject(await request(front, "editor", task, "newsletter"), "The sources are not named.");
+  }
+  await front.handOver(await request(front, "support", "crash-7", "crash-report"), support);
+  const crash = await request(support, "expert-java", "crash-7", "crash-report", "--epoch", "2", "--fallback", "expert-rust");
+  await expert.receive();
+  await expert.step("reject", crash, "--reason", "overloaded", "--text", "Two crashes are open already.");
+  await other.receive();
+  await other.step("accept", crash);
+  await front.handOver(await request(front, "support", "refund-21", "refund"), support);
+  await support.status("refund-21", "waiting-for-input", "--question", "Is 40 € right?", "--answer-by", "front-desk");
+  const contract = await request(front, "support", "contract-5", "contract");
+  await support.receive();
+  await support.step("accept", contract);
+  const sections = { customer: { name: "Ada", since: 2019 }, wish: "The contract in Braille." };
+  await front.step("context", contract, "--file", scene.file("contract.json", JSON.stringify(sections)));
+  await request(front, "support", "invoice-12", "invoice", "--priority", "high", "--summary", "An invoice was sent twice.");
+  await support.receive();
+  await support.receive();
+  await request(front, "expert-java", "outage-2", "outage", "--priority", "critical");
+  const letter = (await scene.lines("dlq", "list"))[0].deadLetterId;
+  const [desk, questions] = [await scene.desk(support), await scene.desk(front)];
+
+  const at = (path) => scene.origin + path;
+  return {
+    overview: at("/overview"),
+    handoffs: at("/handoffs"),
+    "all-handoffs": at("/handoffs?state=all&agent=support"),
+    "no-handoffs": at("/handoffs?type=none"),
+    handoff: at(`/handoffs/${crash}`),
+    task: at("/tasks/crash-7"),
+    agents: at("/agents"),
+    "dead-letters": at("/dead-letters"),
+    "dead-letter": at(`/dead-letters/${letter}`),
+    redrive: at("/dead-letters/redrive?state=PARKED&reason=&agent=editor&sender=&task="),
+    "no-task": at("/tasks/nothing"),
+    desk,
+    "desk-context": `${desk}handoffs/${contract}`,
+    "desk-questions": questions,
+    "desk-refused": `${desk}handoffs/${crash}`,
+  };
+}

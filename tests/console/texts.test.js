@@ -1,0 +1,111 @@
+// Texts that agents write are shown as they are, and do nothing.
+import assert from "node:assert/strict";
+import { scenario } from "./harness.js";
+
+// Markup, ends of what surrounds it, escapes of HTML, of templates and of terminals, and marks that turn the text around.
+const TEXT =
+  "</dd></td></table></main><img src=x onerror=alert(1)><script>alert(2)</script><a href=javascript:alert(3)>x</a>" +
+  "\"'&lt;&amp;&#x3c; {{ 7 * 7 }} ${7} \u001b[31mred\u0007 \u202egnp.exe\u2066 \u00a0\u{1f600} end";
+// As long as a text may be.
+const LONG = TEXT + "x".repeat(4096 - Buffer.byteLength(TEXT));
+
+/** Asserts that the page shows the text, made of no element, and that no other words are turned around with it. */
+async function shows(page, text, what) {
+  const seen = await page.evaluate((text) => {
+    const isBlock = (element) => getComputedStyle(element).display !== "inline";
+    const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    const seen = { times: 0, turned: [], elements: document.querySelectorAll("main img, main script, main [href^=javascript]").length };
+    for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+      if (!node.data.includes(text)) continue;
+      seen.times++;
+      const block = ((element) => {
+        while (!isBlock(element)) element = element.parentElement;
+        return element;
+      })(node.parentElement);
+      const rest = document.createRange();
+      rest.setStart(node, node.data.indexOf(text) + text.length);
+      rest.setEnd(block, block.childNodes.length);
+      if (rest.toString().trim() !== "" && node.parentElement.localName !== "bdi") seen.turned.push(rest.toString());
+    }
+    return seen;
+  }, text);
+  assert.ok(seen.times > 0, `${what} does not show the text`);
+  assert.deepEqual([seen.elements, seen.turned], [0, []], what);
+}
+
+scenario("C10: what agents write is text on every page", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice", "--description", TEXT), await scene.agent("bob")];
+  const rejected = await alice.request("bob", "--summary", LONG);
+  const desk = await scene.desk(bob);
+  const page = await scene.operator();
+  await page.goto(desk);
+  await shows(page, LONG, "the desk with an offer");
+  await bob.reject(rejected, LONG);
+  await page.goto(`${scene.origin}/handoffs/${rejected}`);
+  await shows(page, LONG, "a rejected handoff");
+  const [{ deadLetterId }] = await scene.lines("dlq", "list");
+  await page.goto(`${scene.origin}/dead-letters/${deadLetterId}`);
+  // An attempt keeps the first 512 bytes.
+  await shows(page, Buffer.from(LONG).subarray(0, 512).toString(), "a parked letter");
+  await scene.baton("dlq", "discard", deadLetterId, "--reason", TEXT);
+  await page.goto(`${scene.origin}/dead-letters/${deadLetterId}`);
+  await shows(page, TEXT, "a discarded letter");
+
+  const failed = await alice.request("bob", "--task", "failed");
+  await bob.step("accept", failed);
+  await alice.step("context", failed, "--file", scene.file("context.json", JSON.stringify({ text: TEXT })));
+  // The section is JSON, so its text is written as JSON writes it.
+  await page.goto(`${desk}handoffs/${failed}`);
+  const shown = await page.getByRole("definition").textContent();
+  assert.equal(JSON.parse(shown).value, TEXT);
+  await bob.step("complete", failed, "--failed", "--details", LONG);
+  await page.goto(`${scene.origin}/handoffs/${failed}`);
+  await shows(page, LONG, "a failed handoff");
+
+  const asked = await alice.request("bob", "--task", "asked");
+  await alice.handOver(asked, bob);
+  await bob.status("asked", "waiting-for-input", "--details", LONG, "--question", LONG, "--answer-by", "alice");
+  await page.goto(await scene.desk(alice));
+  await shows(page, LONG, "the desk with a question");
+  await page.goto(`${scene.origin}/tasks/asked`);
+  await page.getByRole("heading", { name: "Task asked" }).waitFor();
+});
+
+scenario("C10: what a reader puts into an address is text", async (scene) => {
+  const page = await scene.operator();
+  const query = encodeURIComponent(TEXT);
+  for (const path of [
+    `/handoffs?state=${query}`,
+    `/handoffs?agent=${query}`,
+    `/handoffs?type=${encodeURIComponent(TEXT.slice(0, 120))}`,
+    `/handoffs?page=${query}`,
+    `/handoffs/${query}`,
+    `/tasks/${query}`,
+    `/agents?after=${query}`,
+    `/dead-letters?reason=${query}`,
+    `/dead-letters/${query}`,
+    `/dead-letters/redrive?sender=${query}`,
+  ]) {
+    const answer = await page.goto(scene.origin + path);
+    assert.ok([200, 400].includes(answer.status()), `${path}: ${answer.status()}`);
+    assert.equal(await page.locator("main img, main script, main [href^=javascript]").count(), 0, path);
+  }
+  await page.goto(`${scene.origin}/login?next=${query}`);
+  assert.equal(await page.locator("input[name=next]").inputValue(), TEXT);
+  await scene.logIn(page);
+  assert.equal(page.url(), `${scene.origin}/overview`);
+  scene.expects(/status of 400/);
+});
+
+scenario("C10: a context of a megabyte is shown whole", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  const handoff = await alice.request("bob");
+  await bob.step("accept", handoff);
+  const text = "<b>0123456789".repeat(80_000);
+  await alice.step("context", handoff, "--file", scene.file("context.json", JSON.stringify({ text })));
+  const page = await scene.page();
+  await page.goto(`${await scene.desk(bob)}handoffs/${handoff}`);
+  const shown = JSON.parse(await page.getByRole("definition").textContent());
+  assert.ok(shown.value === text, `${shown.value.length} characters`);
+  assert.equal(await page.locator("b").count(), 0);
+});

@@ -57,5 +57,7 @@ scenario("the page of an agent has a secret address, and a decision that comes t
   await alice.step("cancel", handoff);
   await page.getByRole("button", { name: "Accept" }).click();
   await page.getByRole("alert").waitFor();
+  await page.getByRole("link", { name: "Inbox" }).click();
+  await page.getByRole("heading", { name: "Inbox of bob" }).waitFor();
   scene.expects(/status of 40[49]/);
 });

@@ -58,7 +58,7 @@ scenario("C8: ids as long as they may be fit a phone", async (scene) => {
     assert.equal(answer.status(), 200, path);
     await fitsNarrowScreens(page, path);
   }
-  for (const path of [desk, `${desk}handoffs/${given}`]) {
+  for (const path of [desk, `${desk}handoffs/${given}`, `${desk}handoffs/${handoff}`]) {
     await page.goto(path);
     await fitsNarrowScreens(page, path);
   }
@@ -66,6 +66,7 @@ scenario("C8: ids as long as they may be fit a phone", async (scene) => {
   await agent.goto(url);
   await agent.getByText(`agent ${long.id}`).waitFor();
   await fitsNarrowScreens(agent, "the page of an agent");
+  scene.expects(/status of 409/);
 });
 
 scenario("C9: without JavaScript one logs in, and reads every list and detail", async (scene) => {

@@ -179,6 +179,8 @@ struct ContextPage {
 #[template(path = "desk_refused.html")]
 struct RefusedPage {
     agent: String,
+    /// The first segment of the paths of this page's links: it answers requests of different depths.
+    secret: String,
     message: String,
 }
 
@@ -200,7 +202,8 @@ fn page(shared: &Shared, template: Result<impl Template, Failure>) -> Response {
 }
 
 fn refused(shared: &Shared, failure: &Failure) -> Response {
-    let page = RefusedPage { agent: shared.agent().to_owned(), message: failure.to_string() };
+    let (agent, secret) = (shared.agent().to_owned(), shared.secret.clone());
+    let page = RefusedPage { agent, secret, message: failure.to_string() };
     let status = if failure.code == exit::UNREACHABLE { StatusCode::BAD_GATEWAY } else { StatusCode::CONFLICT };
     page.render().map_or_else(|_| status.into_response(), |text| (status, Html(text)).into_response())
 }

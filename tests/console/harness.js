@@ -217,9 +217,11 @@ class Agent {
     this.identity = ["--id", id, "--key", key];
   }
 
-  /** Requests a handoff, and returns its id. */
+  /** Requests a handoff that no deadline ends during the test, and returns its id. */
   async request(to, ...more) {
-    const answer = await this.#scene.baton("handoff", "request", ...this.identity, "--to", to, ...more);
+    const timeouts = ["accept", "context", "complete"].flatMap((step) => [`--${step}-timeout`, "1h"]);
+    const flags = ["--to", to, ...timeouts, "--whole-timeout", "6h", ...more];
+    const answer = await this.#scene.baton("handoff", "request", ...this.identity, ...flags);
     return answer.handoffId;
   }
 

@@ -3,8 +3,6 @@
 /** The names of the pages of which docs/console has a picture. */
 export const PICTURED = ["overview", "handoffs", "handoff", "task", "agents", "dead-letters", "redrive", "desk", "desk-context"];
 
-const LONG = ["--accept-timeout", "1h", "--context-timeout", "1h", "--complete-timeout", "1h", "--whole-timeout", "6h"];
-
 /** Makes the team and its work. Returns the pages, each as a name and an address. */
 export async function populated(scene) {
   const front = await scene.agent("front-desk", "--type", "chatbot", "--description", "Answers customers first.");
@@ -12,7 +10,7 @@ export async function populated(scene) {
   const expert = await scene.agent("expert-java", "--type", "expert", "--skill", "java", "--capacity", "2");
   const other = await scene.agent("expert-rust", "--type", "expert", "--skill", "rust", "--capacity", "2");
   const editor = await scene.agent("editor", "--type", "writer");
-  const request = (from, to, task, type, ...more) => from.request(to, "--task", task, "--task-type", type, ...LONG, ...more);
+  const request = (from, to, task, type, ...more) => from.request(to, "--task", task, "--task-type", type, ...more);
 
   for (const task of ["newsletter-1", "newsletter-2"]) {
     await editor.reject(await request(front, "editor", task, "newsletter"), "The sources are not named.");

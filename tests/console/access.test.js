@@ -11,7 +11,12 @@ const PAGES = [
   "/handoffs?state=all&agent=alice",
   `/handoffs/${ID}`,
   `/tasks/${ID}`,
+  `/tasks/${ID}?verify=1`,
   "/agents",
+  "/agents/alice",
+  "/plans",
+  "/plans/report",
+  "/audit",
   "/dead-letters",
   "/dead-letters/1",
   "/dead-letters/redrive?agent=alice",
@@ -23,7 +28,7 @@ scenario("C1: each page sends a browser without a session to the login, and on a
     await page.goto(scene.origin + path);
     const at = new URL(page.url());
     assert.equal(at.pathname, "/login", path);
-    assert.equal(at.searchParams.get("next") ?? "/overview", path);
+    assert.equal(at.searchParams.get("next") ?? PAGES[0], path);
   }
   await page.goto(scene.origin + PAGES[2]);
   await scene.logIn(page);

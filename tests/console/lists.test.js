@@ -39,6 +39,9 @@ scenario("a page stays under 100 KB with hundreds of handoffs, and the next page
   assert.deepEqual((await walk("/handoffs?agent=receiver-7")).seen.length, 4);
   // Beside these, the coordinator of the plans is an agent.
   assert.ok((await walk("/agents")).seen.length > receivers.length);
+  assert.equal((await walk("/plans")).seen.length, 4);
+  assert.ok((await walk("/plans/north")).seen.length >= receivers.length);
+  assert.ok((await walk("/audit")).seen.length > receivers.length);
   assert.equal((await walk("/overview")).seen.length, 10);
 });
 

@@ -1,7 +1,8 @@
 // A small team with work in each state, and the pages that show it.
+import { until } from "./harness.js";
 
 /** The names of the pages of which docs/console has a picture. */
-export const PICTURED = ["overview", "handoffs", "handoff", "task", "agents", "dead-letters", "redrive", "desk", "desk-context"];
+export const PICTURED = ["overview", "handoffs", "handoff", "task", "plan", "agent", "dead-letters", "desk"];
 
 /** Makes the team and its work. Returns the pages, each as a name and an address. */
 export async function populated(scene) {
@@ -32,6 +33,7 @@ export async function populated(scene) {
   await support.receive();
   await support.receive();
   await request(front, "expert-java", "outage-2", "outage", "--priority", "critical");
+  await planned(scene, front, editor);
   const letter = (await scene.lines("dlq", "list"))[0].deadLetterId;
   const [desk, questions] = [await scene.desk(support), await scene.desk(front)];
 
@@ -43,7 +45,12 @@ export async function populated(scene) {
     "no-handoffs": at("/handoffs?type=none"),
     handoff: at(`/handoffs/${crash}`),
     task: at("/tasks/crash-7"),
+    "task-verified": at("/tasks/refund-21?verify=1"),
     agents: at("/agents"),
+    agent: at("/agents/expert-rust"),
+    plans: at("/plans"),
+    plan: at("/plans/report"),
+    audit: at("/audit"),
     "dead-letters": at("/dead-letters"),
     "dead-letter": at(`/dead-letters/${letter}`),
     redrive: at("/dead-letters/redrive?state=PARKED&reason=&agent=editor&sender=&task="),
@@ -53,4 +60,30 @@ export async function populated(scene) {
     "desk-questions": questions,
     "desk-refused": `${desk}handoffs/${crash}`,
   };
+}
+
+/** Submits a plan, whose first subtask has a result and whose next two wait for their agent. */
+async function planned(scene, submitter, agent) {
+  const handoff_timeouts = { accept: "3600s", context: "3600s", complete: "3600s", whole: "7200s" };
+  const subtask = (id, ...dependencies) => {
+    return { id, description: `The step ${id}.`, agent_id: agent.id, dependencies, handoff_timeouts };
+  };
+  const subtasks = [
+    subtask("fetch"),
+    subtask("growth", "fetch"),
+    subtask("margin", "fetch"),
+    subtask("report", "growth", "margin"),
+  ];
+  const file = scene.file("plan.json", JSON.stringify({ description: "A report about last year.", subtasks }));
+  await scene.baton("plan", "submit", file, "--plan-id", "report", ...submitter.identity);
+  const open = () => scene.lines("handoff", "list", "--open", "--to", agent.id);
+  const [offer] = await until("the first subtask is offered", async () => {
+    const offers = await open();
+    return offers.length === 1 && offers;
+  });
+  await agent.step("accept", offer.handoffId);
+  await until("the context of the subtask", async () => (await open())[0].state === "HANDOFF_STATE_CONTEXT_SENT");
+  await agent.step("complete", offer.handoffId, "--yes");
+  await agent.status(offer.taskId, "completed", "--result-json", JSON.stringify({ response: "Growth was 15.3 %.", tokens: 120 }));
+  await until("the next subtasks are offered", async () => (await open()).length === 2);
 }

@@ -1,6 +1,6 @@
 // Texts that agents write are shown as they are, and do nothing.
 import assert from "node:assert/strict";
-import { scenario } from "./harness.js";
+import { scenario, until } from "./harness.js";
 
 // Markup, ends of what surrounds it, escapes of HTML, of templates and of terminals, and marks that turn the text around.
 const TEXT =
@@ -34,7 +34,7 @@ async function shows(page, text, what) {
 }
 
 scenario("C10: what agents write is text on every page", async (scene) => {
-  const [alice, bob] = [await scene.agent("alice", "--description", TEXT), await scene.agent("bob")];
+  const [alice, bob] = [await scene.agent("alice", "--description", LONG), await scene.agent("bob")];
   const rejected = await alice.request("bob", "--summary", LONG);
   const desk = await scene.desk(bob);
   const page = await scene.operator();
@@ -70,6 +70,31 @@ scenario("C10: what agents write is text on every page", async (scene) => {
   await page.getByRole("heading", { name: "Task asked" }).waitFor();
 });
 
+scenario("C10: what agents write about themselves and their plans is text", async (scene) => {
+  const card = { agentId: "alice", description: LONG, skills: [{ name: "tax", description: TEXT, tags: ["a"] }], metadata: { note: TEXT } };
+  const alice = await scene.agent("alice", "--card", scene.file("card.json", JSON.stringify(card)));
+  const bob = await scene.agent("bob");
+  const page = await scene.operator("/agents/alice");
+  await shows(page, LONG, "the description of an agent");
+  for (const name of ["Skills", "Metadata"]) {
+    assert.equal(await page.getByRole("region", { name }).getByRole("cell", { name: "<img" }).count(), 1, name);
+  }
+  const plan = { description: LONG, subtasks: [{ id: "only", description: "a step", role: "work", agent_id: "bob" }] };
+  await scene.baton("plan", "submit", scene.file("plan.json", JSON.stringify(plan)), "--plan-id", "plan", ...alice.identity);
+  await page.goto(`${scene.origin}/plans/plan`);
+  await shows(page, LONG, "the description of a plan");
+  const handoffs = () => scene.lines("handoff", "list", "--open");
+  const [{ handoffId, taskId }] = await until("an offer", async () => (await handoffs()).length > 0 && handoffs());
+  await bob.step("accept", handoffId);
+  await until("the context", async () => (await handoffs())[0].state === "HANDOFF_STATE_CONTEXT_SENT");
+  await bob.step("complete", handoffId, "--yes");
+  await bob.status(taskId, "completed", "--result-json", JSON.stringify({ response: LONG }));
+  await until("the end of the plan", async () => (await scene.baton("plan", "show", "plan")).state === "PLAN_STATE_COMPLETED");
+  await page.reload();
+  const result = page.getByRole("region", { name: "Result of only" });
+  assert.equal(await result.locator("pre").textContent(), LONG);
+});
+
 scenario("C10: what a reader puts into an address is text", async (scene) => {
   const page = await scene.operator();
   const query = encodeURIComponent(TEXT);
@@ -81,6 +106,10 @@ scenario("C10: what a reader puts into an address is text", async (scene) => {
     `/handoffs/${query}`,
     `/tasks/${query}`,
     `/agents?after=${query}`,
+    `/agents/${query}`,
+    `/plans?state=${query}`,
+    `/plans/${query}`,
+    `/audit?page=${query}`,
     `/dead-letters?reason=${query}`,
     `/dead-letters/${query}`,
     `/dead-letters/redrive?sender=${query}`,

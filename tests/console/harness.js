@@ -145,6 +145,16 @@ class Scene {
     return new Agent(this, id, key);
   }
 
+  /** Registers an agent by its whole card, to which this adds the key. */
+  async agentWithCard(card) {
+    const id = card.agentId;
+    const key = join(this.folder, `${id}.pem`);
+    const { publicKey } = await this.baton("keygen", "--out", key);
+    const whole = { ...card, keys: [{ keyId: "k1", publicKey }] };
+    await this.baton("agent", "register", "--card", this.file(`${id}.json`, JSON.stringify(whole)));
+    return new Agent(this, id, key);
+  }
+
   /** Starts the page on which a person decides as this agent, and returns its address. */
   async desk(agent) {
     const { deskUrl } = await this.running("console", ...agent.identity);

@@ -2,7 +2,7 @@
 import { until } from "./harness.js";
 
 /** The names of the pages of which docs/console has a picture. */
-export const PICTURED = ["overview", "handoffs", "handoff", "task", "plan", "agent", "dead-letters", "desk"];
+export const PICTURED = ["overview", "handoffs", "handoff", "task", "plan", "agent", "audit", "dead-letters", "desk"];
 
 /** Makes the team and its work. Returns the pages, each as a name and an address. */
 export async function populated(scene) {

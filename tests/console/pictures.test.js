@@ -8,6 +8,7 @@ import { PICTURED, populated } from "./pages.js";
 const FOLDER = fileURLToPath(new URL("../../docs/console/", import.meta.url));
 const WRITES = process.env.CONSOLE_SCREENSHOTS === "1";
 const BYTES_MAX = 80_000;
+const ALL_BYTES_MAX = 1_000_000;
 // A picture may differ in this many of its 640,000 pixels, each by this much of 255: processors round differently.
 const PIXELS_MAX = 60;
 const DIFFERENCE_MAX = 40;
@@ -17,6 +18,7 @@ scenario("C12: the pictures of the documentation are what the pages look like", 
   // Without the script, which would change the texts back.
   const page = await scene.operator("/overview", { javaScriptEnabled: false });
   const names = [];
+  let bytes = 0;
   if (WRITES) mkdirSync(FOLDER, { recursive: true });
   for (const name of PICTURED) {
     await page.goto(pages[name]);
@@ -26,11 +28,13 @@ scenario("C12: the pictures of the documentation are what the pages look like", 
       const picture = await page.screenshot({ clip: { x: 0, y: 0, width: 1000, height: 640 } });
       const file = `${name}-${colorScheme}.png`;
       names.push(file);
+      bytes += picture.length;
       assert.ok(picture.length < BYTES_MAX, `${file} has ${picture.length} bytes`);
       if (WRITES) writeFileSync(FOLDER + file, picture);
       else await isLike(scene, picture, file, await lanes(page));
     }
   }
+  assert.ok(bytes < ALL_BYTES_MAX, `the pictures have ${bytes} bytes`);
   assert.deepEqual(readdirSync(FOLDER).filter((name) => name.endsWith(".png")), names.sort());
 });
 

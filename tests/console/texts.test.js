@@ -11,7 +11,16 @@ const LONG = TEXT + "x".repeat(4096 - Buffer.byteLength(TEXT));
 
 /** Asserts that the page shows the text, made of no element, and that no other words are turned around with it. */
 async function shows(page, text, what) {
-  const seen = await page.evaluate((text) => {
+  const seen = await until(`${what} shows the text`, async () => {
+    const seen = await found(page, text);
+    return seen.times > 0 && seen;
+  });
+  assert.deepEqual([seen.elements, seen.turned], [0, []], what);
+}
+
+/** How often the page has the text, which words follow it in the same block, and which elements it may have made. */
+function found(page, text) {
+  return page.evaluate((text) => {
     const isBlock = (element) => getComputedStyle(element).display !== "inline";
     const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
     const seen = { times: 0, turned: [], elements: document.querySelectorAll("main img, main script, main [href^=javascript]").length };
@@ -29,8 +38,6 @@ async function shows(page, text, what) {
     }
     return seen;
   }, text);
-  assert.ok(seen.times > 0, `${what} does not show the text`);
-  assert.deepEqual([seen.elements, seen.turned], [0, []], what);
 }
 
 scenario("C10: what agents write is text on every page", async (scene) => {
@@ -71,8 +78,8 @@ scenario("C10: what agents write is text on every page", async (scene) => {
 });
 
 scenario("C10: what agents write about themselves and their plans is text", async (scene) => {
-  const card = { agentId: "alice", description: LONG, skills: [{ name: "tax", description: TEXT, tags: ["a"] }], metadata: { note: TEXT } };
-  const alice = await scene.agent("alice", "--card", scene.file("card.json", JSON.stringify(card)));
+  const skills = [{ name: "tax", description: TEXT, tags: ["a"] }];
+  const alice = await scene.agentWithCard({ agentId: "alice", description: LONG, skills, metadata: { note: TEXT } });
   const bob = await scene.agent("bob");
   const page = await scene.operator("/agents/alice");
   await shows(page, LONG, "the description of an agent");

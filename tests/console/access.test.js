@@ -115,3 +115,14 @@ scenario("C3: a form on a page of another site is refused", async (scene) => {
   }
   scene.expects(/status of 403/);
 });
+
+scenario("requests at the same time leave the session open", async (scene) => {
+  const page = await scene.operator();
+  const statuses = await page.evaluate(async () => {
+    // What a reader opens, and what the script of another open page asks for.
+    const ask = (_, index) => fetch("/overview", index % 2 ? { headers: { "baton-refresh": "1" } } : {});
+    const answers = await Promise.all(Array.from({ length: 200 }, ask));
+    return answers.map((answer) => `${answer.status}${answer.redirected ? " after a redirect" : ""}`);
+  });
+  assert.deepEqual([...new Set(statuses)], ["200"]);
+});

@@ -90,3 +90,20 @@ scenario("C5: an open page says that the broker is gone, and goes on when it is 
   const third = await alice.request("bob");
   await page.locator(`#handoff-${third}`).waitFor();
 });
+
+scenario("C4: a page that was just opened is not replaced by an older one", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  await bob.reject(await alice.request("bob"), "no time");
+  const [{ deadLetterId }] = await scene.lines("dlq", "list");
+  const path = `/dead-letters/${deadLetterId}`;
+  const refreshed = (page) =>
+    page.waitForResponse((answer) => answer.url().endsWith(path) && answer.request().headers()["baton-refresh"] === "1");
+  const page = await scene.page();
+  await page.goto(scene.origin + path);
+  // The first refresh of the page, and the decision right after it.
+  await Promise.all([refreshed(page), scene.logIn(page)]);
+  const answer = refreshed(page);
+  await page.getByRole("button", { name: "Discard" }).click();
+  await page.getByText("DISCARDED", { exact: true }).waitFor();
+  assert.match(await (await answer).text(), /DISCARDED/);
+});

@@ -70,7 +70,7 @@ struct SkillRow {
 }
 
 /// The most bytes of one text of a card that the page shows.
-const TEXT_BYTES_MAX: usize = 256;
+const TEXT_BYTES_MAX: usize = 100;
 
 pub(super) async fn show(
     State(console): State<Console>,

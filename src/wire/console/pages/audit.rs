@@ -55,7 +55,7 @@ impl AuditRow {
             actor: entry.actor.clone(),
             action: entry.action().as_str_name().trim_start_matches("AUDIT_ACTION_"),
             subject: entry.subject.clone(),
-            details: Content::of_at_most(&entry.details, 512).with_ellipsis(),
+            details: Content::of_at_most(&entry.details, 200).with_ellipsis(),
         }
     }
 }

@@ -29,7 +29,9 @@ use crate::{
 };
 
 /// The results of one page. Each may have 4 KiB.
-const RESULTS_SHOWN: usize = 5;
+const RESULTS_SHOWN: usize = 3;
+/// The subtasks of one page, beside the picture and the results.
+const SUBTASKS_SHOWN: usize = 25;
 /// The letters that fit into the box of a subtask.
 const NODE_LETTERS: usize = 18;
 /// The dependencies that a row names.
@@ -175,7 +177,7 @@ pub(super) async fn show(
         let (from, results_from) = (place(&query.page)?, place(&query.results)?);
         let (plan, spec) = view.plan(&id)?;
         let (results, next_results) = view.plan_results(&id, results_from, RESULTS_SHOWN)?;
-        let until = plan.subtasks.len().min(from.saturating_add(PAGE_SIZE));
+        let until = plan.subtasks.len().min(from.saturating_add(SUBTASKS_SHOWN));
         Ok(PlanPage {
             who,
             row: PlanRow::new(&plan),
@@ -242,7 +244,7 @@ impl SubtaskRow {
             ended_at: text_of(run.ended_at),
             deadline: text_of(run.deadline),
             has_result: run.result.is_some(),
-            cause: format!("{code}{}", shortened(&run.cause, 200)),
+            cause: format!("{code}{}", shortened(&run.cause, 120)),
         }
     }
 }

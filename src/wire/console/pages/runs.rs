@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The most bytes of a text of a turn that a row shows.
-const TEXT_BYTES_MAX: usize = 300;
+const TEXT_BYTES_MAX: usize = 120;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

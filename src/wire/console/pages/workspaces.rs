@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The most bytes of a content that a row shows.
-const CONTENT_BYTES_MAX: usize = 400;
+const CONTENT_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

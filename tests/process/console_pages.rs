@@ -1,5 +1,5 @@
-//! The pages of the web console about tasks, plans, agents and the audit log: what they show of
-//! the work of real clients, whom they refuse, and that texts of agents stay texts.
+//! The pages of the web console about tasks, agents and each machine: what they show of the work of real clients, whom they
+//! refuse, and that texts of agents stay texts.
 
 use std::time::Duration;
 
@@ -260,8 +260,10 @@ async fn an_agent_shows_its_card_its_keys_and_its_mailbox() {
     let (operator, carol) = (operator(&broker).await, agent(&broker, "alice").await);
     for cookie in [&operator, &carol] {
         let path = "/agents/bob";
-        eventually("the letter is counted", async || {
-            page(&broker, path, cookie).await.contains("<dd>1 letters, the oldest of <time")
+        // The heartbeat comes on another connection than the request.
+        eventually("the letter is counted, and the heartbeat is there", async || {
+            let shown = page(&broker, path, cookie).await;
+            shown.contains("<dd>1 letters, the oldest of <time") && shown.contains("3 active tasks")
         })
         .await;
         let shown = page(&broker, path, cookie).await;

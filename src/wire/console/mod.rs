@@ -108,9 +108,13 @@ async fn read<T: Send + 'static>(
     caller: &Caller,
     read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    let _turn = READS.acquire().await.expect("never closed");
+    let turn = READS.acquire().await.expect("never closed");
     let (broker, caller) = (console.broker.clone(), caller.clone());
-    let read = tokio::task::spawn_blocking(move || read(broker.view(&caller)));
+    let read = tokio::task::spawn_blocking(move || {
+        // Given back by the thread: a browser that hangs up does not end the read.
+        let _turn = turn;
+        read(broker.view(&caller))
+    });
     read.await.map_err(|_| BrokerError::Internal)?
 }
 

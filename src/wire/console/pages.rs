@@ -26,13 +26,13 @@ use http::StatusCode;
 use serde::Deserialize;
 
 pub(super) use self::routes::router;
-use self::rows::{AgentRow, DeadLetterRow, HandoffRow, OfferRow, StepRow};
+use self::rows::{AgentRow, HandoffRow, OfferRow, StepRow};
 use super::{Console, page, read, refused};
 use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose, Reach},
-        queries::{DeadLetterFilter, HandoffFilter, View},
+        queries::{HandoffFilter, View},
     },
     codes::FieldViolation,
     domain::handoff::State as HandoffState,

@@ -16,7 +16,12 @@ use rcgen::{
     KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
-use crate::broker::{Broker, baton, card, eventually, exit_of, identity, write, write_private};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::{
+    broker::{Broker, baton, card, eventually, exit_of, identity, write, write_private},
+    hostile::raw::{self, Answer},
+};
 
 type Ca = CertifiedIssuer<'static, KeyPair>;
 
@@ -153,6 +158,38 @@ async fn an_agent_proves_who_it_is_by_its_certificate() {
     assert_eq!(ask(&stranger).await.unwrap_err().reason(), Some("AGENT_UNKNOWN"));
     let nameless = fixture.client(CertificateParams::default()).await.unwrap();
     assert_eq!(ask(&nameless).await.unwrap_err().reason(), Some("IDENTITY_MISSING"));
+}
+
+/// Sends one request of a browser that has this certificate.
+async fn browse(fixture: &Fixture, certificate: &ClientCertificate, line: &str, head: &str, form: &str) -> Answer {
+    let mut stream = raw::http1_as(&fixture.broker, &fixture.path("ca.pem"), certificate).await;
+    let (host, length) = (&fixture.broker.address, form.len());
+    let kind = "content-type: application/x-www-form-urlencoded\r\nsec-fetch-site: same-origin\r\n";
+    let text = format!("{line} HTTP/1.1\r\nhost: {host}\r\n{kind}{head}content-length: {length}\r\n\r\n{form}");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    raw::answer(&mut stream).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_browser_with_a_certificate_logs_in_to_the_console_as_its_agent() {
+    let fixture = Fixture::start("[console]\nenabled = true\n").await;
+    fixture.register(&["a"]).await;
+    let [known, unknown] = ["a", "x"].map(|name| fixture.certificate(agent_params(name), Some(&fixture.client_ca)));
+    let page = browse(&fixture, &known, "GET /login", "", "").await.body;
+    assert!(page.contains("<button>Continue as a</button>"), "{page}");
+    let login = browse(&fixture, &known, "POST /login", "", "certificate=yes").await;
+    let cookie = login.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+    let cookie = format!("cookie: {}\r\n", cookie.split(';').next().unwrap());
+    let overview = browse(&fixture, &known, "GET /overview", &cookie, "").await;
+    assert!(overview.status == 200 && overview.body.contains("<span>agent a</span>"), "{}", overview.body);
+    // The agent has to be registered.
+    assert!(!browse(&fixture, &unknown, "GET /login", "", "").await.body.contains("Continue as"));
+    assert_eq!(browse(&fixture, &unknown, "POST /login", "", "certificate=yes").await.status, 403);
+    // A code for a connection with a certificate.
+    let client = Client::connect(&fixture.options(Some(known.clone()))).await.unwrap();
+    let made = client.answer(client.agents().create_login_code(v1::CreateLoginCodeRequest {}).await).unwrap();
+    let login = browse(&fixture, &unknown, "POST /login", "", &format!("code={}", made.code)).await;
+    assert!(login.status == 303 && login.head.contains("set-cookie: __Host-baton="), "{}", login.head);
 }
 
 #[tokio::test]

@@ -8,10 +8,11 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{Console, cookie};
+use crate::broker::Broker;
 
 /// The most streams of all browsers. A page without a stream tries again, and can be reloaded by hand.
 const STREAMS_MAX: usize = 512;
@@ -21,6 +22,39 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_secs(5);
 
 const CHANGED: &[u8] = b"event: changed\ndata:\n\n";
+
+/// Counts the events, which all streams send at the same time. A page that was made after an event has what the event
+/// tells of.
+#[derive(Debug, Clone)]
+pub(super) struct Ticks(watch::Receiver<u64>);
+
+impl Ticks {
+    /// Counts until the broker stops.
+    pub(super) fn start(broker: Broker) -> Self {
+        let (sender, ticks) = watch::channel(0);
+        tokio::spawn(async move {
+            let mut latest = broker.handoff_changes().latest();
+            loop {
+                tokio::select! {
+                    changed = latest.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(PERIOD) => {}
+                    () = broker.draining() => return,
+                }
+                sender.send_modify(|tick| *tick += 1);
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = broker.draining() => return,
+                }
+            }
+        });
+        Self(ticks)
+    }
+
+    /// The number of the latest event.
+    pub(super) fn latest(&self) -> u64 {
+        *self.0.borrow()
+    }
+}
 
 /// Makes the bound on streams.
 pub(super) fn places() -> Arc<Semaphore> {
@@ -54,24 +88,19 @@ async fn follow(
     events: mpsc::Sender<Result<Bytes, Infallible>>,
 ) {
     let broker = &console.broker;
-    let mut latest = broker.handoff_changes().latest();
+    let mut ticks = console.ticks.0.clone();
+    ticks.mark_unchanged();
     loop {
         tokio::select! {
-            changed = latest.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(PERIOD) => {}
+            ticked = ticks.changed() => if ticked.is_err() { return },
             () = events.closed() => return,
-            () = broker.draining() => return,
         }
         // An open page is no sign that somebody reads it, so it does not keep its session open.
-        if console.sessions.caller(&secret, broker, broker.now(), false).is_none() {
+        if console.sessions.caller(&secret, broker, false).is_none() {
             return;
         }
         if events.send(Ok(Bytes::from_static(CHANGED))).await.is_err() {
             return;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(PAUSE) => {}
-            () = broker.draining() => return,
         }
     }
 }

@@ -29,7 +29,7 @@ use http::{
 };
 use tokio::sync::Semaphore;
 
-use self::{sessions::Sessions, shared::SharedPages};
+use self::{events::Ticks, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{Category, Refusal},
@@ -47,13 +47,16 @@ struct Console {
     broker: Broker,
     sessions: Arc<Sessions>,
     shared: Arc<SharedPages>,
+    ticks: Ticks,
     /// The bound on streams of events.
     streams: Arc<Semaphore>,
 }
 
 /// The routes of the console, without `/`.
 pub fn router(broker: Broker) -> Router {
-    let console = Console { broker, sessions: Arc::default(), shared: Arc::default(), streams: events::places() };
+    let ticks = Ticks::start(broker.clone());
+    let console =
+        Console { broker, sessions: Arc::default(), shared: Arc::default(), ticks, streams: events::places() };
     let pages = Router::new()
         .route("/handoffs", get(pages::handoffs))
         .route("/handoffs/{id}", get(pages::handoff))
@@ -78,11 +81,10 @@ const REFRESH: &str = "baton-refresh";
 
 /// Finds the caller of the session, or sends the browser to the login.
 async fn with_session(State(console): State<Console>, mut request: Request, next: Next) -> Response {
-    let now = console.broker.now();
     // What the script asks by itself is no sign that somebody reads the page.
     let by_script = request.headers().contains_key(REFRESH) || request.uri().path() == "/events";
-    let caller = cookie::of(request.headers())
-        .and_then(|secret| console.sessions.caller(&secret, &console.broker, now, !by_script));
+    let caller =
+        cookie::of(request.headers()).and_then(|secret| console.sessions.caller(&secret, &console.broker, !by_script));
     let Some(caller) = caller else {
         if by_script {
             return plain(StatusCode::UNAUTHORIZED, "The session has ended.\n");
@@ -92,14 +94,15 @@ async fn with_session(State(console): State<Console>, mut request: Request, next
     if let Err(error) = console.broker.count_call(&caller) {
         return refused(&caller, &error);
     }
-    let is_refresh = request.method() == Method::GET && request.headers().contains_key(REFRESH);
-    if !is_refresh {
-        request.extensions_mut().insert(caller);
-        return next.run(request).await;
-    }
-    let path = request.uri().to_string();
     request.extensions_mut().insert(caller.clone());
-    console.shared.page(&caller, &path, || console.broker.now(), next.run(request)).await
+    if request.method() != Method::GET {
+        let answer = next.run(request).await;
+        console.shared.forget();
+        return answer;
+    }
+    let refresh = request.headers().contains_key(REFRESH);
+    let path = request.uri().to_string();
+    console.shared.page((&caller, &path), refresh, || console.ticks.latest(), next.run(request)).await
 }
 
 /// Runs a read of the store on a blocking thread, with the rights of the caller.

@@ -74,24 +74,27 @@ impl Sessions {
 
     /// The caller of the session with this secret. `None`: there is no such session, or it has ended. `is_use`: whether
     /// the session counts as used now.
-    pub(super) fn caller(&self, secret: &str, broker: &Broker, now: Timestamp, is_use: bool) -> Option<Caller> {
-        let prove = |credential: &Credential| broker.identities().prove_again(credential, broker.directory(), now).ok();
-        self.find(secret, now, is_use, prove)
+    pub(super) fn caller(&self, secret: &str, broker: &Broker, is_use: bool) -> Option<Caller> {
+        let prove =
+            |credential: &Credential, now| broker.identities().prove_again(credential, broker.directory(), now).ok();
+        self.find(secret, || broker.now(), is_use, prove)
     }
 
     fn find(
         &self,
         secret: &str,
-        now: Timestamp,
+        now: impl FnOnce() -> Timestamp,
         is_use: bool,
-        prove: impl FnOnce(&Credential) -> Option<Caller>,
+        prove: impl FnOnce(&Credential, Timestamp) -> Option<Caller>,
     ) -> Option<Caller> {
         let digest = digest(secret);
         let mut open = self.open();
+        // Read under the lock: a request that waited for it must not be earlier than the last use.
+        let now = now();
         let session = open.get_mut(&digest).filter(|session| session.is_in_time(now));
         let proven = session.and_then(|session| {
             session.used = if is_use { now } else { session.used };
-            prove(&session.credential).filter(|caller| *caller == session.caller)
+            prove(&session.credential, now).filter(|caller| *caller == session.caller)
         });
         if proven.is_none() {
             open.remove(&digest);
@@ -133,7 +136,7 @@ mod tests {
     }
 
     fn is_open(sessions: &Sessions, secret: &str, name: &str, seconds: i64) -> bool {
-        sessions.find(secret, at(seconds), true, |_| Some(operator(name))).is_some()
+        sessions.find(secret, || at(seconds), true, |_, _| Some(operator(name))).is_some()
     }
 
     #[test]
@@ -150,7 +153,8 @@ mod tests {
     fn what_a_page_asks_by_itself_keeps_no_session_open() {
         let sessions = Sessions::default();
         begun(&sessions, "s", "a", 0);
-        let refreshed = |minutes| sessions.find("s", at(minutes * MINUTE), false, |_| Some(operator("a"))).is_some();
+        let refreshed =
+            |minutes| sessions.find("s", || at(minutes * MINUTE), false, |_, _| Some(operator("a"))).is_some();
         assert!(refreshed(10) && refreshed(20) && refreshed(29));
         assert!(!refreshed(30));
     }
@@ -169,7 +173,7 @@ mod tests {
     fn a_session_ends_with_its_proof_and_with_a_logout() {
         let sessions = Sessions::default();
         begun(&sessions, "s", "a", 0);
-        assert!(sessions.find("s", at(1), true, |_| None).is_none());
+        assert!(sessions.find("s", || at(1), true, |_, _| None).is_none());
         assert!(!is_open(&sessions, "s", "a", 2));
         begun(&sessions, "t", "a", 0);
         assert!(!is_open(&sessions, "t", "b", 1), "the proof is of another caller now");

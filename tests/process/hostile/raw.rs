@@ -2,14 +2,17 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
+use baton::client::ClientCertificate;
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, ConfigBuilder, RootCertStore,
+    client::WantsClientCert,
     crypto::aws_lc_rs,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
@@ -52,15 +55,27 @@ pub(crate) async fn http1(broker: &Broker) -> TlsStream<TcpStream> {
     tls_offering(broker, &["http/1.1"]).await.unwrap()
 }
 
-/// A TLS connection that offers these protocols.
-pub(crate) async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+/// A TLS connection that offers HTTP/1.1 and this client certificate, to a broker with a certificate of this CA.
+pub(crate) async fn http1_as(broker: &Broker, ca: &Path, client: &ClientCertificate) -> TlsStream<TcpStream> {
+    let chain = vec![CertificateDer::from_pem_file(&client.certificate).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
+    let config = trusting(ca).with_client_auth_cert(chain, key).unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(ServerName::try_from("127.0.0.1").unwrap(), tcp(broker).await.unwrap()).await.unwrap()
+}
+
+fn trusting(ca: &Path) -> ConfigBuilder<ClientConfig, WantsClientCert> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(broker.ca()).unwrap()).unwrap();
-    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
-        .with_no_client_auth();
+}
+
+/// A TLS connection that offers these protocols.
+pub(crate) async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut config = trusting(&broker.ca()).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await

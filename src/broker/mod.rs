@@ -17,6 +17,7 @@ pub mod directory;
 mod driver;
 pub mod engine;
 mod error;
+pub mod explain;
 mod figures;
 mod finding;
 pub mod identity;

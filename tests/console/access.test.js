@@ -24,6 +24,7 @@ const PAGES = [
   "/runs",
   `/runs/${ID}`,
   "/audit",
+  "/policy",
   "/dead-letters",
   "/dead-letters/1",
   "/dead-letters/redrive?agent=alice",

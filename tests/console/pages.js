@@ -55,6 +55,7 @@ export async function populated(scene) {
     threads: at("/threads"),
     runs: at("/runs"),
     audit: at("/audit"),
+    policy: at("/policy?principal=agent%3Asupport&action=readTask&resource=task%3At&participants=&type="),
     "dead-letters": at("/dead-letters"),
     "dead-letter": at(`/dead-letters/${letter}`),
     redrive: at("/dead-letters/redrive?state=PARKED&reason=&agent=editor&sender=&task="),

@@ -58,6 +58,7 @@ scenario("C8: ids as long as they may be fit a phone", async (scene) => {
     "/plans",
     `/plans/${planId}`,
     "/audit",
+    "/policy",
     "/dead-letters",
     `/dead-letters/${deadLetterId}`,
   ]) {

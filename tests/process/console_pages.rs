@@ -488,3 +488,31 @@ async fn a_workspace_shows_its_topics_and_entries_to_its_participants() {
     }
     is_refused(&broker, &path, &agent(&broker, "carol").await, 403, "readWorkspace").await;
 }
+
+#[tokio::test]
+async fn a_policy_page_explains_what_the_rules_in_force_decide() {
+    let broker = strict();
+    for name in ["alice", "bob"] {
+        drop(enrolled(&broker, name).await);
+    }
+    let operator = operator(&broker).await;
+    let ask = "/policy?principal=agent%3Aalice&action=readTask&resource=task%3At&type=&participants=";
+    let allowed = page(&broker, &format!("{ask}bob%2C+alice"), &operator).await;
+    assert!(allowed.contains("<h2>Allowed</h2>") && allowed.contains("permit"), "{allowed}");
+    let denied = page(&broker, &format!("{ask}bob"), &operator).await;
+    assert!(denied.contains("<h2>Denied</h2>"), "{denied}");
+    assert!(page(&broker, "/policy", &operator).await.contains("<option>readTask</option>"));
+    for (question, problem) in [
+        ("principal=alice&action=readTask&resource=task%3At", "is not a principal"),
+        ("principal=agent%3Aalice&action=fly&resource=task%3At", "is not an action"),
+        ("principal=agent%3Aalice&action=invite&resource=task%3At", "the schema does not allow"),
+        ("principal=agent%3Aalice&action=readTask&resource=task%3At&participants=%3C", "participants"),
+    ] {
+        let refused = get(&broker, &format!("/policy?{question}"), &operator).await;
+        assert!(refused.status == 400 && refused.body.contains(problem), "{question}: {}", refused.body);
+    }
+    // Rules are shown to those alone who may read the audit log.
+    let alice = agent(&broker, "alice").await;
+    let refused = get(&broker, ask, &alice).await;
+    assert!(refused.status == 403 && refused.body.contains("PERMISSION_DENIED"), "{}", refused.body);
+}

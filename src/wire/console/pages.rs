@@ -9,6 +9,7 @@ mod lists;
 mod negotiations;
 mod overview;
 mod plans;
+mod policy;
 mod routes;
 mod rows;
 mod runs;

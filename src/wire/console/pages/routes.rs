@@ -2,7 +2,7 @@
 
 use axum::{Router, routing::get};
 
-use super::{agent, audit, negotiations, overview, plans, runs, task, threads, workspaces};
+use super::{agent, audit, negotiations, overview, plans, policy, runs, task, threads, workspaces};
 use crate::wire::console::Console;
 
 /// The routes. The caller of this adds the session and the state.
@@ -21,4 +21,5 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/workspaces/{id}", get(workspaces::show))
         .route("/agents/{id}", get(agent::show))
         .route("/audit", get(audit::list))
+        .route("/policy", get(policy::explain))
 }

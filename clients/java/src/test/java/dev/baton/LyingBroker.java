@@ -46,6 +46,7 @@ final class LyingBroker implements AutoCloseable {
     final List<Envelope> envelopes = new CopyOnWriteArrayList<>();
     final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
     final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
+    /** The sessions with credit. Only then does a broker deliver, and only then does the client settle deliveries. */
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
     final AtomicInteger looks = new AtomicInteger();
@@ -162,7 +163,8 @@ final class LyingBroker implements AutoCloseable {
 
     private final class Broker extends BrokerServiceGrpc.BrokerServiceImplBase {
         @Override
-        public StreamObserver<ConnectRequest> connect(StreamObserver<ConnectResponse> out) {
+        public StreamObserver<ConnectRequest> connect(StreamObserver<ConnectResponse> unshared) {
+            StreamObserver<ConnectResponse> out = new Shared<>(unshared);
             Welcome welcome = Welcome.newBuilder()
                     .setBrokerId(Agent.BROKER_ID)
                     .setBrokerKey(publicKey("broker", key))
@@ -172,7 +174,6 @@ final class LyingBroker implements AutoCloseable {
                 out.onError(Status.UNAVAILABLE.asRuntimeException());
             } else {
                 out.onNext(ConnectResponse.newBuilder().setWelcome(welcome).build());
-                sessions.add(out); // only now, for a test may send on it at once
             }
             return new StreamObserver<>() {
                 @Override
@@ -201,9 +202,38 @@ final class LyingBroker implements AutoCloseable {
                     acknowledgements.add(frame.getAcknowledgement());
                     out.onNext(answer.setAcknowledged(Acknowledged.getDefaultInstance()).build());
                 }
-                case CREDIT -> out.onNext(answer.setCredited(Credited.getDefaultInstance()).build());
+                case CREDIT -> {
+                    if (!sessions.contains(out)) {
+                        sessions.add(out); // before the answer, for which connect() waits
+                    }
+                    out.onNext(answer.setCredited(Credited.getDefaultInstance()).build());
+                }
                 case HEARTBEAT -> heartbeats.add(frame.getHeartbeat());
                 case REQUEST_NOT_SET -> {}
+            }
+        }
+    }
+
+    /** A stream on which the tests and the server's threads write. gRPC's own is for one thread at a time. */
+    private record Shared<T>(StreamObserver<T> unshared) implements StreamObserver<T> {
+        @Override
+        public void onNext(T message) {
+            synchronized (unshared) {
+                unshared.onNext(message);
+            }
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            synchronized (unshared) {
+                unshared.onError(error);
+            }
+        }
+
+        @Override
+        public void onCompleted() {
+            synchronized (unshared) {
+                unshared.onCompleted();
             }
         }
     }

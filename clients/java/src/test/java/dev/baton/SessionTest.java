@@ -93,7 +93,7 @@ class SessionTest {
             assertTrue(waitedMillis >= 600 * 0.8, "as long as the broker asked for");
             assertEquals(2, broker.envelopes.size());
             assertEquals(broker.envelopes.get(0).toByteString(), broker.envelopes.get(1).toByteString());
-            assertEquals(2, broker.sessions.size());
+            RealBroker.until("another session", () -> broker.sessions.size() == 2);
         }
     }
 
@@ -259,7 +259,7 @@ class SessionTest {
             broker.onEnvelope = receipts;
             alice.send("bob", About.NOTHING, info("good"));
             assertEquals(List.of("bad", "good"), texts());
-            assertEquals(2, broker.sessions.size());
+            RealBroker.until("another session", () -> broker.sessions.size() == 2);
         }
     }
 

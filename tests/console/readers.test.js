@@ -22,6 +22,10 @@ scenario("C8: each page passes axe in light and dark, the Tab key reaches all of
   for (const [name, url] of Object.entries(pages)) {
     const answer = await page.goto(url);
     assert.equal(answer.status(), { "no-task": 404, "desk-refused": 409 }[name] ?? 200, name);
+    const current = await page.locator("nav a[aria-current]").evaluateAll((links) => links.map((link) => link.pathname));
+    const section = "/" + new URL(url).pathname.split("/")[1];
+    const marked = (await page.locator(`nav a[href="${section}"]`).count()) > 0 && answer.ok() ? [section] : [];
+    assert.deepEqual(current, marked, `${name}: the link to its list is marked`);
     await isForAll(page, name);
   }
   await page.goto(pages.redrive);

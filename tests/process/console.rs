@@ -230,10 +230,22 @@ async fn a_caller_without_the_right_is_told_which_rule_denies_it() {
 #[tokio::test]
 async fn a_broker_serves_no_console_unless_it_is_enabled() {
     let broker = Broker::serve("", "");
-    for path in ["/overview", "/login", "/console.css"] {
+    for path in ["/overview", "/login", "/console.css", "/icon.svg"] {
         assert_eq!(get(&broker, path, "").await.status, 404, "{path}");
     }
-    assert_eq!(ask(&broker, "GET /", "accept: text/html\r\n", "").await.status, 200);
+    let front = ask(&broker, "GET /", "accept: text/html\r\n", "").await;
+    assert_eq!(front.status, 200);
+    assert!(front.body.contains("the web console is off"), "{}", front.body);
+}
+
+#[tokio::test]
+async fn the_front_page_names_the_console_where_there_is_one() {
+    let broker = Broker::start();
+    let front = ask(&broker, "GET /", "accept: */*\r\n", "").await;
+    assert_eq!(front.status, 200);
+    assert!(front.body.contains("People open this address in a browser"), "{}", front.body);
+    assert_eq!(ask(&broker, "GET /", "accept: text/html\r\n", "").await.status, 303);
+    assert_eq!(get(&broker, "/icon.svg", "").await.status, 200);
 }
 
 /// Asks for a code, and returns the answer to a login with it.

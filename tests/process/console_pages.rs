@@ -247,6 +247,8 @@ async fn a_plan_shows_its_subtasks_as_a_picture_and_a_table_with_results() {
         assert!(shown.contains("<td>fetch, count</td>") && shown.contains("href=\"/tasks/sums.fetch\""), "{shown}");
         assert!(shown.contains(ESCAPED) && shown.contains("<section id=\"result-fetch\""), "{shown}");
         assert!(shown.contains("the whole text has 5029 bytes"), "{shown}");
+        assert!(shown.contains("href=\"/workspaces/plan%3Asums\""), "{shown}");
+        page(&broker, "/workspaces/plan%3Asums", cookie).await;
     }
 }
 
@@ -450,6 +452,9 @@ async fn a_run_shows_its_graph_its_nodes_and_its_turns() {
         );
         assert!(shown.contains("<td>turn</td><td>find</td><td>FINISHED, by alice"), "{shown}");
         assert_eq!(shown.matches(ESCAPED).count(), 2, "{shown}");
+        let workspace = format!("/workspaces/run%3A{id}");
+        assert!(shown.contains(&format!("href=\"{workspace}\"")), "{shown}");
+        page(&broker, &workspace, cookie).await;
     }
     let bob = agent(&broker, "bob").await;
     is_refused(&broker, &format!("/runs/{id}"), &bob, 403, "readRun").await;

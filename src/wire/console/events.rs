@@ -95,7 +95,7 @@ async fn follow(
             ticked = ticks.changed() => if ticked.is_err() { return },
             () = events.closed() => return,
         }
-        // An open page is no sign that somebody reads it, so it does not keep its session open.
+        // Does not count as use of the session: a page that nobody reads stays open, too.
         if console.sessions.caller(&secret, broker, false).is_none() {
             return;
         }

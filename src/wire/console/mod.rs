@@ -58,10 +58,6 @@ pub fn router(broker: Broker) -> Router {
     let console =
         Console { broker, sessions: Arc::default(), shared: Arc::default(), ticks, streams: events::places() };
     let pages = Router::new()
-        .route("/handoffs", get(pages::handoffs))
-        .route("/handoffs/{id}", get(pages::handoff))
-        .route("/agents", get(pages::agents))
-        .merge(pages::dead_letters::router())
         .route("/events", get(events::events))
         .route("/logout", post(login::log_out))
         .merge(pages::router())
@@ -69,6 +65,7 @@ pub fn router(broker: Broker) -> Router {
     Router::new()
         .route("/login", get(login::form).post(login::log_in))
         .route("/console.css", get(|| file("text/css", STYLE)))
+        .route("/icon.svg", get(|| file("image/svg+xml", include_str!("files/icon.svg"))))
         .route("/console.js", get(|| file("text/javascript", include_str!("files/console.js"))))
         .route("/idiomorph.js", get(|| file("text/javascript", include_str!("files/idiomorph.min.js"))))
         .merge(pages)
@@ -81,7 +78,7 @@ const REFRESH: &str = "baton-refresh";
 
 /// Finds the caller of the session, or sends the browser to the login.
 async fn with_session(State(console): State<Console>, mut request: Request, next: Next) -> Response {
-    // What the script asks by itself is no sign that somebody reads the page.
+    // Requests of the script do not count as use of the session: a page that nobody reads makes them, too.
     let by_script = request.headers().contains_key(REFRESH) || request.uri().path() == "/events";
     let caller =
         cookie::of(request.headers()).and_then(|secret| console.sessions.caller(&secret, &console.broker, !by_script));

@@ -10,7 +10,7 @@ use http::{
     header::{HOST, ORIGIN},
 };
 
-/// Passes on requests that change nothing, and those that the console's own pages send.
+/// Refuses each request that may change something and does not come from a page of this console.
 pub(super) async fn same_origin(request: Request, next: Next) -> Response {
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if !is_safe && !is_own(request.headers(), request.uri()) {

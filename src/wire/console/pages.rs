@@ -3,7 +3,7 @@
 mod agent;
 mod audit;
 mod dag;
-pub(super) mod dead_letters;
+mod dead_letters;
 mod lanes;
 mod lists;
 mod negotiations;
@@ -17,6 +17,8 @@ mod task;
 mod threads;
 mod workspaces;
 
+use std::fmt::Display;
+
 use askama::Template;
 use axum::{
     Extension,
@@ -27,12 +29,15 @@ use http::StatusCode;
 use serde::Deserialize;
 
 pub(super) use self::routes::router;
-use self::rows::{AgentRow, HandoffRow, OfferRow, StepRow};
+use self::{
+    lists::check_list,
+    rows::{AgentRow, HandoffRow, OfferRow, StepRow},
+};
 use super::{Console, page, read, refused};
 use crate::{
     broker::{
-        Broker, BrokerError,
-        access::{Caller, Purpose, Reach},
+        BrokerError,
+        access::{Caller, Purpose},
         queries::{HandoffFilter, View},
     },
     codes::FieldViolation,
@@ -50,32 +55,6 @@ fn no_handoff() -> MessageId {
 
 fn invalid(path: &str, problem: impl Into<String>) -> BrokerError {
     BrokerError::Fields { violations: vec![FieldViolation { path: path.to_owned(), problem: problem.into() }] }
-}
-
-/// Checks that the caller may read some handoffs, as a call for one of them would.
-fn may_read_handoffs(broker: &Broker, caller: &Caller) -> Result<(), BrokerError> {
-    match broker.access().reach(caller, Purpose::ReadHandoffs)? {
-        Reach::Own(_) | Reach::Everything => Ok(()),
-        Reach::Nothing => Err(broker.access().no_such_handoff(caller, no_handoff())),
-    }
-}
-
-fn may_read_dead_letters(broker: &Broker, caller: &Caller) -> Result<(), BrokerError> {
-    match broker.access().reach(caller, Purpose::ReadDeadLetters)? {
-        Reach::Own(_) | Reach::Everything => Ok(()),
-        Reach::Nothing => Err(broker.access().no_such_dead_letter(caller, 0)),
-    }
-}
-
-/// Why a list without an entry is empty, if a rule forbids its caller such entries: a page that says so is clearer than
-/// an empty one. A list with entries is never refused, because policies may permit some of the entries alone.
-fn why_empty(denied: BrokerError) -> Result<(), BrokerError> {
-    match denied {
-        BrokerError::PermissionDenied(denied) if !denied.decision.rules.is_empty() => {
-            Err(BrokerError::PermissionDenied(denied))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Shows what was read, or why it was not.
@@ -100,32 +79,48 @@ pub(super) struct HandoffQuery {
 
 impl HandoffQuery {
     fn filter(&self) -> Result<HandoffFilter, BrokerError> {
-        let named = |state: &&HandoffState| state.name() == self.state;
-        let states = match self.state.as_str() {
-            "" | "all" => Vec::new(),
-            _ => vec![*HandoffState::ALL.iter().find(named).ok_or_else(|| invalid("state", "must be a known state"))?],
-        };
+        let state = if self.state == "all" { "" } else { &self.state };
         if self.task_type.len() > NAME_LENGTH_MAX {
             return Err(invalid("type", format!("must have at most {NAME_LENGTH_MAX} bytes")));
         }
         Ok(HandoffFilter {
-            task: optional("task", &self.task, |text| TaskId::parse(text).map_err(|error| error.to_string()))?,
-            agent: optional("agent", &self.agent, |text| AgentId::parse(text).map_err(|error| error.to_string()))?,
+            task: optional("task", &self.task, TaskId::parse)?,
+            agent: optional("agent", &self.agent, AgentId::parse)?,
             task_type: Some(self.task_type.clone()).filter(|name| !name.is_empty()),
             // Without a state the page shows what still has a turn to wait for.
             open_only: self.state.is_empty(),
-            states,
+            states: named("state", state, HandoffState::ALL, HandoffState::name)?.into_iter().collect(),
             ..HandoffFilter::default()
         })
     }
 }
 
-fn optional<T>(
+/// Parses a field of a form or of a path.
+fn parsed<T, E: Display>(path: &str, text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, BrokerError> {
+    parse(text).map_err(|error| invalid(path, error.to_string()))
+}
+
+/// Parses a field of a form. Empty: any.
+fn optional<T, E: Display>(
     path: &str,
     text: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
+    parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<Option<T>, BrokerError> {
-    if text.is_empty() { Ok(None) } else { parse(text).map(Some).map_err(|problem| invalid(path, problem)) }
+    if text.is_empty() { Ok(None) } else { parsed(path, text, parse).map(Some) }
+}
+
+/// Finds the value whose name a form sends. Empty: any.
+fn named<T: Copy>(
+    path: &str,
+    text: &str,
+    all: impl IntoIterator<Item = T>,
+    name: impl Fn(T) -> &'static str,
+) -> Result<Option<T>, BrokerError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let found = all.into_iter().find(|value| name(*value) == text);
+    found.map(Some).ok_or_else(|| invalid(path, "must be a known name"))
 }
 
 #[derive(Template)]
@@ -144,18 +139,11 @@ pub(super) async fn handoffs(
     Query(query): Query<HandoffQuery>,
 ) -> Response {
     let now = console.broker.now();
-    let filter = may_read_handoffs(&console.broker, &caller).and_then(|()| query.filter());
-    let filter = match filter {
-        Ok(filter) => filter,
-        Err(error) => return refused(&caller, &error),
-    };
     let who = caller.to_string();
-    let (broker, reader) = (console.broker.clone(), caller.clone());
     let list = move |view: View<'_>| {
-        let page = view.handoffs(&filter, PAGE_SIZE, &query.page)?;
-        if page.entries.is_empty() {
-            why_empty(broker.access().no_such_handoff(&reader, no_handoff()))?;
-        }
+        let page = view.handoffs(&query.filter()?, PAGE_SIZE, &query.page)?;
+        let no_such = || view.access.no_such_handoff(view.caller, no_handoff());
+        check_list(view, Purpose::ReadHandoffs, page.entries.is_empty(), no_such)?;
         let rows = page.entries.iter().map(|handoff| HandoffRow::new(handoff, now)).collect();
         let states = HandoffState::ALL.iter().map(|state| state.name()).collect();
         Ok(HandoffsPage { who, query, states, rows, next: page.next_token })
@@ -185,7 +173,7 @@ pub(super) async fn handoff(
     let now = console.broker.now();
     let who = caller.to_string();
     let show = move |view: View<'_>| {
-        let id = MessageId::parse(&id).map_err(|error| invalid("handoff_id", error.to_string()))?;
+        let id = parsed("handoff_id", &id, MessageId::parse)?;
         let handoff = view.handoff(id)?;
         Ok(HandoffPage {
             who,
@@ -225,8 +213,7 @@ pub(super) async fn agents(
     let list = || {
         broker.access().may_see_directory(&caller)?;
         broker.count_reads(&caller, PAGE_SIZE)?;
-        let parse = |text: &str| AgentId::parse(text).map_err(|error| error.to_string());
-        let after = optional("after", &query.after, parse)?;
+        let after = optional("after", &query.after, AgentId::parse)?;
         let entries = broker.directory().list(after.as_ref(), PAGE_SIZE);
         let next = entries.last().filter(|_| entries.len() == PAGE_SIZE).map(|last| last.id().to_string());
         let now = broker.now();

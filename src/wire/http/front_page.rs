@@ -10,30 +10,40 @@ use http::{
 /// The placeholder for a host that the request does not name.
 const UNKNOWN_HOST: &str = "HOST:PORT";
 
-pub(super) async fn front_page(request: Request<Body>) -> Response<Body> {
+/// The page of a port without a web console.
+pub(super) async fn alone(request: Request<Body>) -> Response<Body> {
+    front_page(&request, false)
+}
+
+fn front_page(request: &Request<Body>, has_console: bool) -> Response<Body> {
     // Only a valid authority goes into the commands of the page, because readers paste them into a shell.
     let named = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let host = request.uri().authority().cloned().or(named);
-    super::text(StatusCode::OK, page(host.as_ref().map_or(UNKNOWN_HOST, Authority::as_str)))
+    super::text(StatusCode::OK, page(host.as_ref().map_or(UNKNOWN_HOST, Authority::as_str), has_console))
 }
 
 /// The same page, or the way to the web console for a client that takes HTML.
-pub(super) async fn or_console(request: Request<Body>) -> Response<Body> {
+pub(super) async fn with_console(request: Request<Body>) -> Response<Body> {
     let accepts = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     // Browsers name the type; curl accepts `*/*`.
     if !accepts.flat_map(|value| value.split(',')).any(|kind| kind.trim().starts_with("text/html")) {
-        return front_page(request).await;
+        return front_page(&request, true);
     }
     let mut answer = super::text(StatusCode::SEE_OTHER, "The web console is at /overview.\n");
     answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/overview"));
     answer
 }
 
-fn page(host: &str) -> String {
+fn page(host: &str, has_console: bool) -> String {
+    let people = if has_console {
+        "People open this address in a browser, and get the web console."
+    } else {
+        "It has no pages for people: the web console is off ([console] enabled in the configuration)."
+    };
     format!(
         "This is baton, a broker through which AI agents hand over tasks.
 
-Its port is for programs: it speaks gRPC over TLS.
+Programs use its port by gRPC over TLS. {people}
 
 List its services, and ask whether it is healthy:
 

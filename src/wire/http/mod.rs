@@ -1,7 +1,7 @@
 //! HTTP: the port's answers to requests that are not gRPC.
 //!
 //! Owns the table of routes, and the answers to requests without a route. Must not know gRPC, nor how requests arrive.
-//! Answers are plain text: their readers use `curl` or a browser on a port for programs.
+//! Answers are plain text: their readers use `curl`, or a browser where the web console is off.
 
 mod bounds;
 mod front_page;
@@ -26,7 +26,7 @@ pub fn router(grpc_services: impl IntoIterator<Item = &'static str>, console: Op
     let calls = grpc_services
         .into_iter()
         .fold(Router::new(), |calls, service| calls.route(&format!("/{service}/{{call}}"), post(not_grpc)));
-    let front = if console.is_some() { get(front_page::or_console) } else { get(front_page::front_page) };
+    let front = if console.is_some() { get(front_page::with_console) } else { get(front_page::alone) };
     Router::new()
         .route("/", front)
         .merge(calls)
@@ -36,17 +36,19 @@ pub fn router(grpc_services: impl IntoIterator<Item = &'static str>, console: Op
         .layer(map_response(secured))
 }
 
-/// The policy for the contents of a page: nothing but its own style sheet and forms.
-pub const CONTENTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+/// The policy for the contents of a page: files and forms of the same port, and nothing else.
+const CONTENTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                         form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Adds the headers by which a browser shows an answer as what it is, and to no other site.
+/// Adds the headers of [`secure`].
 async fn secured(mut answer: Response<Body>) -> Response<Body> {
     secure(answer.headers_mut());
     answer
 }
 
-fn secure(headers: &mut http::HeaderMap) {
+/// Adds the security headers of an answer. A browser then takes contents only from the same port, guesses no content
+/// type, and does not tell other sites from which page a link was followed.
+pub fn secure(headers: &mut http::HeaderMap) {
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, CONTENTS),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -86,7 +88,7 @@ async fn method_not_allowed() -> Response<Body> {
     )
 }
 
-/// A page of plain text. The layers around the router answer with it too, so it has the headers of [`secured`].
+/// A page of plain text. The layers around the router answer with it too, so it has the headers of [`secure`].
 fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     let mut answer = (status, text.into()).into_response();
     secure(answer.headers_mut());

@@ -3,24 +3,25 @@
 
 use askama::Template;
 use axum::{
-    Extension, Form, Router,
+    Extension, Form,
     extract::{Path, Query, State},
     response::Response,
-    routing::{get, post},
 };
 use http::StatusCode;
 use serde::Deserialize;
 
 use super::{
     super::{Console, page, read, refused, see_other},
-    PAGE_SIZE, invalid, may_read_dead_letters, optional,
+    PAGE_SIZE, invalid,
+    lists::check_list,
+    named, optional,
     rows::{AttemptRow, DeadLetterRow},
-    shown, why_empty,
+    shown,
 };
 use crate::{
     broker::{
         BrokerError,
-        access::Caller,
+        access::{Caller, Purpose},
         engine::Command,
         queries::{DeadLetterFilter, View},
     },
@@ -34,16 +35,6 @@ use crate::{
 const REDRIVEN_MAX: usize = 500;
 /// The most dead letters that one read of the store returns.
 const READ_AT_A_TIME: usize = 16;
-
-/// The routes of these pages.
-pub(in super::super) fn router() -> Router<Console> {
-    Router::new()
-        .route("/dead-letters", get(list))
-        .route("/dead-letters/redrive", get(review).post(redrive_matching))
-        .route("/dead-letters/{number}", get(one))
-        .route("/dead-letters/{number}/redrive", post(redrive))
-        .route("/dead-letters/{number}/discard", post(discard))
-}
 
 /// The filter of the list, as the form sends it. Empty: any; without a state, the parked ones.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -68,30 +59,21 @@ fn states() -> impl Iterator<Item = DeadState> {
     (1..).map_while(DeadState::from_number)
 }
 
-fn agent(path: &str, text: &str) -> Result<Option<AgentId>, BrokerError> {
-    optional(path, text, |text| AgentId::parse(text).map_err(|error| error.to_string()))
-}
-
 impl DeadLetterQuery {
     fn filter(&self) -> Result<DeadLetterFilter, BrokerError> {
-        let unknown = |path| move || invalid(path, "must be a known one");
-        let state = match self.state.as_str() {
-            "" => None,
-            name => Some(states().find(|state| state.name() == name).ok_or_else(unknown("state"))?),
-        };
-        let reason = match self.reason.as_str() {
-            "" => None,
-            name => Some(reasons().find(|reason| reason.name() == name).ok_or_else(unknown("reason"))?),
-        };
         Ok(DeadLetterFilter {
-            states: state.into_iter().collect(),
-            reasons: reason.into_iter().collect(),
-            agent: agent("agent", &self.agent)?,
-            sender: agent("sender", &self.sender)?,
-            task: optional("task", &self.task, |text| TaskId::parse(text).map_err(|error| error.to_string()))?,
+            states: named("state", &self.state, states(), DeadState::name)?.into_iter().collect(),
+            reasons: named("reason", &self.reason, reasons(), ParkReason::name)?.into_iter().collect(),
+            agent: optional("agent", &self.agent, AgentId::parse)?,
+            sender: optional("sender", &self.sender, AgentId::parse)?,
+            task: optional("task", &self.task, TaskId::parse)?,
             ..DeadLetterFilter::default()
         })
     }
+}
+
+fn may_read(view: View<'_>, is_empty: bool) -> Result<(), BrokerError> {
+    check_list(view, Purpose::ReadDeadLetters, is_empty, || view.access.no_such_dead_letter(view.caller, 0))
 }
 
 #[derive(Template)]
@@ -105,25 +87,19 @@ struct ListPage {
     next: String,
 }
 
-async fn list(
+pub(super) async fn list(
     State(console): State<Console>,
     Extension(caller): Extension<Caller>,
     Query(query): Query<DeadLetterQuery>,
 ) -> Response {
     let who = caller.to_string();
-    let (broker, reader) = (console.broker.clone(), caller.clone());
     let list = move |view: View<'_>| {
         let page = view.dead_letters(&query.filter()?, PAGE_SIZE, &query.page)?;
-        if page.entries.is_empty() {
-            why_empty(broker.access().no_such_dead_letter(&reader, 0))?;
-        }
+        may_read(view, page.entries.is_empty())?;
         let rows = page.entries.iter().map(DeadLetterRow::new).collect();
         let (states, reasons) = (states().map(DeadState::name).collect(), reasons().map(ParkReason::name).collect());
         Ok(ListPage { who, query, states, reasons, rows, next: page.next_token })
     };
-    if let Err(error) = may_read_dead_letters(&console.broker, &caller) {
-        return refused(&caller, &error);
-    }
     shown(&caller, read(&console, &caller, list).await)
 }
 
@@ -143,7 +119,11 @@ fn number(text: &str) -> Result<u64, BrokerError> {
     parse_number(text).ok_or_else(|| invalid("dead_letter_id", "must be a decimal number without leading zeros"))
 }
 
-async fn one(State(console): State<Console>, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
+pub(super) async fn one(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
     let who = caller.to_string();
     let one = move |view: View<'_>| {
         let dead = view.dead_letter(number(&id)?)?;
@@ -163,18 +143,18 @@ async fn one(State(console): State<Console>, Extension(caller): Extension<Caller
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct DecisionForm {
+pub(super) struct DecisionForm {
     to: String,
     reason: String,
 }
 
-async fn redrive(
+pub(super) async fn redrive(
     State(console): State<Console>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Form(form): Form<DecisionForm>,
 ) -> Response {
-    let wanted = number(&id).and_then(|number| Ok((number, agent("to", &form.to)?)));
+    let wanted = number(&id).and_then(|number| Ok((number, optional("to", &form.to, AgentId::parse)?)));
     let (dead_letter, to) = match wanted {
         Ok(wanted) => wanted,
         Err(error) => return refused(&caller, &error),
@@ -187,7 +167,7 @@ async fn redrive(
     }
 }
 
-async fn discard(
+pub(super) async fn discard(
     State(console): State<Console>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
@@ -221,7 +201,7 @@ struct ReviewPage {
     rows: Vec<DeadLetterRow>,
 }
 
-async fn review(
+pub(super) async fn review(
     State(console): State<Console>,
     Extension(caller): Extension<Caller>,
     Query(query): Query<DeadLetterQuery>,
@@ -244,12 +224,12 @@ struct RedrivenPage {
     has_more: bool,
 }
 
-async fn redrive_matching(
+pub(super) async fn redrive_matching(
     State(console): State<Console>,
     Extension(caller): Extension<Caller>,
     Form(query): Form<DeadLetterQuery>,
 ) -> Response {
-    let to = agent("to", &query.to);
+    let to = optional("to", &query.to, AgentId::parse);
     let (to, found) = match (to, parked(&console, &caller, &query).await) {
         (Ok(to), Ok(found)) => (to, found),
         (Err(error), _) | (_, Err(error)) => return refused(&caller, &error),
@@ -276,9 +256,8 @@ async fn parked(
     if !query.state.is_empty() && query.state != DeadState::Parked.name() {
         return Err(invalid("state", "must be PARKED: only parked dead letters can be redriven"));
     }
-    may_read_dead_letters(&console.broker, caller)?;
     let filter = query.filter()?;
-    let last = read(console, caller, |view| view.last_dead_letter()).await?;
+    let last = read(console, caller, |view| may_read(view, false).and_then(|()| view.last_dead_letter())).await?;
     let (mut found, mut after) = (Vec::new(), Some(0));
     while let Some(from) = after.filter(|_| found.len() <= REDRIVEN_MAX) {
         let filter = filter.clone();

@@ -15,6 +15,9 @@ const CONTENT_BYTES_MAX: usize = 4096;
 
 /// Checks that the caller may read some entries of a list, as a call for one of them would. `no_such` is the answer of
 /// that call for an unknown entry.
+///
+/// An empty list is refused if a rule forbids its caller such entries: a page that says so is clearer than an empty one.
+/// A list with entries is never refused, because policies may permit some of the entries alone.
 pub(super) fn check_list(
     view: View<'_>,
     purpose: Purpose,
@@ -23,9 +26,19 @@ pub(super) fn check_list(
 ) -> Result<(), BrokerError> {
     match view.access.reach(view.caller, purpose)? {
         Reach::Nothing => Err(no_such()),
-        Reach::Own(_) | Reach::Everything if is_empty => super::why_empty(no_such()),
+        Reach::Own(_) | Reach::Everything if is_empty => match no_such() {
+            BrokerError::PermissionDenied(denied) if !denied.decision.rules.is_empty() => {
+                Err(BrokerError::PermissionDenied(denied))
+            }
+            _ => Ok(()),
+        },
         Reach::Own(_) | Reach::Everything => Ok(()),
     }
+}
+
+/// Whether the caller may read some entries of this kind.
+pub(super) fn may_read_some(view: View<'_>, purpose: Purpose) -> bool {
+    view.access.reach(view.caller, purpose).is_ok_and(|reach| !matches!(reach, Reach::Nothing))
 }
 
 /// The place in a list that a page token names. Without one: the first.

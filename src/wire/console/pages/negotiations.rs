@@ -9,9 +9,9 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    PAGE_SIZE, invalid,
+    PAGE_SIZE,
     lists::{check_list, place},
-    no_handoff, optional, shown,
+    named, no_handoff, optional, parsed, shown,
 };
 use crate::{
     broker::{
@@ -103,13 +103,9 @@ pub(super) async fn list(
 ) -> Response {
     let reader = caller.clone();
     let list = move |view: View<'_>| {
-        let known = |state: &&NegotiationState| state.name() == query.state;
-        let state = NegotiationState::ALL.iter().find(known);
-        if state.is_none() && !query.state.is_empty() {
-            return Err(invalid("state", "must be a known state"));
-        }
-        let agent = optional("agent", &query.agent, |text| AgentId::parse(text).map_err(|error| error.to_string()))?;
-        let filter = NegotiationFilter { agent, states: state.copied().into_iter().collect() };
+        let state = named("state", &query.state, NegotiationState::ALL, NegotiationState::name)?;
+        let agent = optional("agent", &query.agent, AgentId::parse)?;
+        let filter = NegotiationFilter { agent, states: state.into_iter().collect() };
         let page = view.negotiations(&filter, PAGE_SIZE, &query.page)?;
         let no_such = || view.access.no_such_negotiation(view.caller, no_handoff());
         check_list(view, Purpose::ReadNegotiations, page.entries.is_empty(), no_such)?;
@@ -178,7 +174,7 @@ pub(super) async fn show(
 ) -> Response {
     let reader = caller.clone();
     let show = move |view: View<'_>| -> Result<NegotiationPage, BrokerError> {
-        let id = MessageId::parse(&id).map_err(|error| invalid("negotiation_id", error.to_string()))?;
+        let id = parsed("negotiation_id", &id, MessageId::parse)?;
         let from = place(&query.page)?;
         // A bidder does not see the other bids.
         let shown = to_proto::negotiation_for(&*view.negotiation(id)?, &reader);

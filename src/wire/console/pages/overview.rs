@@ -4,14 +4,16 @@ use askama::Template;
 use axum::{Extension, extract::State, response::Response};
 
 use super::{
-    PAGE_SIZE, may_read_dead_letters, may_read_handoffs, no_handoff,
+    PAGE_SIZE,
+    lists::may_read_some,
+    no_handoff,
     rows::{DeadLetterRow, HandoffRow},
     shown,
 };
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::Caller,
+        access::{Caller, Purpose},
         queries::{DeadLetterFilter, HandoffFilter, View},
     },
     domain::{
@@ -68,7 +70,7 @@ impl OverviewPage {
             has_more_open: false,
             dead_letters: None,
         };
-        if may_read_handoffs(broker, caller).is_ok() {
+        if may_read_some(view, Purpose::ReadHandoffs) {
             let open = HandoffFilter { open_only: true, ..HandoffFilter::default() };
             // The deadlines of all open handoffs are in no index, so those of the latest ones are compared.
             let found = view.handoffs(&open, PAGE_SIZE, "")?;
@@ -80,7 +82,7 @@ impl OverviewPage {
             due.sort_by_key(|handoff| handoff.next_deadline());
             page.due = due.iter().take(LISTED).map(row).collect();
         }
-        if may_read_dead_letters(broker, caller).is_ok() {
+        if may_read_some(view, Purpose::ReadDeadLetters) {
             let found = view.dead_letters(&DeadLetterFilter::default(), LISTED, "")?;
             page.dead_letters = Some(found.entries.iter().map(DeadLetterRow::new).collect());
         }

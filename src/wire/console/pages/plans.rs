@@ -11,10 +11,9 @@ use serde::Deserialize;
 use super::{
     PAGE_SIZE,
     dag::{self, Dag, dag},
-    invalid,
     lanes::shortened,
     lists::{Content, check_list, place},
-    shown,
+    named, parsed, shown,
 };
 use crate::{
     broker::{
@@ -95,12 +94,8 @@ pub(super) async fn list(
 ) -> Response {
     let who = caller.to_string();
     let list = move |view: View<'_>| {
-        let known = |state: &&PlanState| state.name() == query.state;
-        let state = PlanState::ALL.iter().find(known);
-        if state.is_none() && !query.state.is_empty() {
-            return Err(invalid("state", "must be a known state"));
-        }
-        let page = view.plans(state.map_or(&[], std::slice::from_ref), PAGE_SIZE, &query.page)?;
+        let state = named("state", &query.state, PlanState::ALL, PlanState::name)?;
+        let page = view.plans(state.as_slice(), PAGE_SIZE, &query.page)?;
         let any = PlanId::parse("any").expect("it is a name");
         let no_such = || view.access.no_such_plan(view.caller, &any);
         check_list(view, Purpose::ReadPlans, page.entries.is_empty(), no_such)?;
@@ -173,7 +168,7 @@ pub(super) async fn show(
 ) -> Response {
     let who = caller.to_string();
     let show = move |view: View<'_>| {
-        let id = PlanId::parse(&id).map_err(|error| invalid("plan_id", error.to_string()))?;
+        let id = parsed("plan_id", &id, PlanId::parse)?;
         let (from, results_from) = (place(&query.page)?, place(&query.results)?);
         let (plan, spec) = view.plan(&id)?;
         let (results, next_results) = view.plan_results(&id, results_from, RESULTS_SHOWN)?;

@@ -1,14 +1,22 @@
-//! The routes of the pages about tasks, plans, single agents and the log of administrative acts.
+//! The routes of the pages.
 
-use axum::{Router, routing::get};
+use axum::{
+    Router,
+    routing::{get, post},
+};
 
-use super::{agent, audit, negotiations, overview, plans, policy, runs, task, threads, workspaces};
+use super::{
+    agent, agents, audit, dead_letters, handoff, handoffs, negotiations, overview, plans, policy, runs, task, threads,
+    workspaces,
+};
 use crate::wire::console::Console;
 
 /// The routes. The caller of this adds the session and the state.
 pub(in crate::wire::console) fn router() -> Router<Console> {
     Router::new()
         .route("/overview", get(overview::show))
+        .route("/handoffs", get(handoffs))
+        .route("/handoffs/{id}", get(handoff))
         .route("/tasks/{id}", get(task::show))
         .route("/plans", get(plans::list))
         .route("/plans/{id}", get(plans::show))
@@ -19,7 +27,13 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
         .route("/workspaces/{id}", get(workspaces::show))
+        .route("/agents", get(agents))
         .route("/agents/{id}", get(agent::show))
+        .route("/dead-letters", get(dead_letters::list))
+        .route("/dead-letters/redrive", get(dead_letters::review).post(dead_letters::redrive_matching))
+        .route("/dead-letters/{number}", get(dead_letters::one))
+        .route("/dead-letters/{number}/redrive", post(dead_letters::redrive))
+        .route("/dead-letters/{number}/discard", post(dead_letters::discard))
         .route("/audit", get(audit::list))
         .route("/policy", get(policy::explain))
 }

@@ -9,9 +9,9 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    PAGE_SIZE, invalid,
+    PAGE_SIZE,
     lists::{Content, Window, check_list},
-    no_handoff, optional, shown,
+    named, no_handoff, optional, parsed, shown,
     threads::LogQuery,
 };
 use crate::{
@@ -98,15 +98,10 @@ pub(super) async fn list(
 ) -> Response {
     let who = caller.to_string();
     let list = move |view: View<'_>| {
-        let known = |state: &&RunState| state.name() == query.state;
-        let state = RunState::ALL.iter().find(known);
-        if state.is_none() && !query.state.is_empty() {
-            return Err(invalid("state", "must be a known state"));
-        }
         let filter = RunFilter {
-            graph: optional("graph", &query.graph, |text| GraphId::parse(text).map_err(|error| error.to_string()))?,
-            task: optional("task", &query.task, |text| TaskId::parse(text).map_err(|error| error.to_string()))?,
-            states: state.copied().into_iter().collect(),
+            graph: optional("graph", &query.graph, GraphId::parse)?,
+            task: optional("task", &query.task, TaskId::parse)?,
+            states: named("state", &query.state, RunState::ALL, RunState::name)?.into_iter().collect(),
         };
         let page = view.runs(&filter, PAGE_SIZE, &query.page)?;
         let no_such = || view.access.no_such_run(view.caller, RunId(no_handoff()));
@@ -154,7 +149,7 @@ pub(super) async fn show(
 ) -> Response {
     let who = caller.to_string();
     let show = move |view: View<'_>| -> Result<RunPage, BrokerError> {
-        let id = MessageId::parse(&id).map(RunId).map_err(|error| invalid("run_id", error.to_string()))?;
+        let id = RunId(parsed("run_id", &id, MessageId::parse)?);
         let before = Window::before(&query.page)?;
         let run = view.run(id)?;
         let window = Window::new(before, run.log_length);

@@ -12,8 +12,9 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 
 use super::{
-    PAGE_SIZE, invalid,
+    PAGE_SIZE,
     lanes::{Lanes, OpenHandoff, Ownership, lanes},
+    parsed,
     rows::{self, HandoffRow, HopRow},
     shown,
 };
@@ -137,7 +138,7 @@ pub(super) async fn show(
     let show = move |view: View<'_>| {
         // Kept on this thread: a browser that hangs up does not end the work.
         let _turn = turn;
-        let id = TaskId::parse(&id).map_err(|error| invalid("task_id", error.to_string()))?;
+        let id = parsed("task_id", &id, TaskId::parse)?;
         let after = match query.page.as_str() {
             "" => 0,
             token => parse_number(token).ok_or(BrokerError::PageTokenInvalid)?,

@@ -9,9 +9,9 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    PAGE_SIZE, invalid,
+    PAGE_SIZE,
     lists::{Window, check_list},
-    optional, shown,
+    optional, parsed, shown,
 };
 use crate::{
     broker::{
@@ -93,8 +93,8 @@ pub(super) async fn list(
     let who = caller.to_string();
     let list = move |view: View<'_>| {
         let filter = ThreadFilter {
-            task: optional("task", &query.task, |text| TaskId::parse(text).map_err(|error| error.to_string()))?,
-            in_force: optional("spec", &query.spec, |text| SpecId::parse(text).map_err(|error| error.to_string()))?,
+            task: optional("task", &query.task, TaskId::parse)?,
+            in_force: optional("spec", &query.spec, SpecId::parse)?,
         };
         let page = view.threads(&filter, PAGE_SIZE, &query.page)?;
         let any = ThreadId::parse("any").expect("it is a name");
@@ -137,7 +137,7 @@ pub(super) async fn show(
 ) -> Response {
     let who = caller.to_string();
     let show = move |view: View<'_>| -> Result<ThreadPage, BrokerError> {
-        let id = ThreadId::parse(&id).map_err(|error| invalid("thread_id", error.to_string()))?;
+        let id = parsed("thread_id", &id, ThreadId::parse)?;
         let before = Window::before(&query.page)?;
         let thread = thread_to_v1(&*view.thread(&id)?);
         let window = Window::new(before, thread.log_length);

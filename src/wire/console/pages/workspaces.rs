@@ -8,7 +8,7 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{PAGE_SIZE, invalid, lists::Content, optional, shown};
+use super::{PAGE_SIZE, lists::Content, optional, parsed, shown};
 use crate::{
     broker::{
         BrokerError,
@@ -81,8 +81,8 @@ pub(super) async fn show(
 ) -> Response {
     let (broker, reader) = (console.broker.clone(), caller.clone());
     let show = move |view: View<'_>| -> Result<WorkspacePage, BrokerError> {
-        let id = WorkspaceId::parse(&id).map_err(|error| invalid("workspace_id", error.to_string()))?;
-        let topic = optional("topic", &query.topic, |text| Topic::parse(text).map_err(|error| error.to_string()))?;
+        let id = parsed("workspace_id", &id, WorkspaceId::parse)?;
+        let topic = optional("topic", &query.topic, Topic::parse)?;
         let given = match query.page.as_str() {
             "" => None,
             token => Some(parse_number(token).ok_or(BrokerError::PageTokenInvalid)?),

@@ -81,7 +81,7 @@ impl Side {
             config.settings.blobs.agent_bytes_max = u64::MAX;
             let (ready, address) = oneshot::channel();
             tokio::spawn(server::run(config, CancellationToken::new(), Arc::default(), move |state| {
-                ready.send(state.clone()).expect("the bench waits");
+                assert!(ready.send(state.clone()).is_ok(), "the bench waits");
             }));
             let state = address.await.expect("the broker starts");
             let client = connect(state.address.to_string(), state.ca.expect("its own CA")).await;

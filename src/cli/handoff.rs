@@ -414,14 +414,18 @@ pub(super) async fn verified_context(
 fn show_context(handoff: &v1::Handoff, context: &v1::TaskContextTransfer) {
     tell!("context of task {} from {}, signature and digest verified", handoff.task_id, handoff.sender_id);
     for section in &context.sections {
-        let content = match &section.content {
-            Some(Content::Json(json)) => output::line(json).into_owned(),
-            Some(Content::Delta(_)) => "a change to an earlier version".to_owned(),
-            Some(Content::Bytes(bytes)) => format!("{} bytes of {}", bytes.data.len(), output::line(&bytes.media_type)),
-            Some(Content::Reference(reference)) => format!("see {}", output::line(&reference.uri)),
-            None => String::new(),
-        };
-        tell!("  {}: {content}", output::line(&section.name));
+        tell!("  {}: {}", output::line(&section.name), output::line(&content_of(section)));
+    }
+}
+
+/// The content of a section in words.
+pub(super) fn content_of(section: &v1::ContextSection) -> String {
+    match &section.content {
+        Some(Content::Json(json)) => json.clone(),
+        Some(Content::Delta(_)) => "a change to an earlier version".to_owned(),
+        Some(Content::Bytes(bytes)) => format!("{} bytes of {}", bytes.data.len(), bytes.media_type),
+        Some(Content::Reference(reference)) => format!("see {}", reference.uri),
+        None => String::new(),
     }
 }
 

@@ -109,7 +109,8 @@ pub enum ServerError {
 }
 
 /// The state of a broker at the moment it accepts connections.
-#[derive(Debug, Clone)]
+/// Has no `Debug`, because the code is a secret.
+#[derive(Clone)]
 pub struct Ready {
     /// The bound address.
     pub address: SocketAddr,

@@ -13,8 +13,8 @@ use axum::{
     routing::{get, post},
 };
 use http::{
-    HeaderName, HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
+    HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
 };
 use prost::{Message, Name};
 use serde::Deserialize;
@@ -25,8 +25,9 @@ use crate::{
     client::{About, Client, Composer, Identity, completion_of},
     envelope::FRAME_BYTES_MAX,
     ids::{IdSource as _, MessageId, SystemIds, TaskId},
-    proto::v1::{self, MessageType, context_section::Content},
+    proto::v1::{self, MessageType},
     time::SystemClock,
+    wire::http::secure,
 };
 
 /// The most entries of each kind.
@@ -97,15 +98,8 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn secured(mut answer: Response) -> Response {
-    for (name, value) in [
-        (CONTENT_SECURITY_POLICY, crate::wire::http::CONTENTS),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-        (CACHE_CONTROL, "no-store"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    ] {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
+    secure(answer.headers_mut());
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
 
@@ -238,7 +232,8 @@ async fn all(State(shared): Desked) -> Response {
 async fn context(State(shared): Desked, Path(id): Path<String>) -> Response {
     let read = async {
         let (handoff, context) = verified(&shared, &id).await?;
-        let sections = context.sections.iter().map(|section| (section.name.clone(), content(section))).collect();
+        let sections =
+            context.sections.iter().map(|section| (section.name.clone(), handoff::content_of(section))).collect();
         Ok(ContextPage { agent: shared.agent().to_owned(), handoff, sections })
     };
     page(&shared, read.await)
@@ -252,16 +247,6 @@ async fn verified(shared: &Shared, id: &str) -> Result<(v1::Handoff, v1::TaskCon
     }
     let context = handoff::verified_context(&shared.client, &handoff, found.context).await?;
     Ok((handoff, context))
-}
-
-fn content(section: &v1::ContextSection) -> String {
-    match &section.content {
-        Some(Content::Json(json)) => json.clone(),
-        Some(Content::Delta(_)) => "a change to an earlier version".to_owned(),
-        Some(Content::Bytes(bytes)) => format!("{} bytes of {}", bytes.data.len(), bytes.media_type),
-        Some(Content::Reference(reference)) => format!("see {}", reference.uri),
-        None => String::new(),
-    }
 }
 
 #[derive(Default, Deserialize)]

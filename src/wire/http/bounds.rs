@@ -87,29 +87,33 @@ where
         let inner = self.inner.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            if is_form(&head.headers) {
-                // Held until the route has answered, as the bytes of a frame are.
-                let Some(_held) = bytes.take(client, BODY_BYTES_MAX) else { return Ok(busy()) };
-                let form = match tokio::time::timeout(BODY_TIMEOUT, form(body)).await {
-                    Ok(Some(form)) => form,
+            // The place of a form's bytes, which is taken until the route has answered, as that of a frame.
+            let mut held = None;
+            let body = if is_form(&head.headers) {
+                held = bytes.take(client, BODY_BYTES_MAX);
+                if held.is_none() {
+                    return Ok(busy());
+                }
+                match tokio::time::timeout(BODY_TIMEOUT, form(body)).await {
+                    Ok(Some(form)) => Body::from(form),
                     Ok(None) => return Ok(super::text(StatusCode::PAYLOAD_TOO_LARGE, "The form is too long.\n")),
                     Err(_elapsed) => {
                         return Ok(super::text(StatusCode::REQUEST_TIMEOUT, "The form came too slowly.\n"));
                     }
-                };
-                let answer = inner.oneshot(Request::from_parts(head, Body::from(form))).await?;
-                let cut = || Err(axum::Error::new("too many bytes are under way"));
-                return Ok(answer.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))));
-            }
-            // A client that sends `Expect` waits for permission to send its body, and does not get it.
-            if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
-                // On a timeout the body is dropped, and its connection or stream ends with the answer.
-                let _ = tokio::time::timeout(BODY_TIMEOUT, discard(body)).await;
-            }
-            let answer = inner.oneshot(Request::from_parts(head, Body::empty()));
+                }
+            } else {
+                // A client that sends `Expect` waits for permission to send its body, and does not get it.
+                if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
+                    // On a timeout the body is dropped, and its connection or stream ends with the answer.
+                    let _ = tokio::time::timeout(BODY_TIMEOUT, discard(body)).await;
+                }
+                Body::empty()
+            };
+            let answer = inner.oneshot(Request::from_parts(head, body)).await?;
+            drop(held);
             // The head is already sent, so the answer can only be cut off.
             let cut = || Err(axum::Error::new("too many bytes are under way"));
-            Ok(answer.await?.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))))
+            Ok(answer.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))))
         })
     }
 }

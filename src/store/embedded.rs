@@ -12,9 +12,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -40,6 +41,9 @@ use crate::disk;
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
 /// The memory of a record in a memtable without its key and its value, in bytes.
 const WRITE_BYTES: usize = 160;
+/// The pause of a flush after each half millisecond of work. A flush that takes a processor without pauses makes the slowest
+/// hundredth of the handoffs of a machine with two processors wait half as long again.
+const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 /// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
 /// get about a fifth of its time.
 #[cfg(target_os = "linux")]
@@ -59,12 +63,10 @@ pub struct EmbeddedStore {
     _lock: File,
 }
 
-/// The log, its commit mark, and the size of its part that the tables do not have.
+/// The log and its commit mark.
 struct Log {
     entries: Box<dyn CommitLog>,
     commit_mark: File,
-    /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them.
-    active_bytes: usize,
 }
 
 /// Failures of writes. Shared with the threads that write and merge tables.
@@ -95,6 +97,10 @@ impl Failures {
 /// The open tables with their checkpoint.
 struct Opened {
     memtables: RwLock<MemTables>,
+    /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them. Changed with the log locked.
+    active_bytes: AtomicUsize,
+    /// Whether somebody waits for the flush.
+    is_flush_awaited: AtomicBool,
     tables: Tables,
     checkpoint: Checkpoint,
     /// The thread that merges table files of a table with many, if one was started.
@@ -126,8 +132,17 @@ impl Opened {
 
     /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
     fn flush(&self, memtable: &MemTable, upto: Position) -> lsm_tree::Result<()> {
-        let changed = self.tables.flush(memtable)?;
+        let changed = self.tables.flush(memtable, || self.pause_flush())?;
         self.checkpoint.save(&changed, upto)
+    }
+
+    /// Leaves the processor to the threads that answer callers, unless commits would soon have to wait for the flush.
+    fn pause_flush(&self) {
+        let is_in_hurry = self.is_flush_awaited.load(Ordering::Relaxed)
+            || self.active_bytes.load(Ordering::Relaxed) >= MEM_TABLE_BYTES / 2;
+        if !is_in_hurry {
+            thread::park_timeout(FLUSH_PAUSE);
+        }
     }
 
     fn merge(&self) -> lsm_tree::Result<()> {
@@ -220,13 +235,13 @@ impl EmbeddedStore {
         let lock = lock(path)?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
         // Without a commit mark any end of the log is accepted: the mark detects damage, and is no part of the data.
-        let (opened, entries, active_bytes) = open_whole(path, groups_committed(path).unwrap_or(0), None)?;
+        let (opened, entries) = open_whole(path, groups_committed(path).unwrap_or(0), None)?;
         let commit_mark = open_mark(path).map_err(file_error(&path.join(MARK_FILE)))?;
         disk::sync_folder(path).map_err(file_error(path))?;
         Ok(Self {
             path: path.into(),
             opened: RwLock::new(Some(opened)),
-            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, active_bytes }),
+            log: Mutex::new(Log { entries: Box::new(entries), commit_mark }),
             flushing: Mutex::default(),
             failures: Arc::default(),
             _lock: lock,
@@ -269,9 +284,9 @@ impl EmbeddedStore {
 
     /// Starts to write the active memtable into table files. If the flush before still runs, waits for it: this back-pressure
     /// keeps commits from outrunning a slow disk.
-    fn start_flush(&self, opened: &Arc<Opened>, log: &mut Log) {
+    fn start_flush(&self, opened: &Arc<Opened>, log: &Log) {
         let mut flushing = self.flushing.lock().expect("no holder panics");
-        self.finish_flush(&mut flushing);
+        self.finish_flush(opened, &mut flushing);
         if self.failures.is_poisoned() {
             return;
         }
@@ -279,37 +294,41 @@ impl EmbeddedStore {
         // immutable.
         let upto = log.entries.end();
         let memtable = opened.memtables_mut().rotate();
-        log.active_bytes = 0;
-        let (opened, failures) = (opened.clone(), self.failures.clone());
+        opened.active_bytes.store(0, Ordering::Relaxed);
+        let (flushed, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
             // A failed flush poisons the store, and the next recovery reads its records from the log again. The
             // immutable memtable serves reads meanwhile.
-            failures.note(&opened.flush(&memtable, upto));
-            opened.start_merge(&failures);
-            opened.start_compaction(&failures);
+            failures.note(&flushed.flush(&memtable, upto));
+            flushed.start_merge(&failures);
+            flushed.start_compaction(&failures);
         };
         // The memtable must be written, so without a thread the committing one does it.
         *flushing = spawn_behind("baton-flush", flush.clone());
         if flushing.is_none() {
+            opened.is_flush_awaited.store(true, Ordering::Relaxed);
             flush();
+            opened.is_flush_awaited.store(false, Ordering::Relaxed);
         }
     }
 
     /// Waits for the thread that writes into the tables.
-    fn finish_flush(&self, flushing: &mut Option<JoinHandle<()>>) {
+    fn finish_flush(&self, opened: &Opened, flushing: &mut Option<JoinHandle<()>>) {
+        opened.is_flush_awaited.store(true, Ordering::Relaxed);
         if let Some(thread) = flushing.take()
             && thread.join().is_err()
         {
             self.failures.is_poisoned.store(true, Ordering::Release); // table files are missing
         }
+        opened.is_flush_awaited.store(false, Ordering::Relaxed);
     }
 }
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
-        // The flush before the merges, because it starts them.
         if let Some(opened) = self.opened.write().expect("no holder panics").take() {
+            // The flush before the merges, because it starts them.
+            self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
             opened.wait_for_merges();
         }
         // A start makes the folder anew, so a failure only leaves files behind.
@@ -375,12 +394,12 @@ impl Store for EmbeddedStore {
     }
 
     fn give_space_back(&self) {
-        let mut log = self.log.lock().expect("no holder panics");
+        let log = self.log.lock().expect("no holder panics");
         if let Some(opened) = self.opened() {
             // The newest removals are in the memtable; until they are tombstones in table files, a merge cannot drop their
             // records.
             opened.compaction().is_wanted = true;
-            self.start_flush(&opened, &mut log);
+            self.start_flush(&opened, &log);
         }
     }
 
@@ -409,7 +428,8 @@ impl Store for EmbeddedStore {
             }
             CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
-        log.active_bytes += entry.len() + writes.len() * WRITE_BYTES;
+        let bytes = entry.len() + writes.len() * WRITE_BYTES;
+        let active_bytes = opened.active_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
         // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
@@ -420,8 +440,8 @@ impl Store for EmbeddedStore {
         if let Err(error) = log.entries.trim(opened.checkpoint.flushed_upto() + 1) {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
         }
-        if log.active_bytes >= MEM_TABLE_BYTES {
-            self.start_flush(&opened, &mut log);
+        if active_bytes >= MEM_TABLE_BYTES {
+            self.start_flush(&opened, &log);
         }
         Ok(outcomes)
     }
@@ -432,7 +452,9 @@ impl Store for EmbeddedStore {
         let mut log = self.log.lock().expect("no holder panics");
         // Before anything is closed: reads go on while the disk is full.
         make_sure_of_room(&self.path)?;
-        self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
+        if let Some(opened) = self.opened() {
+            self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
+        }
         let mut opened = self.opened.write().expect("no writer panics");
         if let Some(opened) = opened.take() {
             opened.wait_for_merges();
@@ -445,8 +467,8 @@ impl Store for EmbeddedStore {
         let end = log.entries.end();
         // Entries behind the acknowledged end are cut off: their senders were told of a failure and may send them
         // again.
-        let (reopened, entries, active_bytes) = open_whole(&self.path, end, Some(end))?;
-        (log.entries, log.active_bytes) = (Box::new(entries), active_bytes);
+        let (reopened, entries) = open_whole(&self.path, end, Some(end))?;
+        log.entries = Box::new(entries);
         *opened = Some(reopened);
         self.failures.is_poisoned.store(false, Ordering::Release);
         Ok(())
@@ -454,12 +476,12 @@ impl Store for EmbeddedStore {
 }
 
 /// Opens the store if all of its files are intact and it has every group up to `acknowledged`. Otherwise changes nothing.
-/// With `last`, drops the entries behind it. Returns the bytes of the active memtable, too.
+/// With `last`, drops the entries behind it.
 fn open_whole(
     path: &Path,
     acknowledged: Position,
     last: Option<Position>,
-) -> Result<(Arc<Opened>, SegmentLog, usize), OpenError> {
+) -> Result<(Arc<Opened>, SegmentLog), OpenError> {
     let log_folder = path.join(LOG_FOLDER);
     let file_error = |path: &Path, source| OpenError::File { path: path.into(), source };
     // A first start makes the log after the checkpoint, and may have been cut off.
@@ -512,9 +534,10 @@ fn open_whole(
         }
     })?;
     drop(memtables);
+    opened.active_bytes.store(bytes, Ordering::Relaxed);
     match unknown {
         Some(position) => Err(Damage::new(&log_folder, format!("what entry {position} says is not known")).into()),
-        None => Ok((opened, log, bytes)),
+        None => Ok((opened, log)),
     }
 }
 
@@ -532,6 +555,8 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
     })?;
     Ok(Arc::new(Opened {
         memtables: RwLock::default(),
+        active_bytes: AtomicUsize::new(0),
+        is_flush_awaited: AtomicBool::new(false),
         tables,
         checkpoint,
         merging: Mutex::default(),

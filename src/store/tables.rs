@@ -26,6 +26,8 @@ const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// The open table files, for all tables together.
 const OPEN_FILES_MAX: usize = 512;
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
+/// The records that a flush writes between two pauses: about half a millisecond of work.
+const RECORDS_A_TURN: usize = 200;
 /// The most merges of a table in a row.
 const MERGES_MAX: usize = 16;
 /// The unmerged files of a table at which a flush waits for merges. Each of them makes reads slower.
@@ -106,8 +108,9 @@ impl Tables {
         })
     }
 
-    /// Writes a memtable into table files. Returns the tables that got one.
-    pub(super) fn flush(&self, memtable: &MemTable) -> lsm_tree::Result<Vec<Table>> {
+    /// Writes a memtable into table files. Calls `pause` each time after [`RECORDS_A_TURN`] records of a table. Returns the
+    /// tables that got a file.
+    pub(super) fn flush(&self, memtable: &MemTable, pause: impl Fn()) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
         for table in Table::ALL {
             let tree = self.tree(table);
@@ -117,7 +120,10 @@ impl Tables {
                 continue;
             }
             let mut file = tree.ingestion()?;
-            for (key, record) in records {
+            for (place, (key, record)) in records.enumerate() {
+                if place % RECORDS_A_TURN == RECORDS_A_TURN - 1 {
+                    pause();
+                }
                 match record {
                     Some(record) => file.write(&**key, encode_record(table, key, record))?,
                     // The tables below may have the record, and only a merge knows that none has.

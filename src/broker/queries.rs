@@ -8,6 +8,7 @@ mod handoffs;
 mod inbox;
 mod logs;
 mod negotiations;
+mod pages;
 mod plans;
 mod routing;
 mod schemas;
@@ -41,7 +42,7 @@ use crate::{
         DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord, TaskRecord,
         read_envelope, receipt_of,
     },
-    store::{KeyBytes, KeyRange, Order, Record, Store, Table},
+    store::{Order, Store, Table},
     time::Timestamp,
 };
 
@@ -50,18 +51,13 @@ pub use self::handoff_changes::{Backlog, BacklogPage};
 pub use self::handoffs::HandoffFilter;
 pub use self::logs::{LogPage, NumberedEntry};
 pub use self::negotiations::NegotiationFilter;
+use self::pages::READ_AT_A_TIME;
+pub use self::pages::{LOOKED_AT_MAX, Page};
+pub(crate) use self::pages::{make_token, parse_token};
 pub use self::routing::RunFilter;
 pub use self::threads::ThreadFilter;
 use self::workspaces::StoredEntities;
 pub use self::workspaces::{EntryPage, EntryQuery, WorkspaceView};
-
-/// The most entries that one page examines. A page whose filter matches little ends early, with a token for the next
-/// one.
-pub const LOOKED_AT_MAX: usize = 1024;
-/// The most entries of a list that one scan reads.
-const READ_AT_A_TIME: usize = 256;
-/// The most dead letters that one scan reads. Each may hold a whole frame.
-const DEAD_LETTERS_AT_A_TIME: usize = 8;
 
 /// A filter of tasks. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,15 +162,6 @@ pub struct CustodyPage {
 
 /// The most bytes of entries and envelopes in one page, so that any page fits a frame.
 const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
-
-/// A page of a list.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Page<T> {
-    /// The entries, at most as many as asked for.
-    pub entries: Vec<T>,
-    /// The token of the next page; empty on the last page.
-    pub next_token: String,
-}
 
 /// The context of a query: the caller, the rules and the store.
 #[derive(Debug, Clone, Copy)]
@@ -564,117 +551,4 @@ impl View<'_> {
             Reach::Everything => Some(named.map_or_else(|| List::of_all(of_all), of_agent)),
         })
     }
-
-    /// A page of a list, newest first. The token names the last examined entry, the list and the filter. A page ends
-    /// early after [`LOOKED_AT_MAX`] entries, or where the caller's rate allows no more.
-    fn page<T>(
-        &self,
-        list: Option<&List>,
-        filter: &str,
-        size: usize,
-        token: &str,
-        wanted: impl Fn(u64, &Bytes) -> Result<Option<T>, BrokerError>,
-    ) -> Result<Page<T>, BrokerError> {
-        let mut page = Page { entries: Vec::new(), next_token: String::new() };
-        let name = format!("{list:?} {filter}");
-        let before = if token.is_empty() { None } else { Some(parse_token(token, &name)?) };
-        // The token is checked first, so that a wrong token is refused even where the caller sees nothing.
-        let Some(list) = list else { return Ok(page) };
-        let end = before.map_or(Bound::Included(list.key(u64::MAX)), |number| Bound::Excluded(list.key(number)));
-        let range = (Bound::Included(list.key(0)), end);
-        // One entry more than a page, so that the last page is known as the last.
-        let mut entries = self.entries(list, range, Order::Descending, size + 1).peekable();
-        let mut last_looked_at = None;
-        let mut looked_at = 0;
-        while let Some(entry) = entries.next() {
-            let (number, record) = match (entry, last_looked_at) {
-                (Ok(entry), _) => entry,
-                // The caller's rate is used up: the page ends here, and its token continues.
-                (Err(BrokerError::LimitExceeded { .. }), Some(last)) => {
-                    page.next_token = make_token(last, &name);
-                    break;
-                }
-                (Err(error), _) => return Err(error),
-            };
-            last_looked_at = Some(number);
-            looked_at += 1;
-            page.entries.extend(wanted(number, &record.value)?);
-            if page.entries.len() == size || looked_at == LOOKED_AT_MAX {
-                if entries.peek().is_some() {
-                    page.next_token = make_token(number, &name);
-                }
-                break;
-            }
-        }
-        Ok(page)
-    }
-
-    fn entries<'a>(&'a self, list: &'a List, range: KeyRange, order: Order, wanted: usize) -> Entries<'a> {
-        let most = if list.table == Table::DeadLetters { DEAD_LETTERS_AT_A_TIME } else { READ_AT_A_TIME };
-        let (at_a_time, read) = (wanted.clamp(1, most), Vec::new().into_iter());
-        Entries { view: *self, list, range, order, at_a_time, read, is_over: false }
-    }
-
-    /// Counts examined entries against the caller's rate, if the caller is an agent.
-    fn count(&self, many: usize) -> Result<(), BrokerError> {
-        match (self.rates, self.caller) {
-            (Some(rates), Caller::Agent(agent)) => rates.check_reads(agent, many),
-            (None, _) | (_, Caller::Operator(_) | Caller::Anonymous) => Ok(()),
-        }
-    }
-}
-
-/// The entries of a range, read a few at a time.
-struct Entries<'a> {
-    view: View<'a>,
-    list: &'a List,
-    /// The part of the range not read yet.
-    range: KeyRange,
-    order: Order,
-    at_a_time: usize,
-    read: std::vec::IntoIter<(KeyBytes, Record)>,
-    is_over: bool,
-}
-
-impl Entries<'_> {
-    fn read_more(&mut self) -> Result<(), BrokerError> {
-        // Counted before the read, so that a caller over its rate costs no scan.
-        self.view.count(self.at_a_time)?;
-        let entries = self.view.store.scan(self.list.table, self.range.clone(), self.order, self.at_a_time)?;
-        // A full read may be the last one, too. Then the next finds nothing.
-        self.is_over = entries.len() < self.at_a_time;
-        self.read = entries.into_iter();
-        Ok(())
-    }
-}
-
-impl Iterator for Entries<'_> {
-    type Item = Result<(u64, Record), BrokerError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.read.len() == 0
-            && !self.is_over
-            && let Err(error) = self.read_more()
-        {
-            return Some(Err(error));
-        }
-        let (key, record) = self.read.next()?;
-        let number = self.list.number(&key).map_err(BrokerError::from);
-        match self.order {
-            Order::Ascending => self.range.0 = Bound::Excluded(key),
-            Order::Descending => self.range.1 = Bound::Excluded(key),
-        }
-        Some(number.map(|number| (number, record)))
-    }
-}
-
-pub(crate) fn make_token(number: u64, list: &str) -> String {
-    format!("{number:016x}{:08x}", crc32c::crc32c(list.as_bytes()))
-}
-
-pub(crate) fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
-    let number = token.get(..16).and_then(|key| u64::from_str_radix(key, 16).ok());
-    // Only a token made here passes: no sign, no capital letters, no other list.
-    let is_given = |number: &u64| make_token(*number, list) == token;
-    number.filter(is_given).ok_or(BrokerError::PageTokenInvalid)
 }

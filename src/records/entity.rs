@@ -9,9 +9,9 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, GraphRecord, HandoffPlace, HandoffRecord, List, MessageRecord, NegotiationRecord,
-    PlanEntryRecord, PlanRecord, PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord,
-    SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
+    DecodeError, Expiration, GraphRecord, HandoffRecord, MessageRecord, NegotiationRecord, PlanEntryRecord, PlanRecord,
+    PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord, SpecRevisionRecord, TaskRecord,
+    ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
 };
 use crate::{
     domain::{Entity, EntityId, handoff::Task},
@@ -352,11 +352,8 @@ impl EntityRecord {
             | Self::Plan(_)
             | Self::PlanSpec(_)
             | Self::PlanEntry(_) => None,
-            // The message of a mandate names no host.
-            Self::Handoff(HandoffRecord { handoff, .. }) if handoff.is_mandated() => None,
-            // No message has the id of a redriven handoff.
             Self::Handoff(HandoffRecord { handoff, .. }) => {
-                handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
+                HandoffRecord::begins_in_task(handoff).then(|| EntityId::Task(handoff.task.clone()))
             }
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -475,9 +472,9 @@ impl EntityRecord {
 
     /// The index entries that the entity did not have before. They are written with the entity and never change.
     pub fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
-        let (handoff, sequence) = match self {
+        let (handoff, record) = match self {
             Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
-            Self::Handoff(HandoffRecord { handoff, sequence, .. }) => (handoff, sequence),
+            Self::Handoff(record) => (&record.handoff, record),
             Self::Workspace(_) => return Vec::new(),
             Self::Graph(record) if before.is_none() => return vec![record.listing()],
             Self::Run(record) => return record.new_listings(before.and_then(Self::as_run)),
@@ -502,12 +499,18 @@ impl EntityRecord {
             return Vec::new();
         }
         let listed = before.map(HandoffRecord::participants).unwrap_or_default();
-        let place = HandoffPlace { sequence: *sequence, handoff: handoff.id, task: handoff.task.clone() }.encode();
-        let of_task = || List::handoffs_of_task(&handoff.task).place(*sequence);
-        let of_all = before.is_none().then(|| [HandoffRecord::index_key(*sequence), of_task()]);
+        let (sequence, place) = (record.sequence, record.place().encode());
+        let of_all = before.is_none().then(|| HandoffRecord::index_key(sequence));
+        let of_task = (before.is_none() && !HandoffRecord::begins_in_task(handoff)).then(|| record.task_entry());
         let participants = HandoffRecord::participants(handoff);
-        let of_agents = participants.difference(&listed).map(|agent| HandoffRecord::agent_index_key(agent, *sequence));
-        of_all.into_iter().flatten().chain(of_agents).map(|key| (key, place.clone())).collect()
+        let of_agents = participants.difference(&listed).map(|agent| HandoffRecord::agent_index_key(agent, sequence));
+        of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).chain(of_task).collect()
+    }
+
+    /// The index entries that an entity without a host has, and one in a host has not. They are written when it leaves its
+    /// host, and never change.
+    pub fn listings_outside(&self) -> Vec<(Key, Bytes)> {
+        self.as_handoff().map(HandoffRecord::task_entry).into_iter().collect()
     }
 
     /// The index entries that this version removes from the entity, and those that it adds: a task is listed under the
@@ -521,24 +524,24 @@ impl EntityRecord {
         }
     }
 
-    /// Like [`Self::moved_listings`], for entries whose keys are never used again: a handoff is among the open or the
-    /// ended ones, and a task is listed by its latest update.
+    /// Like [`Self::moved_listings`], for entries whose keys are never used again: those of the list of changes.
     pub fn passed_listings(&self, before: Option<&Self>) -> (Vec<Key>, Vec<(Key, Bytes)>) {
         match (self, before) {
             (Self::Handoff(after), before) => {
-                let before = before.and_then(Self::as_handoff).map(HandoffRecord::passing_entry);
-                let after = after.passing_entry();
-                if before.as_ref() == Some(&after) {
+                let before = before.and_then(Self::as_handoff).and_then(HandoffRecord::end_entry);
+                let after = after.end_entry();
+                if before == after {
                     return (Vec::new(), Vec::new());
                 }
-                (before.into_iter().map(|(key, _)| key).collect(), vec![after])
-            }
-            (Self::Task(after), Some(Self::Task(before))) if after.updated == before.updated => {
-                (Vec::new(), Vec::new())
+                (before.into_iter().map(|(key, _)| key).collect(), after.into_iter().collect())
             }
             (Self::Task(after), before) => {
-                let before = before.and_then(Self::as_task).map(TaskRecord::update_entry);
-                (before.into_iter().map(|(key, _)| key).collect(), vec![after.update_entry()])
+                let before = before.and_then(Self::as_task).and_then(TaskRecord::update_entry);
+                let after = after.update_entry();
+                if before == after {
+                    return (Vec::new(), Vec::new());
+                }
+                (before.into_iter().map(|(key, _)| key).collect(), after.into_iter().collect())
             }
             _ => (Vec::new(), Vec::new()),
         }

@@ -1,6 +1,6 @@
 //! Handoffs, in the records of their tasks and in table handoffs, with their indexes: of all handoffs (table
-//! handoffs_by_sequence), of each participant's (table handoffs_by_agent), and in table listings of each task's, of the
-//! open ones, and of the ended ones in the order of their latest changes.
+//! handoffs_by_sequence), of each participant's (table handoffs_by_agent), of the open ones (table timers), and in table
+//! listings of the ended ones among the changes, and of those of each task that are not in its record.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, List, Reader, TracePlace, by_name_and_number, by_number, id_bytes, moment, texts,
+    ChangePlace, DecodeError, List, Reader, TracePlace, by_name_and_number, by_number, id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -26,25 +26,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// The list of open handoffs.
-pub(super) const OPEN: u8 = b'o';
-/// The list of ended handoffs by change.
-pub(super) const ENDED: u8 = b'e';
-/// The lists of the handoffs of each task.
+/// The lists of the handoffs of each task that are not in its record.
 pub(super) const OF_TASK: u8 = b'h';
 
 impl List {
-    /// The open handoffs, by sequence. A value is a [`HandoffPlace`].
-    pub fn open_handoffs() -> Self {
-        Self { table: Table::Listings, prefix: [&[OPEN, 0][..]].into() }
-    }
-
-    /// The ended handoffs, by the sequence of the latest change. A value is a [`HandoffPlace`].
-    pub fn ended_handoffs() -> Self {
-        Self { table: Table::Listings, prefix: [&[ENDED, 0][..]].into() }
-    }
-
-    /// The handoffs of a task, by sequence. A value is a [`HandoffPlace`].
+    /// The handoffs of a task that have records of their own, by sequence. A value is a [`HandoffPlace`].
     pub fn handoffs_of_task(task: &TaskId) -> Self {
         Self { table: Table::Listings, prefix: [&[OF_TASK][..], task.as_str().as_bytes(), &[0]].into() }
     }
@@ -108,10 +94,12 @@ impl HandoffPlace {
         [&self.handoff.as_bytes()[..], self.task.as_str().as_bytes()].concat().into()
     }
 
-    /// Decodes an entry from its sequence and its value.
+    /// Decodes an entry from its sequence and its value. A zero byte ends the task's id: the value of an open handoff has
+    /// its timer behind it.
     pub fn decode(sequence: u64, value: &[u8]) -> Result<Self, DecodeError> {
         let reader = Reader("handoffs_by_sequence");
         let (id, task) = value.split_at_checked(16).ok_or_else(|| reader.error("a value is too short"))?;
+        let task = task.split(|byte| *byte == 0).next().unwrap_or_default();
         let task = std::str::from_utf8(task).map_err(|error| reader.error(error.to_string()))?;
         Ok(Self { sequence, handoff: reader.message_id(id)?, task: reader.task(task)? })
     }
@@ -143,19 +131,21 @@ impl HandoffRecord {
         HandoffPlace { sequence: self.sequence, handoff: self.handoff.id, task: self.handoff.task.clone() }
     }
 
-    /// The index entry that the present version has and an earlier or later one may not have: among the open handoffs,
-    /// or among the ended ones.
-    pub fn passing_entry(&self) -> (Key, Bytes) {
-        let (list, number) = match self.handoff.state.is_final() {
-            false => (List::open_handoffs(), self.sequence),
-            true => (List::ended_handoffs(), self.changed),
-        };
-        (list.place(number), self.place().encode())
+    /// The entry in the list of changes. `None`: the handoff is open.
+    pub fn end_entry(&self) -> Option<(Key, Bytes)> {
+        let place = || ChangePlace { task: self.handoff.task.clone(), ended: Some(self.handoff.id) };
+        self.handoff.state.is_final().then(|| (List::changes().place(self.changed), place().encode()))
     }
 
-    /// The key in the list of the task's handoffs.
-    pub fn task_index_key(&self) -> Key {
-        List::handoffs_of_task(&self.handoff.task).place(self.sequence)
+    /// The entry in the list of the task's handoffs that have records of their own.
+    pub fn task_entry(&self) -> (Key, Bytes) {
+        (List::handoffs_of_task(&self.handoff.task).place(self.sequence), self.place().encode())
+    }
+
+    /// Whether the record of a handoff begins in that of its task. The message of a mandate names no task, and no message
+    /// has the id of a redriven handoff: such a handoff would not be found.
+    pub fn begins_in_task(handoff: &Handoff) -> bool {
+        !handoff.is_mandated() && handoff.redrive_of.is_none()
     }
 
     /// The agents with an index entry of the handoff: the sender and every candidate that got an offer.

@@ -337,10 +337,9 @@ pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError>
         }
         Some(&RUNS) => reader.message_id(value).map(drop),
         Some(&SCHEMAS) => reader.some(value.contains(&0).then_some(()), "the schema"),
-        Some(&(super::handoff::OPEN | super::handoff::ENDED | super::handoff::OF_TASK)) => {
-            super::HandoffPlace::decode(0, value).map(drop)
-        }
-        Some(&(QUESTIONS | super::task::UPDATED)) => {
+        Some(&super::handoff::OF_TASK) => super::HandoffPlace::decode(0, value).map(drop),
+        Some(&super::change::CHANGES) => super::ChangePlace::decode(value).map(drop),
+        Some(&QUESTIONS) => {
             let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
             reader.task(text).map(drop)
         }

@@ -1,4 +1,4 @@
-//! Table tasks. Lists find tasks by the index entries of their handoffs, and in table listings by their latest updates.
+//! Table tasks. Lists find tasks by the index entries of their handoffs, and in table listings by their latest changes.
 //! Table parts: for each task that is a part of another one, an index entry under the other one.
 
 use std::{sync::Arc, time::Duration};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
+    ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
     by_name_and_number, id_bytes, moment, texts,
 };
 use crate::{
@@ -20,9 +20,6 @@ use crate::{
     store::{Key, Table},
     time::Timestamp,
 };
-
-/// The list of tasks by update.
-pub(super) const UPDATED: u8 = b'u';
 
 /// A task as stored: its state, and the head of its custody log.
 #[derive(Debug, Clone, PartialEq)]
@@ -151,15 +148,18 @@ impl TaskRecord {
         Some((Key { table: list.table, key: list.key(self.sequence) }, id))
     }
 
-    /// All tasks, by the sequence of the latest update. A value is a task's id.
-    pub fn by_update() -> List {
-        List { table: Table::Listings, prefix: [&[UPDATED, 0][..]].into() }
-    }
-
-    /// The index entry of the latest update.
-    pub fn update_entry(&self) -> (Key, Bytes) {
-        let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
-        (Self::by_update().place(self.updated), id)
+    /// The entry of the latest update in the list of changes. `None`: the update was the beginning or the end of the handoff
+    /// in the record. Then the entry of the handoff, among the open ones or the changes, is also that of the task.
+    pub fn update_entry(&self) -> Option<(Key, Bytes)> {
+        let of_handoff = self.handoff.as_ref().map(|last| match last.handoff.state.is_final() {
+            true => last.changed,
+            false => last.sequence,
+        });
+        if of_handoff == Some(self.updated) {
+            return None;
+        }
+        let place = ChangePlace { task: self.task.id.clone(), ended: None };
+        Some((List::changes().place(self.updated), place.encode()))
     }
 
     /// The key of the record.

@@ -1,12 +1,16 @@
 //! Table timers: the deadlines of mailboxes and entities, sorted by kind. A mailbox's key has its time: some mail there
 //! may expire then. An entity's key has the entity, because memory holds all timers of entities. Its value is a time
-//! that is not after the entity's next deadline, and the agent whose limit the entity counts against.
+//! that is not after the entity's next deadline, and the agent whose limit the entity counts against. A handoff has a
+//! timer as long as it is open, so the timers of handoffs are the list of open handoffs: their keys have the sequence.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::{DecodeError, Reader, decode_entity_id, encode_entity_id, moment};
+use super::{
+    DecodeError, EntityRecord, HandoffPlace, HandoffRecord, List, Reader, decode_entity_id, encode_entity_id, moment,
+    number_of,
+};
 use crate::{
     domain::EntityId,
     ids::AgentId,
@@ -15,19 +19,37 @@ use crate::{
 };
 
 const ENTITY: u8 = 1;
-const MAIL: u8 = 2;
+const OPEN_HANDOFF: u8 = 2;
+const MAIL: u8 = 3;
+
+impl List {
+    /// The open handoffs, by sequence. A value is a [`HandoffPlace`] with the timer of the handoff.
+    pub fn open_handoffs() -> Self {
+        Self { table: Table::Timers, prefix: (&[OPEN_HANDOFF]).into() }
+    }
+}
 
 /// The key and value of an entity's timer. The time may be before the entity's next deadline, which is read when the
 /// timer fires, but never after it: so a deadline that moves away costs no write.
-pub fn entity_timer(at: Timestamp, entity: &EntityId, counts_for: Option<&AgentId>) -> (Key, Bytes) {
+pub fn entity_timer(at: Timestamp, entity: &EntityRecord, counts_for: Option<&AgentId>) -> (Key, Bytes) {
     let agent = counts_for.map_or("", AgentId::as_str);
-    let value = [&at.unix_nanoseconds().to_be_bytes(), agent.as_bytes()].concat();
+    let timer = [&at.unix_nanoseconds().to_be_bytes(), agent.as_bytes()].concat();
+    let value = match entity.as_handoff() {
+        Some(handoff) => [&handoff.place().encode()[..], &[0], &timer].concat(),
+        None => timer,
+    };
     (entity_timer_key(entity), value.into())
 }
 
 /// The key of an entity's timer.
-pub fn entity_timer_key(entity: &EntityId) -> Key {
-    Key { table: Table::Timers, key: [&[ENTITY], encode_entity_id(entity).as_slice()].into() }
+pub fn entity_timer_key(entity: &EntityRecord) -> Key {
+    match entity {
+        EntityRecord::Handoff(HandoffRecord { sequence, .. }) => List::open_handoffs().place(*sequence),
+        other => {
+            let id = encode_entity_id(&other.entity().id());
+            Key { table: Table::Timers, key: [&[ENTITY], id.as_slice()].into() }
+        }
+    }
 }
 
 /// The key of a mailbox's timer. No message in the mailbox expires before this time, unless the mailbox has an earlier
@@ -39,7 +61,7 @@ pub fn mail_timer_key(at: Timestamp, agent: &AgentId) -> Key {
 
 /// The range of all timers of entities.
 pub fn entity_timers() -> KeyRange {
-    (Bound::Included((&[ENTITY]).into()), Bound::Excluded((&[ENTITY + 1]).into()))
+    (Bound::Included((&[ENTITY]).into()), Bound::Excluded((&[OPEN_HANDOFF + 1]).into()))
 }
 
 /// The range of all timers of mailboxes.
@@ -49,12 +71,18 @@ pub fn mail_timers() -> KeyRange {
 
 /// Parses an entity's timer to the time, the entity, and the agent whose limit the entity counts against.
 pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, EntityId), Option<AgentId>), DecodeError> {
-    let (reader, entity) = split(key, ENTITY)?;
-    let (at, agent) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    let reader = Reader("timers");
+    let (entity, timer) = if key.first() == Some(&OPEN_HANDOFF) {
+        let place = HandoffPlace::decode(number_of(&reader, key)?, value)?;
+        (EntityId::Handoff(place.handoff), value.get(place.encode().len() + 1..).unwrap_or_default())
+    } else {
+        (decode_entity_id(Table::Timers, split(key, ENTITY)?.1)?, value)
+    };
+    let (at, agent) = timer.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
     let agent = std::str::from_utf8(agent).map_err(|_| reader.error("an agent id is not text"))?;
     // No agent id is empty, so an empty one means that the entity counts against no limit.
     let agent = if agent.is_empty() { None } else { Some(reader.agent(agent)?) };
-    Ok(((moment(i64::from_be_bytes(*at)), decode_entity_id(Table::Timers, entity)?), agent))
+    Ok(((moment(i64::from_be_bytes(*at)), entity), agent))
 }
 
 /// Parses the key of a mailbox's timer to the time and the agent.

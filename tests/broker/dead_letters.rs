@@ -3,20 +3,23 @@
 use std::time::Duration;
 
 use baton::{
-    broker::engine::{Command, Fate},
+    broker::{
+        engine::{Command, Fate},
+        queries::HandoffFilter,
+    },
     codes::ErrorCode,
     domain::{
         dead_letter::{DeadState, ParkReason},
         handoff::State,
         mailbox::AttemptEnd,
     },
-    ids::AgentId,
+    ids::{AgentId, TaskId},
     proto::v1::{self, MessageType},
     records::DeadEnvelope,
 };
 use prost::Message as _;
 
-use crate::world::{World, assert_refused};
+use crate::world::{World, assert_refused, operator};
 
 fn poison() -> Fate {
     Fate::Poison { text: "cannot parse".into() }
@@ -278,6 +281,9 @@ fn a_redriven_request_is_a_new_handoff_that_can_be_completed() {
     let task = world.task("t").task;
     assert_eq!((task.owner.as_str(), task.epoch), ("b", 2));
     assert_eq!(world.handoff(&former).state, State::Failed, "a final state never changes");
+    let filter = HandoffFilter { task: Some(TaskId::parse("t").unwrap()), ..HandoffFilter::default() };
+    let listed = world.view(&operator()).handoffs(&filter, 9, "").unwrap().entries;
+    assert_eq!(listed.iter().map(|handoff| handoff.id.to_string()).collect::<Vec<_>>(), [id, former]);
     world.audit("t");
 }
 

@@ -45,6 +45,21 @@ impl World {
         page.entries.iter().map(|handoff| handoff.id.to_string()).collect()
     }
 
+    /// The handoffs of a task, read one a page.
+    fn handoffs_of(&self, task: &str) -> Vec<String> {
+        let (caller, task) = (operator(), TaskId::parse(task).unwrap());
+        let filter = HandoffFilter { task: Some(task), ..HandoffFilter::default() };
+        let (mut handoffs, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = self.view(&caller).handoffs(&filter, 1, &token).unwrap();
+            handoffs.extend(page.entries.iter().map(|handoff| handoff.id.to_string()));
+            if page.next_token.is_empty() {
+                return handoffs;
+            }
+            token = page.next_token;
+        }
+    }
+
     fn tasks_by_update(&self) -> Vec<String> {
         let caller = operator();
         let filter = TaskFilter { by_update: true, ..TaskFilter::default() };
@@ -156,8 +171,19 @@ fn tasks_are_listed_by_their_latest_updates() {
     let busy = about(world.status("a", "", 1, TaskStatus::InProgress), "t1");
     world.send(busy).unwrap();
     assert_eq!(world.tasks_by_update(), ["t1", "t3", "t2"]);
+    let first = world.handoffs_of("t1").remove(0);
+    let of_t2 = world.handoffs_of("t2").remove(0);
+    world.cancel_it("a", "b", "t2", &of_t2);
+    assert_eq!(world.tasks_by_update(), ["t2", "t1", "t3"], "the end of a handoff updates its task");
+    world.cancel_it("a", "b", "t1", &first);
+    let second = world.ask_for("a", "b", "t1", "x");
+    assert_eq!(world.tasks_by_update(), ["t1", "t2", "t3"], "each task is listed once");
+    assert_eq!(world.handoffs_of("t1"), [second.clone(), first.clone()]);
+    world.cancel_it("a", "b", "t1", &second);
+    let third = world.ask_for("a", "b", "t1", "x");
     world.restart();
-    assert_eq!(world.tasks_by_update(), ["t1", "t3", "t2"]);
+    assert_eq!(world.tasks_by_update(), ["t1", "t2", "t3"]);
+    assert_eq!(world.handoffs_of("t1"), [third, second, first]);
     let caller = operator();
     let by_update = TaskFilter { by_update: true, ..TaskFilter::default() };
     let view = world.view(&caller);

@@ -27,9 +27,9 @@ impl World {
 
 /// The most records that one handoff writes: request, accept, context and completion, each with its receipt and its ack.
 /// The end of the offer is in the statistics of the agent that took it. The version of the context has one record for any
-/// number of sections by value. Seven are entries of lists: the handoffs of the task; the open ones, which it leaves for
-/// the ended ones; and the tasks by update, with a new place at the end.
-const RECORDS_MAX: usize = 31;
+/// number of sections by value. The timer is also the entry in the list of open handoffs. The list of changes has the new
+/// task, then the end of the handoff, which is also the task's latest update.
+const RECORDS_MAX: usize = 25;
 /// The most records that each of its five commits writes for the whole batch.
 const RECORDS_OF_A_COMMIT_MAX: usize = 1;
 

@@ -16,6 +16,7 @@ mod contexts;
 mod disk;
 mod keeping;
 mod laws;
+mod lists;
 mod negotiations;
 mod plans;
 mod rng;

@@ -37,6 +37,7 @@ use crate::{
     agent::{Action, Agent, Manner},
     disk::{Disk, Pipes, Plan},
     laws::Laws,
+    lists::see_lists,
     rng::{Ids, Rng},
 };
 
@@ -358,6 +359,7 @@ impl World {
             self.disk.laws.lock().unwrap().open_handoffs(),
             "law 3: no timer is forgotten"
         );
+        see_lists(&*self.disk);
         self.engine = Some(engine);
         self.trace.say(self.now, "the broker starts");
     }
@@ -857,5 +859,7 @@ impl World {
         laws.plans.see_end();
         laws.runs.see_end();
         laws.see_rest(&*self.disk);
+        drop(laws);
+        see_lists(&*self.disk);
     }
 }

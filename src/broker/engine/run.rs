@@ -21,8 +21,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogEntry, LogItem, Notes, Pace, RequestPlace, SpecRecord,
-        TaskRecord, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, List, LogEntry, LogItem, Notes, Pace, RequestPlace,
+        SpecRecord, TaskRecord, custody_entry,
     },
     time::Timestamp,
 };
@@ -195,6 +195,39 @@ impl Reader for OpenTransaction<'_> {
 
     fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {
         Ok(self.engine.report(self.transaction, message))
+    }
+}
+
+/// A handoff that a step begins or ends, in the record of its task. That is an update of the task, too, and the handoff's
+/// entry in a list is also that of the task: see [`TaskRecord::update_entry`].
+#[derive(Debug)]
+struct Milestone {
+    handoff: MessageId,
+    task: TaskId,
+    is_end: bool,
+    /// The sequence of the task's update: that of the request, or that of the end once it is known.
+    sequence: Option<u64>,
+}
+
+impl Milestone {
+    fn of(writes: &[Entity], origin: Origin<'_>) -> Option<Self> {
+        writes.iter().find_map(|entity| {
+            let Entity::Handoff(handoff) = entity else { return None };
+            let (id, task) = (handoff.id, handoff.task.clone());
+            let begun =
+                origin.message().filter(|this| this.envelope.header().message_id == id).map(|this| this.sequence);
+            let is_end = handoff.state.is_final();
+            let is_one = HandoffRecord::begins_in_task(handoff) && (is_end || begun.is_some());
+            is_one.then(|| Self { handoff: id, task, is_end, sequence: begun.filter(|_| !is_end) })
+        })
+    }
+
+    fn is_of(&self, entity: &Entity) -> bool {
+        match entity {
+            Entity::Task(written) => written.id == self.task,
+            Entity::Handoff(written) => self.is_end && written.id == self.handoff,
+            _ => false,
+        }
     }
 }
 
@@ -418,6 +451,7 @@ impl Engine {
             Entity::Task(task) => task.plan.as_ref().map(|of| of.plan.clone()),
             _ => None,
         });
+        let mut milestone = Milestone::of(&writes, cause.origin);
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -443,7 +477,7 @@ impl Engine {
                 }
                 Some(_) => None, // a stored entity keeps its place
             };
-            let changed = self.change_of(before.as_deref(), &entity);
+            let changed = self.change_of(before.as_deref(), &entity, milestone.as_mut());
             let notes = Notes { sequence, opening: cause.origin.opening(), pace, envelope, trace, changed };
             let after = EntityRecord::after(entity, before.as_deref(), notes);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
@@ -470,7 +504,7 @@ impl Engine {
 
     /// The sequence of the latest change of a task or a handoff that a step writes: a new one, unless the step leaves it
     /// as it is. The end of a handoff is its last change; the sender's later ack of it is none.
-    fn change_of(&mut self, before: Option<&EntityRecord>, after: &Entity) -> u64 {
+    fn change_of(&mut self, before: Option<&EntityRecord>, after: &Entity, milestone: Option<&mut Milestone>) -> u64 {
         match (before, after) {
             (Some(EntityRecord::Task(before)), Entity::Task(after)) if before.task == *after => before.updated,
             (Some(EntityRecord::Handoff(before)), Entity::Handoff(after))
@@ -478,7 +512,10 @@ impl Engine {
             {
                 before.changed
             }
-            (_, Entity::Task(_) | Entity::Handoff(_)) => self.new_sequence(),
+            (_, Entity::Task(_) | Entity::Handoff(_)) => match milestone.filter(|milestone| milestone.is_of(after)) {
+                Some(milestone) => *milestone.sequence.get_or_insert_with(|| self.new_sequence()),
+                None => self.new_sequence(),
+            },
             _ => 0,
         }
     }

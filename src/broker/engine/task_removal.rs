@@ -85,7 +85,7 @@ impl Engine {
         if let Some(parent) = &record.task.parent {
             transaction.delete(TaskRecord::part_key(parent, record.sequence));
         }
-        transaction.delete(record.update_entry().0);
+        record.update_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         self.remove_contexts(&mut transaction, &record, now);
         if let Some(handoff) = &record.handoff {
             // The hosted handoff has no record of its own, in which `remove_items` would find its index entries.
@@ -247,17 +247,17 @@ impl Engine {
             // An id in an entry may name a handoff of another task, which stays.
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
             transaction.delete(HandoffRecord::key(stored.handoff.id));
+            transaction.delete(stored.task_entry().0);
             self.remove_listings(transaction, &stored)?;
         }
         Ok(())
     }
 
-    /// Removes the index entries of an ended handoff. Notes its latest change, so that a watcher that has not got it
+    /// Removes the index entries that an ended handoff has in its task and outside. Notes its latest change, so that a watcher that has not got it
     /// learns of the gap.
     fn remove_listings(&self, transaction: &mut Transaction, record: &HandoffRecord) -> Result<(), BrokerError> {
         transaction.delete(HandoffRecord::index_key(record.sequence));
-        transaction.delete(record.task_index_key());
-        transaction.delete(record.passing_entry().0);
+        record.end_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         for agent in HandoffRecord::participants(&record.handoff) {
             transaction.delete(HandoffRecord::agent_index_key(agent, record.sequence));
         }

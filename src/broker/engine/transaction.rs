@@ -332,6 +332,7 @@ fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<
         // only once, so the key was never used.
         if let Some(former) = former {
             transaction.put_new(EntityRecord::key(&former.entity().id()), former.encode());
+            former.listings_outside().into_iter().for_each(|(key, value)| transaction.put_new(key, value));
         }
     }
     hosts
@@ -392,11 +393,11 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
         // entities.
         Some(at) if was_due.is_none() => {
             let first = entity.no_deadline_before().plus(set_back_of(after, all, false));
-            let (key, value) = entity_timer(first.min(at), &read.id, counts_for.as_ref());
+            let (key, value) = entity_timer(first.min(at), after, counts_for.as_ref());
             transaction.put_new(key, value);
         }
         Some(_) => {} // the stored timer fires too early, and the engine reads the deadline then
-        None => transaction.delete(entity_timer_key(&read.id)),
+        None => transaction.delete(entity_timer_key(after)),
     }
     let entity = read.id.clone();
     transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for, before: was_due, after: is_due });

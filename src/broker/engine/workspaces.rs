@@ -141,7 +141,7 @@ impl Engine {
         let record = WorkspaceRecord::decode(&stored.value)?;
         transaction.delete(key);
         if record.workspace.next_expiry.is_some() {
-            transaction.delete(entity_timer_key(&entity));
+            transaction.delete(entity_timer_key(&EntityRecord::Workspace(record.clone())));
             let before = record.workspace.next_expiry;
             transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for: None, before, after: None });
         }

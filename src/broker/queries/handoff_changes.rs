@@ -7,7 +7,7 @@ use crate::{
     broker::{BrokerError, changes::Change, stored},
     domain::{EntityId, handoff::Handoff},
     ids::{MessageId, TaskId},
-    records::{EntityRecord, HandoffPlace, List, removed_changes, removed_changes_key},
+    records::{ChangePlace, EntityRecord, HandoffPlace, List, removed_changes, removed_changes_key},
     store::Order,
 };
 
@@ -52,16 +52,24 @@ impl View<'_> {
     ) -> Result<BacklogPage, BrokerError> {
         let list = match backlog {
             Backlog::Open => List::open_handoffs(),
-            Backlog::Ended => List::ended_handoffs(),
+            Backlog::Ended => List::changes(),
         };
         let range = (Bound::Excluded(list.key(place)), Bound::Included(list.key(u64::MAX)));
         let found = self.store.scan(list.table, range, Order::Ascending, limit)?;
         let mut handoffs = Vec::new();
         for (_, record) in &found {
-            // The key of an ended handoff is a change, and the place is used for its ids alone.
-            let place = HandoffPlace::decode(0, &record.value)?;
-            let has_changed = |changed| changed > changed_after;
-            handoffs.extend(self.changed_handoff(place.handoff, place.task, filter, has_changed)?);
+            let (handoff, task) = match backlog {
+                Backlog::Open => {
+                    // Only the ids of the place are used.
+                    let place = HandoffPlace::decode(0, &record.value)?;
+                    (place.handoff, place.task)
+                }
+                Backlog::Ended => match ChangePlace::decode(&record.value)? {
+                    ChangePlace { task, ended: Some(handoff) } => (handoff, task),
+                    ChangePlace { ended: None, .. } => continue,
+                },
+            };
+            handoffs.extend(self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?);
         }
         let last = found.last().filter(|_| found.len() == limit);
         let next = last.map(|(key, _)| list.number(key)).transpose()?;

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::{Page, View};
+use super::{Page, View, pages::merged};
 use crate::{
     broker::{
         BrokerError,
@@ -16,7 +14,7 @@ use crate::{
         handoff::{Handoff, State},
     },
     ids::{AgentId, TaskId},
-    records::{HandoffPlace, List},
+    records::{HandoffPlace, List, TaskRecord},
     store::Table,
     time::Timestamp,
 };
@@ -71,7 +69,7 @@ impl HandoffFilter {
 impl View<'_> {
     /// The handoffs that the caller may see, newest first, in the order of their sequences.
     ///
-    /// A page reads one list: the handoffs of the task; else those of the agent, be it the caller or the one that the
+    /// A page reads one list: the handoffs of the task, and the one in its record; else those of the agent, be it the caller or the one that the
     /// filter names; else the open ones, if no ended one can match; else all. The other conditions are applied to the
     /// entries of the list, of which a page examines at most [`LOOKED_AT_MAX`](super::LOOKED_AT_MAX).
     pub fn handoffs(
@@ -82,13 +80,24 @@ impl View<'_> {
     ) -> Result<Page<Arc<Handoff>>, BrokerError> {
         let list = self.list_of_handoffs(filter)?;
         let wanted = |handoff: &Arc<Handoff>| filter.fits(handoff) && self.access.may_see_handoff(self.caller, handoff);
-        let read = |number, value: &Bytes| {
-            let place = HandoffPlace::decode(number, value)?;
+        let read = |_, place: HandoffPlace| {
             let (id, task) = (EntityId::Handoff(place.handoff), EntityId::Task(place.task));
             Ok(self.whole_handoff(stored::entity_in(self.store, &id, &task)?)?.filter(wanted))
         };
-        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
+        // Read before the list: a handoff that leaves the record of its task meanwhile is in the list then.
+        let of_task = filter.task.as_ref().filter(|_| list.is_some());
+        let task = of_task.map(|task| self.store.get(&TaskRecord::key(task))).transpose()?.flatten();
+        let task = task.map(|record| TaskRecord::decode(&record.value)).transpose()?;
+        let hosted = task.and_then(|task| task.handoff).map(|handoff| (handoff.sequence, handoff.place()));
+        let entries = |list, before: Option<u64>| {
+            let hosted = hosted.filter(|(number, _)| before.is_none_or(|before| *number < before)).map(Ok);
+            let listed =
+                self.newest_first(list, before, size, |number, value| Ok(HandoffPlace::decode(number, &value)?));
+            merged(listed, hosted.into_iter())
+        };
+        self.page_of(list.as_ref(), entries, &format!("{filter:?}"), size, token, read)
     }
+
     fn list_of_handoffs(&self, filter: &HandoffFilter) -> Result<Option<List>, BrokerError> {
         let of_agent = |agent| List::of_agent(Table::HandoffsByAgent, agent);
         Ok(match (self.access.reach(self.caller, Purpose::ReadHandoffs)?, &filter.task, filter.of_agent()) {

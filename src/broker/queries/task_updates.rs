@@ -1,19 +1,18 @@
 //! The list of tasks by update.
 
-use bytes::Bytes;
-
-use super::{Page, TaskFilter, View};
+use super::{Page, TaskFilter, View, pages::merged};
 use crate::{
     broker::{
         BrokerError,
         access::{Purpose, Reach},
     },
-    records::TaskRecord,
+    ids::TaskId,
+    records::{ChangePlace, HandoffPlace, List, TaskRecord},
 };
 
 impl View<'_> {
-    /// The tasks by their latest updates, newest first. The list of all tasks is the index, and the filter is applied to a
-    /// page. Refused unless the caller may see all tasks: an agent would learn how many tasks the others have.
+    /// The tasks by their latest updates, newest first. The list of changes is the index, with that of open
+    /// handoffs: the beginning of one is an update of its task. The filter is applied to a page. Refused unless the caller may see all tasks: an agent would learn how many tasks the others have.
     pub(super) fn tasks_by_update(
         &self,
         filter: &TaskFilter,
@@ -24,17 +23,15 @@ impl View<'_> {
             Reach::Nothing => None,
             Reach::Own(_) => {
                 self.access.may_see_all_tasks(self.caller)?;
-                Some(TaskRecord::by_update())
+                Some(List::changes())
             }
-            Reach::Everything => Some(TaskRecord::by_update()),
+            Reach::Everything => Some(List::changes()),
         };
-        let read = |number, value: &Bytes| {
-            let Some(record) = self.store.get(&TaskRecord::key(&TaskRecord::decode_part(value)?))? else {
-                return Ok(None);
-            };
+        let read = |number, task: TaskId| {
+            let Some(record) = self.store.get(&TaskRecord::key(&task))? else { return Ok(None) };
             let record = TaskRecord::decode(&record.value)?;
             let task = &record.task;
-            // A task that has changed since the read of the list is at another place now.
+            // Both lists have entries of handoffs since which the task has changed. It is at another place then.
             let is_here = record.updated == number;
             let is_wanted = filter.owner.as_ref().is_none_or(|owner| task.owner == *owner)
                 && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
@@ -42,6 +39,13 @@ impl View<'_> {
                 && self.access.may_see_task(self.caller, task);
             Ok(Some(record).filter(|_| is_here && is_wanted))
         };
-        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
+        let open = List::open_handoffs();
+        let entries = |changes, before| {
+            let begun =
+                self.newest_first(&open, before, size, |number, value| Ok(HandoffPlace::decode(number, &value)?.task));
+            let changed = self.newest_first(changes, before, size, |_, value| Ok(ChangePlace::decode(&value)?.task));
+            merged(changed, begun)
+        };
+        self.page_of(list.as_ref(), entries, &format!("{filter:?}"), size, token, read)
     }
 }

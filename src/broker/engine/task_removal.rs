@@ -253,8 +253,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the index entries that an ended handoff has in its task and outside. Notes its latest change, so that a watcher that has not got it
-    /// learns of the gap.
+    /// Removes the index entries that an ended handoff has in its task and outside. Notes its latest change, so that a
+    /// watcher that has not got it learns of the gap.
     fn remove_listings(&self, transaction: &mut Transaction, record: &HandoffRecord) -> Result<(), BrokerError> {
         transaction.delete(HandoffRecord::index_key(record.sequence));
         record.end_entry().into_iter().for_each(|(key, _)| transaction.delete(key));

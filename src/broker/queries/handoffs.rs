@@ -69,9 +69,10 @@ impl HandoffFilter {
 impl View<'_> {
     /// The handoffs that the caller may see, newest first, in the order of their sequences.
     ///
-    /// A page reads one list: the handoffs of the task, and the one in its record; else those of the agent, be it the caller or the one that the
-    /// filter names; else the open ones, if no ended one can match; else all. The other conditions are applied to the
-    /// entries of the list, of which a page examines at most [`LOOKED_AT_MAX`](super::LOOKED_AT_MAX).
+    /// A page reads one list: the handoffs of the task, with the one in its record; else those of the agent, be it the
+    /// caller or the one that the filter names; else the open ones, if no ended one can match; else all. The other
+    /// conditions are applied to the entries of the list, of which a page examines at most
+    /// [`LOOKED_AT_MAX`](super::LOOKED_AT_MAX).
     pub fn handoffs(
         &self,
         filter: &HandoffFilter,

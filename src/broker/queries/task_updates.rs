@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl View<'_> {
-    /// The tasks by their latest updates, newest first. The list of changes is the index, with that of open
-    /// handoffs: the beginning of one is an update of its task. The filter is applied to a page. Refused unless the caller may see all tasks: an agent would learn how many tasks the others have.
+    /// The tasks by their latest updates, newest first. The index is the list of changes with that of the open handoffs: the
+    /// beginning of a handoff is an update of its task. The filter is applied to a page. Refused unless the caller may see
+    /// all tasks: an agent would learn how many tasks the others have.
     pub(super) fn tasks_by_update(
         &self,
         filter: &TaskFilter,

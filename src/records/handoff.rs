@@ -94,12 +94,10 @@ impl HandoffPlace {
         [&self.handoff.as_bytes()[..], self.task.as_str().as_bytes()].concat().into()
     }
 
-    /// Decodes an entry from its sequence and its value. A zero byte ends the task's id: the value of an open handoff has
-    /// its timer behind it.
+    /// Decodes an entry from its sequence and its value.
     pub fn decode(sequence: u64, value: &[u8]) -> Result<Self, DecodeError> {
         let reader = Reader("handoffs_by_sequence");
         let (id, task) = value.split_at_checked(16).ok_or_else(|| reader.error("a value is too short"))?;
-        let task = task.split(|byte| *byte == 0).next().unwrap_or_default();
         let task = std::str::from_utf8(task).map_err(|error| reader.error(error.to_string()))?;
         Ok(Self { sequence, handoff: reader.message_id(id)?, task: reader.task(task)? })
     }

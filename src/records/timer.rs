@@ -27,6 +27,24 @@ impl List {
     pub fn open_handoffs() -> Self {
         Self { table: Table::Timers, prefix: (&[OPEN_HANDOFF]).into() }
     }
+
+    /// The place in an entry of any list of handoffs but that of changes, from its number and its value.
+    pub fn handoff_place(&self, number: u64, value: &[u8]) -> Result<HandoffPlace, DecodeError> {
+        match self.table {
+            Table::Timers => Ok(split_open_handoff(number, value)?.0),
+            _ => HandoffPlace::decode(number, value),
+        }
+    }
+}
+
+/// Splits the value of an open handoff's entry into its place and its timer.
+fn split_open_handoff(sequence: u64, value: &[u8]) -> Result<(HandoffPlace, &[u8]), DecodeError> {
+    let reader = Reader("timers");
+    // The id of the handoff is 16 bytes of any value; the id of the task behind it has no zero byte.
+    let task = value.get(16..).unwrap_or_default();
+    let length = task.iter().position(|byte| *byte == 0).ok_or_else(|| reader.error("a value has no timer"))?;
+    let (place, timer) = value.split_at(16 + length);
+    Ok((HandoffPlace::decode(sequence, place)?, &timer[1..]))
 }
 
 /// The key and value of an entity's timer. The time may be before the entity's next deadline, which is read when the
@@ -73,8 +91,8 @@ pub fn mail_timers() -> KeyRange {
 pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, EntityId), Option<AgentId>), DecodeError> {
     let reader = Reader("timers");
     let (entity, timer) = if key.first() == Some(&OPEN_HANDOFF) {
-        let place = HandoffPlace::decode(number_of(&reader, key)?, value)?;
-        (EntityId::Handoff(place.handoff), value.get(place.encode().len() + 1..).unwrap_or_default())
+        let (place, timer) = split_open_handoff(number_of(&reader, key)?, value)?;
+        (EntityId::Handoff(place.handoff), timer)
     } else {
         (decode_entity_id(Table::Timers, split(key, ENTITY)?.1)?, value)
     };
@@ -99,5 +117,29 @@ fn split(key: &[u8], kind: u8) -> Result<(Reader, &[u8]), DecodeError> {
     match key.split_first() {
         Some((found, rest)) if *found == kind => Ok((reader, rest)),
         Some(_) | None => Err(reader.error("a key is of no known kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{MessageId, TaskId};
+
+    #[test]
+    fn the_timer_of_an_open_handoff_is_behind_its_place_and_no_other_place_has_one() {
+        let place =
+            HandoffPlace { sequence: 7, handoff: MessageId::from_bytes([0; 16]), task: TaskId::parse("t-1").unwrap() };
+        let list = List::open_handoffs();
+        let timer = [&moment(9).unix_nanoseconds().to_be_bytes()[..], b"a"].concat();
+        let value = [&place.encode()[..], &[0], &timer].concat();
+        let agent = AgentId::parse("a").unwrap();
+        let entity = EntityId::Handoff(place.handoff);
+        assert_eq!(parse_entity_timer(&list.key(7), &value), Ok(((moment(9), entity), Some(agent))));
+        assert_eq!(list.handoff_place(7, &value), Ok(place.clone()));
+        assert_eq!(HandoffPlace::decode(7, &place.encode()), Ok(place.clone()));
+        assert!(HandoffPlace::decode(7, &value).is_err(), "a place of another list ends with the task");
+        for bad in [&b""[..], &place.encode(), &value[..24], &value[..value.len() - 2]] {
+            assert!(parse_entity_timer(&list.key(7), bad).is_err(), "{bad:?}");
+        }
     }
 }

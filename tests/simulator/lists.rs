@@ -4,7 +4,7 @@ use std::{collections::HashMap, ops::Bound::Unbounded};
 
 use baton::{
     ids::{MessageId, TaskId},
-    records::{ChangePlace, HandoffPlace, HandoffRecord, List, TaskRecord},
+    records::{ChangePlace, HandoffRecord, List, TaskRecord},
     store::{Key, Order, Store, Table},
 };
 
@@ -45,7 +45,7 @@ pub(crate) fn see_lists(store: &dyn Store) {
         assert!(record.end_entry().is_none_or(|(key, _)| is_there(&key)), "the end of {}", record.handoff.id);
     }
     for (key, record) in rows(open.table, open.range()) {
-        let place = HandoffPlace::decode(open.number(&key).unwrap(), &record.value).unwrap();
+        let place = open.handoff_place(open.number(&key).unwrap(), &record.value).unwrap();
         assert!(handoffs.contains_key(&place.handoff), "{place:?} is of none");
     }
     for (key, record) in rows(changes.table, changes.range()) {

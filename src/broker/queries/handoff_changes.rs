@@ -7,7 +7,7 @@ use crate::{
     broker::{BrokerError, changes::Change, stored},
     domain::{EntityId, handoff::Handoff},
     ids::{MessageId, TaskId},
-    records::{ChangePlace, EntityRecord, HandoffPlace, List, removed_changes, removed_changes_key},
+    records::{ChangePlace, EntityRecord, List, removed_changes, removed_changes_key},
     store::Order,
 };
 
@@ -61,7 +61,7 @@ impl View<'_> {
             let (handoff, task) = match backlog {
                 Backlog::Open => {
                     // Only the ids of the place are used.
-                    let place = HandoffPlace::decode(0, &record.value)?;
+                    let place = list.handoff_place(0, &record.value)?;
                     (place.handoff, place.task)
                 }
                 Backlog::Ended => match ChangePlace::decode(&record.value)? {

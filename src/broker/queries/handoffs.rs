@@ -93,7 +93,7 @@ impl View<'_> {
         let entries = |list, before: Option<u64>| {
             let hosted = hosted.filter(|(number, _)| before.is_none_or(|before| *number < before)).map(Ok);
             let listed =
-                self.newest_first(list, before, size, |number, value| Ok(HandoffPlace::decode(number, &value)?));
+                self.newest_first(list, before, size, move |number, value| Ok(list.handoff_place(number, &value)?));
             merged(listed, hosted.into_iter())
         };
         self.page_of(list.as_ref(), entries, &format!("{filter:?}"), size, token, read)

@@ -7,7 +7,7 @@ use crate::{
         access::{Purpose, Reach},
     },
     ids::TaskId,
-    records::{ChangePlace, HandoffPlace, List, TaskRecord},
+    records::{ChangePlace, List, TaskRecord},
 };
 
 impl View<'_> {
@@ -43,7 +43,7 @@ impl View<'_> {
         let open = List::open_handoffs();
         let entries = |changes, before| {
             let begun =
-                self.newest_first(&open, before, size, |number, value| Ok(HandoffPlace::decode(number, &value)?.task));
+                self.newest_first(&open, before, size, |number, value| Ok(open.handoff_place(number, &value)?.task));
             let changed = self.newest_first(changes, before, size, |_, value| Ok(ChangePlace::decode(&value)?.task));
             merged(changed, begun)
         };

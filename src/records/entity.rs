@@ -525,25 +525,15 @@ impl EntityRecord {
     }
 
     /// Like [`Self::moved_listings`], for entries whose keys are never used again: those of the list of changes.
-    pub fn passed_listings(&self, before: Option<&Self>) -> (Vec<Key>, Vec<(Key, Bytes)>) {
-        match (self, before) {
-            (Self::Handoff(after), before) => {
-                let before = before.and_then(Self::as_handoff).and_then(HandoffRecord::end_entry);
-                let after = after.end_entry();
-                if before == after {
-                    return (Vec::new(), Vec::new());
-                }
-                (before.into_iter().map(|(key, _)| key).collect(), after.into_iter().collect())
-            }
-            (Self::Task(after), before) => {
-                let before = before.and_then(Self::as_task).and_then(TaskRecord::update_entry);
-                let after = after.update_entry();
-                if before == after {
-                    return (Vec::new(), Vec::new());
-                }
-                (before.into_iter().map(|(key, _)| key).collect(), after.into_iter().collect())
-            }
-            _ => (Vec::new(), Vec::new()),
+    pub fn passed_listings(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
+        let entry = |record: &Self| match record {
+            Self::Handoff(record) => record.end_entry(),
+            Self::Task(record) => record.update_entry(),
+            _ => None,
+        };
+        match (before.and_then(entry), entry(self)) {
+            (before, after) if before == after => (None, None),
+            (before, after) => (before.map(|(key, _)| key), after),
         }
     }
 

@@ -1,5 +1,6 @@
-//! The list of changes, in table listings: the tasks by their latest updates, and the ended handoffs by their ends. The
-//! end of a handoff updates its task, and one entry is that of both.
+//! The list of changes, in table listings: the ended handoffs by their ends, and the tasks by their latest updates. The
+//! end of a handoff is an update of its task, and one entry is that of both. The beginning of one is an update, too: that
+//! of the task is its entry among the open handoffs then.
 
 use bytes::Bytes;
 
@@ -13,8 +14,8 @@ use crate::{
 pub(super) const CHANGES: u8 = b'c';
 
 impl List {
-    /// The latest updates of all tasks and the ends of all handoffs, by the sequences of the changes. A value is a
-    /// [`ChangePlace`].
+    /// The ends of all handoffs, and the latest updates of the tasks that were not the beginning of an open handoff, by the
+    /// sequences of the changes. A value is a [`ChangePlace`].
     pub fn changes() -> Self {
         Self { table: Table::Listings, prefix: [&[CHANGES, 0][..]].into() }
     }

@@ -99,7 +99,7 @@ struct Opened {
     memtables: RwLock<MemTables>,
     /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them. Changed with the log locked.
     active_bytes: AtomicUsize,
-    /// Whether somebody waits for the flush.
+    /// Whether a thread waits until the flush has ended. Then the flush makes no pauses.
     is_flush_awaited: AtomicBool,
     tables: Tables,
     checkpoint: Checkpoint,

@@ -171,6 +171,8 @@ fn tasks_are_listed_by_their_latest_updates() {
     let busy = about(world.status("a", "", 1, TaskStatus::InProgress), "t1");
     world.send(busy).unwrap();
     assert_eq!(world.tasks_by_update(), ["t1", "t3", "t2"]);
+    world.restart();
+    assert_eq!(world.tasks_by_update(), ["t1", "t3", "t2"]);
     let first = world.handoffs_of("t1").remove(0);
     let of_t2 = world.handoffs_of("t2").remove(0);
     world.cancel_it("a", "b", "t2", &of_t2);

@@ -27,8 +27,8 @@ impl World {
 
 /// The most records that one handoff writes: request, accept, context and completion, each with its receipt and its ack.
 /// The end of the offer is in the statistics of the agent that took it. The version of the context has one record for any
-/// number of sections by value. The timer is also the entry in the list of open handoffs. The list of changes has the new
-/// task, then the end of the handoff, which is also the task's latest update.
+/// number of sections by value. The timer is also the entry in the list of open handoffs. The only other list with an
+/// entry for both is that of changes: the end of the handoff is the task's latest update.
 const RECORDS_MAX: usize = 25;
 /// The most records that each of its five commits writes for the whole batch.
 const RECORDS_OF_A_COMMIT_MAX: usize = 1;

@@ -232,11 +232,14 @@ fn take_message(
             complete(builder, *success, *digest, details)
         }
         Message::Cancel => {
+            // Not in time: until the timer has fired, an overdue handoff is open, and its owner may still end it. SPEC 3
+            // names the messages that may be late.
             builder.check_sender(from, epoch)?;
             cancel(builder)
         }
         Message::Context { digest } => {
             builder.check_sender(from, epoch)?;
+            builder.check_in_time()?;
             take_context(builder, *digest)
         }
         Message::Status { .. } | Message::Recall { .. } | Message::Input { .. } | Message::Checkpoint { .. } => {

@@ -517,6 +517,21 @@ fn the_end_of_the_whole_time_takes_every_task_back() {
     world.check();
 }
 
+/// Both timers may be due at once, and that of the plan may fire first.
+#[test]
+fn a_plan_whose_time_is_up_cancels_an_offer_that_is_overdue_too() {
+    let spec = with(plan(Mode::Hybrid, &["a:"]), |spec| spec.terms.whole_timeout = Duration::from_secs(90));
+    let mut world = World::of(&spec);
+    world.now += 500_000;
+    let handoff = world.handoff_of("a");
+    assert!(handoff.next_deadline().unwrap() < at(world.now));
+    assert!(world.run(&EntityId::Plan(World::plan_id()), &domain::Input::Time).unwrap());
+    assert_eq!(world.plan().state, PlanState::Failed);
+    assert_eq!(world.handoff_of("a").state, handoff::State::Cancelled);
+    assert!(world.tasks().iter().all(|task| task.status.is_final()));
+    world.check();
+}
+
 #[test]
 fn a_cancelled_plan_owns_nothing_and_a_second_cancel_changes_nothing() {
     let mut world = World::of(&plan(Mode::Hybrid, REPORT));

@@ -41,6 +41,8 @@ use crate::disk;
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
 /// The memory of a record in a memtable without its key and its value, in bytes.
 const WRITE_BYTES: usize = 160;
+/// The capacity in bytes to which the buffer of entries shrinks after a large one.
+const ENTRY_BYTES_KEPT: usize = 8 * 1024 * 1024;
 /// The pause of a flush after each half millisecond of work. A flush that takes a processor without pauses makes the slowest
 /// hundredth of the handoffs of a machine with two processors wait half as long again.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
@@ -67,6 +69,8 @@ pub struct EmbeddedStore {
 struct Log {
     entries: Box<dyn CommitLog>,
     commit_mark: File,
+    /// The entry of the group in hand. Its memory is used again by the next one.
+    entry: Vec<u8>,
 }
 
 /// Failures of writes. Shared with the threads that write and merge tables.
@@ -241,7 +245,7 @@ impl EmbeddedStore {
         Ok(Self {
             path: path.into(),
             opened: RwLock::new(Some(opened)),
-            log: Mutex::new(Log { entries: Box::new(entries), commit_mark }),
+            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, entry: Vec::new() }),
             flushing: Mutex::default(),
             failures: Arc::default(),
             _lock: lock,
@@ -418,9 +422,12 @@ impl Store for EmbeddedStore {
         if writes.is_empty() {
             return Ok(outcomes);
         }
-        let entry = encode_writes(&writes);
-        let after = log.entries.end();
-        let position = log.entries.append(after, &entry).map_err(|error| {
+        let Log { entries, commit_mark, entry } = &mut *log;
+        entry.clear();
+        entry.shrink_to(ENTRY_BYTES_KEPT);
+        encode_writes(&writes, entry);
+        let after = entries.end();
+        let position = entries.append(after, entry).map_err(|error| {
             // An entry that is too large was not written, so the store is as before. After any other failure the entry
             // may come back at the next start, although its senders were told that it failed.
             if let AppendError::Unknown(_) | AppendError::Fenced { .. } = error {
@@ -433,11 +440,11 @@ impl Store for EmbeddedStore {
         // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
         // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
-        if let Err(error) = write_mark(&log.commit_mark, &self.path, position) {
+        if let Err(error) = write_mark(commit_mark, &self.path, position) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the commit mark");
         }
         // Here and not in the flush, because only the commit holds the log.
-        if let Err(error) = log.entries.trim(opened.checkpoint.flushed_upto() + 1) {
+        if let Err(error) = entries.trim(opened.checkpoint.flushed_upto() + 1) {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
         }
         if active_bytes >= MEM_TABLE_BYTES {

@@ -59,18 +59,17 @@ fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
     sum
 }
 
-/// The entry of a group.
-pub(super) fn encode_writes(writes: &[Write]) -> Vec<u8> {
+/// Replaces the content of `stored` by the entry of a group.
+pub(super) fn encode_writes(writes: &[Write], stored: &mut Vec<u8>) {
     let value = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
-    let length = writes.iter().map(|write| WRITE_HEAD + write.key.key.len() + value(write)).sum();
-    let mut stored = Vec::with_capacity(length);
+    stored.clear();
+    stored.reserve(writes.iter().map(|write| WRITE_HEAD + write.key.key.len() + value(write)).sum());
     for Write { key, record, .. } in writes {
         stored.push(key.table as u8);
-        put_bytes(&mut stored, &key.key);
+        put_bytes(stored, &key.key);
         stored.extend_from_slice(&record.as_ref().map_or(0, |record| record.revision).to_be_bytes());
-        put_bytes(&mut stored, record.as_ref().map_or(&[], |record| &record.value));
+        put_bytes(stored, record.as_ref().map_or(&[], |record| &record.value));
     }
-    stored
 }
 
 /// Calls `found` for each write of an entry, in order; a record of `None` is deleted. `None`: the bytes end within a
@@ -141,7 +140,8 @@ mod tests {
             write(Table::RemovedTasks, "", None),
             write(Table::Mailbox, "b", Some((u64::MAX, "end"))),
         ];
-        let stored = encode_writes(&writes);
+        let mut stored = b"of the group before".to_vec();
+        encode_writes(&writes, &mut stored);
         assert_eq!(decoded(&stored).as_deref(), Some(&writes[..]));
         for place in 0..stored.len() {
             let cut = decoded(&stored[..place]);

@@ -112,11 +112,11 @@ pub fn workspace_hash(
     sha256(&[&pre_authentication(WORKSPACE, &body.0)])
 }
 
+/// The hash of the two fields as a body, without a copy of them: an entry may be long, and each message has one.
 fn chain_hash(kind: &str, previous: &Digest32, entry: &[u8]) -> Digest32 {
-    let mut body = Body::default();
-    body.bytes(previous);
-    body.bytes(entry);
-    sha256(&[&pre_authentication(kind, &body.0)])
+    let lengths = [field_length(previous), field_length(entry)];
+    let head = head(kind, lengths.as_flattened().len() + previous.len() + entry.len());
+    sha256(&[head.as_bytes(), &lengths[0], previous, &lengths[1], entry])
 }
 
 /// The bytes that an operator signs to vouch for an agent's key. Ignores the voucher's own signature.
@@ -158,14 +158,27 @@ fn enum_number(number: i32) -> u64 {
     i64::from(number).cast_unsigned()
 }
 
-#[derive(Default)]
+/// Fields one behind the other, each with its length in front.
 struct Body(Vec<u8>);
 
+/// The bytes before a field.
+fn field_length(field: &[u8]) -> [u8; 4] {
+    u32::try_from(field.len()).expect("a field of a frame is under 4 GiB").to_be_bytes()
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self(Vec::with_capacity(Self::BYTES_USUAL))
+    }
+}
+
 impl Body {
+    /// The bodies of envelopes and receipts are shorter, unless they have long ids.
+    const BYTES_USUAL: usize = 512;
+
     fn bytes(&mut self, bytes: &[u8]) {
         // The length before each field makes the encoding unambiguous: bytes cannot move from one field to the next.
-        let length = u32::try_from(bytes.len()).expect("a field of a frame is under 4 GiB");
-        self.0.extend_from_slice(&length.to_be_bytes());
+        self.0.extend_from_slice(&field_length(bytes));
         self.0.extend_from_slice(bytes);
     }
 

@@ -363,24 +363,30 @@ impl EntityRecord {
     /// The record of this entity in its host.
     pub fn hosted(&self, id: &EntityId) -> Option<Self> {
         match (self, id) {
-            (Self::Task(task), EntityId::Handoff(id)) => {
-                let hosted = task.handoff.as_ref().filter(|hosted| hosted.handoff.id == *id);
-                hosted.cloned().map(Self::Handoff)
-            }
+            (Self::Task(task), EntityId::Handoff(_)) if self.hosts(id) => task.handoff.clone().map(Self::Handoff),
             _ => None,
         }
     }
 
-    /// The record with another entity in it. Returns the one that it replaces, which needs a record of its own then.
-    pub fn hosting(&self, guest: &Self) -> (Self, Option<Self>) {
+    /// Whether [`Self::hosted`] finds the entity in the record.
+    pub fn hosts(&self, id: &EntityId) -> bool {
+        match (self, id) {
+            (Self::Task(task), EntityId::Handoff(id)) => {
+                task.handoff.as_ref().is_some_and(|hosted| hosted.handoff.id == *id)
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts another entity into the record. Returns the one that it replaces, which needs a record of its own then.
+    pub fn host(&mut self, guest: &Self) -> Option<Self> {
         match (self, guest) {
             (Self::Task(task), Self::Handoff(guest)) => {
+                let former = task.handoff.replace(guest.clone());
                 // A newer version of the same handoff replaces the older one, which needs no record.
-                let former = task.handoff.clone().filter(|former| former.handoff.id != guest.handoff.id);
-                let record = TaskRecord { handoff: Some(guest.clone()), ..task.clone() };
-                (Self::Task(record), former.map(Self::Handoff))
+                former.filter(|former| former.handoff.id != guest.handoff.id).map(Self::Handoff)
             }
-            _ => (self.clone(), None),
+            _ => None,
         }
     }
 

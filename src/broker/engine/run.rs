@@ -530,9 +530,12 @@ impl Engine {
         gone: &[AgentId],
         now: Timestamp,
     ) -> Result<(), BrokerError> {
-        let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
-        let mut record = known.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?.clone();
-        let is_written = transaction.written(&EntityId::Task(task.clone())).is_some();
+        let id = EntityId::Task(task.clone());
+        self.entity_record(transaction, &id)?;
+        let is_written = transaction.written(&id).is_some();
+        let Some(EntityRecord::Task(mut record)) = transaction.take_entity(&id) else {
+            return Err(BrokerError::Internal);
+        };
         // A step in the same transaction has already set the log time of the task that it wrote.
         if !is_written {
             let pace = self.pace_at(record.log_time(now, self.timers.clock.set_back), now);

@@ -63,6 +63,12 @@ impl Transaction {
         read.expect("a step reads what it writes").after = Some(Arc::new(record));
     }
 
+    /// The latest version of an entity that this transaction has read, to change it. The caller puts it back with
+    /// [`Self::put_entity`].
+    pub(super) fn take_entity(&mut self, id: &EntityId) -> Option<EntityRecord> {
+        self.entities.iter_mut().find(|read| read.id == *id)?.latest().map(Arc::unwrap_or_clone)
+    }
+
     /// The version of the entity that this transaction writes. `None`: the transaction does not write it.
     pub(super) fn written(&self, id: &EntityId) -> Option<&Arc<EntityRecord>> {
         self.entities.iter().find(|read| read.id == *id)?.after.as_ref()
@@ -84,6 +90,11 @@ impl Transaction {
         if !expectations.iter().any(|known| known.key == *key) {
             expectations.push(Expectation { key: key.clone(), revision });
         }
+    }
+
+    /// Whether the transaction has read this key and found no record.
+    fn has_found_none(&self, key: &Key) -> bool {
+        self.change.expectations.iter().any(|known| known.key == *key && known.revision.is_none())
     }
 
     /// Writes a record under a key that was never used.
@@ -208,12 +219,16 @@ impl Engine {
     /// The entity whose record may contain this one.
     fn host_of(&mut self, transaction: &Transaction, id: &EntityId) -> Result<Option<EntityId>, BrokerError> {
         let Some(key) = EntityRecord::host_key(id) else { return Ok(None) };
-        let is_host = |read: &&ReadEntity| read.record().is_some_and(|record| record.hosted(id).is_some());
+        let is_host = |read: &&ReadEntity| read.record().is_some_and(|record| record.hosts(id));
         if let Some(host) = transaction.entities.iter().find(is_host) {
             return Ok(Some(host.id.clone()));
         }
         if let Some(host) = self.entities.host(&key) {
             return Ok(Some(host.clone()));
+        }
+        // The request that begins the handoff: the search for a repeat has looked for this record.
+        if transaction.has_found_none(&key) {
+            return Ok(None);
         }
         // No expectation: the host of an entity never changes, and its own record says whether it has the entity.
         let Some(stored) = self.read(&mut Transaction::default(), &key)? else { return Ok(None) };
@@ -309,6 +324,11 @@ impl ReadEntity {
     fn record(&self) -> Option<&Arc<EntityRecord>> {
         self.after.as_ref().or(self.before.as_ref().map(|stored| &stored.record))
     }
+
+    /// The latest version of the entity, to change it. Removes a new version, which the caller puts back.
+    fn latest(&mut self) -> Option<Arc<EntityRecord>> {
+        self.after.take().or_else(|| self.before.as_ref().map(|stored| stored.record.clone()))
+    }
 }
 
 /// Puts the new versions of hosted entities into the records of their hosts. Returns the keys of [`Entities::host`]
@@ -326,8 +346,10 @@ fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<
         let Some(host) = all[guest].host.clone() else { continue };
         hosts.extend(EntityRecord::host_key(&all[guest].id).map(|key| (key, host.clone())));
         let host = all.iter_mut().find(|read| read.id == host).expect("a step of an entity reads its host");
-        let (record, former) = host.record().expect("a host is there").hosting(&after);
-        host.after = Some(Arc::new(record));
+        // The step has usually written the host too. Its new version has no other holder yet, so it is not copied.
+        let mut record = host.latest().expect("a host is there");
+        let former = Arc::make_mut(&mut record).host(&after);
+        host.after = Some(record);
         // The host's record holds one handoff: the former one moves to its own key, in this commit. It leaves its host
         // only once, so the key was never used.
         if let Some(former) = former {

@@ -3,7 +3,7 @@
 //! jump, and agents are slow, silent, repetitive or lying. After every change an independent checker verifies the
 //! laws of SPEC 12.
 //!
-//! `BATON_SIM_SEEDS` is the number of seeds (default 500; `.ci/run` has 2,000, `.ci/long` 10,000), and `BATON_SIM_FROM` the first
+//! `BATON_SIM_SEEDS` is the number of seeds (default 500; `.ci/run` has 1,000, `.ci/long` 10,000), and `BATON_SIM_FROM` the first
 //! seed. `BATON_SIM_SEED` runs one seed and prints its events:
 //!
 //!     BATON_SIM_SEED=17 cargo test --test simulator -- --nocapture

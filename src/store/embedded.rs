@@ -41,8 +41,6 @@ use crate::disk;
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
 /// The memory of a record in a memtable without its key and its value, in bytes.
 const WRITE_BYTES: usize = 160;
-/// The capacity in bytes to which the buffer of entries shrinks after a large one.
-const ENTRY_BYTES_KEPT: usize = 8 * 1024 * 1024;
 /// The pause of a flush after each half millisecond of work. A flush that takes a processor without pauses makes the slowest
 /// hundredth of the handoffs of a machine with two processors wait half as long again.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
@@ -423,8 +421,6 @@ impl Store for EmbeddedStore {
             return Ok(outcomes);
         }
         let Log { entries, commit_mark, entry } = &mut *log;
-        entry.clear();
-        entry.shrink_to(ENTRY_BYTES_KEPT);
         encode_writes(&writes, entry);
         let after = entries.end();
         let position = entries.append(after, entry).map_err(|error| {

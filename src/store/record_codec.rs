@@ -17,7 +17,7 @@
 
 use bytes::Bytes;
 
-use super::{Key, KeyBytes, Record, Table, Write};
+use super::{Key, KeyBytes, Record, Table, Write, wal::BUFFER_BYTES_MAX};
 
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -59,10 +59,11 @@ fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
     sum
 }
 
-/// Replaces the content of `stored` by the entry of a group.
+/// Replaces the content of `stored` by the entry of a group. Of a larger former entry, keeps [`BUFFER_BYTES_MAX`] of capacity.
 pub(super) fn encode_writes(writes: &[Write], stored: &mut Vec<u8>) {
     let value = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
     stored.clear();
+    stored.shrink_to(BUFFER_BYTES_MAX);
     stored.reserve(writes.iter().map(|write| WRITE_HEAD + write.key.key.len() + value(write)).sum());
     for Write { key, record, .. } in writes {
         stored.push(key.table as u8);

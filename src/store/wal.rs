@@ -80,8 +80,8 @@ const ENTRY_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// The bytes of a new segment. When they are used, the next entry begins another segment. Small in debug builds, so
 /// that tests have several segments.
 const SEGMENT_BYTES: u64 = if cfg!(debug_assertions) { 32 * 1024 } else { 16 * 1024 * 1024 };
-/// The capacity in bytes to which the buffer shrinks after a large entry.
-const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The capacity in bytes to which a buffer of entries shrinks after a large one.
+pub(super) const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The most free files that are kept.
 const FREE_MAX: usize = 8;
 const FREE_SUFFIX: &str = ".free";

@@ -232,8 +232,7 @@ fn take_message(
             complete(builder, *success, *digest, details)
         }
         Message::Cancel => {
-            // Not in time: until the timer has fired, an overdue handoff is open, and its owner may still end it. SPEC 3
-            // names the messages that may be late.
+            // No deadline applies: an overdue handoff is open until its timer has fired, and its owner may still end it.
             builder.check_sender(from, epoch)?;
             cancel(builder)
         }

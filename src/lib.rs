@@ -8,7 +8,6 @@ pub mod blobs;
 pub mod broker;
 pub mod cli;
 pub mod config;
-pub mod conformance;
 mod disk;
 pub mod domain;
 pub mod envelope;
@@ -26,3 +25,4 @@ pub mod wire;
 
 pub use baton_client as client;
 pub use baton_client::{codes, ids, time};
+pub use baton_conformance as conformance;

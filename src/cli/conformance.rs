@@ -11,10 +11,16 @@ use super::{
     connection::{ConnectionArgs, parse_server},
     escape, output,
 };
-use crate::conformance::{
-    client,
-    report::{self, Report, Rule},
-    target::{self, Target},
+use crate::{
+    conformance::{
+        client,
+        report::{self, Report, Rule},
+        target::{self, Replayed, Target},
+    },
+    envelope::keys::PublicKey,
+    ids::TaskId,
+    proto::v1,
+    replay::Replay,
 };
 
 /// Test a broker or a client against the rules of the specification.
@@ -62,12 +68,22 @@ pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> R
         return args.report.show_list(&rules);
     };
     // The target gets an explicit token only, never that of ./baton-data.
-    let tried = Target { options: connection.options_of(server)?, patience: args.patience };
+    let tried = Target { options: connection.options_of(server)?, patience: args.patience, replay };
     let progress = ProgressBar::new(cases.len() as u64);
     let report = target::run(tried, cases, args.jobs.into(), |_| progress.inc(1)).await;
     progress.finish_and_clear();
     let report = report?;
     args.report.finish(&report)
+}
+
+fn replay(task: &TaskId, broker_key: PublicKey, log: &[v1::CustodyLogEntry]) -> Result<Replayed, String> {
+    let mut replay = Replay::new(task.clone(), Some(broker_key));
+    log.iter().try_for_each(|entry| replay.take(entry)).map_err(|error| error.to_string())?;
+    Ok(Replayed {
+        head: *replay.hash(),
+        owner_and_epoch: replay.task().map(|task| (task.owner.to_string(), task.epoch)),
+        receipts: replay.receipts(),
+    })
 }
 
 async fn run_client(command: &str, jobs: usize, patience: Duration, args: &ReportArgs) -> Result<(), Failure> {

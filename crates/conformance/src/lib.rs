@@ -1,0 +1,18 @@
+//! Conformance: rules of the specification as named cases, tested on a foreign program from outside.
+//!
+//! `target` tests a broker over the wire, and `client` tests a client program against a scripted broker that may lie.
+//! `report` formats the results. Depends on the client's crate only, so it cannot know the internals of a broker.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod report;
+pub mod target;
+
+/// The broker's side of the services.
+mod services {
+    #![expect(unreachable_pub, reason = "generated")]
+    tonic::include_proto!("baton.v1");
+
+    pub(crate) const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("baton");
+}

@@ -1,0 +1,256 @@
+//! SPEC 2: questions and answers, results, parts, and the fields of an accept and a reject that have an effect.
+
+use std::time::Duration;
+
+use prost_types::{Struct, Value, value::Kind};
+use tonic::Code;
+
+use super::{
+    check::{Checks, Refusal, Verdict, answered, refused, same},
+    story::{Stage, Story, a_request, with_timeouts},
+    world::{Actor, World},
+};
+use baton_client::{
+    About,
+    proto::v1::{self, HandoffState, MessageType, TaskStatus},
+    time::{Clock as _, SystemClock},
+};
+
+cases! {
+    "question.reaches-its-agent-and-the-answer-its-owner" "2"
+        "A prompt is delivered to the agent that is to answer, shown by the task, and its answer goes to the owner."
+        question_and_answer;
+    "question.first-answer-counts" "2"
+        "A second answer to a question is refused with INPUT_TAKEN." first_answer_counts;
+    "question.only-the-agent-that-was-asked" "2"
+        "An answer of an agent that was not asked is refused with NOT_ASKED." only_the_asked;
+    "question.is-withdrawn-by-a-later-status" "2"
+        "A later status of the owner withdraws the question: an answer is refused with INPUT_EXPIRED." withdrawn;
+    "question.expires" "2"
+        "After its deadline a question is closed: the owner is told INPUT_EXPIRED, and an answer is refused with it."
+        expires;
+    "question.answer-fits-its-schema" "2"
+        "An answer that does not fit the prompt's JSON Schema is refused with the place; one that fits is taken."
+        fits_its_schema;
+    "question.needs-an-agent-to-ask" "2"
+        "A prompt to an unknown agent or type is refused with RECEIVER_UNKNOWN, one with another status with FIELD_INVALID."
+        needs_an_agent;
+    "result.of-a-final-status-is-kept" "2"
+        "GetTask shows the result of the final status, and of a delegate that returned the task." result_is_kept;
+    "result.is-bounded" "2"
+        "A result of more than 256 KiB as JSON is refused with FIELD_INVALID." result_is_bounded;
+    "part.is-listed-with-its-parent" "2"
+        "A task with a parent_task_id is listed with its parent." part_is_listed;
+    "part.parent-is-the-senders" "2"
+        "A parent that another agent owns is refused with NOT_OWNER, the task itself with FIELD_INVALID." parent_of_another;
+    "handoff.shows-the-words-of-its-request" "2"
+        "GetHandoff shows summary, reason text, desired type and the estimate of the accept." words_of_the_request;
+    "handoff.rejecter-is-asked-once-more" "2"
+        "A candidate that rejects with retry_after is asked once more, after all others and not before that time."
+        asked_once_more;
+}
+
+fn object(name: &str, kind: Kind) -> Struct {
+    Struct { fields: [(name.to_owned(), Value { kind: Some(kind) })].into() }
+}
+
+/// A task of alice, who can ask bob about it.
+async fn alone(world: &World) -> Verdict<(Actor, Actor, String)> {
+    let story = Story::at(world, Stage::Deciding).await?;
+    answered("alice cancels", story.cancel().await)?;
+    story.bob.take(MessageType::HandoffCancel).await?;
+    let Story { alice, bob, task, .. } = story;
+    Ok((alice, bob, task))
+}
+
+fn asking(prompt: v1::TaskPrompt) -> v1::TaskStatusUpdate {
+    let status = TaskStatus::WaitingForInput.into();
+    v1::TaskStatusUpdate { status, prompt: Some(prompt), ..Default::default() }
+}
+
+fn question(answer_by: &str) -> v1::TaskPrompt {
+    v1::TaskPrompt { question: "which colour?".to_owned(), answer_by: answer_by.to_owned(), ..Default::default() }
+}
+
+fn answer(text: &str) -> v1::TaskInput {
+    v1::TaskInput { text: text.to_owned(), data: None }
+}
+
+/// Alice asks with this prompt, and bob takes the question. Returns what an answer is about.
+async fn ask(alice: &Actor, bob: &Actor, task: &str, prompt: v1::TaskPrompt) -> Verdict<About> {
+    let asked = alice.tell("", &About::task(task, 1), &asking(prompt)).await?;
+    let delivered = bob.take(MessageType::TaskStatusUpdate).await?;
+    same("bob takes the question", "message_id", &asked.message_id, &delivered.envelope.message_id)?;
+    Ok(About::handoff(task, 1, &asked.message_id))
+}
+
+async fn question_and_answer(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let about = ask(&alice, &bob, &task, question(bob.id())).await?;
+    let open = answered("alice reads the task", alice.task(&task).await)?.open_prompt.unwrap_or_default();
+    let mut checks = Checks::of("alice reads the task");
+    checks.same("open_prompt.message_id", &about.correlation_id, &open.message_id);
+    checks.same("open_prompt.asked_agent_id", bob.id(), &open.asked_agent_id);
+    checks.same("open_prompt.prompt", Some(question(bob.id())), open.prompt);
+    checks.done()?;
+    bob.tell("", &about, &answer("blue")).await?;
+    let delivered = alice.take(MessageType::TaskInput).await?;
+    same("alice takes the answer", "payload", answer("blue"), delivered.payload())?;
+    let task = answered("alice reads the task", alice.task(&task).await)?;
+    same("alice reads the task", "open_prompt", None, task.open_prompt)
+}
+
+async fn first_answer_counts(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let about = ask(&alice, &bob, &task, question(bob.id())).await?;
+    bob.tell("", &about, &answer("blue")).await?;
+    let second = bob.say("", &about, &answer("green")).await;
+    refused("bob answers again", second, Refusal(Code::AlreadyExists, "INPUT_TAKEN"))?;
+    let delivered = alice.take(MessageType::TaskInput).await?;
+    same("alice takes the answer", "payload", answer("blue"), delivered.payload())
+}
+
+async fn only_the_asked(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let stranger = world.agent("stranger").await?;
+    let about = ask(&alice, &bob, &task, question(bob.id())).await?;
+    let mut checks = Checks::of("other agents answer");
+    for (name, by) in [("the owner", &alice), ("a stranger", &stranger)] {
+        let answered = by.say("", &about, &answer("blue")).await;
+        checks.refused(name, answered, Refusal(Code::PermissionDenied, "NOT_ASKED"));
+    }
+    checks.done()
+}
+
+const EXPIRED: Refusal = Refusal(Code::FailedPrecondition, "INPUT_EXPIRED");
+
+async fn withdrawn(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let about = ask(&alice, &bob, &task, question(bob.id())).await?;
+    let status = v1::TaskStatusUpdate { status: TaskStatus::InProgress.into(), ..Default::default() };
+    alice.tell("", &About::task(&task, 1), &status).await?;
+    refused("bob answers", bob.say("", &about, &answer("blue")).await, EXPIRED).map(drop)
+}
+
+async fn expires(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let answer_before = Some(SystemClock.now().plus(Duration::from_secs(2)).into());
+    let about = ask(&alice, &bob, &task, v1::TaskPrompt { answer_before, ..question(bob.id()) }).await?;
+    let told = alice.take_within(MessageType::ErrorNotification, Duration::from_secs(2)).await?;
+    let mut checks = Checks::of("alice takes the notice");
+    let notice: v1::ErrorNotification = told.payload();
+    checks.same("error_code", v1::ErrorCode::InputExpired, notice.error_code());
+    checks.same("correlation_id", &about.correlation_id, &told.envelope.correlation_id);
+    checks.done()?;
+    refused("bob answers", bob.say("", &about, &answer("blue")).await, EXPIRED).map(drop)
+}
+
+async fn fits_its_schema(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let answer_schema_json = r#"{"required": ["count"], "properties": {"count": {"type": "integer"}}}"#.to_owned();
+    let about = ask(&alice, &bob, &task, v1::TaskPrompt { answer_schema_json, ..question(bob.id()) }).await?;
+    let with = |kind| v1::TaskInput { text: String::new(), data: Some(object("count", kind)) };
+    let wrong = bob.say("", &about, &with(Kind::StringValue("three".to_owned()))).await;
+    let refusal = refused("bob answers with a text", wrong, Refusal(Code::InvalidArgument, "FIELD_INVALID"))?;
+    let fields: Vec<_> = refusal.violations.iter().map(|(path, _)| path.as_str()).collect();
+    same("bob answers with a text", "fields", vec!["envelope.payload.data/count"], fields)?;
+    bob.tell("", &about, &with(Kind::NumberValue(3.0))).await?;
+    alice.take(MessageType::TaskInput).await.map(drop)
+}
+
+async fn needs_an_agent(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let (about, unknown) = (About::task(&task, 1), world.id("unknown"));
+    let mut checks = Checks::of("alice asks");
+    for answer_by in [unknown.clone(), format!("type:{unknown}")] {
+        let asked = alice.say("", &about, &asking(question(&answer_by))).await;
+        checks.refused("of an agent that is not there", asked, Refusal(Code::NotFound, "RECEIVER_UNKNOWN"));
+    }
+    let in_progress = v1::TaskStatusUpdate { status: TaskStatus::InProgress.into(), ..asking(question(bob.id())) };
+    let asked = alice.say("", &about, &in_progress).await;
+    checks.refused("with IN_PROGRESS", asked, Refusal(Code::InvalidArgument, "FIELD_INVALID"));
+    checks.done()
+}
+
+fn completed(result: Option<Struct>) -> v1::TaskStatusUpdate {
+    v1::TaskStatusUpdate { status: TaskStatus::Completed.into(), result, ..Default::default() }
+}
+
+async fn result_is_kept(world: World) -> Verdict {
+    let request = v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), ..a_request() };
+    let story = Story::with(&world, request, Stage::Completed).await?;
+    let Story { alice, bob, task, .. } = &story;
+    let (of_bob, of_alice) = (object("by", Kind::StringValue("bob".into())), object("by", Kind::BoolValue(true)));
+    bob.tell("", &About::task(task, 2), &completed(Some(of_bob.clone()))).await?;
+    let shown = answered("alice reads the task", alice.task(task).await)?;
+    same("alice reads the task", "result", Some(of_bob), shown.result)?;
+    alice.tell("", &About::task(task, 3), &completed(Some(of_alice.clone()))).await?;
+    let shown = answered("alice reads the final task", alice.task(task).await)?;
+    same("alice reads the final task", "result", Some(of_alice), shown.result)
+}
+
+async fn result_is_bounded(world: World) -> Verdict {
+    let (alice, _, task) = alone(&world).await?;
+    let result = object("text", Kind::StringValue("x".repeat(256 * 1024)));
+    let sent = alice.say("", &About::task(&task, 1), &completed(Some(result))).await;
+    refused("alice sends a result of over 256 KiB", sent, Refusal(Code::InvalidArgument, "FIELD_INVALID")).map(drop)
+}
+
+async fn part_is_listed(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let part = world.id("part");
+    let request = v1::HandoffRequest { parent_task_id: task.clone(), ..a_request() };
+    alice.tell(bob.id(), &About::task(&part, 1), &request).await?;
+    let shown = answered("alice reads the task", alice.task(&task).await)?;
+    same("alice reads the task", "part_task_ids", vec![part.clone()], shown.part_task_ids)?;
+    let shown = answered("alice reads the part", alice.task(&part).await)?;
+    same("alice reads the part", "parent_task_id", &task, &shown.parent_task_id)?;
+    let filter = v1::ListTasksRequest { parent_task_id: task, ..Default::default() };
+    let client = &alice.client;
+    let listed = alice.call(async { client.answer(client.tasks().list_tasks(filter).await) }).await;
+    let listed = answered("alice lists the parts", listed)?.tasks;
+    let ids: Vec<_> = listed.iter().map(|task| task.task_id.clone()).collect();
+    same("alice lists the parts", "tasks", vec![part], ids)
+}
+
+async fn parent_of_another(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let part = world.id("part");
+    let of = |parent: &str| v1::HandoffRequest { parent_task_id: parent.to_owned(), ..a_request() };
+    let mut checks = Checks::of("a part is requested");
+    let by_bob = bob.say(alice.id(), &About::task(&part, 1), &of(&task)).await;
+    checks.refused("of a task of another agent", by_bob, Refusal(Code::PermissionDenied, "NOT_OWNER"));
+    let own = alice.say(bob.id(), &About::task(&part, 1), &of(&part)).await;
+    checks.refused("of itself", own, Refusal(Code::InvalidArgument, "FIELD_INVALID"));
+    checks.done()
+}
+
+async fn words_of_the_request(world: World) -> Verdict {
+    let request = v1::HandoffRequest {
+        reason_text: "too hard".to_owned(),
+        initial_context_summary: "it crashes".to_owned(),
+        ..a_request()
+    };
+    let story = Story::with(&world, request, Stage::Deciding).await?;
+    let estimated_handoff_time = Some(prost_types::Duration { seconds: 7, nanos: 0 });
+    let accept = v1::HandoffAccept { estimated_handoff_time, ..Default::default() };
+    story.bob.tell(story.alice.id(), &story.about(), &accept).await?;
+    let seen = story.look("alice reads the handoff").await?;
+    let mut checks = Checks::of("alice reads the handoff");
+    checks.same("reason_text", "too hard", &seen.reason_text);
+    checks.same("initial_context_summary", "it crashes", &seen.initial_context_summary);
+    checks.same("estimated_handoff_time", estimated_handoff_time, seen.estimated_handoff_time);
+    checks.done()
+}
+
+async fn asked_once_more(world: World) -> Verdict {
+    let story = Story::with(&world, with_timeouts(1_000, 20_000, 20_000, 30_000), Stage::Deciding).await?;
+    let retry_after = Some(prost_types::Duration { seconds: 2, nanos: 0 });
+    let reject = v1::HandoffReject { retry_after, ..Default::default() };
+    story.bob.tell(story.alice.id(), &story.about(), &reject).await?;
+    same("alice reads the handoff", "state", HandoffState::Requested, story.state("alice reads the handoff").await?)?;
+    let early = story.accept().await;
+    refused("bob accepts early", early, Refusal(Code::FailedPrecondition, "HANDOFF_STATE"))?;
+    story.bob.take_within(MessageType::HandoffRequest, Duration::from_secs(2)).await?;
+    answered("bob accepts", story.accept().await).map(drop)
+}

@@ -1,0 +1,169 @@
+//! SPEC 10: specs and threads.
+
+use tonic::Code;
+
+use super::{
+    check::{Answer, Checks, Refusal, Verdict, answered, refused, same},
+    world::{Actor, World},
+};
+use baton_client::{
+    Client, Thread,
+    ids::{IdSource as _, MessageId, SystemIds},
+    proto::v1::{self, ThreadRequestOutcome},
+    time::{Clock as _, SystemClock},
+};
+
+cases! {
+    "threads.spec-in-force-changes-at-boundaries" "10"
+        "A requested spec is in force from the next boundary on, with the plugins to turn off and on; the same boundary again gets the same answer."
+        boundaries;
+    "threads.unresolved-request-fails" "10"
+        "A request for an unknown spec fails at the boundary, and the active spec stays; its activation is refused with HANDOFF_RESOLVE_FAILED."
+        unresolved;
+    "threads.actions-need-the-plugin" "10"
+        "While the spec in force has no agent_handoff in plugin_ids, or none in its hook filter, an action is refused with HANDOFF_PLUGIN_MISSING, which names the list."
+        plugin;
+    "threads.one-runner" "10"
+        "While a run is open, another one is refused with RUN_OPEN; a step of an ended run is refused with RUN_FINAL, and one out of order with SEQUENCE_CONFLICT."
+        one_runner;
+    "threads.invalid-specs-are-refused" "10"
+        "A spec with a doubled plugin, a bad name or without a model is refused with FIELD_INVALID, and an agent may not manage specs."
+        invalid_specs;
+}
+
+fn new_id() -> MessageId {
+    SystemIds.message_id(SystemClock.now())
+}
+
+/// Registers a spec of a persona, and its model, as the operator.
+async fn put(world: &World, name: &str, plugins: &[&str], hook_filter: &[&str]) -> Verdict<String> {
+    let operator = world.operator()?;
+    let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let model_id = world.id("model");
+    let model = v1::ModelSpec { model_id: model_id.clone(), model_name: "large".to_owned(), ..Default::default() };
+    let request = v1::PutModelSpecRequest { spec: Some(model) };
+    answered(
+        "a model is registered",
+        world.call(async { operator.answer(operator.threads().put_model_spec(request).await) }).await,
+    )?;
+    let spec_id = world.id(name);
+    let spec = v1::AgentSpec {
+        spec_id: spec_id.clone(),
+        model_id,
+        system_prompt: format!("You are the {name}."),
+        plugin_ids: texts(plugins),
+        hook_filter: texts(hook_filter),
+        ..Default::default()
+    };
+    answered("a spec is registered", put_spec(world, &operator, spec).await)?;
+    Ok(spec_id)
+}
+
+async fn put_spec(world: &World, client: &Client, spec: v1::AgentSpec) -> Answer<v1::PutAgentSpecResponse> {
+    let request = v1::PutAgentSpecRequest { spec: Some(spec) };
+    world.call(async { client.answer(client.threads().put_agent_spec(request).await) }).await
+}
+
+/// A thread of alice with the base `concierge`, which has the plugins `agent_handoff` and `notes`.
+async fn a_thread(world: &World) -> Verdict<(Actor, Thread)> {
+    let base_spec_id = put(world, "concierge", &["agent_handoff", "notes"], &[]).await?;
+    let alice = world.agent("alice").await?;
+    let create = v1::CreateThreadRequest { base_spec_id, thread_id: world.id("thread"), ..Default::default() };
+    let made = answered("alice creates a thread", alice.call(alice.client.create_thread(create)).await)?;
+    Ok((alice, made.0))
+}
+
+async fn boundaries(world: World) -> Verdict {
+    let (alice, thread) = a_thread(&world).await?;
+    let researcher = put(&world, "researcher", &["agent_handoff", "search"], &[]).await?;
+    let mut run = answered("a run begins", alice.call(thread.run_as(new_id())).await)?;
+    let asked = answered("the researcher is requested", alice.call(thread.request(&researcher, new_id())).await)?;
+    let shown = asked.thread.unwrap_or_default();
+    let mut checks = Checks::of("before the boundary");
+    checks.same("requested_agent", researcher.as_str(), shown.requested_agent.as_str());
+    checks.same("in_force_spec_id", run.step().spec.spec_id.as_str(), shown.in_force_spec_id.as_str());
+    let first = run.clone();
+    let step = answered("the step ends", alice.call(run.next_step()).await)?.clone();
+    checks.same("spec", researcher.as_str(), step.spec.spec_id.as_str());
+    checks.same("switched", true, step.switched);
+    checks.same("deactivate_plugin_ids", vec!["notes".to_owned()], step.deactivate_plugin_ids.clone());
+    checks.same("activate_plugin_ids", vec!["search".to_owned()], step.activate_plugin_ids.clone());
+    let outcome = step.request.as_ref().map(v1::ThreadRequestEnded::outcome);
+    checks.same("request", Some(ThreadRequestOutcome::Promoted), outcome);
+    let mut again = first;
+    let again = answered("the same step ends again", alice.call(again.next_step()).await)?.clone();
+    checks.same("the second answer", step, again);
+    checks.done()
+}
+
+async fn unresolved(world: World) -> Verdict {
+    let (alice, thread) = a_thread(&world).await?;
+    let unknown = world.id("unknown");
+    let asked = answered("an unknown spec is requested", alice.call(thread.request(&unknown, new_id())).await)?;
+    let mut checks = Checks::of("an unknown spec");
+    checks.holds("warning", asked.warning.contains("no spec"), "the reason", &asked.warning);
+    let run = answered("a run begins", alice.call(thread.run_as(new_id())).await)?;
+    let request = run.step().request.clone().unwrap_or_default();
+    checks.same("request", ThreadRequestOutcome::Failed, request.outcome());
+    let message = format!("handoff resolve failed: {unknown} (no spec)");
+    checks.same("error_message", message.as_str(), request.error_message.as_str());
+    checks.same("switched", false, run.step().switched);
+    let refusal = Refusal(Code::FailedPrecondition, "HANDOFF_RESOLVE_FAILED");
+    checks.refused("its activation", alice.call(thread.activate(&unknown, new_id())).await, refusal);
+    checks.done()
+}
+
+async fn plugin(world: World) -> Verdict {
+    let (alice, thread) = a_thread(&world).await?;
+    let writer = put(&world, "writer", &["spelling"], &[]).await?;
+    let mut run = answered("a run begins", alice.call(thread.run_as(new_id())).await)?;
+    answered("the writer is requested", alice.call(thread.request(&writer, new_id())).await)?;
+    answered("the step ends", alice.call(run.next_step()).await)?;
+    let missing = Refusal(Code::FailedPrecondition, "HANDOFF_PLUGIN_MISSING");
+    let step = "a persona without the plugin clears";
+    let first = refused(step, alice.call(thread.clear(new_id())).await, missing)?;
+    same(step, "metadata list", Some("plugin_ids"), first.metadata.get("list").map(String::as_str))?;
+    put(&world, "writer", &["agent_handoff"], &["spelling"]).await?;
+    answered("the step ends", alice.call(run.next_step()).await)?;
+    let step = "a persona clears whose hook filter lacks the plugin";
+    let second = refused(step, alice.call(thread.clear(new_id())).await, missing)?;
+    same(step, "metadata list", Some("hook_filter"), second.metadata.get("list").map(String::as_str))
+}
+
+async fn one_runner(world: World) -> Verdict {
+    let (alice, thread) = a_thread(&world).await?;
+    let run = answered("a run begins", alice.call(thread.run_as(new_id())).await)?;
+    let mut checks = Checks::of("while a run is open");
+    let open = Refusal(Code::Aborted, "RUN_OPEN");
+    checks.refused("another run", alice.call(thread.run_as(new_id())).await, open);
+    let end = |run_id: &str, step: u64| {
+        let (client, thread_id, run_id) = (alice.client.clone(), thread.id().to_owned(), run_id.to_owned());
+        let request = v1::EndStepRequest { thread_id, run_id, step };
+        async move { client.answer(client.threads().end_step(request).await) }
+    };
+    checks.refused("a step of another run", alice.call(end(&new_id().to_string(), 1)).await, open);
+    let conflict = Refusal(Code::Aborted, "SEQUENCE_CONFLICT");
+    checks.refused("a step out of order", alice.call(end(run.id(), 7)).await, conflict);
+    answered("the run ends", alice.call(run.end()).await)?;
+    answered("the run ends again", alice.call(run.end()).await)?;
+    let ended = Refusal(Code::FailedPrecondition, "RUN_FINAL");
+    checks.refused("a step of the ended run", alice.call(end(run.id(), 1)).await, ended);
+    checks.done()
+}
+
+async fn invalid_specs(world: World) -> Verdict {
+    let operator = world.operator()?;
+    let good = v1::AgentSpec { spec_id: world.id("spec"), model_id: world.id("model"), ..Default::default() };
+    let mut checks = Checks::of("a spec that is not valid");
+    let invalid = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+    let doubled = v1::AgentSpec { plugin_ids: vec!["notes".to_owned(), "notes".to_owned()], ..good.clone() };
+    checks.refused("a doubled plugin", put_spec(&world, &operator, doubled).await, invalid);
+    let named = v1::AgentSpec { spec_id: "no name".to_owned(), ..good.clone() };
+    checks.refused("a bad name", put_spec(&world, &operator, named).await, invalid);
+    let without = v1::AgentSpec { model_id: String::new(), ..good.clone() };
+    checks.refused("no model", put_spec(&world, &operator, without).await, invalid);
+    let alice = world.agent("alice").await?;
+    let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
+    checks.refused("by an agent", put_spec(&world, &alice.client, good).await, denied);
+    checks.done()
+}

@@ -14,7 +14,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static MALLOC_CONF: &[u8; 37] = b"dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    ExitCode::from(baton::cli::run().await)
+fn main() -> ExitCode {
+    ExitCode::from(baton::cli::run())
 }

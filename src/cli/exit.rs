@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(super) const OK: u8 = 0;
-const FAILED: u8 = 1;
+pub(super) const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const CONFIGURATION: u8 = 3;
 const DATA_IN_USE: u8 = 4;

@@ -236,7 +236,7 @@ fn parse() -> Result<Cli, Failure> {
 }
 
 /// Runs the command line. Returns the exit code.
-pub async fn run() -> u8 {
+pub fn run() -> u8 {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(failure) => {
@@ -245,8 +245,26 @@ pub async fn run() -> u8 {
         }
     };
     logging::start();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tell!("failed to start the program's threads: {error}");
+            return exit::FAILED;
+        }
+    };
+    // The failure is told before the runtime waits for threads that still read standard input.
+    match runtime.block_on(execute(cli)) {
+        Ok(()) => exit::OK,
+        Err(failure) => {
+            tell!("{failure}");
+            failure.code
+        }
+    }
+}
+
+async fn execute(cli: Cli) -> Result<(), Failure> {
     let output = Output::new(cli.output);
-    let outcome = match cli.command {
+    match cli.command {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Demo(args) => demo::run(args, &cli.connection).await,
@@ -277,12 +295,5 @@ pub async fn run() -> u8 {
         Command::Bench(command) => bench::run(command, &cli.connection, &output).await,
         Command::Conformance(args) => conformance::run(args, &cli.connection).await,
         Command::Completions(args) => completions::run(&args),
-    };
-    match outcome {
-        Ok(()) => exit::OK,
-        Err(failure) => {
-            tell!("{failure}");
-            failure.code
-        }
     }
 }

@@ -206,6 +206,12 @@ impl Follower {
         serde_json::from_str(&self.lines.next().expect("the command goes on").unwrap()).unwrap()
     }
 
+    /// Not by ctrl-C, which a program may have inherited as ignored.
+    fn stop(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Sends ctrl-C. Returns the exit code.
     fn interrupt(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
@@ -231,10 +237,10 @@ async fn baton_handoff_watch_prints_what_is_open_and_each_change_with_a_cursor()
             break change["cursor"].as_str().unwrap().to_owned();
         }
     };
-    watch.interrupt();
+    watch.stop();
     let mut again = Follower::of(broker.command(&["handoff", "watch", "--after", &cursor, "--output", "jsonl"]));
     assert_eq!(again.next()["caughtUp"], true, "nothing has changed since the cursor");
-    again.interrupt();
+    again.stop();
 }
 
 #[tokio::test]

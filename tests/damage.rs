@@ -89,13 +89,23 @@ fn commit(store: &EmbeddedStore, writes: Vec<baton::store::Write>) {
     assert!(store.commit(vec![Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
 }
 
+/// Letters at random, the same ones for the same seed: the log compresses what repeats.
+fn incompressible(seed: u32, length: usize) -> String {
+    let mut state = u64::from(seed);
+    let letter = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'0' + (state >> 33) as u8 % 64)
+    };
+    std::iter::repeat_with(letter).take(length).collect()
+}
+
 /// A store with 300 tasks and envelopes in table files, and 50 agents that are only in the log.
 fn three_hundred(parent: &Path) -> PathBuf {
     let folder = parent.join("store");
     for part in 0..3 {
         let store = EmbeddedStore::open(&folder).unwrap();
         for number in part * 100..(part + 1) * 100 {
-            let (key, value) = (format!("{number:06}"), format!("{number}").repeat(100));
+            let (key, value) = (format!("{number:06}"), incompressible(number, 100 * number.to_string().len()));
             let of = |table| put(table, &key, 1, &value);
             commit(&store, vec![of(Table::Tasks), of(Table::Envelopes)]);
         }

@@ -15,7 +15,7 @@ use super::{
     Key, KeyBytes, OpenError, Record, Table,
     checkpoint::Manifest,
     layout::{Damage, FolderGuard, LOG_FOLDER, TABLES_FOLDER, groups_committed},
-    record_codec::{decode_record, decode_writes},
+    record_codec::{decode_entry, decode_record},
     tables::{NEWEST, open_tree},
     wal,
 };
@@ -59,7 +59,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     let mut newer = BTreeMap::<Table, Newer>::new();
     let mut unknown = Vec::new();
     let log = wal::scan(&path.join(LOG_FOLDER), manifest.flushed_upto + 1, |position, entry, path| {
-        let read = decode_writes(&entry, |Key { table, key }, record| {
+        let read = decode_entry(&entry, |Key { table, key }, record| {
             newer.entry(table).or_default().insert(key, record);
         });
         if read.is_none() {

@@ -29,13 +29,13 @@ use super::{
         groups_committed, lock, make_sure_of_room, open_mark, remove_room, write_mark,
     },
     mem_table::{MemTable, MemTables, overlay},
-    record_codec::{decode_record, decode_writes, encode_writes},
+    record_codec::{EntryEncoder, decode_entry, decode_record},
     tables::Tables,
     wal::{self, AppendError, CommitLog, Position, SegmentLog},
 };
 use crate::disk;
 
-/// The bytes of entries, with [`WRITE_BYTES`] for each write, after which the memtable is written into table files.
+/// The bytes of writes, with [`WRITE_BYTES`] for each write, after which the memtable is written into table files.
 /// Bounds the memory of a memtable, and what a start reads again. Small in debug builds, so that tests write table
 /// files.
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
@@ -67,8 +67,7 @@ pub struct EmbeddedStore {
 struct Log {
     entries: Box<dyn CommitLog>,
     commit_mark: File,
-    /// The entry of the group in hand. Its memory is used again by the next one.
-    entry: Vec<u8>,
+    encoder: EntryEncoder,
 }
 
 /// Failures of writes. Shared with the threads that write and merge tables.
@@ -243,7 +242,7 @@ impl EmbeddedStore {
         Ok(Self {
             path: path.into(),
             opened: RwLock::new(Some(opened)),
-            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, entry: Vec::new() }),
+            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, encoder: EntryEncoder::default() }),
             flushing: Mutex::default(),
             failures: Arc::default(),
             _lock: lock,
@@ -420,8 +419,8 @@ impl Store for EmbeddedStore {
         if writes.is_empty() {
             return Ok(outcomes);
         }
-        let Log { entries, commit_mark, entry } = &mut *log;
-        encode_writes(&writes, entry);
+        let Log { entries, commit_mark, encoder } = &mut *log;
+        let (entry, length) = encoder.encode(&writes);
         let after = entries.end();
         let position = entries.append(after, entry).map_err(|error| {
             // An entry that is too large was not written, so the store is as before. After any other failure the entry
@@ -431,7 +430,7 @@ impl Store for EmbeddedStore {
             }
             CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
-        let bytes = entry.len() + writes.len() * WRITE_BYTES;
+        let bytes = length + writes.len() * WRITE_BYTES;
         let active_bytes = opened.active_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
@@ -526,14 +525,14 @@ fn open_whole(
     let (mut unknown, mut bytes) = (None, 0);
     let mut memtables = opened.memtables_mut();
     log.read(from, &mut |position, entry| {
-        bytes += entry.len();
-        let read = decode_writes(&entry, |key, record| {
+        let read = decode_entry(&entry, |key, record| {
             bytes += WRITE_BYTES;
             memtables.replay(key, record);
         });
-        // An unknown entry fails the start, so only the first is reported.
-        if read.is_none() {
-            unknown.get_or_insert(position);
+        match read {
+            Some(length) => bytes += length,
+            // An unknown entry fails the start, so only the first is reported.
+            None => drop(unknown.get_or_insert(position)),
         }
     })?;
     drop(memtables);

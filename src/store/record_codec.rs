@@ -6,7 +6,13 @@
 //! format 1 (u8), revision (u64), CRC-32C of table, key, revision and value (u32), value
 //! ```
 //!
-//! An entry, write after write:
+//! An entry:
+//!
+//! ```text
+//! length of the writes (u32), the writes as a block of LZ4
+//! ```
+//!
+//! The writes, one after another:
 //!
 //! ```text
 //! table (u8, the place in `Table::ALL`), length of the key (u32), key, revision (u64, 0: deleted), length of the value
@@ -16,6 +22,7 @@
 //! All numbers are big-endian. An entry needs no checksums, because the log has its own.
 
 use bytes::Bytes;
+use lz4_flex::block;
 
 use super::{Key, KeyBytes, Record, Table, Write, wal::BUFFER_BYTES_MAX};
 
@@ -59,8 +66,36 @@ fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
     sum
 }
 
-/// Replaces the content of `stored` by the entry of a group. Of a larger former entry, keeps [`BUFFER_BYTES_MAX`] of capacity.
-pub(super) fn encode_writes(writes: &[Write], stored: &mut Vec<u8>) {
+/// Encodes the entry of a group after that of another. Of the memory of large entries, keeps [`BUFFER_BYTES_MAX`] for each
+/// of its buffers.
+#[derive(Default)]
+pub(super) struct EntryEncoder {
+    writes: Vec<u8>,
+    entry: Vec<u8>,
+}
+
+impl EntryEncoder {
+    /// The entry of a group, and the length of its writes before they were compressed.
+    pub(super) fn encode(&mut self, writes: &[Write]) -> (&[u8], usize) {
+        put_writes(writes, &mut self.writes);
+        let length = self.writes.len();
+        let head = u32::try_from(length).expect("no group has 4 GiB").to_be_bytes();
+        self.entry.truncate(BUFFER_BYTES_MAX);
+        self.entry.shrink_to(BUFFER_BYTES_MAX);
+        // The buffer is not cleared: the bytes behind the block are those of former entries, and are not returned.
+        let end_max = head.len() + block::get_maximum_output_size(length);
+        if self.entry.len() < end_max {
+            self.entry.resize(end_max, 0);
+        }
+        let (stored_head, stored) = self.entry.split_at_mut(head.len());
+        stored_head.copy_from_slice(&head);
+        let compressed = block::compress_into(&self.writes, stored).expect("the buffer has room for any block");
+        (&self.entry[..head.len() + compressed], length)
+    }
+}
+
+/// Replaces the content of `stored` by writes.
+fn put_writes(writes: &[Write], stored: &mut Vec<u8>) {
     let value = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
     stored.clear();
     stored.shrink_to(BUFFER_BYTES_MAX);
@@ -73,15 +108,21 @@ pub(super) fn encode_writes(writes: &[Write], stored: &mut Vec<u8>) {
     }
 }
 
-/// Calls `found` for each write of an entry, in order; a record of `None` is deleted. `None`: the bytes end within a
-/// write, or another version wrote them.
-pub(super) fn decode_writes(mut stored: &[u8], mut found: impl FnMut(Key, Option<Record>)) -> Option<()> {
-    while !stored.is_empty() {
-        let table = *Table::ALL.get(usize::from(stored.split_off_first().copied()?))?;
-        let key = KeyBytes::from(take_bytes(&mut stored)?);
-        let revision = u64::from_be_bytes(take(&mut stored)?);
-        let value = take_bytes(&mut stored)?;
-        // A copy: a slice would keep the whole entry in memory as long as one of its records.
+/// Calls `found` for each write of an entry, in order; a record of `None` is deleted. Returns the length of the writes.
+/// `None`: the bytes end within a write, or another version wrote them.
+pub(super) fn decode_entry(mut stored: &[u8], found: impl FnMut(Key, Option<Record>)) -> Option<usize> {
+    let length = u32::from_be_bytes(take(&mut stored)?) as usize;
+    let writes = block::decompress(stored, length).ok().filter(|writes| writes.len() == length)?;
+    decode_writes(&writes, found).map(|()| length)
+}
+
+fn decode_writes(mut writes: &[u8], mut found: impl FnMut(Key, Option<Record>)) -> Option<()> {
+    while !writes.is_empty() {
+        let table = *Table::ALL.get(usize::from(writes.split_off_first().copied()?))?;
+        let key = KeyBytes::from(take_bytes(&mut writes)?);
+        let revision = u64::from_be_bytes(take(&mut writes)?);
+        let value = take_bytes(&mut writes)?;
+        // A copy: a slice would keep all writes of the entry in memory as long as one of its records.
         let record = || Record { revision, value: Bytes::copy_from_slice(value) };
         found(Key { table, key }, (revision > 0).then(record));
     }
@@ -116,7 +157,7 @@ mod tests {
 
     fn decoded(stored: &[u8]) -> Option<Vec<Write>> {
         let mut writes = Vec::new();
-        decode_writes(stored, |key, record| writes.push(Write { key, record, is_new: false })).map(|()| writes)
+        decode_entry(stored, |key, record| writes.push(Write { key, record, is_new: false })).map(|_| writes)
     }
 
     #[test]
@@ -134,22 +175,43 @@ mod tests {
         assert!(decode_record(Table::Tasks, b"key", &stored.slice(..12)).is_err());
     }
 
-    #[test]
-    fn an_entry_says_what_was_written_and_nothing_if_it_is_cut_off() {
-        let writes = [
+    fn group() -> [Write; 3] {
+        [
             write(Table::Meta, "a", Some((1, ""))),
             write(Table::RemovedTasks, "", None),
             write(Table::Mailbox, "b", Some((u64::MAX, "end"))),
-        ];
-        let mut stored = b"of the group before".to_vec();
-        encode_writes(&writes, &mut stored);
-        assert_eq!(decoded(&stored).as_deref(), Some(&writes[..]));
+        ]
+    }
+
+    #[test]
+    fn an_entry_says_what_was_written_and_nothing_if_it_is_cut_off() {
+        let mut encoder = EntryEncoder::default();
+        // A larger entry before leaves nothing in the next one.
+        let text: &str = "of the group before, again and again".repeat(100).leak();
+        assert_eq!(decoded(encoder.encode(&[write(Table::Meta, "before", Some((1, text)))]).0).unwrap().len(), 1);
+        let (stored, length) = encoder.encode(&group());
+        assert_eq!(decoded(stored).as_deref(), Some(&group()[..]));
+        assert_eq!(decode_entry(stored, |_, _| {}), Some(length));
         for place in 0..stored.len() {
-            let cut = decoded(&stored[..place]);
-            assert!(cut.is_none_or(|cut| cut.len() < writes.len() && writes.starts_with(&cut)), "cut at {place}");
+            assert_eq!(decoded(&stored[..place]), None, "cut at {place}");
         }
-        let mut unknown = stored;
-        unknown[0] = 200;
-        assert_eq!(decoded(&unknown), None, "a table that is not known");
+        assert_eq!(decoded(encoder.encode(&[]).0), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_entry_with_unknown_or_cut_writes_is_refused() {
+        let entry = |writes: &[u8]| [&(writes.len() as u32).to_be_bytes()[..], &block::compress(writes)].concat();
+        let mut writes = Vec::new();
+        put_writes(&group(), &mut writes);
+        assert_eq!(decoded(&entry(&writes)).as_deref(), Some(&group()[..]));
+        for place in 1..writes.len() {
+            let cut = decoded(&entry(&writes[..place]));
+            assert!(cut.is_none_or(|cut| cut.len() < 3 && group().starts_with(&cut)), "cut at {place}");
+        }
+        let mut of_other_length = entry(&writes);
+        of_other_length[3] += 1;
+        assert_eq!(decoded(&of_other_length), None, "a length that is not that of the writes");
+        writes[0] = 200;
+        assert_eq!(decoded(&entry(&writes)), None, "a table that is not known");
     }
 }

@@ -16,6 +16,7 @@ mod process;
 mod recover;
 mod report;
 mod run;
+mod text;
 
 use clap::Subcommand;
 

@@ -6,12 +6,12 @@ use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
 use prost::{Message as _, Name};
 use tokio::sync::mpsc;
 
-use super::{agents, broker::Target, latency::Latencies, run::Run};
+use super::{agents, broker::Target, latency::Latencies, run::Run, text::Texts};
 use crate::{
     cli::Failure,
     client::{About, ClientError, Composer, Identity, Pipeline, context_of},
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
-    ids::{AgentId, KeyId, SystemIds},
+    ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, Moment, SystemClock, Timestamp},
 };
@@ -24,6 +24,11 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 const LAST_REQUEST_ID: u64 = u64::MAX;
 /// Half of the broker's default interval.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The bytes of all contexts of a pair, about: more than a compressor looks back, so that no context helps with the next.
+const CONTEXTS_BYTES: usize = 128 * 1024;
+/// The most contexts of a pair.
+const CONTEXTS_MAX: usize = 1024;
 
 /// The four messages of a handoff, in order.
 pub(super) const STEPS: [&str; 4] = ["request", "accept", "context", "complete"];
@@ -142,7 +147,8 @@ pub(super) struct Pair {
     sides: [Side; 2],
     keys: Keys,
     work: Work,
-    context: Arc<v1::TaskContextTransfer>,
+    /// Sent in turns.
+    contexts: Vec<Arc<v1::TaskContextTransfer>>,
     task_prefix: String,
     flights: HashMap<u64, Flight>,
     next_number: u64,
@@ -166,12 +172,15 @@ impl Pair {
         let task_prefix = format!("{}-", sender.agent);
         let (sender, receiver) =
             tokio::try_join!(Side::connect(target, sender, credit), Side::connect(target, receiver, credit))?;
-        let context = context_of([("collected_data", json_list(work.context_bytes))]).into();
+        let mut texts = Texts::of(u64::from_be_bytes(SystemIds.random()[..8].try_into().expect("8 bytes")));
+        let number = CONTEXTS_BYTES / work.context_bytes.max(1) + 2;
+        let context = |_| context_of([("collected_data", json_list(&mut texts, work.context_bytes))]).into();
+        let contexts = (0..number.min(CONTEXTS_MAX)).map(context).collect();
         Ok(Self {
             sides: [sender, receiver],
             keys,
             work,
-            context,
+            contexts,
             task_prefix,
             flights: HashMap::new(),
             next_number: 0,
@@ -272,7 +281,7 @@ impl Pair {
         // Only the context and the completion are awaited, steps 2 and 3.
         let flight = Flight { began: now, sent: [now; 4], missing: 0b1100_1100, next: CONTEXT };
         self.flights.insert(handoff.number, flight);
-        let context = self.context.clone();
+        let context = self.context(handoff.number);
         self.send(handoff.number, CONTEXT, &handoff.about, &*context);
     }
 
@@ -329,7 +338,7 @@ impl Pair {
             REQUEST => self.send(number, ACCEPT, &about, &v1::HandoffAccept::default()),
             ACCEPT if self.work.stays_open => self.tally.open.push(OpenHandoff { number, about }),
             ACCEPT => {
-                let context = self.context.clone();
+                let context = self.context(number);
                 self.send(number, CONTEXT, &about, &*context);
             }
             CONTEXT => {
@@ -380,6 +389,10 @@ impl Pair {
         self.tally.failed += 1;
     }
 
+    fn context(&self, number: u64) -> Arc<v1::TaskContextTransfer> {
+        self.contexts[(number % self.contexts.len() as u64) as usize].clone()
+    }
+
     /// Verifies deliveries as a client does.
     fn verify(&self, frames: &[(usize, v1::ConnectResponse)]) -> Result<(), Failure> {
         let (now, unsigned_allowed) = (SystemClock.now(), !self.work.signed);
@@ -394,8 +407,8 @@ impl Pair {
 }
 
 /// A JSON list of this number of bytes, at least 4.
-fn json_list(bytes: usize) -> String {
-    format!("[\"{}\"]", "x".repeat(bytes.saturating_sub(4)))
+fn json_list(texts: &mut Texts, bytes: usize) -> String {
+    format!("[\"{}\"]", texts.text(bytes.saturating_sub(4)))
 }
 
 const KINDS: [MessageType; 4] = [

@@ -294,7 +294,7 @@ impl EmbeddedStore {
         // Read before the rotation, with the log locked: every entry up to here is in the memtable that becomes
         // immutable.
         let upto = log.entries.end();
-        let memtable = opened.memtables_mut().rotate();
+        let (memtable, former) = opened.memtables_mut().rotate();
         opened.active_bytes.store(0, Ordering::Relaxed);
         let (flushed, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
@@ -304,8 +304,12 @@ impl EmbeddedStore {
             flushed.start_merge(&failures);
             flushed.start_compaction(&failures);
         };
+        let in_thread = flush.clone();
+        *flushing = spawn_behind("baton-flush", move || {
+            drop(former);
+            in_thread();
+        });
         // The memtable must be written, so without a thread the committing one does it.
-        *flushing = spawn_behind("baton-flush", flush.clone());
         if flushing.is_none() {
             opened.is_flush_awaited.store(true, Ordering::Relaxed);
             flush();
@@ -522,6 +526,7 @@ fn open_whole(
     // After the tables: a log beside missing tables would look like a damaged store to the next start.
     disk::make_folder(&log_folder).map_err(|source| file_error(&log_folder, source))?;
     let log = SegmentLog::open(&log_folder, contents).map_err(|source| file_error(&log_folder, source))?;
+    let log = log.prepare_in(spawn_behind);
     let (mut unknown, mut bytes) = (None, 0);
     let mut memtables = opened.memtables_mut();
     log.read(from, &mut |position, entry| {

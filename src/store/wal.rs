@@ -13,7 +13,8 @@
 //! All numbers are big-endian. A segment gets its name when both heads are on disk, and only after every entry of the
 //! segment before it. So of all entries only the last one may be torn.
 //!
-//! A trimmed segment is renamed to `POSITION.free`, and becomes a later segment. A segment has its full length from the
+//! A trimmed segment is renamed to `POSITION.free`, and becomes a later segment. Where none is free, a thread makes the
+//! file `next.free` while the open segment fills. A segment has its full length from the
 //! start, because a sync of writes to allocated blocks costs a fraction of a sync of a growing file. A free file is not
 //! read.
 //!
@@ -29,6 +30,7 @@ use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
+    thread::JoinHandle,
 };
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -339,10 +341,17 @@ pub(super) struct SegmentLog {
     segments: Vec<Segment>,
     /// Files for later segments.
     free: Vec<PathBuf>,
+    /// Makes the next file in time. `None`: the append that needs a file makes it.
+    spawn: Option<Spawn>,
+    /// The thread that makes the next file, if one was started.
+    preparing: Option<JoinHandle<()>>,
     open: Open,
     end: Position,
     buffer: Vec<u8>,
 }
+
+/// Starts a thread. `None`: it cannot be started.
+type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>>;
 
 /// The segment that takes new entries.
 struct Open {
@@ -373,7 +382,43 @@ impl SegmentLog {
                 Open { file, key: SegmentKey::new(key), at: end_at }
             }
         };
-        Ok(Self { folder: folder.into(), segments, free, open, end, buffer: Vec::new() })
+        let (spawn, preparing) = (None, None);
+        Ok(Self { folder: folder.into(), segments, free, spawn, preparing, open, end, buffer: Vec::new() })
+    }
+
+    /// Makes new files in threads, before they are needed. Otherwise an append takes as long as the write of a whole
+    /// segment, each time that there is no free file.
+    pub(super) fn prepare_in(mut self, spawn: Spawn) -> Self {
+        self.spawn = Some(spawn);
+        self
+    }
+
+    fn next_file(&self) -> PathBuf {
+        self.folder.join(format!("next{FREE_SUFFIX}"))
+    }
+
+    /// Starts a thread that makes the next file, if the open segment is half full and no file is there.
+    fn prepare(&mut self) {
+        if self.open.at < SEGMENT_BYTES / 2 || !self.free.is_empty() || self.preparing.is_some() {
+            return;
+        }
+        let Some(spawn) = self.spawn else { return };
+        let path = self.next_file();
+        let make = move || {
+            // A failure is that of the append that finds no file.
+            if let Err(error) = write_zeros(&path) {
+                tracing::debug!(path = %path.display(), %error, "failed to prepare a file of the log");
+            }
+        };
+        self.preparing = spawn("baton-log", Box::new(make));
+    }
+
+    /// A file for the next segment.
+    fn take_free(&mut self) -> Option<PathBuf> {
+        self.free.pop().or_else(|| {
+            self.preparing.take()?.join().ok()?;
+            Some(self.next_file()).filter(|path| path.exists())
+        })
     }
 }
 
@@ -390,7 +435,8 @@ impl CommitLog for SegmentLog {
         let position = after + 1;
         // Only between entries: no entry spans two files.
         if self.open.at >= SEGMENT_BYTES {
-            let (segment, open) = begin(&self.folder, position, self.free.pop())?;
+            let free = self.take_free();
+            let (segment, open) = begin(&self.folder, position, free)?;
             self.segments.push(segment);
             self.open = open;
         }
@@ -403,6 +449,7 @@ impl CommitLog for SegmentLog {
         disk::sync_data(&self.open.file, path)?;
         self.open.at += self.buffer.len() as u64;
         self.end = position;
+        self.prepare();
         Ok(position)
     }
 
@@ -434,9 +481,22 @@ impl CommitLog for SegmentLog {
     }
 
     fn size_bytes(&self) -> u64 {
-        let files = self.segments.iter().map(|segment| &segment.path).chain(&self.free);
+        let next = self.preparing.as_ref().map(|_| self.next_file());
+        let files = self.segments.iter().map(|segment| &segment.path).chain(&self.free).chain(&next);
         files.map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum()
     }
+}
+
+impl Drop for SegmentLog {
+    /// Leaves no thread that writes into the folder.
+    fn drop(&mut self) {
+        drop(self.preparing.take().map(JoinHandle::join));
+    }
+}
+
+/// Makes a file of the length of a segment, so that later syncs need not write the size of the file.
+fn write_zeros(path: &Path) -> io::Result<()> {
+    disk::write_whole(path, &vec![0; SEGMENT_BYTES as usize])
 }
 
 /// Begins the segment of the entries from `first` on, in a free file or else in a new one.
@@ -454,7 +514,7 @@ fn begin(folder: &Path, first: Position, free: Option<PathBuf>) -> io::Result<(S
             disk::rename(&free, &path)?;
         }
         None => {
-            // Whole from the start, so that later syncs need not write the size of the file.
+            // Whole from the start, like every file that was prepared.
             heads.resize(SEGMENT_BYTES as usize, 0);
             disk::write_whole(&path, &heads)?;
         }
@@ -573,6 +633,48 @@ mod tests {
         let mut next = Vec::new();
         opened(folder.path()).read(25, &mut |position, entry| next.push((position, entry))).unwrap();
         assert_eq!(next, [(25, Bytes::from_static(b"next"))]);
+    }
+
+    #[test]
+    fn a_file_is_made_while_the_one_before_fills_and_used_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let spawn: Spawn = |_, work| Some(std::thread::spawn(work));
+        let mut log = opened(folder.path()).prepare_in(spawn);
+        let next = log.next_file();
+        while log.open.at < SEGMENT_BYTES / 2 {
+            assert!(log.preparing.is_none() && !next.exists());
+            append(&mut log, &[7; 3000]);
+        }
+        let first = log.segments.len();
+        while log.segments.len() == first {
+            assert!(log.preparing.is_some());
+            append(&mut log, &[7; 3000]);
+        }
+        assert!(!next.exists(), "it has become the segment");
+        assert_eq!(fs::metadata(&log.segments[first].path).unwrap().len(), SEGMENT_BYTES);
+        while log.open.at < SEGMENT_BYTES / 2 {
+            append(&mut log, &[7; 3000]);
+        }
+        let end = log.end();
+        drop(log);
+        assert!(next.exists(), "a log that is closed waits for its thread");
+        assert_eq!(opened(folder.path()).free, [next]);
+        assert_eq!(found(folder.path(), 1).1.end, end);
+    }
+
+    #[test]
+    fn an_append_makes_the_file_if_no_thread_did() {
+        let folder = tempfile::tempdir().unwrap();
+        // A thread that cannot be started, and one that fails.
+        let spawns: [Spawn; 2] = [|_, _| None, |_, _| Some(std::thread::spawn(|| {}))];
+        for spawn in spawns {
+            let mut log = opened(folder.path()).prepare_in(spawn);
+            let first = log.segments.len();
+            while log.segments.len() < first + 2 {
+                append(&mut log, &[7; 3000]);
+            }
+            assert_eq!(found(folder.path(), 1).1.end, log.end());
+        }
     }
 
     #[test]

@@ -34,9 +34,9 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The sources of the broker and of the client's crate.
+/// The sources of the broker, of the conformance suite and of the client's crate.
 fn library() -> Vec<PathBuf> {
-    ["src", "clients/rust/src"].iter().flat_map(|folder| sources(&root().join(folder))).collect()
+    ["src", "crates", "clients/rust/src"].iter().flat_map(|folder| sources(&root().join(folder))).collect()
 }
 
 /// Whether `cargo test` with these words would run a test: `process access::agents_read`, `--lib jwt`, `damage`.
@@ -168,7 +168,9 @@ fn each_section_of_the_specification_that_is_cited_is_there() {
     let (_, laws) = specification.split_once("\n## 12. ").unwrap();
     let (laws, _) = laws.split_once("\n## ").unwrap();
     let mut cited = 0;
-    for file in ["src", "tests", "examples", "clients/rust"].iter().flat_map(|folder| sources(&root().join(folder))) {
+    for file in
+        ["src", "crates", "tests", "examples", "clients/rust"].iter().flat_map(|folder| sources(&root().join(folder)))
+    {
         let text = fs::read_to_string(&file).unwrap();
         for section in numbers_after(&text, "SPEC ") {
             cited += 1;

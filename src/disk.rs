@@ -19,6 +19,10 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// The bytes of a page of memory on most machines.
 const BLOCK: usize = 4096;
 
+/// The bytes of a file between two syncs while it is written. The disk takes the sync of another file only behind a sync that
+/// is under way, so this bounds how long such a one waits. Small in debug builds, so that tests have such syncs.
+pub(crate) const SYNC_BYTES: usize = if cfg!(debug_assertions) { 16 * 1024 } else { 1024 * 1024 };
+
 /// Sets the umask of the process, so that later files of this process, including those of libraries, are closed to
 /// other users.
 pub(crate) fn keep_to_owner() {
@@ -60,6 +64,9 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Linux keeps a large write as one large page, and later counts all of it as dirty where a part of it changes.
     for (at, block) in (0..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
         write_at(&file, &draft, block, at)?;
+        if (at as usize + BLOCK).is_multiple_of(SYNC_BYTES) {
+            sync_data(&file, &draft)?;
+        }
     }
     sync(&file, &draft)?;
     rename(&draft, path)

@@ -25,7 +25,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
     ("protocol", &["ids", "time"]),
     ("domain", &["codes", "ids", "time"]),
     ("envelope", &["codes", "domain", "ids", "proto", "protocol", "time"]),
-    ("store", &["disk", "ids"]),
+    ("store", &["disk", "ids", "time"]),
     ("metrics", &["codes", "domain", "time"]),
     ("traces", &["domain", "ids", "metrics", "proto", "records", "time"]),
     ("records", &["blobs", "codes", "domain", "envelope", "ids", "proto", "store", "time"]),

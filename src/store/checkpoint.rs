@@ -27,14 +27,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     Table,
     layout::{Damage, TABLES_FOLDER, WORK_FOLDER, entries},
-    tables::open_tree,
+    tables::{FILES_FOLDER, open_tree},
+    throttle::Throttle,
     wal::Position,
 };
 use crate::disk;
 
 const COPIES: [&str; 2] = ["MANIFEST", "MANIFEST.copy"];
-/// The folder of a tree's table files, beside its other files.
-const FILES_FOLDER: &str = "tables";
 /// The bytes at the end of each table file that every start checks; the library finds the rest from there, and checks
 /// each part that it reads.
 const TAIL_BYTES: u64 = 64 * 1024;
@@ -68,10 +67,11 @@ struct Digest {
 }
 
 impl Digest {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// Calls `rest` after each small part of the file.
+    fn of(path: &Path, mut rest: impl FnMut()) -> io::Result<Self> {
         let file = File::open(path)?;
         let mut digest = Self { bytes: file.metadata()?.len(), crc32c: 0, tail_crc32c: tail(&file)? };
-        let (mut at, mut chunk) = (0, vec![0; 1024 * 1024]);
+        let (mut at, mut chunk) = (0, vec![0; 256 * 1024]);
         while at < digest.bytes {
             let count = file.read_at(&mut chunk, at)?;
             // The file became shorter while it was read; the loop would not end.
@@ -80,6 +80,7 @@ impl Digest {
             }
             digest.crc32c = crc32c::crc32c_append(digest.crc32c, &chunk[..count]);
             at += count as u64;
+            rest();
         }
         Ok(digest)
     }
@@ -160,7 +161,7 @@ impl Manifest {
                 // The cheap checks first; the whole file is read only if they pass.
                 Ok(file.metadata()?.len() == digest.bytes
                     && tail(&file)? == digest.tail_crc32c
-                    && (!whole || Digest::of(&path)? == *digest))
+                    && (!whole || Digest::of(&path, || {})? == *digest))
             };
             match is_right() {
                 Ok(true) => {}
@@ -236,14 +237,14 @@ impl Checkpoint {
     }
 
     /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all others have.
-    pub(super) fn save(&self, changed: &[Table], upto: Position) -> lsm_tree::Result<()> {
+    pub(super) fn save(&self, changed: &[Table], upto: Position, throttle: &mut Throttle) -> lsm_tree::Result<()> {
         let mut manifest = self.manifest.lock().expect("no holder panics");
         let mut next = manifest.clone();
         next.number += 1;
         // A merge passes 0, and must not move the position back.
         next.flushed_upto = next.flushed_upto.max(upto);
         for table in changed {
-            let files = self.take_over(*table, manifest.tables.get(table.name()))?;
+            let files = self.take_over(*table, manifest.tables.get(table.name()), throttle)?;
             next.tables.insert(table.name().to_owned(), files);
         }
         // The names of the new files are durable before a manifest names them.
@@ -258,7 +259,12 @@ impl Checkpoint {
     }
 
     /// Adds the present files of a table to the folder, and syncs them.
-    fn take_over(&self, table: Table, former: Option<&TableFiles>) -> lsm_tree::Result<TableFiles> {
+    fn take_over(
+        &self,
+        table: Table,
+        former: Option<&TableFiles>,
+        throttle: &mut Throttle,
+    ) -> lsm_tree::Result<TableFiles> {
         let copy = self.store.join(WORK_FOLDER).join("copy");
         let mut tries = 0;
         // A merge may replace files while they are copied. A copy that the library opens is of one moment, and the
@@ -284,7 +290,7 @@ impl Checkpoint {
                     disk::remove_if_there(&target)?; // left by a checkpoint that failed
                     disk::link(&path, &target)?;
                     disk::sync(&File::open(&target)?, &target)?;
-                    Digest::of(&target)?
+                    Digest::of(&target, || throttle.rest())?
                 }
             };
             tree.files.insert(name, digest);

@@ -14,8 +14,7 @@ use std::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle},
-    time::Duration,
+    thread::JoinHandle,
 };
 
 use bytes::Bytes;
@@ -31,6 +30,7 @@ use super::{
     mem_table::{MemTable, MemTables, overlay},
     record_codec::{EntryEncoder, decode_entry, decode_record},
     tables::Tables,
+    throttle::{Throttle, Urgency, Work},
     wal::{self, AppendError, CommitLog, Position, SegmentLog},
 };
 use crate::disk;
@@ -41,9 +41,6 @@ use crate::disk;
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
 /// The memory of a record in a memtable without its key and its value, in bytes.
 const WRITE_BYTES: usize = 160;
-/// The pause of a flush after each half millisecond of work. A flush that takes a processor without pauses makes the slowest
-/// hundredth of the handoffs of a machine with two processors wait half as long again.
-const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 /// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
 /// get about a fifth of its time.
 #[cfg(target_os = "linux")]
@@ -100,8 +97,7 @@ struct Opened {
     memtables: RwLock<MemTables>,
     /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them. Changed with the log locked.
     active_bytes: AtomicUsize,
-    /// Whether a thread waits until the flush has ended. Then the flush makes no pauses.
-    is_flush_awaited: AtomicBool,
+    urgency: Arc<Urgency>,
     tables: Tables,
     checkpoint: Checkpoint,
     /// The thread that merges table files of a table with many, if one was started.
@@ -133,17 +129,13 @@ impl Opened {
 
     /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
     fn flush(&self, memtable: &MemTable, upto: Position) -> lsm_tree::Result<()> {
-        let changed = self.tables.flush(memtable, || self.pause_flush())?;
-        self.checkpoint.save(&changed, upto)
+        let mut throttle = self.throttle(Work::Flush);
+        let changed = self.tables.flush(memtable, &mut throttle)?;
+        self.checkpoint.save(&changed, upto, &mut throttle)
     }
 
-    /// Leaves the processor to the threads that answer callers, unless commits would soon have to wait for the flush.
-    fn pause_flush(&self) {
-        let is_in_hurry = self.is_flush_awaited.load(Ordering::Relaxed)
-            || self.active_bytes.load(Ordering::Relaxed) >= MEM_TABLE_BYTES / 2;
-        if !is_in_hurry {
-            thread::park_timeout(FLUSH_PAUSE);
-        }
+    fn throttle(&self, work: Work) -> Throttle {
+        Throttle::new(work, &self.urgency)
     }
 
     fn merge(&self) -> lsm_tree::Result<()> {
@@ -152,18 +144,21 @@ impl Opened {
         if changed.is_empty() {
             return Ok(());
         }
-        self.checkpoint.save(&changed, 0)
+        self.checkpoint.save(&changed, 0, &mut self.throttle(Work::Merge))
     }
 
     /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
     /// back-pressure bounds the files that a reader looks at.
     fn start_merge(self: &Arc<Self>, failures: &Arc<Failures>) {
+        self.urgency.set_merges_late(self.tables.is_late());
         let mut merging = self.merging.lock().expect("no holder panics");
         if merging.as_ref().is_some_and(|thread| !thread.is_finished()) && !self.tables.is_behind() {
             return;
         }
         // The thread has ended, or is waited for here. What it had to report, it has noted.
+        let waiting = self.urgency.wait();
         drop(merging.take().map(JoinHandle::join));
+        drop(waiting);
         let (opened, failures) = (self.clone(), failures.clone());
         *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
     }
@@ -185,7 +180,7 @@ impl Opened {
                     self.compaction().is_running = false;
                     return Ok(());
                 }
-                self.checkpoint.save(&[table], 0)?;
+                self.checkpoint.save(&[table], 0, &mut self.throttle(Work::Merge))?;
             }
             chosen = self.next_to_compact();
         }
@@ -217,6 +212,7 @@ impl Opened {
 
     fn wait_for_merges(&self) {
         // The locks are free again before the threads are joined, because `compact` takes one of them.
+        let _waiting = self.urgency.wait();
         let threads = [self.merging.lock().expect("no holder panics").take(), self.compaction().thread.take()];
         threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     }
@@ -296,6 +292,7 @@ impl EmbeddedStore {
         let upto = log.entries.end();
         let (memtable, former) = opened.memtables_mut().rotate();
         opened.active_bytes.store(0, Ordering::Relaxed);
+        opened.urgency.set_flush_late(false);
         let (flushed, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
             // A failed flush poisons the store, and the next recovery reads its records from the log again. The
@@ -304,28 +301,28 @@ impl EmbeddedStore {
             flushed.start_merge(&failures);
             flushed.start_compaction(&failures);
         };
-        let in_thread = flush.clone();
+        let (in_thread, mut throttle) = (flush.clone(), opened.throttle(Work::Flush));
         *flushing = spawn_behind("baton-flush", move || {
-            drop(former);
+            if let Some(former) = Arc::into_inner(former) {
+                former.free(|| throttle.rest());
+            }
             in_thread();
         });
         // The memtable must be written, so without a thread the committing one does it.
         if flushing.is_none() {
-            opened.is_flush_awaited.store(true, Ordering::Relaxed);
+            let _waiting = opened.urgency.wait();
             flush();
-            opened.is_flush_awaited.store(false, Ordering::Relaxed);
         }
     }
 
     /// Waits for the thread that writes into the tables.
     fn finish_flush(&self, opened: &Opened, flushing: &mut Option<JoinHandle<()>>) {
-        opened.is_flush_awaited.store(true, Ordering::Relaxed);
+        let _waiting = opened.urgency.wait();
         if let Some(thread) = flushing.take()
             && thread.join().is_err()
         {
             self.failures.is_poisoned.store(true, Ordering::Release); // table files are missing
         }
-        opened.is_flush_awaited.store(false, Ordering::Relaxed);
     }
 }
 
@@ -436,6 +433,7 @@ impl Store for EmbeddedStore {
         })?;
         let bytes = length + writes.len() * WRITE_BYTES;
         let active_bytes = opened.active_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        opened.urgency.set_flush_late(active_bytes >= MEM_TABLE_BYTES / 2);
         // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
         // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
@@ -521,7 +519,8 @@ fn open_whole(
         // A start finds every table in the checkpoint, and makes none.
         let of_tables =
             |source: lsm_tree::Error| OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() };
-        opened.checkpoint.save(&Table::ALL, 0).map_err(of_tables)?;
+        let _waiting = opened.urgency.wait();
+        opened.checkpoint.save(&Table::ALL, 0, &mut opened.throttle(Work::Flush)).map_err(of_tables)?;
     }
     // After the tables: a log beside missing tables would look like a damaged store to the next start.
     disk::make_folder(&log_folder).map_err(|source| file_error(&log_folder, source))?;
@@ -553,7 +552,8 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
     let work = path.join(WORK_FOLDER);
     let checkpoint =
         Checkpoint::open(path, manifest.clone()).map_err(|source| OpenError::File { path: work.clone(), source })?;
-    let tables = Tables::open(&work).map_err(|source| {
+    let urgency = Arc::default();
+    let tables = Tables::open(&work, &urgency).map_err(|source| {
         drop(remove_work(path));
         match manifest.check(path, true) {
             Err(damage) => damage.into(),
@@ -563,7 +563,7 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
     Ok(Arc::new(Opened {
         memtables: RwLock::default(),
         active_bytes: AtomicUsize::new(0),
-        is_flush_awaited: AtomicBool::new(false),
+        urgency,
         tables,
         checkpoint,
         merging: Mutex::default(),

@@ -14,6 +14,9 @@ use itertools::{EitherOrBoth, Itertools as _};
 
 use super::{Key, KeyBytes, KeyRange, Order, Record, Table, Write};
 
+/// The records that a flush sorts between two pauses.
+const SORTED_AT_ONCE: usize = 1024;
+
 /// The newest version of a record.
 struct Latest {
     /// `None`: the record is deleted.
@@ -96,9 +99,38 @@ impl MemTable {
         self.0[table as usize].put(key, record, is_new);
     }
 
-    /// The records of a table in the order of their keys. `None`: the record is deleted.
-    pub(super) fn records(&self, table: Table) -> InOrder<'_> {
-        self.0[table as usize].range(&(Bound::Unbounded, Bound::Unbounded))
+    /// The records of a table in the order of their keys. `None`: the record is deleted. Calls `rest` after each small part
+    /// of the work.
+    pub(super) fn records(
+        &self,
+        table: Table,
+        mut rest: impl FnMut(),
+    ) -> Box<dyn Iterator<Item = (&KeyBytes, &Option<Record>)> + '_> {
+        let entries = match &self.0[table as usize] {
+            Entries::Ordered(entries) => {
+                return Box::new(entries.iter().map(|(key, latest)| (key, &latest.record)));
+            }
+            Entries::ByKey(entries) => entries,
+        };
+        let mut entries = entries.iter().map(|(key, latest)| (key, &latest.record));
+        let sorted = std::iter::from_fn(|| {
+            let mut part: Vec<_> = entries.by_ref().take(SORTED_AT_ONCE).collect();
+            part.sort_unstable_by_key(|(key, _)| *key);
+            rest();
+            (!part.is_empty()).then_some(part)
+        });
+        let sorted: Vec<_> = sorted.collect();
+        Box::new(sorted.into_iter().kmerge_by(|(left, _), (right, _)| left < right))
+    }
+
+    /// Gives the memory back. Calls `rest` after each record.
+    pub(super) fn free(self, mut rest: impl FnMut()) {
+        for entries in self.0 {
+            match entries {
+                Entries::Ordered(entries) => entries.into_iter().for_each(|_| rest()),
+                Entries::ByKey(entries) => entries.into_iter().for_each(|_| rest()),
+            }
+        }
     }
 
     fn range(
@@ -233,7 +265,7 @@ mod tests {
         memtables.insert(vec![write("a", None, false), write("b", None, false)]);
         assert_eq!((revision(&memtables, "a"), revision(&memtables, "b")), (None, Some(None)));
         let (memtable, _) = memtables.rotate();
-        let left: Vec<_> = memtable.records(Table::Mailbox).map(|(key, record)| (&key[..], record)).collect();
+        let left: Vec<_> = memtable.records(Table::Mailbox, || {}).map(|(key, record)| (&key[..], record)).collect();
         assert_eq!(left, [(&b"b"[..], &None)]);
     }
 

@@ -20,6 +20,7 @@ mod memory;
 mod power_cut;
 mod record_codec;
 mod tables;
+mod throttle;
 mod wal;
 
 use std::{ops::Bound, path::PathBuf};

@@ -5,7 +5,7 @@
 //! a start begins with. Must not know the layout of the library's files.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
@@ -16,7 +16,12 @@ use lsm_tree::{
     config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy},
 };
 
-use super::{KeyBytes, KeyRange, Order, Table, mem_table::MemTable, record_codec::encode_record};
+use super::{
+    KeyBytes, KeyRange, Order, Table,
+    mem_table::MemTable,
+    record_codec::encode_record,
+    throttle::{EarlySync, MergeThrottle, Throttle, Urgency},
+};
 
 /// A sequence number behind all that the library gives to table files. A reader with it sees the newest version of each
 /// record, and an iterator keeps the files that it began with.
@@ -25,9 +30,9 @@ pub(super) const NEWEST: SeqNo = SeqNo::MAX >> 1;
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// The open table files, for all tables together.
 const OPEN_FILES_MAX: usize = 512;
+/// The folder of a tree's table files, beside its other files.
+pub(super) const FILES_FOLDER: &str = "tables";
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// The records that a flush writes between two pauses: about half a millisecond of work.
-const RECORDS_A_TURN: usize = 200;
 /// The most merges of a table in a row.
 const MERGES_MAX: usize = 16;
 /// The unmerged files of a table at which a flush waits for merges. Each of them makes reads slower.
@@ -42,21 +47,35 @@ const TOMBSTONES_WEIGHT: u64 = 4;
 
 /// The open tables.
 pub(super) struct Tables {
+    /// The folder of the trees.
+    work: PathBuf,
     trees: [AnyTree; Table::ALL.len()],
     /// Held while files of a table are merged: two merges must not take the same ones.
     merging: [Mutex<()>; Table::ALL.len()],
 }
 
+/// What the trees of an open store share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    cache: Arc<Cache>,
+    files: Arc<DescriptorTable>,
+    urgency: Arc<Urgency>,
+}
+
 /// Opens the tree in a folder, or creates it.
-pub(super) fn open_tree(folder: &Path, cache: Option<(Arc<Cache>, Arc<DescriptorTable>)>) -> lsm_tree::Result<AnyTree> {
+pub(super) fn open_tree(folder: &Path, shared: Option<Shared>) -> lsm_tree::Result<AnyTree> {
     let seqno = SequenceNumberCounter::default();
     let config = Config::new(folder, seqno.clone(), SequenceNumberCounter::default());
     let bloom = |policy| FilterPolicyEntry::Bloom(policy);
     let filters = [BloomConstructionPolicy::FalsePositiveRate(0.0001), BloomConstructionPolicy::BitsPerKey(10.0)];
-    let config = match cache {
-        Some((cache, files)) => config
+    let config = match shared {
+        Some(Shared { cache, files, urgency }) => config
             .use_cache(cache)
             .use_descriptor_table(Some(files))
+            .with_compaction_filter_factory(Some(Arc::new(MergeThrottle {
+                folder: folder.join(FILES_FOLDER),
+                urgency,
+            })))
             .filter_policy(FilterPolicy::new(filters.map(bloom))),
         // For a look at the files: nothing is read that need not be.
         None => config
@@ -71,12 +90,16 @@ pub(super) fn open_tree(folder: &Path, cache: Option<(Arc<Cache>, Arc<Descriptor
 
 impl Tables {
     /// Opens the tables in the folders of `work`.
-    pub(super) fn open(work: &Path) -> lsm_tree::Result<Self> {
-        let shared =
-            (Arc::new(Cache::with_capacity_bytes(CACHE_BYTES)), Arc::new(DescriptorTable::new(OPEN_FILES_MAX)));
+    pub(super) fn open(work: &Path, urgency: &Arc<Urgency>) -> lsm_tree::Result<Self> {
+        let shared = Shared {
+            cache: Arc::new(Cache::with_capacity_bytes(CACHE_BYTES)),
+            files: Arc::new(DescriptorTable::new(OPEN_FILES_MAX)),
+            urgency: urgency.clone(),
+        };
         let open = |table: &Table| open_tree(&work.join(table.name()), Some(shared.clone()));
         let trees = Table::ALL.iter().map(open).collect::<lsm_tree::Result<Vec<_>>>()?;
         Ok(Self {
+            work: work.into(),
             trees: trees.try_into().unwrap_or_else(|_| unreachable!("a tree for each table")),
             merging: std::array::from_fn(|_| Mutex::default()),
         })
@@ -108,27 +131,29 @@ impl Tables {
         })
     }
 
-    /// Writes a memtable into table files. Calls `pause` each time after [`RECORDS_A_TURN`] records of a table. Returns the
-    /// tables that got a file.
-    pub(super) fn flush(&self, memtable: &MemTable, pause: impl Fn()) -> lsm_tree::Result<Vec<Table>> {
+    /// Writes a memtable into table files. Returns the tables that got a file.
+    pub(super) fn flush(&self, memtable: &MemTable, throttle: &mut Throttle) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
         for table in Table::ALL {
             let tree = self.tree(table);
-            let mut records = memtable.records(table).peekable();
+            let mut records = memtable.records(table, || throttle.rest()).peekable();
             // Most flushes touch few tables. The checkpoint keeps the others as they are.
             if records.peek().is_none() {
                 continue;
             }
             let mut file = tree.ingestion()?;
-            for (place, (key, record)) in records.enumerate() {
-                if place % RECORDS_A_TURN == RECORDS_A_TURN - 1 {
-                    pause();
-                }
+            let mut early_sync = EarlySync::new(self.work.join(table.name()).join(FILES_FOLDER));
+            for (key, record) in records {
                 match record {
-                    Some(record) => file.write(&**key, encode_record(table, key, record))?,
+                    Some(record) => {
+                        let record = encode_record(table, key, record);
+                        early_sync.wrote(key.len() + record.len())?;
+                        file.write(&**key, record)?;
+                    }
                     // The tables below may have the record, and only a merge knows that none has.
                     None => file.write_tombstone(&**key)?,
                 }
+                throttle.rest();
             }
             file.finish()?;
             changed.push(table);
@@ -138,7 +163,16 @@ impl Tables {
 
     /// Whether a table has [`RUNS_MAX`] unmerged files or more: merges must catch up before the next flush.
     pub(super) fn is_behind(&self) -> bool {
-        self.trees.iter().any(|tree| tree.l0_run_count() >= RUNS_MAX)
+        self.runs_max() >= RUNS_MAX
+    }
+
+    /// Whether a table has more unmerged files than merges should leave.
+    pub(super) fn is_late(&self) -> bool {
+        self.runs_max() >= RUNS_MAX / 2
+    }
+
+    fn runs_max(&self) -> usize {
+        self.trees.iter().map(|tree| tree.l0_run_count()).max().unwrap_or(0)
     }
 
     /// Merges the files of tables that have many. Returns the tables that were merged.

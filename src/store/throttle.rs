@@ -1,0 +1,209 @@
+//! The throttle of the threads that write and merge tables.
+//!
+//! Owns how such a thread leaves the processor and the disk to those that answer callers: it works for a moment, then
+//! pauses, and syncs a file while it writes it. A long piece of work without pauses keeps every commit waiting, and so
+//! does one sync of a large file, because the disk takes the sync of the log only behind it.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use lsm_tree::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
+
+use crate::{
+    disk::{self, SYNC_BYTES},
+    time::Moment,
+};
+
+/// The work between two pauses.
+const TURN: Duration = Duration::from_micros(500);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Whether anybody waits for the threads of a store that write and merge tables. They share it.
+#[derive(Debug, Default)]
+pub(super) struct Urgency {
+    waiting: AtomicUsize,
+    is_flush_late: AtomicBool,
+    are_merges_late: AtomicBool,
+}
+
+/// A thread that waits for another one. Ends the pauses until it is dropped.
+pub(super) struct Waiting<'a>(&'a Urgency);
+
+impl Urgency {
+    /// Declares that this thread begins to wait.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// Whether commits would soon have to wait for the flush.
+    pub(super) fn set_flush_late(&self, is_late: bool) {
+        self.is_flush_late.store(is_late, Ordering::Relaxed);
+    }
+
+    /// Whether a flush would soon have to wait for merges.
+    pub(super) fn set_merges_late(&self, are_late: bool) {
+        self.are_merges_late.store(are_late, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The kinds of throttled work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Flush,
+    Merge,
+}
+
+/// The throttle of one thread.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    work: Work,
+    urgency: Arc<Urgency>,
+    /// The end of the turn.
+    until: Moment,
+}
+
+impl Throttle {
+    pub(super) fn new(work: Work, urgency: &Arc<Urgency>) -> Self {
+        Self { work, urgency: urgency.clone(), until: Moment::now().plus(TURN) }
+    }
+
+    /// Pauses if the thread has worked for a while. To be called after each small piece of work.
+    pub(super) fn rest(&mut self) {
+        if Moment::now() < self.until {
+            return;
+        }
+        if !self.is_urgent() {
+            thread::park_timeout(PAUSE);
+        }
+        self.until = Moment::now().plus(TURN);
+    }
+
+    fn is_urgent(&self) -> bool {
+        let is_late = match self.work {
+            Work::Flush => &self.urgency.is_flush_late,
+            Work::Merge => &self.urgency.are_merges_late,
+        };
+        self.urgency.waiting.load(Ordering::Relaxed) > 0 || is_late.load(Ordering::Relaxed)
+    }
+}
+
+/// Syncs the files that the library writes in a folder, a part at a time. The library itself syncs each file when it is
+/// whole.
+#[derive(Debug)]
+pub(super) struct EarlySync {
+    folder: PathBuf,
+    unsynced: usize,
+}
+
+impl EarlySync {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder, unsynced: 0 }
+    }
+
+    /// Takes note that the library has written `bytes`.
+    pub(super) fn wrote(&mut self, bytes: usize) -> io::Result<()> {
+        self.unsynced += bytes;
+        if self.unsynced < SYNC_BYTES {
+            return Ok(());
+        }
+        self.unsynced = 0;
+        sync_newest(&self.folder)
+    }
+}
+
+/// Syncs the file that was written last.
+fn sync_newest(folder: &Path) -> io::Result<()> {
+    let modified = |entry: &fs::DirEntry| entry.metadata().and_then(|file| file.modified()).ok();
+    let Some(newest) = fs::read_dir(folder)?.filter_map(Result::ok).max_by_key(modified) else { return Ok(()) };
+    let path = newest.path();
+    match File::open(&path) {
+        Ok(file) => disk::sync_data(&file, &path),
+        // A merge removes the files that it has merged.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Throttles the merges of a tree, which the library runs from begin to end. It calls this for each record.
+pub(super) struct MergeThrottle {
+    /// The folder of the tree's files.
+    pub(super) folder: PathBuf,
+    pub(super) urgency: Arc<Urgency>,
+}
+
+impl Factory for MergeThrottle {
+    fn name(&self) -> &'static str {
+        "throttle"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        let throttle = Throttle::new(Work::Merge, &self.urgency);
+        Box::new(ThrottledMerge { throttle, files: EarlySync::new(self.folder.clone()) })
+    }
+}
+
+struct ThrottledMerge {
+    throttle: Throttle,
+    files: EarlySync,
+}
+
+impl CompactionFilter for ThrottledMerge {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
+        self.files.wrote(item.key().len() + item.value()?.len())?;
+        self.throttle.rest();
+        Ok(Verdict::Keep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_late_and_awaited_work_goes_on_without_pauses() {
+        let urgency = Arc::new(Urgency::default());
+        let urgent = |work| Throttle::new(work, &urgency).is_urgent();
+        assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [false, false]);
+        urgency.set_flush_late(true);
+        assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [true, false]);
+        urgency.set_flush_late(false);
+        urgency.set_merges_late(true);
+        assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [false, true]);
+        urgency.set_merges_late(false);
+        {
+            let (_one, another) = (urgency.wait(), urgency.wait());
+            drop(another);
+            assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [true, true]);
+        }
+        assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [false, false]);
+    }
+
+    #[test]
+    fn a_folder_without_files_has_nothing_to_sync_and_a_missing_one_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = EarlySync::new(folder.path().into());
+        files.wrote(SYNC_BYTES).unwrap();
+        fs::write(folder.path().join("1"), b"table").unwrap();
+        files.wrote(SYNC_BYTES - 1).unwrap();
+        files.wrote(1).unwrap();
+        let mut missing = EarlySync::new(folder.path().join("missing"));
+        missing.wrote(SYNC_BYTES - 1).unwrap();
+        assert_eq!(missing.wrote(1).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -21,7 +21,7 @@ const BLOCK: usize = 4096;
 
 /// The bytes of a file between two syncs while it is written. The disk takes the sync of another file only behind a sync that
 /// is under way, so this bounds how long such a one waits. Small in debug builds, so that tests have such syncs.
-pub(crate) const SYNC_BYTES: usize = if cfg!(debug_assertions) { 16 * 1024 } else { 1024 * 1024 };
+pub(crate) const SYNC_BYTES: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 1024 * 1024 };
 
 /// Sets the umask of the process, so that later files of this process, including those of libraries, are closed to
 /// other users.

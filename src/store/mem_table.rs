@@ -270,6 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_gets_the_records_of_every_table_in_order() {
+        for table in [Table::Mailbox, Table::Messages] {
+            let mut memtables = MemTables::default();
+            // Every number once, in another order.
+            let numbers = (0..5000_u32).map(|number| number * 3701 % 5000);
+            let record = |number: u32| Record { revision: number.into(), value: Bytes::from_static(b"value") };
+            let write = |number: u32| Write {
+                key: Key { table, key: KeyBytes::from(&number.to_be_bytes()[..]) },
+                record: (!number.is_multiple_of(7)).then(|| record(number)),
+                is_new: false,
+            };
+            memtables.insert(numbers.map(write).collect());
+            let (memtable, _) = memtables.rotate();
+            let mut rests = 0;
+            let found: Vec<_> = memtable.records(table, || rests += 1).collect();
+            assert_eq!(found.len(), 5000);
+            for (number, (key, found)) in (0_u32..).zip(found) {
+                assert_eq!(
+                    (&key[..], found.clone()),
+                    (&number.to_be_bytes()[..], (!number.is_multiple_of(7)).then(|| record(number)))
+                );
+            }
+            let is_sorted_here = table == Table::Messages;
+            assert_eq!(rests > 0, is_sorted_here, "sorting has pauses");
+        }
+    }
+
+    #[test]
     fn a_removal_is_not_forgotten_because_the_key_is_used_again() {
         let mut memtables = MemTables::default();
         memtables.insert(vec![write("in the tables", None, false)]);

@@ -1,8 +1,8 @@
 //! The throttle of the threads that write and merge tables.
 //!
-//! Owns how such a thread leaves the processor and the disk to those that answer callers: it works for a moment, then
-//! pauses, and syncs a file while it writes it. A long piece of work without pauses keeps every commit waiting, and so
-//! does one sync of a large file, because the disk takes the sync of the log only behind it.
+//! Owns when such a thread pauses, and when it syncs what it writes. It works for a moment, then pauses: commits need the
+//! processor. It syncs a file in parts while it writes the file: the disk takes a commit's sync only behind a sync that
+//! is under way, and one sync of a whole file takes long.
 
 use std::{
     fs::{self, File},
@@ -27,15 +27,16 @@ use crate::{
 const TURN: Duration = Duration::from_micros(500);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Whether anybody waits for the threads of a store that write and merge tables. They share it.
+/// Whether the throttled threads of a store must go on without pauses. All threads of the store share one.
 #[derive(Debug, Default)]
 pub(super) struct Urgency {
+    /// The number of threads that wait for a throttled one.
     waiting: AtomicUsize,
     is_flush_late: AtomicBool,
     are_merges_late: AtomicBool,
 }
 
-/// A thread that waits for another one. Ends the pauses until it is dropped.
+/// A thread that waits for a throttled one. Until this is dropped, no throttled thread pauses.
 pub(super) struct Waiting<'a>(&'a Urgency);
 
 impl Urgency {

@@ -377,7 +377,7 @@ fn a_turn_costs_a_bounded_number_of_records() {
     let before = world.disk.written.lock().unwrap().len();
     world.report_turn(Turn { finished: false, ..turn(1, "searcher", None, None) }).unwrap();
     let written = world.disk.written.lock().unwrap();
-    let tables: Vec<&str> = written[before..].iter().flatten().map(|record| record.table).collect();
+    let tables: Vec<&str> = written[before..].iter().flatten().map(|record| record.key.table.name()).collect();
     let count = |table: &str| tables.iter().filter(|written| **written == table).count();
     assert_eq!(["runs", "run_log", "run_turns"].map(count), [1; 3], "{tables:?}");
     assert_eq!(tables.len(), 4, "and the sequence: {tables:?}");

@@ -57,22 +57,33 @@ pub(crate) struct Disk {
     pub written: Mutex<Vec<Vec<Written>>>,
 }
 
-/// A record that a commit writes.
+/// A write of a record.
+#[derive(Clone)]
 pub(crate) struct Written {
-    pub table: &'static str,
+    pub key: Key,
     pub is_removal: bool,
+    /// The store did not have the record before.
+    pub is_new: bool,
 }
 
-/// The records that a commit of this group writes: of each record the last write, and none of a record that it makes and
-/// removes.
-fn written_by(group: &[Change]) -> Vec<Written> {
+/// Of each record the last write, and none of a record that is made and removed here.
+pub(crate) fn lasting(writes: impl IntoIterator<Item = Written>) -> Vec<Written> {
     let mut last = BTreeMap::new();
-    for write in group.iter().flat_map(|change| &change.writes) {
-        let is_new = last.get(&write.key).map_or(write.is_new, |(_, is_new)| *is_new);
-        last.insert(write.key.clone(), (write.record.is_none(), is_new));
+    for Written { key, is_removal, is_new } in writes {
+        let is_new = last.get(&key).map_or(is_new, |(_, is_new)| *is_new);
+        last.insert(key, (is_removal, is_new));
     }
     let lasting = last.into_iter().filter(|(_, (is_removal, is_new))| !(*is_removal && *is_new));
-    lasting.map(|(key, (is_removal, _))| Written { table: key.table.name(), is_removal }).collect()
+    lasting.map(|(key, (is_removal, is_new))| Written { key, is_removal, is_new }).collect()
+}
+
+fn written_by(group: &[Change]) -> Vec<Written> {
+    let writes = group.iter().flat_map(|change| &change.writes);
+    lasting(writes.map(|write| Written {
+        key: write.key.clone(),
+        is_removal: write.record.is_none(),
+        is_new: write.is_new,
+    }))
 }
 
 impl Store for Disk {

@@ -163,12 +163,28 @@ impl Opened {
         *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
     }
 
+    /// Requests a compaction of every table with removals. A running compaction goes on with it.
+    fn request_compaction(&self) {
+        let mut compaction = self.compaction();
+        compaction.is_wanted = true;
+        self.urgency.set_space_wanted(true);
+    }
+
     /// The tables to compact now; none ends the running compaction.
     fn next_to_compact(&self) -> Vec<Table> {
         let mut compaction = self.compaction();
-        let chosen = self.tables.worth_compacting(std::mem::take(&mut compaction.is_wanted));
+        let is_wanted = std::mem::take(&mut compaction.is_wanted);
+        let chosen = self.tables.worth_compacting(is_wanted);
         compaction.is_running = !chosen.is_empty();
+        self.urgency.set_space_wanted(is_wanted && compaction.is_running);
         chosen
+    }
+
+    /// Ends the running compaction after a failure.
+    fn give_up_compaction(&self) {
+        let mut compaction = self.compaction();
+        compaction.is_running = false;
+        self.urgency.set_space_wanted(compaction.is_wanted);
     }
 
     fn compact(&self, mut chosen: Vec<Table>) -> lsm_tree::Result<()> {
@@ -177,7 +193,7 @@ impl Opened {
             for table in chosen {
                 if !self.tables.compact(table)? {
                     // Later flushes start the next attempt: a disk that fails must not be tried again without a pause.
-                    self.compaction().is_running = false;
+                    self.give_up_compaction();
                     return Ok(());
                 }
                 self.checkpoint.save(&[table], 0, &mut self.throttle(Work::Merge))?;
@@ -201,7 +217,7 @@ impl Opened {
             let compacted = opened.compact(chosen);
             if compacted.is_err() {
                 failures.note(&compacted);
-                opened.compaction().is_running = false;
+                opened.give_up_compaction();
             }
         });
         let mut compaction = self.compaction();
@@ -400,7 +416,7 @@ impl Store for EmbeddedStore {
         if let Some(opened) = self.opened() {
             // The newest removals are in the memtable; until they are tombstones in table files, a merge cannot drop their
             // records.
-            opened.compaction().is_wanted = true;
+            opened.request_compaction();
             self.start_flush(&opened, &log);
         }
     }
@@ -628,6 +644,21 @@ mod tests {
         let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let found = store.scan(Table::Tasks, all, Order::Ascending, usize::MAX).unwrap();
         found.into_iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn merges_do_not_pause_while_a_caller_wants_space() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(folder.path()).unwrap();
+        let opened = store.opened().unwrap();
+        let is_urgent = || opened.throttle(Work::Merge).is_urgent();
+        assert!(!is_urgent());
+        opened.request_compaction();
+        assert!(is_urgent());
+        opened.give_up_compaction();
+        assert!(is_urgent(), "another compaction failed, and this one is not begun");
+        assert_eq!(opened.next_to_compact(), [], "a table without records");
+        assert!(!is_urgent());
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(super) struct Urgency {
     waiting: AtomicUsize,
     is_flush_late: AtomicBool,
     are_merges_late: AtomicBool,
+    is_space_wanted: AtomicBool,
 }
 
 /// A thread that waits for a throttled one. Until this is dropped, no throttled thread pauses.
@@ -54,6 +55,12 @@ impl Urgency {
     /// Whether a flush would soon have to wait for merges.
     pub(super) fn set_merges_late(&self, are_late: bool) {
         self.are_merges_late.store(are_late, Ordering::Relaxed);
+    }
+
+    /// Whether merges are to give the space of removed records back soon. A store over its maximum size grows until then,
+    /// since the broker removes nothing more before it knows the new size.
+    pub(super) fn set_space_wanted(&self, is_wanted: bool) {
+        self.is_space_wanted.store(is_wanted, Ordering::Relaxed);
     }
 }
 
@@ -95,12 +102,15 @@ impl Throttle {
         self.until = Moment::now().plus(TURN);
     }
 
-    fn is_urgent(&self) -> bool {
-        let is_late = match self.work {
-            Work::Flush => &self.urgency.is_flush_late,
-            Work::Merge => &self.urgency.are_merges_late,
-        };
-        self.urgency.waiting.load(Ordering::Relaxed) > 0 || is_late.load(Ordering::Relaxed)
+    /// Whether the work must go on without pauses.
+    pub(super) fn is_urgent(&self) -> bool {
+        let Urgency { waiting, is_flush_late, are_merges_late, is_space_wanted } = &*self.urgency;
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        waiting.load(Ordering::Relaxed) > 0
+            || match self.work {
+                Work::Flush => is_set(is_flush_late),
+                Work::Merge => is_set(are_merges_late) || is_set(is_space_wanted),
+            }
     }
 }
 
@@ -187,6 +197,9 @@ mod tests {
         urgency.set_merges_late(true);
         assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [false, true]);
         urgency.set_merges_late(false);
+        urgency.set_space_wanted(true);
+        assert_eq!([urgent(Work::Flush), urgent(Work::Merge)], [false, true]);
+        urgency.set_space_wanted(false);
         {
             let (_one, another) = (urgency.wait(), urgency.wait());
             drop(another);

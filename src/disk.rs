@@ -58,18 +58,24 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
     remove_if_there(&draft)?; // left by an interrupted write, perhaps with other permissions
-    let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&draft)?;
+    write_synced(&draft, bytes).and_then(|()| rename(&draft, path)).inspect_err(|_| {
+        // On a full disk, the draft would take the last room. The error that the caller gets is the first one.
+        drop(remove_if_there(&draft));
+    })
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
     #[cfg(test)]
-    trace::note(&draft, || trace::Op::Create);
+    trace::note(path, || trace::Op::Create);
     // Linux keeps a large write as one large page, and later counts all of it as dirty where a part of it changes.
     for (at, block) in (0..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
-        write_at(&file, &draft, block, at)?;
+        write_at(&file, path, block, at)?;
         if (at as usize + BLOCK).is_multiple_of(SYNC_BYTES) {
-            sync_data(&file, &draft)?;
+            sync_data(&file, path)?;
         }
     }
-    sync(&file, &draft)?;
-    rename(&draft, path)
+    sync(&file, path)
 }
 
 /// Writes bytes at an offset of a file. `path` is the file's name.
@@ -311,5 +317,15 @@ mod tests {
         write_whole(&path, b"whole").unwrap();
         assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"whole".to_vec(), FILE_MODE));
         assert_eq!(record::take(), [(folder.path().to_owned(), vec![path])], "and no draft is left");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_no_draft() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a folder has this name");
+        fs::create_dir(&path).unwrap();
+        write_whole(&path, b"whole").unwrap_err();
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(names, [path]);
     }
 }

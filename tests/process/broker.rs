@@ -271,6 +271,16 @@ pub(crate) fn exit_of(command: &mut Command) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// The files of a store's log that have entries, oldest first.
+pub(crate) fn segments(data: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(data.join("store/wal")).unwrap().map(|entry| entry.unwrap().path());
+    // The name is the number of the first entry. Other files are free, or are being made.
+    let numbered = files.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<u64>().ok()?, path)));
+    let mut numbered: Vec<_> = numbered.collect();
+    numbered.sort();
+    numbered.into_iter().map(|(_, path)| path).collect()
+}
+
 pub(crate) fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }

@@ -13,7 +13,7 @@ use baton::{
 use serde_json::{Value, json};
 
 use crate::{
-    broker::{Broker, baton, composer, eventually, exit_of, write},
+    broker::{Broker, baton, composer, eventually, exit_of, segments, write},
     foreign::{Stranger, free_port},
 };
 
@@ -74,8 +74,7 @@ const ENTRIES_AT: usize = 8192;
 
 /// The newest segment of a killed broker's log, and the end of its last entry. The segment was not in use before.
 fn log_of(data: &Path) -> (PathBuf, usize) {
-    let files = fs::read_dir(data.join("store/wal")).unwrap().map(|entry| entry.unwrap().path());
-    let path = files.filter(|path| path.extension().is_none()).max().unwrap();
+    let path = segments(data).pop().unwrap();
     let last = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
     (path, last + 1)
 }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments};
 
 /// A small disk for the data of a broker.
 struct SmallDisk {
@@ -246,8 +246,9 @@ async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_
     register(&client, &["a", "b"]).await;
     fill(&disk.path.join("filler"));
     while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
-    for entry in std::fs::read_dir(disk.path.join("data/store/wal")).unwrap() {
-        let log = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
+    // Another file of the log may have been begun when the disk was full, and has no room for the bytes.
+    for segment in segments(&disk.path.join("data")) {
+        let log = std::fs::File::options().write(true).open(segment).unwrap();
         log.write_all_at(&[0xff; 16], 8192 + 300).unwrap(); // after the log's headers
     }
     std::fs::remove_file(disk.path.join("filler")).unwrap();

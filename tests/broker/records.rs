@@ -30,8 +30,8 @@ impl World {
 /// number of sections by value. The timer is also the entry in the list of open handoffs. The only other list with an
 /// entry for both is that of changes: the end of the handoff is the task's latest update.
 const RECORDS_MAX: usize = 25;
-/// The most of these records that are left once the handoff has ended. The store writes a record into a table file only if no later
-/// one has replaced or removed it by then.
+/// The most of these records that are left once the handoff has ended. The store writes a record into a table file only if
+/// no later write has replaced or removed it by then.
 const RECORDS_LEFT_MAX: usize = 11;
 /// The most records that each of its five commits writes for the whole batch.
 const RECORDS_OF_A_COMMIT_MAX: usize = 1;

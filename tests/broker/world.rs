@@ -77,6 +77,7 @@ pub(crate) fn lasting(writes: impl IntoIterator<Item = Written>) -> Vec<Written>
     lasting.map(|(key, (is_removal, is_new))| Written { key, is_removal, is_new }).collect()
 }
 
+/// The records that a commit of this group writes.
 fn written_by(group: &[Change]) -> Vec<Written> {
     let writes = group.iter().flat_map(|change| &change.writes);
     lasting(writes.map(|write| Written {

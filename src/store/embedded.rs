@@ -220,10 +220,10 @@ impl Opened {
                 opened.give_up_compaction();
             }
         });
-        let mut compaction = self.compaction();
-        // The thread may have ended by now, and then its own `false` stands.
-        compaction.is_running &= thread.is_some();
-        compaction.thread = thread;
+        if thread.is_none() {
+            self.give_up_compaction();
+        }
+        self.compaction().thread = thread;
     }
 
     fn wait_for_merges(&self) {

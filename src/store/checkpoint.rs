@@ -140,6 +140,16 @@ impl Manifest {
         COPIES.iter().try_for_each(|name| disk::write_whole(&store.join(TABLES_FOLDER).join(name), stored.as_bytes()))
     }
 
+    /// Whether a table has a tree: it has had a record.
+    pub(super) fn has_tree(&self, table: Table) -> bool {
+        self.tables.contains_key(table.name())
+    }
+
+    /// The tables with a tree.
+    pub(super) fn with_tree(&self) -> impl Iterator<Item = Table> {
+        Table::ALL.into_iter().filter(|table| self.has_tree(*table))
+    }
+
     /// Each table file: its table, its name in the tree, its path, and what it must be.
     fn files<'a>(&'a self, store: &'a Path) -> impl Iterator<Item = (&'a str, &'a str, PathBuf, &'a Digest)> {
         let folder = store.join(TABLES_FOLDER);
@@ -182,7 +192,7 @@ impl Manifest {
         first
     }
 
-    /// Makes the tree of a table in a folder that has none. `link` gives each table file a further name.
+    /// Makes the tree of a table in a folder, if the manifest has one. `link` gives each table file a further name.
     pub(super) fn restore(
         &self,
         store: &Path,
@@ -221,7 +231,7 @@ impl Checkpoint {
         remove_work(store)?;
         let work = store.join(WORK_FOLDER);
         disk::make_folder(&work)?;
-        for table in Table::ALL {
+        for table in manifest.with_tree() {
             let link = |from: &Path, to: &Path| disk::link(from, to);
             manifest.restore(store, table, &work.join(table.name()), link)?;
         }

@@ -82,8 +82,10 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
         let copy = temporary.path().join(table.name());
         // The library may panic over bytes that it did not write.
         let read = catch_unwind(AssertUnwindSafe(|| {
-            let tree = open_copy(path, &manifest, table, &copy)?;
-            read_table(&tree, table, &folder, &mut newer, &mut found);
+            if manifest.has_tree(table) {
+                let tree = open_copy(path, &manifest, table, &copy)?;
+                read_table(&tree, table, &folder, &mut newer, &mut found);
+            }
             Ok(())
         }));
         let problem = match read {

@@ -531,13 +531,6 @@ fn open_whole(
         contents = wal::scan(&log_folder, from, |_, _, _| {});
     }
     let opened = open_tables(path, manifest)?;
-    if is_first {
-        // A start finds every table in the checkpoint, and makes none.
-        let of_tables =
-            |source: lsm_tree::Error| OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() };
-        let _waiting = opened.urgency.wait();
-        opened.checkpoint.save(&Table::ALL, 0, &mut opened.throttle(Work::Flush)).map_err(of_tables)?;
-    }
     // After the tables: a log beside missing tables would look like a damaged store to the next start.
     disk::make_folder(&log_folder).map_err(|source| file_error(&log_folder, source))?;
     let log = SegmentLog::open(&log_folder, contents).map_err(|source| file_error(&log_folder, source))?;
@@ -569,7 +562,7 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
     let checkpoint =
         Checkpoint::open(path, manifest.clone()).map_err(|source| OpenError::File { path: work.clone(), source })?;
     let urgency = Arc::default();
-    let tables = Tables::open(&work, &urgency).map_err(|source| {
+    let tables = Tables::open(&work, manifest.with_tree(), &urgency).map_err(|source| {
         drop(remove_work(path));
         match manifest.check(path, true) {
             Err(damage) => damage.into(),
@@ -644,6 +637,25 @@ mod tests {
         let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let found = store.scan(Table::Tasks, all, Order::Ascending, usize::MAX).unwrap();
         found.into_iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
+    }
+
+    fn folders_of_trees(store: &Path) -> Vec<String> {
+        let all = std::fs::read_dir(store.join(WORK_FOLDER)).unwrap();
+        all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_table_gets_a_tree_with_its_first_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(folder.path()).unwrap();
+        assert_eq!(keys(&store), Vec::<String>::new());
+        store.commit(group("a")).unwrap();
+        assert_eq!(folders_of_trees(folder.path()), Vec::<String>::new(), "the record is in the log only");
+        store.give_space_back();
+        drop(store);
+        let store = EmbeddedStore::open(folder.path()).unwrap();
+        assert_eq!(folders_of_trees(folder.path()), ["tasks"]);
+        assert_eq!(keys(&store), ["a"]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The tables: a log-structured merge tree each, by the library `lsm-tree`.
 //!
 //! Owns how the library is used: how memtables get into table files, what readers see, and when files are merged. The
-//! library's own memtables stay empty. A table may lack records of the log; `checkpoint` owns which state of the tables
+//! library's own memtables stay empty. A table gets a tree with its first record: most stores use few tables, and a tree
+//! costs some files and syncs at each start. A table may lack records of the log; `checkpoint` owns which state of the tables
 //! a start begins with. Must not know the layout of the library's files.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use bytes::Bytes;
@@ -49,7 +50,9 @@ const TOMBSTONES_WEIGHT: u64 = 4;
 pub(super) struct Tables {
     /// The folder of the trees.
     work: PathBuf,
-    trees: [AnyTree; Table::ALL.len()],
+    shared: Shared,
+    /// Empty for a table that never had a record.
+    trees: [OnceLock<AnyTree>; Table::ALL.len()],
     /// Held while files of a table are merged: two merges must not take the same ones.
     merging: [Mutex<()>; Table::ALL.len()],
 }
@@ -89,28 +92,50 @@ pub(super) fn open_tree(folder: &Path, shared: Option<Shared>) -> lsm_tree::Resu
 }
 
 impl Tables {
-    /// Opens the tables in the folders of `work`.
-    pub(super) fn open(work: &Path, urgency: &Arc<Urgency>) -> lsm_tree::Result<Self> {
+    /// Opens the tables that have a tree in `work`.
+    pub(super) fn open(
+        work: &Path,
+        with_tree: impl Iterator<Item = Table>,
+        urgency: &Arc<Urgency>,
+    ) -> lsm_tree::Result<Self> {
         let shared = Shared {
             cache: Arc::new(Cache::with_capacity_bytes(CACHE_BYTES)),
             files: Arc::new(DescriptorTable::new(OPEN_FILES_MAX)),
             urgency: urgency.clone(),
         };
-        let open = |table: &Table| open_tree(&work.join(table.name()), Some(shared.clone()));
-        let trees = Table::ALL.iter().map(open).collect::<lsm_tree::Result<Vec<_>>>()?;
-        Ok(Self {
+        let tables = Self {
             work: work.into(),
-            trees: trees.try_into().unwrap_or_else(|_| unreachable!("a tree for each table")),
+            shared,
+            trees: [const { OnceLock::new() }; Table::ALL.len()],
             merging: std::array::from_fn(|_| Mutex::default()),
-        })
+        };
+        for table in with_tree {
+            tables.tree_or_new(table)?;
+        }
+        Ok(tables)
     }
 
-    fn tree(&self, table: Table) -> &AnyTree {
-        &self.trees[table as usize]
+    fn tree(&self, table: Table) -> Option<&AnyTree> {
+        self.trees[table as usize].get()
+    }
+
+    /// Opens the tree of a table if it is not open, and creates it if it is not there. Not for two threads at once.
+    fn tree_or_new(&self, table: Table) -> lsm_tree::Result<&AnyTree> {
+        if let Some(tree) = self.tree(table) {
+            return Ok(tree);
+        }
+        let opened = open_tree(&self.work.join(table.name()), Some(self.shared.clone()))?;
+        Ok(self.trees[table as usize].get_or_init(|| opened))
+    }
+
+    /// The tables with a tree.
+    fn trees(&self) -> impl Iterator<Item = (Table, &AnyTree)> {
+        Table::ALL.into_iter().filter_map(|table| Some((table, self.tree(table)?)))
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> lsm_tree::Result<Option<Bytes>> {
-        Ok(self.tree(table).get(key, NEWEST)?.map(Bytes::from))
+        let Some(tree) = self.tree(table) else { return Ok(None) };
+        Ok(tree.get(key, NEWEST)?.map(Bytes::from))
     }
 
     /// The records of a range, as they are now.
@@ -120,28 +145,29 @@ impl Tables {
         range: KeyRange,
         order: Order,
     ) -> impl Iterator<Item = lsm_tree::Result<(KeyBytes, Bytes)>> {
-        let entries = self.tree(table).range(range, NEWEST, None);
-        let entries: Box<dyn Iterator<Item = _>> = match order {
-            Order::Ascending => entries,
-            Order::Descending => Box::new(entries.rev()),
-        };
-        entries.map(|entry| {
+        let entries = self.tree(table).map(|tree| -> Box<dyn Iterator<Item = _>> {
+            let entries = tree.range(range, NEWEST, None);
+            match order {
+                Order::Ascending => entries,
+                Order::Descending => Box::new(entries.rev()),
+            }
+        });
+        entries.into_iter().flatten().map(|entry| {
             let (key, record) = entry.into_inner()?;
             Ok((KeyBytes::from(&*key), Bytes::from(record)))
         })
     }
 
-    /// Writes a memtable into table files. Returns the tables that got a file.
+    /// Writes a memtable into table files. Returns the tables that got a file. Not for two threads at once.
     pub(super) fn flush(&self, memtable: &MemTable, throttle: &mut Throttle) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
         for table in Table::ALL {
-            let tree = self.tree(table);
             let mut records = memtable.records(table, || throttle.rest()).peekable();
             // Most flushes touch few tables. The checkpoint keeps the others as they are.
             if records.peek().is_none() {
                 continue;
             }
-            let mut file = tree.ingestion()?;
+            let mut file = self.tree_or_new(table)?.ingestion()?;
             let mut early_sync = EarlySync::new(self.work.join(table.name()).join(FILES_FOLDER));
             for (key, record) in records {
                 match record {
@@ -172,16 +198,16 @@ impl Tables {
     }
 
     fn runs_max(&self) -> usize {
-        self.trees.iter().map(|tree| tree.l0_run_count()).max().unwrap_or(0)
+        self.trees().map(|(_, tree)| tree.l0_run_count()).max().unwrap_or(0)
     }
 
     /// Merges the files of tables that have many. Returns the tables that were merged.
     pub(super) fn merge(&self) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
-        for table in Table::ALL {
+        for (table, tree) in self.trees() {
             // A compaction merges all files of the table, these too.
             let Ok(_merging) = self.merging[table as usize].try_lock() else { continue };
-            match self.merge_table(table) {
+            match merge_tree(tree) {
                 Ok(false) => {}
                 Ok(true) => changed.push(table),
                 Err(error) => kept_going(table, error)?,
@@ -190,39 +216,22 @@ impl Tables {
         Ok(changed)
     }
 
-    /// Merges the files of a table until it has few enough. Whether it merged any.
-    fn merge_table(&self, table: Table) -> lsm_tree::Result<bool> {
-        let tree = self.tree(table);
-        let shape = || ([0, 1, 2, 3, 4, 5, 6].map(|level| tree.level_table_count(level)), tree.disk_space());
-        for merges in 0..MERGES_MAX {
-            let before = shape();
-            let strategy = Leveled::default().with_table_target_size(FILE_BYTES).with_l0_threshold(RUNS_A_MERGE);
-            tree.compact(Arc::new(strategy), NEWEST)?;
-            // The library does not say whether it merged, so the shape of the tree decides.
-            if before == shape() {
-                return Ok(merges > 0);
-            }
-        }
-        Ok(true)
-    }
-
     /// The tables with many removed records, or with any if `even_a_little`.
     pub(super) fn worth_compacting(&self, even_a_little: bool) -> Vec<Table> {
-        let is_worth_it = |table: &Table| {
-            let tree = self.tree(*table);
+        let is_worth_it = |(_, tree): &(Table, &AnyTree)| {
             let tombstones = tree.tombstone_count();
             tombstones > 0
                 // A small table is not worth rewriting, even on request.
                 && tree.disk_space() >= GIVE_BACK_BYTES_MIN
                 && (even_a_little || tombstones * TOMBSTONES_WEIGHT >= tree.approximate_len() as u64)
         };
-        Table::ALL.into_iter().filter(is_worth_it).collect()
+        self.trees().filter(is_worth_it).map(|(table, _)| table).collect()
     }
 
     /// Merges a whole table, which drops its removed records. Meanwhile records go into the table as ever. Returns false
     /// after a failure of the disk: the table is as before.
     pub(super) fn compact(&self, table: Table) -> lsm_tree::Result<bool> {
-        let tree = self.tree(table);
+        let Some(tree) = self.tree(table) else { return Ok(true) };
         // The library leaves out the files that another merge has in hand, and the removed records with them.
         let _merging = self.merging[table as usize].lock().expect("no merge panics");
         let before = tree.disk_space();
@@ -235,8 +244,23 @@ impl Tables {
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
-        self.trees.iter().map(|tree| tree.disk_space()).sum()
+        self.trees().map(|(_, tree)| tree.disk_space()).sum()
     }
+}
+
+/// Merges the files of a tree until it has few enough. Whether it merged any.
+fn merge_tree(tree: &AnyTree) -> lsm_tree::Result<bool> {
+    let shape = || ([0, 1, 2, 3, 4, 5, 6].map(|level| tree.level_table_count(level)), tree.disk_space());
+    for merges in 0..MERGES_MAX {
+        let before = shape();
+        let strategy = Leveled::default().with_table_target_size(FILE_BYTES).with_l0_threshold(RUNS_A_MERGE);
+        tree.compact(Arc::new(strategy), NEWEST)?;
+        // The library does not say whether it merged, so the shape of the tree decides.
+        if before == shape() {
+            return Ok(merges > 0);
+        }
+    }
+    Ok(true)
 }
 
 /// After a failure of the disk in a merge the table is whole as before, so the store goes on. A file that cannot be

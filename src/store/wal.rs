@@ -370,7 +370,8 @@ impl SegmentLog {
         free.retain(|path| path.to_str().is_some_and(|path| path.ends_with(FREE_SUFFIX)));
         let open = match segments.last() {
             None => {
-                let (segment, open) = begin(folder, end + 1, free.pop())?;
+                let file = free.pop().map_or_else(|| new_file(folder), Ok)?;
+                let (segment, open) = begin(folder, end + 1, &file)?;
                 segments.push(segment);
                 open
             }
@@ -393,32 +394,30 @@ impl SegmentLog {
         self
     }
 
-    fn next_file(&self) -> PathBuf {
-        self.folder.join(format!("next{FREE_SUFFIX}"))
-    }
-
     /// Starts a thread that makes the next file, if the open segment is half full and no file is there.
     fn prepare(&mut self) {
         if self.open.at < SEGMENT_BYTES / 2 || !self.free.is_empty() || self.preparing.is_some() {
             return;
         }
         let Some(spawn) = self.spawn else { return };
-        let path = self.next_file();
+        let folder = self.folder.clone();
         let make = move || {
             // A failure is that of the append that finds no file.
-            if let Err(error) = write_zeros(&path) {
-                tracing::debug!(path = %path.display(), %error, "failed to prepare a file of the log");
+            if let Err(error) = new_file(&folder) {
+                tracing::debug!(folder = %folder.display(), %error, "failed to prepare a file of the log");
             }
         };
         self.preparing = spawn("baton-log", Box::new(make));
     }
 
     /// A file for the next segment.
-    fn take_free(&mut self) -> Option<PathBuf> {
-        self.free.pop().or_else(|| {
-            self.preparing.take()?.join().ok()?;
-            Some(self.next_file()).filter(|path| path.exists())
-        })
+    fn take_free(&mut self) -> io::Result<PathBuf> {
+        if let Some(free) = self.free.pop() {
+            return Ok(free);
+        }
+        drop(self.preparing.take().map(JoinHandle::join));
+        let prepared = next_file(&self.folder);
+        if prepared.exists() { Ok(prepared) } else { new_file(&self.folder) }
     }
 }
 
@@ -435,8 +434,8 @@ impl CommitLog for SegmentLog {
         let position = after + 1;
         // Only between entries: no entry spans two files.
         if self.open.at >= SEGMENT_BYTES {
-            let free = self.take_free();
-            let (segment, open) = begin(&self.folder, position, free)?;
+            let file = self.take_free()?;
+            let (segment, open) = begin(&self.folder, position, &file)?;
             self.segments.push(segment);
             self.open = open;
         }
@@ -481,7 +480,7 @@ impl CommitLog for SegmentLog {
     }
 
     fn size_bytes(&self) -> u64 {
-        let next = self.preparing.as_ref().map(|_| self.next_file());
+        let next = self.preparing.as_ref().map(|_| next_file(&self.folder));
         let files = self.segments.iter().map(|segment| &segment.path).chain(&self.free).chain(&next);
         files.map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum()
     }
@@ -494,32 +493,29 @@ impl Drop for SegmentLog {
     }
 }
 
-/// Makes a file of the length of a segment, so that later syncs need not write the size of the file.
-fn write_zeros(path: &Path) -> io::Result<()> {
-    disk::write_whole(path, &vec![0; SEGMENT_BYTES as usize])
+/// The file that is made while the open segment fills.
+fn next_file(folder: &Path) -> PathBuf {
+    folder.join(format!("next{FREE_SUFFIX}"))
 }
 
-/// Begins the segment of the entries from `first` on, in a free file or else in a new one.
-fn begin(folder: &Path, first: Position, free: Option<PathBuf>) -> io::Result<(Segment, Open)> {
+/// Makes the file [`next_file`]. It has the length of a segment, so that later syncs need not write the size of the file.
+fn new_file(folder: &Path) -> io::Result<PathBuf> {
+    let path = next_file(folder);
+    disk::write_whole(&path, &vec![0; SEGMENT_BYTES as usize])?;
+    Ok(path)
+}
+
+/// Begins the segment of the entries from `first` on, in a free file.
+fn begin(folder: &Path, first: Position, free: &Path) -> io::Result<(Segment, Open)> {
     let (path, key) = (folder.join(first.to_string()), SystemIds.random());
     let mut heads = vec![0; ENTRIES_AT];
     HEADS_AT.iter().for_each(|at| heads[*at..at + HEAD].copy_from_slice(&encode_head(first, &key)));
-    match free {
-        Some(free) => {
-            let file = File::options().write(true).open(&free)?;
-            // The heads are synced before the rename: under its new name the file must have its new key, or old entries
-            // would read as new ones.
-            disk::write_at(&file, &free, &heads, 0)?;
-            disk::sync(&file, &free)?;
-            disk::rename(&free, &path)?;
-        }
-        None => {
-            // Whole from the start, like every file that was prepared.
-            heads.resize(SEGMENT_BYTES as usize, 0);
-            disk::write_whole(&path, &heads)?;
-        }
-    }
-    let file = File::options().write(true).open(&path)?;
+    let file = File::options().write(true).open(free)?;
+    // The heads are synced before the rename: under its new name the file must have its new key, or old entries would
+    // read as new ones.
+    disk::write_at(&file, free, &heads, 0)?;
+    disk::sync(&file, free)?;
+    disk::rename(free, &path)?;
     Ok((Segment { path, first, key }, Open { file, key: SegmentKey::new(&key), at: ENTRIES_AT as u64 }))
 }
 
@@ -640,7 +636,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let spawn: Spawn = |_, work| Some(std::thread::spawn(work));
         let mut log = opened(folder.path()).prepare_in(spawn);
-        let next = log.next_file();
+        let next = next_file(folder.path());
         while log.open.at < SEGMENT_BYTES / 2 {
             assert!(log.preparing.is_none() && !next.exists());
             append(&mut log, &[7; 3000]);

@@ -9,8 +9,7 @@ use super::Part;
 /// The approximate writes of one message of a handoff: its record with the envelope, and smaller records.
 const MESSAGE_BYTES: usize = 1500;
 const RECORD_BYTES: usize = 300;
-const RECORDS: [Table; 5] =
-    [Table::Tasks, Table::Handoffs, Table::HandoffsBySequence, Table::Mailbox, Table::HandoffsByAgent];
+const RECORDS: [Table; 5] = [Table::Tasks, Table::Handoffs, Table::Listings, Table::Mailbox, Table::AgentStatistics];
 
 pub(crate) fn parts() -> Vec<Part> {
     let folder = Rc::new(tempfile::tempdir().unwrap());

@@ -258,10 +258,9 @@ impl View<'_> {
     /// The tasks that the caller may see, newest first. Those of one agent are in the order in which the agent joined
     /// them.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
-        let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
         // The narrowest list that has all wanted tasks: one agent's own, or that of the named owner.
         let named = filter.owner.as_ref();
-        let list = self.list(Purpose::ReadTasks, tables, named)?;
+        let list = self.list(Purpose::ReadTasks, List::of_handoffs, named)?;
         let of_agent = match self.access.reach(self.caller, Purpose::ReadTasks)? {
             Reach::Own(agent) => Some(agent),
             Reach::Everything | Reach::Nothing => named,
@@ -395,8 +394,7 @@ impl View<'_> {
     }
 
     fn dead_letters_of(&self, filter: &DeadLetterFilter) -> Result<Option<List>, BrokerError> {
-        let tables = (Table::DeadLetters, Table::DeadLettersByAgent);
-        self.list(Purpose::ReadDeadLetters, tables, filter.agent.as_ref())
+        self.list(Purpose::ReadDeadLetters, List::of_dead_letters, filter.agent.as_ref())
     }
 
     /// The dead letter of a list entry, if it matches. The entries of an agent's list hold only the number.
@@ -536,19 +534,18 @@ impl View<'_> {
         Ok(shown)
     }
 
-    /// The list that a query for this purpose reads: a whole table, or one agent's entries. `None`: nothing. A caller
-    /// that may see everything and names an agent gets that agent's list.
+    /// The list that a query for this purpose reads: that of all, or one agent's. `None`: nothing. A caller that may see
+    /// everything and names an agent gets that agent's list.
     fn list(
         &self,
         purpose: Purpose,
-        (of_all, of_agents): (Table, Table),
+        of: impl FnOnce(Option<&AgentId>) -> List,
         named: Option<&AgentId>,
     ) -> Result<Option<List>, BrokerError> {
-        let of_agent = |agent| List::of_agent(of_agents, agent);
         Ok(match self.access.reach(self.caller, purpose)? {
             Reach::Nothing => None,
-            Reach::Own(agent) => Some(of_agent(agent)),
-            Reach::Everything => Some(named.map_or_else(|| List::of_all(of_all), of_agent)),
+            Reach::Own(agent) => Some(of(Some(agent))),
+            Reach::Everything => Some(of(named)),
         })
     }
 }

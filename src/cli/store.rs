@@ -184,17 +184,9 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Plans => "baton.storage.v1.PlanRecord",
         Table::PlanSpecs => "baton.storage.v1.PlanSpecRecord",
         Table::PlanLog => "baton.v1.PlanEntry",
-        Table::HandoffsByAgent
-        | Table::HandoffsBySequence
-        | Table::DeadLettersByAgent
-        | Table::NegotiationsBySequence
-        | Table::NegotiationsByAgent
-        | Table::Outbox
-        | Table::Parts
-        | Table::Listings
-        | Table::Blobs
-        | Table::Timers
-        | Table::Expirations => return None,
+        Table::Outbox | Table::Parts | Table::Listings | Table::Blobs | Table::Timers | Table::Expirations => {
+            return None;
+        }
     };
     let mut shown = json::of_bytes(name, &value).ok()?;
     show_encoded(&mut shown);

@@ -1,17 +1,13 @@
 //! The absences of owners, in table listings: an agent that is gone and owns tasks, from the notices about its tasks
 //! until its next sign of life.
 
-use std::ops::Bound;
-
 use bytes::Bytes;
 
-use super::{DecodeError, List, Reader, number_of};
+use super::{DecodeError, List, ListKind, Reader, number_of};
 use crate::{
     ids::AgentId,
-    store::{Key, KeyRange, Table},
+    store::{Key, KeyRange},
 };
-
-pub(super) const ABSENCES: u8 = b'a';
 
 /// An absence as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +22,12 @@ pub struct AbsenceRecord {
 
 impl AbsenceRecord {
     fn list() -> List {
-        List { table: Table::Listings, prefix: [&[ABSENCES, 0][..]].into() }
+        List::of_kind(ListKind::Absences, "")
     }
 
     /// The range of all absences.
     pub fn range() -> KeyRange {
-        let list = Self::list();
-        (Bound::Included(list.key(0)), Bound::Included(list.key(u64::MAX)))
+        Self::list().range()
     }
 
     /// The key of the record.

@@ -4,20 +4,14 @@
 
 use bytes::Bytes;
 
-use super::{DecodeError, List, Reader};
-use crate::{
-    ids::{MessageId, TaskId},
-    store::Table,
-};
-
-/// The list of changes.
-pub(super) const CHANGES: u8 = b'c';
+use super::{DecodeError, List, ListKind, Reader};
+use crate::ids::{MessageId, TaskId};
 
 impl List {
     /// The ends of all handoffs, and the latest updates of the tasks that were not the beginning of an open handoff, by the
     /// sequences of the changes. A value is a [`ChangePlace`].
     pub fn changes() -> Self {
-        Self { table: Table::Listings, prefix: [&[CHANGES, 0][..]].into() }
+        Self::of_kind(ListKind::Changes, "")
     }
 }
 

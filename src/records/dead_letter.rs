@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, Reader, by_name_and_number, by_number, id_bytes,
+    DecodeError, List, ListKind, Reader, by_number, id_bytes,
     letter::{attempt_from_storage, attempt_to_storage, from_storage, to_storage},
     moment,
 };
@@ -100,6 +100,16 @@ pub struct DeadLetterRecord {
     pub summary: EnvelopeSummary,
 }
 
+impl List {
+    /// The dead letters of an agent, whose entries have empty values, or the records of all dead letters.
+    pub fn of_dead_letters(agent: Option<&AgentId>) -> Self {
+        match agent {
+            Some(_) => Self::of_agent(ListKind::DeadLetters, agent),
+            None => Self::of_all(Table::DeadLetters),
+        }
+    }
+}
+
 impl DeadLetterRecord {
     /// The agents that may see the dead letter: that of the mailbox, and the sender. The sender of a refused envelope
     /// is not authenticated by its bytes, so only the agent of its session counts there.
@@ -115,10 +125,9 @@ impl DeadLetterRecord {
         by_number(Table::DeadLetters, number)
     }
 
-    /// The keys in the lists of agents (table dead_letters_by_agent); the values are empty.
+    /// The keys in the lists of agents; the values are empty.
     pub fn agent_index_keys(&self) -> impl Iterator<Item = Key> {
-        let key = |agent| by_name_and_number(Table::DeadLettersByAgent, agent, self.number);
-        self.participants().map(key)
+        self.participants().map(|agent| List::of_kind(ListKind::DeadLetters, agent).place(self.number))
     }
 
     /// Encodes the record.

@@ -9,9 +9,9 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, GraphRecord, HandoffRecord, MessageRecord, NegotiationRecord, PlanEntryRecord, PlanRecord,
-    PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord, SpecRevisionRecord, TaskRecord,
-    ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
+    DecodeError, Expiration, GraphRecord, HandoffRecord, List, MessageRecord, NegotiationRecord, PlanEntryRecord,
+    PlanRecord, PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord, SpecRevisionRecord,
+    TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
 };
 use crate::{
     domain::{Entity, EntityId, handoff::Task},
@@ -506,10 +506,10 @@ impl EntityRecord {
         }
         let listed = before.map(HandoffRecord::participants).unwrap_or_default();
         let (sequence, place) = (record.sequence, record.place().encode());
-        let of_all = before.is_none().then(|| HandoffRecord::index_key(sequence));
+        let of_all = before.is_none().then(|| List::of_handoffs(None).place(sequence));
         let of_task = (before.is_none() && !HandoffRecord::begins_in_task(handoff)).then(|| record.task_entry());
         let participants = HandoffRecord::participants(handoff);
-        let of_agents = participants.difference(&listed).map(|agent| HandoffRecord::agent_index_key(agent, sequence));
+        let of_agents = participants.difference(&listed).map(|agent| List::of_handoffs(Some(agent)).place(sequence));
         of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).chain(of_task).collect()
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ChangePlace, DecodeError, List, Reader, TracePlace, by_name_and_number, by_number, id_bytes, moment, texts,
+    ChangePlace, DecodeError, List, ListKind, Reader, TracePlace, id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -26,13 +26,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// The lists of the handoffs of each task that are not in its record.
-pub(super) const OF_TASK: u8 = b'h';
-
 impl List {
+    /// The handoffs of an agent, or all handoffs, by sequence. A value is a [`HandoffPlace`].
+    pub fn of_handoffs(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Handoffs, agent)
+    }
+
     /// The handoffs of a task that have records of their own, by sequence. A value is a [`HandoffPlace`].
     pub fn handoffs_of_task(task: &TaskId) -> Self {
-        Self { table: Table::Listings, prefix: [&[OF_TASK][..], task.as_str().as_bytes(), &[0]].into() }
+        Self::of_kind(ListKind::HandoffsOfTask, task.as_str())
     }
 }
 
@@ -114,17 +116,7 @@ impl HandoffRecord {
         Key { table: Table::Handoffs, key: handoff.as_bytes().into() }
     }
 
-    /// The key in the index of all handoffs; the value is a [`HandoffPlace`].
-    pub fn index_key(sequence: u64) -> Key {
-        by_number(Table::HandoffsBySequence, sequence)
-    }
-
-    /// The key in the index of an agent; the value is a [`HandoffPlace`].
-    pub fn agent_index_key(agent: &AgentId, sequence: u64) -> Key {
-        by_name_and_number(Table::HandoffsByAgent, agent.as_str(), sequence)
-    }
-
-    /// The value of the index entries.
+    /// The value of the entries in lists.
     pub fn place(&self) -> HandoffPlace {
         HandoffPlace { sequence: self.sequence, handoff: self.handoff.id, task: self.handoff.task.clone() }
     }

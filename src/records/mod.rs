@@ -17,6 +17,7 @@ mod expiration;
 mod handoff;
 mod invitation;
 mod letter;
+mod list;
 mod message;
 mod negotiation;
 mod outbox;
@@ -49,6 +50,7 @@ pub use handoff::{
 };
 pub use invitation::InvitationRecord;
 pub use letter::{decode_letter, encode_letter, letter_agent, letter_key, letter_place, mailbox_range};
+pub use list::{List, ListKind};
 pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, receipt_of};
 pub use negotiation::NegotiationRecord;
 pub use outbox::{OutboxRecord, decode_entity_id, encode_entity_id};
@@ -68,11 +70,12 @@ pub use timer::{
 pub use trace::TracePlace;
 pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 
+use self::list::range_of_name;
 use crate::{
     domain::routing::{RunId, TurnId},
     ids::{AgentId, MessageId, PlanId, TaskId},
     proto::{storage, v1},
-    store::{Key, KeyBytes, KeyRange, Table},
+    store::{Key, Table},
     time::Timestamp,
 };
 
@@ -161,54 +164,6 @@ fn number_of(reader: &Reader, key: &[u8]) -> Result<u64, DecodeError> {
     Ok(u64::from_be_bytes(*number))
 }
 
-/// A list of records by number, which is the last eight bytes of their keys: a whole table, or an agent's part of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct List {
-    /// The table of the records or of their index.
-    pub table: Table,
-    /// The bytes before the numbers.
-    prefix: KeyBytes,
-}
-
-impl List {
-    /// All records of a table whose keys are numbers.
-    pub fn of_all(table: Table) -> Self {
-        Self { table, prefix: KeyBytes::default() }
-    }
-
-    /// The records of one agent, in a table whose keys are an agent's id, a zero byte and a number.
-    pub fn of_agent(table: Table, agent: &AgentId) -> Self {
-        Self::of_name(table, agent.as_str())
-    }
-
-    /// The records of one name, in a table whose keys are a name, a zero byte and a number.
-    pub fn of_name(table: Table, name: &str) -> Self {
-        Self { table, prefix: [name.as_bytes(), &[0]].into() }
-    }
-
-    /// The key of the record with this number.
-    pub fn key(&self, number: u64) -> KeyBytes {
-        [&*self.prefix, &number.to_be_bytes()].into()
-    }
-
-    /// The range of all records of the list.
-    pub fn range(&self) -> KeyRange {
-        (std::ops::Bound::Included(self.key(0)), std::ops::Bound::Included(self.key(u64::MAX)))
-    }
-
-    /// The number in a record's key.
-    pub fn number(&self, key: &[u8]) -> Result<u64, DecodeError> {
-        number_of(&Reader(self.table.name()), key)
-    }
-}
-
-/// The range of all numbers under a name.
-fn range_of_name(name: &str) -> KeyRange {
-    // In each key of the name a zero byte follows the name.
-    let bound = |end: u8| [name.as_bytes(), &[end]].into();
-    (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
-}
-
 /// Encodes an entry of a chain: the hash after it, 32 bytes, followed by the entry.
 fn chain(hash: &[u8; 32], entry: &[u8]) -> Bytes {
     [hash, entry].concat().into()
@@ -235,9 +190,6 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Mailbox => decode_letter(key, value).map(drop),
         Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
         Table::Custody => LogPage::decode(key, value)?.1.iter().try_for_each(check_item),
-        // The sequence is in the key, and any number does for a check of the value.
-        Table::HandoffsBySequence | Table::HandoffsByAgent => HandoffPlace::decode(0, value).map(drop),
-        Table::DeadLettersByAgent => number_of(&reader, key).map(drop),
         Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
@@ -258,7 +210,6 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             | Expiration::Upload => Ok(()),
         },
         Table::Negotiations => NegotiationRecord::decode(value).map(drop),
-        Table::NegotiationsBySequence | Table::NegotiationsByAgent => NegotiationRecord::listed(value).map(drop),
         Table::NegotiationBids => negotiation::decode_bids(value).map(drop),
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Parts => TaskRecord::decode_part(value).map(drop),
@@ -280,7 +231,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::PlanSpecs => PlanSpecRecord::decode(value).map(drop),
         // The plan is in the key, and any does for a check of the value.
         Table::PlanLog => PlanEntryRecord::decode(&PlanId::parse("p").expect("a name"), value).map(drop),
-        Table::Listings => routing::check_listing(key, value),
+        Table::Listings => list::check_listing(key, value),
         Table::Specs | Table::SpecRevisions => thread::check_spec(table.name(), key, value),
         Table::Threads => ThreadRecord::decode(value).map(drop),
         Table::ThreadLog => ThreadEntryRecord::check(key, value),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, Pace, Reader, TracePlace, by_name_and_number, by_number,
+    DecodeError, List, ListKind, Pace, Reader, TracePlace,
     handoff::{nanoseconds, timeouts_from_storage},
     id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
@@ -43,6 +43,13 @@ pub struct NegotiationRecord {
     pub trace: Option<Box<TracePlace>>,
 }
 
+impl List {
+    /// The negotiations of an agent, or all negotiations, by sequence. A value is a negotiation's id.
+    pub fn of_negotiations(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Negotiations, agent)
+    }
+}
+
 /// The number of bids in one row. A step rewrites the rows in which it changes a bid.
 const BIDS_A_ROW: usize = 32;
 
@@ -52,24 +59,14 @@ impl NegotiationRecord {
         Key { table: Table::Negotiations, key: id.as_bytes().into() }
     }
 
-    /// The key in the index of all negotiations; the value is the id.
-    pub fn index_key(sequence: u64) -> Key {
-        by_number(Table::NegotiationsBySequence, sequence)
-    }
-
-    /// The key in the index of a party; the value is the id.
-    pub fn agent_index_key(agent: &AgentId, sequence: u64) -> Key {
-        by_name_and_number(Table::NegotiationsByAgent, agent.as_str(), sequence)
-    }
-
-    /// The keys of all index entries.
+    /// The keys of all entries in lists.
     pub fn index_keys(&self) -> impl Iterator<Item = Key> {
         let parties: BTreeSet<&AgentId> = self.negotiation.parties().collect();
-        let of_parties = parties.into_iter().map(|agent| Self::agent_index_key(agent, self.sequence));
-        std::iter::once(Self::index_key(self.sequence)).chain(of_parties)
+        let of_parties = parties.into_iter().map(|agent| List::of_negotiations(Some(agent)).place(self.sequence));
+        std::iter::once(List::of_negotiations(None).place(self.sequence)).chain(of_parties)
     }
 
-    /// The index entries that the record before did not have.
+    /// The entries in lists that the record before did not have.
     pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let value = id_bytes(self.negotiation.id);
         let Some(before) = before else {
@@ -80,12 +77,13 @@ impl NegotiationRecord {
             |place: usize| before.negotiation.threads.get(place).is_some_and(|thread| thread.offer.is_some());
         let threads = self.negotiation.threads.iter().enumerate();
         let new = threads.filter(|(place, thread)| thread.offer.is_some() && !had_offer(*place));
-        new.map(|(_, thread)| (Self::agent_index_key(&thread.agent, self.sequence), value.clone())).collect()
+        new.map(|(_, thread)| (List::of_negotiations(Some(&thread.agent)).place(self.sequence), value.clone()))
+            .collect()
     }
 
-    /// The id in the value of an index entry.
+    /// The id in the value of an entry in a list.
     pub fn listed(value: &[u8]) -> Result<MessageId, DecodeError> {
-        Reader("negotiations_by_sequence").message_id(value)
+        Reader("listings").message_id(value)
     }
 
     /// Encodes the record.
@@ -480,8 +478,9 @@ mod tests {
     #[test]
     fn only_the_requester_and_bidders_are_listed_each_once() {
         let record = record();
-        let keys: Vec<_> = record.new_listings(None).into_iter().map(|(key, _)| key.table).collect();
-        assert_eq!(keys, [Table::NegotiationsBySequence, Table::NegotiationsByAgent, Table::NegotiationsByAgent]);
+        let keys: Vec<_> = record.new_listings(None).into_iter().map(|(key, _)| key).collect();
+        let of = |agent: Option<AgentId>| List::of_negotiations(agent.as_ref()).place(record.sequence);
+        assert_eq!(keys, [None, Some(agent("alice")), Some(agent("bob"))].map(of));
         assert_eq!(record.new_listings(Some(&record)), []);
     }
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    DecodeError, List, Pace, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of, texts,
+    DecodeError, List, ListKind, Pace, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of,
+    texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -25,14 +26,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// The lists of plans: of all, and of each participant.
-pub(super) const PLANS: u8 = b'l';
-
 impl List {
     /// The plans of an agent, or all plans, by the sequence of their submission. A value is a plan's id.
     pub fn of_plans(agent: Option<&AgentId>) -> Self {
-        let agent = agent.map_or("", AgentId::as_str);
-        Self { table: Table::Listings, prefix: [&[PLANS][..], agent.as_bytes(), &[0]].into() }
+        Self::of_agent(ListKind::Plans, agent)
     }
 }
 

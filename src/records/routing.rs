@@ -12,14 +12,14 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DecodeError, List, Pace, Reader, by_name, id_bytes, moment, number_of};
+use super::{DecodeError, List, ListKind, Pace, Reader, by_name, id_bytes, moment, number_of};
 use crate::{
     codes::ErrorCode,
     domain::routing::{
         CallResult, Choice, Event, Failure, Graph, Node, NodeRun, NodeState, Run, RunEntry, RunId, RunState, RunTurn,
         TurnId, TurnOutcome, TurnRecord,
     },
-    ids::{AgentId, AgentType, GraphId, MessageId, NodeId, check_name},
+    ids::{AgentId, AgentType, GraphId, MessageId, NodeId},
     proto::{
         storage,
         v1::{self, run_entry::Event as Stored},
@@ -28,61 +28,40 @@ use crate::{
     time::Timestamp,
 };
 
-/// The list of all graphs.
-const GRAPHS: u8 = b'g';
-/// The list of all schemas.
-const SCHEMAS: u8 = b's';
-/// The lists of runs: of all, and of each participant.
-const RUNS: u8 = b'r';
-/// The lists of tasks with an open question, for each agent that is asked.
-const QUESTIONS: u8 = b'q';
-/// The list of all agent specs.
-const AGENT_SPECS: u8 = b'p';
-/// The list of all model specs.
-const MODEL_SPECS: u8 = b'm';
-/// The lists of threads: of all, and of each participant.
-const THREADS: u8 = b't';
-
 impl List {
     /// All graphs, by the sequence of their first registration. A value is a graph's id.
     pub fn of_graphs() -> Self {
-        Self { table: Table::Listings, prefix: [&[GRAPHS, 0][..]].into() }
+        Self::of_kind(ListKind::Graphs, "")
     }
 
     /// All schemas, by the sequence of their registration. A value is the key of a schema's record.
     pub fn of_schemas() -> Self {
-        Self { table: Table::Listings, prefix: [&[SCHEMAS, 0][..]].into() }
+        Self::of_kind(ListKind::Schemas, "")
     }
 
     /// The runs of an agent, or all runs, by the sequence of their start. A value is a run's id.
     pub fn of_runs(agent: Option<&AgentId>) -> Self {
-        let agent = agent.map_or("", AgentId::as_str);
-        Self { table: Table::Listings, prefix: [&[RUNS][..], agent.as_bytes(), &[0]].into() }
+        Self::of_agent(ListKind::Runs, agent)
     }
 
     /// The tasks with an open question to this agent, by the sequence of the task. A value is a task's id.
     pub(super) fn of_questions(agent: &AgentId) -> Self {
-        Self { table: Table::Listings, prefix: [&[QUESTIONS][..], agent.as_str().as_bytes(), &[0]].into() }
+        Self::of_agent(ListKind::Questions, Some(agent))
     }
 
     /// All agent specs, by the sequence of their first registration. A value is a spec's id.
     pub fn of_agent_specs() -> Self {
-        Self { table: Table::Listings, prefix: [&[AGENT_SPECS, 0][..]].into() }
+        Self::of_kind(ListKind::AgentSpecs, "")
     }
 
     /// All model specs, by the sequence of their first registration. A value is a spec's id.
     pub fn of_model_specs() -> Self {
-        Self { table: Table::Listings, prefix: [&[MODEL_SPECS, 0][..]].into() }
+        Self::of_kind(ListKind::ModelSpecs, "")
     }
 
     /// The threads of an agent, or all threads, by the sequence of their creation. A value is a thread's id.
     pub fn of_threads(agent: Option<&AgentId>) -> Self {
-        let agent = agent.map_or("", AgentId::as_str);
-        Self { table: Table::Listings, prefix: [&[THREADS][..], agent.as_bytes(), &[0]].into() }
-    }
-
-    pub(super) fn place(&self, sequence: u64) -> Key {
-        Key { table: self.table, key: self.key(sequence) }
+        Self::of_agent(ListKind::Threads, agent)
     }
 }
 
@@ -323,33 +302,6 @@ impl RunTurnRecord {
         let stored: storage::RunTurnRecord = reader.message(value)?;
         let digest = reader.digest(&stored.digest)?;
         Ok(Self(Arc::new(RunTurn { run, turn, number: stored.number, digest })))
-    }
-}
-
-/// Checks that a value of table listings names an entity of the list's kind.
-pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
-    let reader = Reader("listings");
-    number_of(&reader, key)?;
-    match key.first() {
-        Some(&GRAPHS) => {
-            let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
-            GraphId::parse(text).map(drop).map_err(|error| reader.error(error.to_string()))
-        }
-        Some(&RUNS) => reader.message_id(value).map(drop),
-        Some(&SCHEMAS) => reader.some(value.contains(&0).then_some(()), "the schema"),
-        Some(&super::handoff::OF_TASK) => super::HandoffPlace::decode(0, value).map(drop),
-        Some(&super::change::CHANGES) => super::ChangePlace::decode(value).map(drop),
-        Some(&QUESTIONS) => {
-            let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
-            reader.task(text).map(drop)
-        }
-        Some(&(AGENT_SPECS | MODEL_SPECS | THREADS)) => {
-            let text = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
-            check_name(text).map_err(|error| reader.error(error.to_string()))
-        }
-        Some(&super::absence::ABSENCES) => super::AbsenceRecord::decode(key, value).map(drop),
-        Some(&super::plan::PLANS) => super::PlanRecord::listed(value).map(drop),
-        Some(_) | None => Err(reader.error("a key is of no known kind")),
     }
 }
 
@@ -681,7 +633,7 @@ mod tests {
         assert_eq!(RunRecord::decode(&record.encode()), Ok(record.clone()));
         assert_eq!(record.listings().len(), 3);
         for (key, value) in record.new_listings(None) {
-            check_listing(&key.key, &value).unwrap();
+            crate::records::list::check_listing(&key.key, &value).unwrap();
             assert_eq!(RunRecord::listed(&value), Ok(RunId(id(1))));
         }
         assert_eq!(record.new_listings(Some(&record)), []);

@@ -59,6 +59,6 @@ mod tests {
         let record = SchemaRecord { schema, sequence: 7 };
         assert_eq!(SchemaRecord::decode(&record.encode()), Ok(record.clone()));
         let (place, value) = record.listing();
-        super::super::routing::check_listing(&place.key, &value).unwrap();
+        super::super::list::check_listing(&place.key, &value).unwrap();
     }
 }

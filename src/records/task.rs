@@ -1,4 +1,4 @@
-//! Table tasks. Lists find tasks by the index entries of their handoffs, and in table listings by their latest changes.
+//! Table tasks. Lists find tasks by the index entries of their handoffs and by their latest changes, all in table listings.
 //! Table parts: for each task that is a part of another one, an index entry under the other one.
 
 use std::{sync::Arc, time::Duration};

@@ -13,8 +13,8 @@ use baton::{
     ids::{AgentId, TaskId},
     proto::storage,
     records::{
-        DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, NegotiationRecord, PlanRecord, TaskRecord,
-        WorkspaceEntryRecord,
+        DeadLetterRecord, Expiration, HandoffRecord, ListKind, MessageRecord, NegotiationRecord, PlanRecord,
+        TaskRecord, WorkspaceEntryRecord,
     },
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
@@ -243,13 +243,16 @@ impl Keeping {
             Some(KeyBytes::from(&handoff.id.as_bytes()[..]))
         });
         let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).chain(hosted).collect();
-        for list in [Table::HandoffsBySequence, Table::HandoffsByAgent] {
-            for (key, record) in all(list) {
-                assert!(handoffs.contains(&KeyBytes::from(&record.value[..16])), "{key:?} in {list:?} is of none");
-            }
+        let listed =
+            |kind| all(Table::Listings).into_iter().filter(move |(key, _)| ListKind::of_key(key) == Some(kind));
+        for (key, record) in listed(ListKind::Handoffs) {
+            assert!(
+                handoffs.contains(&KeyBytes::from(&record.value[..16])),
+                "{key:?} of a list of handoffs is of none"
+            );
         }
         let dead: HashSet<KeyBytes> = all(Table::DeadLetters).into_iter().map(|(number, _)| number).collect();
-        for (key, _) in all(Table::DeadLettersByAgent) {
+        for (key, _) in listed(ListKind::DeadLetters) {
             assert!(
                 dead.contains(&KeyBytes::from(&key[key.len() - 8..])),
                 "{key:?} of a list of dead letters is of none"
@@ -263,10 +266,9 @@ impl Keeping {
             assert!(!overdue || of.mandate.is_some(), "negotiation {} is kept for ever", of.id);
         }
         let negotiations: HashSet<KeyBytes> = negotiations.into_iter().map(|(id, _)| id).collect();
-        for list in [Table::NegotiationsBySequence, Table::NegotiationsByAgent] {
-            for (key, record) in all(list) {
-                assert!(negotiations.contains(&KeyBytes::from(&record.value[..16])), "{key:?} in {list:?} is of none");
-            }
+        for (key, record) in listed(ListKind::Negotiations) {
+            let id = KeyBytes::from(&record.value[..16]);
+            assert!(negotiations.contains(&id), "{key:?} of a list of negotiations is of none");
         }
         for (key, _) in all(Table::NegotiationBids) {
             assert!(negotiations.contains(&KeyBytes::from(&key[..16])), "a bid of no negotiation is left");

@@ -96,7 +96,7 @@ impl Engine {
     fn search_some(&mut self, mut search: Search, now: Timestamp) -> Result<(), BrokerError> {
         let agent = search.agent.clone();
         let mut transaction = self.transaction();
-        let list = List::of_agent(Table::HandoffsByAgent, &agent);
+        let list = List::of_handoffs(Some(&agent));
         let end = search.before.map_or(Bound::Included(list.key(u64::MAX)), |last| Bound::Excluded(list.key(last)));
         let range = (Bound::Included(list.key(0)), end);
         let stored = self.env.store.scan(list.table, range, Order::Descending, HANDOFFS_A_TICK)?;

@@ -20,7 +20,7 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::custody_entry::Event,
     records::{
-        Acceptance, Expiration, HandoffRecord, LogItem, LogPage, MessageRecord, RemovedTaskRecord, TaskRecord,
+        Acceptance, Expiration, HandoffRecord, List, LogItem, LogPage, MessageRecord, RemovedTaskRecord, TaskRecord,
         encode_message_ids, encode_removed_changes, letter_key, removed_changes, removed_changes_key,
     },
     store::{Key, Order, Record, Table},
@@ -256,10 +256,10 @@ impl Engine {
     /// Removes the index entries that an ended handoff has in its task and outside. Notes its latest change, so that a
     /// watcher that has not got it learns of the gap.
     fn remove_listings(&self, transaction: &mut Transaction, record: &HandoffRecord) -> Result<(), BrokerError> {
-        transaction.delete(HandoffRecord::index_key(record.sequence));
+        transaction.delete(List::of_handoffs(None).place(record.sequence));
         record.end_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         for agent in HandoffRecord::participants(&record.handoff) {
-            transaction.delete(HandoffRecord::agent_index_key(agent, record.sequence));
+            transaction.delete(List::of_handoffs(Some(agent)).place(record.sequence));
         }
         let key = removed_changes_key();
         let in_hand = transaction.written_record(&key).and_then(|record| record.clone());

@@ -15,7 +15,6 @@ use crate::{
     },
     ids::{AgentId, TaskId},
     records::{HandoffPlace, List, TaskRecord},
-    store::Table,
     time::Timestamp,
 };
 
@@ -100,13 +99,14 @@ impl View<'_> {
     }
 
     fn list_of_handoffs(&self, filter: &HandoffFilter) -> Result<Option<List>, BrokerError> {
-        let of_agent = |agent| List::of_agent(Table::HandoffsByAgent, agent);
         Ok(match (self.access.reach(self.caller, Purpose::ReadHandoffs)?, &filter.task, filter.of_agent()) {
             (Reach::Nothing, ..) => None,
             (Reach::Own(_) | Reach::Everything, Some(task), _) => Some(List::handoffs_of_task(task)),
-            (Reach::Own(agent), None, _) | (Reach::Everything, None, Some(agent)) => Some(of_agent(agent)),
+            (Reach::Own(agent), None, _) | (Reach::Everything, None, Some(agent)) => {
+                Some(List::of_handoffs(Some(agent)))
+            }
             (Reach::Everything, None, None) if filter.is_of_open() => Some(List::open_handoffs()),
-            (Reach::Everything, None, None) => Some(List::of_all(Table::HandoffsBySequence)),
+            (Reach::Everything, None, None) => Some(List::of_handoffs(None)),
         })
     }
 }

@@ -9,8 +9,7 @@ use crate::{
     broker::{BrokerError, access::Purpose},
     domain::negotiation::{self, Negotiation},
     ids::{AgentId, MessageId},
-    records::NegotiationRecord,
-    store::Table,
+    records::{List, NegotiationRecord},
 };
 
 /// A filter of negotiations. All conditions that are set must hold.
@@ -52,8 +51,7 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<Arc<Negotiation>>, BrokerError> {
-        let tables = (Table::NegotiationsBySequence, Table::NegotiationsByAgent);
-        let list = self.list(Purpose::ReadNegotiations, tables, filter.agent.as_ref())?;
+        let list = self.list(Purpose::ReadNegotiations, List::of_negotiations, filter.agent.as_ref())?;
         let wanted = |found: &Arc<Negotiation>| {
             filter.agent.as_ref().is_none_or(|agent| found.parties().any(|party| party == agent))
                 && (filter.states.is_empty() || filter.states.contains(&found.state))

@@ -10,10 +10,7 @@ use super::{
     logs::{Log, LogPage},
 };
 use crate::{
-    broker::{
-        BrokerError,
-        access::{Purpose, Reach},
-    },
+    broker::{BrokerError, access::Purpose},
     domain::plan::{Plan, PlanState, Spec},
     ids::PlanId,
     proto::v1::{self, plan_entry::Event},
@@ -56,11 +53,7 @@ impl View<'_> {
 
     /// The plans that the caller may see, newest first.
     pub fn plans(&self, states: &[PlanState], size: usize, token: &str) -> Result<Page<Arc<Plan>>, BrokerError> {
-        let list = match self.access.reach(self.caller, Purpose::ReadPlans)? {
-            Reach::Nothing => None,
-            Reach::Own(agent) => Some(List::of_plans(Some(agent))),
-            Reach::Everything => Some(List::of_plans(None)),
-        };
+        let list = self.list(Purpose::ReadPlans, List::of_plans, None)?;
         let wanted = |plan: &Arc<Plan>| {
             (states.is_empty() || states.contains(&plan.state)) && self.access.may_see_plan(self.caller, plan)
         };

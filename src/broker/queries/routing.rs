@@ -9,10 +9,7 @@ use super::{
     logs::{Log, LogPage},
 };
 use crate::{
-    broker::{
-        BrokerError,
-        access::{Purpose, Reach},
-    },
+    broker::{BrokerError, access::Purpose},
     domain::routing::{Graph, Run, RunId, RunState, TurnId},
     ids::{GraphId, TaskId},
     proto::v1,
@@ -47,12 +44,7 @@ impl View<'_> {
 
     /// The runs that the caller may see, newest first.
     pub fn runs(&self, filter: &RunFilter, size: usize, token: &str) -> Result<Page<Arc<Run>>, BrokerError> {
-        // The narrowest index that has all that the caller may see.
-        let list = match self.access.reach(self.caller, Purpose::ReadRuns)? {
-            Reach::Nothing => None,
-            Reach::Own(agent) => Some(List::of_runs(Some(agent))),
-            Reach::Everything => Some(List::of_runs(None)),
-        };
+        let list = self.list(Purpose::ReadRuns, List::of_runs, None)?;
         let wanted = |run: &Arc<Run>| {
             filter.graph.as_ref().is_none_or(|graph| run.graph.id == *graph)
                 && filter.task.as_ref().is_none_or(|task| run.task.as_ref() == Some(task))

@@ -10,10 +10,7 @@ use super::{
     workspaces::StoredEntities,
 };
 use crate::{
-    broker::{
-        BrokerError,
-        access::{Purpose, Reach},
-    },
+    broker::{BrokerError, access::Purpose},
     domain::{
         EntityId, ReadError,
         threads::{Spec, SpecKind, Thread},
@@ -77,11 +74,7 @@ impl View<'_> {
 
     /// The threads that the caller may see, newest first.
     pub fn threads(&self, filter: &ThreadFilter, size: usize, token: &str) -> Result<Page<Arc<Thread>>, BrokerError> {
-        let list = match self.access.reach(self.caller, Purpose::ReadThreads)? {
-            Reach::Nothing => None,
-            Reach::Own(agent) => Some(List::of_threads(Some(agent))),
-            Reach::Everything => Some(List::of_threads(None)),
-        };
+        let list = self.list(Purpose::ReadThreads, List::of_threads, None)?;
         let read = |_, value: &Bytes| {
             let Some(id) = std::str::from_utf8(value).ok().and_then(|id| ThreadId::parse(id).ok()) else {
                 return Ok(None);

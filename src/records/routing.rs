@@ -1,6 +1,5 @@
-//! Graphs (table graphs), runs (table runs), their logs (table run_log) and the places of their turns (table run_turns);
-//! and table listings, the lists of graphs, runs, specs and threads, and of the runs and threads of an agent. The absences
-//! of owners, in the same table, are in `absence`.
+//! Graphs (table graphs), runs (table runs), their logs (table run_log), the places of their turns (table run_turns), and
+//! the lists of graphs, schemas, runs, questions, specs and threads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

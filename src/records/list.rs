@@ -13,48 +13,49 @@ use crate::{
 /// A kind of lists in table listings: the first byte of their keys. Behind it are the name that a list is of, which is
 /// empty for the list of all, a zero byte, and a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum ListKind {
     /// The absences of owners.
-    Absences,
-    /// The ended handoffs and the updated tasks.
-    Changes,
-    /// The dead letters of each agent.
-    DeadLetters,
-    /// Handoffs: all, and those of each agent.
-    Handoffs,
-    /// The handoffs of each task that are not in its record.
-    HandoffsOfTask,
-    /// All graphs.
-    Graphs,
-    /// All model specs.
-    ModelSpecs,
-    /// Negotiations: all, and those of each agent.
-    Negotiations,
+    Absences = b'a',
     /// All specs of agents.
-    AgentSpecs,
+    AgentSpecs = b'p',
+    /// The ended handoffs and the updated tasks.
+    Changes = b'c',
+    /// The dead letters of each agent.
+    DeadLetters = b'd',
+    /// All graphs.
+    Graphs = b'g',
+    /// Handoffs: all, and those of each agent.
+    Handoffs = b'o',
+    /// The handoffs of each task that are not in its record.
+    HandoffsOfTask = b'h',
+    /// All specs of models.
+    ModelSpecs = b'm',
+    /// Negotiations: all, and those of each agent.
+    Negotiations = b'n',
     /// Plans: all, and those of each agent.
-    Plans,
+    Plans = b'l',
     /// The tasks with an open question to each agent.
-    Questions,
+    Questions = b'q',
     /// Runs: all, and those of each agent.
-    Runs,
+    Runs = b'r',
     /// All schemas.
-    Schemas,
+    Schemas = b's',
     /// Threads: all, and those of each agent.
-    Threads,
+    Threads = b't',
 }
 
 impl ListKind {
     const ALL: [Self; 14] = [
         Self::Absences,
+        Self::AgentSpecs,
         Self::Changes,
         Self::DeadLetters,
+        Self::Graphs,
         Self::Handoffs,
         Self::HandoffsOfTask,
-        Self::Graphs,
         Self::ModelSpecs,
         Self::Negotiations,
-        Self::AgentSpecs,
         Self::Plans,
         Self::Questions,
         Self::Runs,
@@ -62,29 +63,10 @@ impl ListKind {
         Self::Threads,
     ];
 
-    const fn byte(self) -> u8 {
-        match self {
-            Self::Absences => b'a',
-            Self::Changes => b'c',
-            Self::DeadLetters => b'd',
-            Self::Handoffs => b'o',
-            Self::HandoffsOfTask => b'h',
-            Self::Graphs => b'g',
-            Self::ModelSpecs => b'm',
-            Self::Negotiations => b'n',
-            Self::AgentSpecs => b'p',
-            Self::Plans => b'l',
-            Self::Questions => b'q',
-            Self::Runs => b'r',
-            Self::Schemas => b's',
-            Self::Threads => b't',
-        }
-    }
-
     /// The kind of the list with this key in table listings.
     pub fn of_key(key: &[u8]) -> Option<Self> {
         let first = *key.first()?;
-        Self::ALL.into_iter().find(|kind| kind.byte() == first)
+        Self::ALL.into_iter().find(|kind| *kind as u8 == first)
     }
 }
 
@@ -110,7 +92,7 @@ impl List {
 
     /// The list of this kind, in table listings, that is of a name. An empty name: the list of all.
     pub(super) fn of_kind(kind: ListKind, name: &str) -> Self {
-        Self { table: Table::Listings, prefix: [&[kind.byte()][..], name.as_bytes(), &[0]].into() }
+        Self { table: Table::Listings, prefix: [&[kind as u8][..], name.as_bytes(), &[0]].into() }
     }
 
     /// The list of this kind that is of an agent, or of all.
@@ -175,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_a_byte_of_its_own() {
+    fn the_kind_of_a_list_is_known_by_its_keys() {
         for kind in ListKind::ALL {
             assert_eq!(ListKind::of_key(&List::of_kind(kind, "alice").key(7)), Some(kind));
         }

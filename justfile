@@ -15,7 +15,7 @@ test *names:
 quick:
     cargo test --lib --test broker --test core --test vectors --test corpora --test layering --test documents
 
-# What must hold of the Rust code before a merge, in ten minutes on two idle processors.
+# What must hold of the Rust code before a merge, in about six minutes on two idle processors.
 merge:
     cargo fmt --check
     cargo clippy --locked --all-targets -- -D warnings

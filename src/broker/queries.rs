@@ -239,11 +239,10 @@ impl View<'_> {
             return Ok(ShownTask { record, result: None, prompt, parts: Vec::new(), is_asked_only: true });
         }
         let result = record.task.result.map(|message| self.payload_of(message)).transpose()?.flatten();
-        let list = TaskRecord::parts(id);
-        let range = (Bound::Included(list.key(0)), Bound::Included(list.key(u64::MAX)));
+        let list = List::of_parts(id);
         // Only the latest ones: a list of all has pages of its own.
-        let parts = self.store.scan(list.table, range, Order::Descending, PARTS_SHOWN_MAX)?;
-        let parts = parts.iter().map(|(_, part)| TaskRecord::decode_part(&part.value)).collect::<Result<_, _>>()?;
+        let parts = self.store.scan(list.table, list.range(), Order::Descending, PARTS_SHOWN_MAX)?;
+        let parts = parts.iter().map(|(_, part)| TaskRecord::listed(&part.value)).collect::<Result<_, _>>()?;
         Ok(ShownTask { record, result, prompt, parts, is_asked_only: false })
     }
 
@@ -275,9 +274,9 @@ impl View<'_> {
         };
         // The parts of a task have a list of their own, which shows each of them once.
         if let Some(parent) = &filter.parent {
-            let list = list.map(|_| TaskRecord::parts(parent));
+            let list = list.map(|_| List::of_parts(parent));
             let read = |_, value: &Bytes| {
-                let Some(record) = self.store.get(&TaskRecord::key(&TaskRecord::decode_part(value)?))? else {
+                let Some(record) = self.store.get(&TaskRecord::key(&TaskRecord::listed(value)?))? else {
                     return Ok(None);
                 };
                 Ok(Some(TaskRecord::decode(&record.value)?).filter(wanted))

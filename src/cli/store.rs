@@ -184,7 +184,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Plans => "baton.storage.v1.PlanRecord",
         Table::PlanSpecs => "baton.storage.v1.PlanSpecRecord",
         Table::PlanLog => "baton.v1.PlanEntry",
-        Table::Outbox | Table::Parts | Table::Listings | Table::Blobs | Table::Timers | Table::Expirations => {
+        Table::Outbox | Table::Listings | Table::Blobs | Table::Timers | Table::Expirations => {
             return None;
         }
     };

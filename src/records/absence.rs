@@ -3,11 +3,8 @@
 
 use bytes::Bytes;
 
-use super::{DecodeError, List, ListKind, Reader, number_of};
-use crate::{
-    ids::AgentId,
-    store::{Key, KeyRange},
-};
+use super::{DecodeError, List, Reader, number_of};
+use crate::{ids::AgentId, store::Key};
 
 /// An absence as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,18 +18,9 @@ pub struct AbsenceRecord {
 }
 
 impl AbsenceRecord {
-    fn list() -> List {
-        List::of_kind(ListKind::Absences, "")
-    }
-
-    /// The range of all absences.
-    pub fn range() -> KeyRange {
-        Self::list().range()
-    }
-
     /// The key of the record.
     pub fn key(&self) -> Key {
-        Self::list().place(self.number)
+        List::of_absences().place(self.number)
     }
 
     /// Encodes the record.

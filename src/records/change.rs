@@ -4,16 +4,8 @@
 
 use bytes::Bytes;
 
-use super::{DecodeError, List, ListKind, Reader};
+use super::{DecodeError, Reader};
 use crate::ids::{MessageId, TaskId};
-
-impl List {
-    /// The ends of all handoffs, and the latest updates of the tasks that were not the beginning of an open handoff, by the
-    /// sequences of the changes. A value is a [`ChangePlace`].
-    pub fn changes() -> Self {
-        Self::of_kind(ListKind::Changes, "")
-    }
-}
 
 /// An entry of the list of changes. It is that of the task's latest update only if the task has the same number.
 #[derive(Debug, Clone, PartialEq, Eq)]

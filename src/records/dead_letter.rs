@@ -100,16 +100,6 @@ pub struct DeadLetterRecord {
     pub summary: EnvelopeSummary,
 }
 
-impl List {
-    /// The dead letters of an agent, whose entries have empty values, or the records of all dead letters.
-    pub fn of_dead_letters(agent: Option<&AgentId>) -> Self {
-        match agent {
-            Some(_) => Self::of_agent(ListKind::DeadLetters, agent),
-            None => Self::of_all(Table::DeadLetters),
-        }
-    }
-}
-
 impl DeadLetterRecord {
     /// The agents that may see the dead letter: that of the mailbox, and the sender. The sender of a refused envelope
     /// is not authenticated by its bytes, so only the agent of its session counts there.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ChangePlace, DecodeError, List, ListKind, Reader, TracePlace, id_bytes, moment, texts,
+    ChangePlace, DecodeError, List, Reader, TracePlace, id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -25,18 +25,6 @@ use crate::{
     store::{Key, Table},
     time::Timestamp,
 };
-
-impl List {
-    /// The handoffs of an agent, or all handoffs, by sequence. A value is a [`HandoffPlace`].
-    pub fn of_handoffs(agent: Option<&AgentId>) -> Self {
-        Self::of_agent(ListKind::Handoffs, agent)
-    }
-
-    /// The handoffs of a task that have records of their own, by sequence. A value is a [`HandoffPlace`].
-    pub fn handoffs_of_task(task: &TaskId) -> Self {
-        Self::of_kind(ListKind::HandoffsOfTask, task.as_str())
-    }
-}
 
 /// A handoff as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

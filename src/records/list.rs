@@ -3,10 +3,11 @@
 use std::ops::Bound::{Excluded, Included};
 
 use super::{
-    AbsenceRecord, ChangePlace, DecodeError, HandoffPlace, NegotiationRecord, PlanRecord, Reader, RunRecord, number_of,
+    AbsenceRecord, ChangePlace, DecodeError, HandoffPlace, NegotiationRecord, PlanRecord, Reader, RunRecord,
+    TaskRecord, number_of,
 };
 use crate::{
-    ids::{AgentId, GraphId, check_name},
+    ids::{AgentId, GraphId, TaskId, check_name},
     store::{Key, KeyBytes, KeyRange, Table},
 };
 
@@ -33,6 +34,8 @@ pub enum ListKind {
     ModelSpecs = b'm',
     /// Negotiations: all, and those of each agent.
     Negotiations = b'n',
+    /// The parts of each task.
+    Parts = b'e',
     /// Plans: all, and those of each agent.
     Plans = b'l',
     /// The tasks with an open question to each agent.
@@ -46,7 +49,7 @@ pub enum ListKind {
 }
 
 impl ListKind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Absences,
         Self::AgentSpecs,
         Self::Changes,
@@ -56,6 +59,7 @@ impl ListKind {
         Self::HandoffsOfTask,
         Self::ModelSpecs,
         Self::Negotiations,
+        Self::Parts,
         Self::Plans,
         Self::Questions,
         Self::Runs,
@@ -95,9 +99,87 @@ impl List {
         Self { table: Table::Listings, prefix: [&[kind as u8][..], name.as_bytes(), &[0]].into() }
     }
 
-    /// The list of this kind that is of an agent, or of all.
-    pub(super) fn of_agent(kind: ListKind, agent: Option<&AgentId>) -> Self {
+    fn of_agent(kind: ListKind, agent: Option<&AgentId>) -> Self {
         Self::of_kind(kind, agent.map_or("", AgentId::as_str))
+    }
+
+    /// The absences of owners, by number. A value is the rest of an [`AbsenceRecord`].
+    pub fn of_absences() -> Self {
+        Self::of_kind(ListKind::Absences, "")
+    }
+
+    /// All agent specs, by the sequence of their first registration. A value is a spec's id.
+    pub fn of_agent_specs() -> Self {
+        Self::of_kind(ListKind::AgentSpecs, "")
+    }
+
+    /// The ends of all handoffs, and the latest updates of the tasks that were not the beginning of an open handoff, by the
+    /// sequences of the changes. A value is a [`ChangePlace`].
+    pub fn changes() -> Self {
+        Self::of_kind(ListKind::Changes, "")
+    }
+
+    /// The dead letters of an agent, whose entries have empty values, or the records of all dead letters.
+    pub fn of_dead_letters(agent: Option<&AgentId>) -> Self {
+        match agent {
+            Some(_) => Self::of_agent(ListKind::DeadLetters, agent),
+            None => Self::of_all(Table::DeadLetters),
+        }
+    }
+
+    /// All graphs, by the sequence of their first registration. A value is a graph's id.
+    pub fn of_graphs() -> Self {
+        Self::of_kind(ListKind::Graphs, "")
+    }
+
+    /// The handoffs of an agent, or all handoffs, by sequence. A value is a [`HandoffPlace`].
+    pub fn of_handoffs(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Handoffs, agent)
+    }
+
+    /// The handoffs of a task that have records of their own, by sequence. A value is a [`HandoffPlace`].
+    pub fn handoffs_of_task(task: &TaskId) -> Self {
+        Self::of_kind(ListKind::HandoffsOfTask, task.as_str())
+    }
+
+    /// All model specs, by the sequence of their first registration. A value is a spec's id.
+    pub fn of_model_specs() -> Self {
+        Self::of_kind(ListKind::ModelSpecs, "")
+    }
+
+    /// The negotiations of an agent, or all negotiations, by sequence. A value is a negotiation's id.
+    pub fn of_negotiations(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Negotiations, agent)
+    }
+
+    /// The parts of a task, by the sequences of the tasks that are its parts. A value is a task's id.
+    pub fn of_parts(parent: &TaskId) -> Self {
+        Self::of_kind(ListKind::Parts, parent.as_str())
+    }
+
+    /// The plans of an agent, or all plans, by the sequence of their submission. A value is a plan's id.
+    pub fn of_plans(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Plans, agent)
+    }
+
+    /// The tasks with an open question to this agent, by the sequence of the task. A value is a task's id.
+    pub fn of_questions(agent: &AgentId) -> Self {
+        Self::of_agent(ListKind::Questions, Some(agent))
+    }
+
+    /// The runs of an agent, or all runs, by the sequence of their start. A value is a run's id.
+    pub fn of_runs(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Runs, agent)
+    }
+
+    /// All schemas, by the sequence of their registration. A value is the key of a schema's record.
+    pub fn of_schemas() -> Self {
+        Self::of_kind(ListKind::Schemas, "")
+    }
+
+    /// The threads of an agent, or all threads, by the sequence of their creation. A value is a thread's id.
+    pub fn of_threads(agent: Option<&AgentId>) -> Self {
+        Self::of_agent(ListKind::Threads, agent)
     }
 
     /// The key of the record with this number.
@@ -112,7 +194,13 @@ impl List {
 
     /// The range of all records of the list.
     pub fn range(&self) -> KeyRange {
-        (Included(self.key(0)), Included(self.key(u64::MAX)))
+        self.range_before(None)
+    }
+
+    /// The range of the records before a number, or of all.
+    pub fn range_before(&self, number: Option<u64>) -> KeyRange {
+        let end = number.map_or(Included(self.key(u64::MAX)), |number| Excluded(self.key(number)));
+        (Included(self.key(0)), end)
     }
 
     /// The number in a record's key.
@@ -142,7 +230,7 @@ pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError>
         Some(ListKind::Graphs) => GraphId::parse(text()?).map(drop).map_err(|error| reader.error(error.to_string())),
         Some(ListKind::Negotiations) => NegotiationRecord::listed(value).map(drop),
         Some(ListKind::Plans) => PlanRecord::listed(value).map(drop),
-        Some(ListKind::Questions) => reader.task(text()?).map(drop),
+        Some(ListKind::Parts | ListKind::Questions) => TaskRecord::listed(value).map(drop),
         Some(ListKind::Runs) => RunRecord::listed(value).map(drop),
         Some(ListKind::Schemas) => reader.some(value.contains(&0).then_some(()), "the schema"),
         Some(ListKind::AgentSpecs | ListKind::ModelSpecs | ListKind::Threads) => {

@@ -212,7 +212,6 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Negotiations => NegotiationRecord::decode(value).map(drop),
         Table::NegotiationBids => negotiation::decode_bids(value).map(drop),
         Table::Outbox => OutboxRecord::decode(value).map(drop),
-        Table::Parts => TaskRecord::decode_part(value).map(drop),
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
         Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
         Table::Graphs => GraphRecord::decode(value).map(drop),

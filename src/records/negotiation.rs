@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, List, ListKind, Pace, Reader, TracePlace,
+    DecodeError, List, Pace, Reader, TracePlace,
     handoff::{nanoseconds, timeouts_from_storage},
     id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
@@ -41,13 +41,6 @@ pub struct NegotiationRecord {
     pub asked: u32,
     /// The place in a trace.
     pub trace: Option<Box<TracePlace>>,
-}
-
-impl List {
-    /// The negotiations of an agent, or all negotiations, by sequence. A value is a negotiation's id.
-    pub fn of_negotiations(agent: Option<&AgentId>) -> Self {
-        Self::of_agent(ListKind::Negotiations, agent)
-    }
 }
 
 /// The number of bids in one row. A step rewrites the rows in which it changes a bid.

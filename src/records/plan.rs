@@ -7,8 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    DecodeError, List, ListKind, Pace, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of,
-    texts,
+    DecodeError, List, Pace, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -17,7 +16,7 @@ use crate::{
         Event, Plan, PlanEntry, PlanState, Report, Spec, SubtaskChange, SubtaskRun, SubtaskState, Terms, Word,
     },
     envelope,
-    ids::{AgentId, MessageId, PlanId},
+    ids::{MessageId, PlanId},
     proto::{
         storage,
         v1::{self, plan_entry::Event as Stored},
@@ -25,13 +24,6 @@ use crate::{
     store::{Key, KeyRange, Table},
     time::Timestamp,
 };
-
-impl List {
-    /// The plans of an agent, or all plans, by the sequence of their submission. A value is a plan's id.
-    pub fn of_plans(agent: Option<&AgentId>) -> Self {
-        Self::of_agent(ListKind::Plans, agent)
-    }
-}
 
 fn plan_id(reader: &Reader, text: &str) -> Result<PlanId, DecodeError> {
     PlanId::parse(text).map_err(|error| reader.error(format!("plan id {text:?} {error}")))
@@ -465,6 +457,7 @@ pub(super) fn decode_word(reader: &Reader, bytes: &[u8]) -> Result<Word, DecodeE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::AgentId;
 
     fn id(byte: u8) -> MessageId {
         MessageId::from_bytes([byte; 16])

@@ -1,5 +1,4 @@
-//! Graphs (table graphs), runs (table runs), their logs (table run_log), the places of their turns (table run_turns), and
-//! the lists of graphs, schemas, runs, questions, specs and threads.
+//! Graphs (table graphs), runs (table runs), their logs (table run_log) and the places of their turns (table run_turns).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DecodeError, List, ListKind, Pace, Reader, by_name, id_bytes, moment, number_of};
+use super::{DecodeError, List, Pace, Reader, by_name, id_bytes, moment, number_of};
 use crate::{
     codes::ErrorCode,
     domain::routing::{
@@ -26,43 +25,6 @@ use crate::{
     store::{Key, KeyRange, Table},
     time::Timestamp,
 };
-
-impl List {
-    /// All graphs, by the sequence of their first registration. A value is a graph's id.
-    pub fn of_graphs() -> Self {
-        Self::of_kind(ListKind::Graphs, "")
-    }
-
-    /// All schemas, by the sequence of their registration. A value is the key of a schema's record.
-    pub fn of_schemas() -> Self {
-        Self::of_kind(ListKind::Schemas, "")
-    }
-
-    /// The runs of an agent, or all runs, by the sequence of their start. A value is a run's id.
-    pub fn of_runs(agent: Option<&AgentId>) -> Self {
-        Self::of_agent(ListKind::Runs, agent)
-    }
-
-    /// The tasks with an open question to this agent, by the sequence of the task. A value is a task's id.
-    pub(super) fn of_questions(agent: &AgentId) -> Self {
-        Self::of_agent(ListKind::Questions, Some(agent))
-    }
-
-    /// All agent specs, by the sequence of their first registration. A value is a spec's id.
-    pub fn of_agent_specs() -> Self {
-        Self::of_kind(ListKind::AgentSpecs, "")
-    }
-
-    /// All model specs, by the sequence of their first registration. A value is a spec's id.
-    pub fn of_model_specs() -> Self {
-        Self::of_kind(ListKind::ModelSpecs, "")
-    }
-
-    /// The threads of an agent, or all threads, by the sequence of their creation. A value is a thread's id.
-    pub fn of_threads(agent: Option<&AgentId>) -> Self {
-        Self::of_agent(ListKind::Threads, agent)
-    }
-}
 
 /// A graph as stored: its latest revision.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,5 +1,5 @@
-//! Table tasks. Lists find tasks by the index entries of their handoffs and by their latest changes, all in table listings.
-//! Table parts: for each task that is a part of another one, an index entry under the other one.
+//! Table tasks. Lists find tasks by the index entries of their handoffs and by their latest changes, and the parts of a
+//! task, all in table listings.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::{
     ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
-    by_name_and_number, id_bytes, moment, texts,
+    id_bytes, moment, texts,
 };
 use crate::{
     domain::{
@@ -112,40 +112,25 @@ impl TaskRecord {
         Some((key, LogPage::encode(&std::mem::take(&mut self.log_tail))))
     }
 
-    /// The parts of a task, in a list by the sequences of the tasks that are its parts. The value is the id of the part.
-    pub fn parts(parent: &TaskId) -> List {
-        List::of_name(Table::Parts, parent.as_str())
-    }
-
     /// The index entry of a task that is a part of another one.
     pub(super) fn part_entry(&self) -> Option<(Key, Bytes)> {
         let parent = self.task.parent.as_ref()?;
         let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
-        Some((Self::part_key(parent, self.sequence), id))
+        Some((List::of_parts(parent).place(self.sequence), id))
     }
 
-    /// The key of the index entry of the part with this sequence.
-    pub fn part_key(parent: &TaskId, sequence: u64) -> Key {
-        by_name_and_number(Table::Parts, parent.as_str(), sequence)
-    }
-
-    /// Decodes the value of an index entry of a part.
-    pub fn decode_part(value: &Bytes) -> Result<TaskId, DecodeError> {
-        let reader = Reader("parts");
+    /// The task of an entry in a list of parts or of questions.
+    pub fn listed(value: &[u8]) -> Result<TaskId, DecodeError> {
+        let reader = Reader("listings");
         let id = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
         reader.task(id)
     }
 
-    /// The tasks with an open question to an agent, by the sequences of the tasks. A value is a task's id.
-    pub fn asked(agent: &AgentId) -> List {
-        List::of_questions(agent)
-    }
-
     /// The index entry of the open question.
     pub(super) fn question_entry(&self) -> Option<(Key, Bytes)> {
-        let list = Self::asked(&self.task.open_prompt()?.asked);
+        let list = List::of_questions(&self.task.open_prompt()?.asked);
         let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
-        Some((Key { table: list.table, key: list.key(self.sequence) }, id))
+        Some((list.place(self.sequence), id))
     }
 
     /// The entry of the latest update in the list of changes. `None`: the update was the beginning or the end of the handoff

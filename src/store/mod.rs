@@ -53,7 +53,6 @@ pub enum Table {
     Expirations,
     RemovedTasks,
     Outbox,
-    Parts,
     Workspaces,
     WorkspaceEntries,
     AgentStatistics,
@@ -79,7 +78,7 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 37] = [
         Self::Meta,
         Self::Agents,
         Self::Tasks,
@@ -96,7 +95,6 @@ impl Table {
         Self::Expirations,
         Self::RemovedTasks,
         Self::Outbox,
-        Self::Parts,
         Self::Workspaces,
         Self::WorkspaceEntries,
         Self::AgentStatistics,
@@ -139,7 +137,6 @@ impl Table {
             Self::Expirations => "kept",
             Self::RemovedTasks => "removed_tasks",
             Self::Outbox => "outbox",
-            Self::Parts => "parts",
             Self::Workspaces => "workspaces",
             Self::WorkspaceEntries => "workspace_entries",
             Self::AgentStatistics => "agent_statistics",

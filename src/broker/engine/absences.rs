@@ -3,7 +3,7 @@
 //! This module owns the absences that have begun and not ended. Each task is told about once in an absence: its record
 //! names the absence. A sign of life ends the absence. The rule that decides who is told is in `domain::handoff`.
 
-use std::{collections::VecDeque, ops::Bound};
+use std::collections::VecDeque;
 
 use super::{Engine, timers::Timer, transaction::Transaction};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     domain::{Entity, EntityId, Input},
     ids::{AgentId, IdMap, TaskId},
     records::{AbsenceRecord, CustodyEvent, EntityRecord, HandoffPlace, List, TaskRecord},
-    store::{Order, Store, Table},
+    store::{Order, Store},
     time::Timestamp,
 };
 
@@ -40,7 +40,8 @@ struct Search {
 impl Absences {
     /// Loads the absences at a start. A search that a stop interrupted resumes once its agent is found gone again.
     pub(super) fn load(store: &dyn Store) -> Result<Self, BrokerError> {
-        let stored = store.scan(Table::Listings, AbsenceRecord::range(), Order::Ascending, usize::MAX)?;
+        let list = List::of_absences();
+        let stored = store.scan(list.table, list.range(), Order::Ascending, usize::MAX)?;
         let records = stored.iter().map(|(key, record)| AbsenceRecord::decode(key, &record.value));
         let known = records.map(|record| record.map(|record| (record.agent.clone(), record)));
         Ok(Self { known: known.collect::<Result<_, _>>()?, searches: VecDeque::new() })
@@ -97,9 +98,8 @@ impl Engine {
         let agent = search.agent.clone();
         let mut transaction = self.transaction();
         let list = List::of_handoffs(Some(&agent));
-        let end = search.before.map_or(Bound::Included(list.key(u64::MAX)), |last| Bound::Excluded(list.key(last)));
-        let range = (Bound::Included(list.key(0)), end);
-        let stored = self.env.store.scan(list.table, range, Order::Descending, HANDOFFS_A_TICK)?;
+        let stored =
+            self.env.store.scan(list.table, list.range_before(search.before), Order::Descending, HANDOFFS_A_TICK)?;
         let number = match self.absences.known.get(&agent) {
             Some(absence) => absence.number,
             None => self.new_sequence(),

@@ -83,7 +83,7 @@ impl Engine {
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         // The items of the record are removed with it, and the pages as many at a time as one commit allows.
         if let Some(parent) = &record.task.parent {
-            transaction.delete(TaskRecord::part_key(parent, record.sequence));
+            transaction.delete(List::of_parts(parent).place(record.sequence));
         }
         record.update_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         self.remove_contexts(&mut transaction, &record, now);

@@ -11,7 +11,7 @@ use crate::{
     },
     domain::{handoff::Handoff, mailbox::EnvelopePlace},
     ids::AgentId,
-    records::{TaskRecord, read_envelope},
+    records::{List, TaskRecord, read_envelope},
     store::Key,
 };
 
@@ -30,12 +30,12 @@ impl View<'_> {
     ) -> Result<Page<ShownTask>, BrokerError> {
         let is_own = *self.caller == Caller::Agent(asked.clone());
         let list = match self.access.reach(self.caller, Purpose::ReadTasks)? {
-            Reach::Everything => Some(TaskRecord::asked(asked)),
-            Reach::Own(_) if is_own => Some(TaskRecord::asked(asked)),
+            Reach::Everything => Some(List::of_questions(asked)),
+            Reach::Own(_) if is_own => Some(List::of_questions(asked)),
             Reach::Own(_) | Reach::Nothing => None,
         };
         let read = |_, value: &Bytes| {
-            let shown = match self.shown_task(&TaskRecord::decode_part(value)?) {
+            let shown = match self.shown_task(&TaskRecord::listed(value)?) {
                 Ok(shown) => shown,
                 // A task that the caller may not see, or one that was removed between the two reads.
                 Err(BrokerError::TaskUnknown { .. } | BrokerError::PermissionDenied(_)) => return Ok(None),

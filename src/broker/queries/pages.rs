@@ -92,10 +92,8 @@ impl View<'_> {
         size: usize,
         parse: impl Fn(u64, Bytes) -> Result<E, BrokerError>,
     ) -> impl Iterator<Item = Result<(u64, E), BrokerError>> {
-        let end = before.map_or(Bound::Included(list.key(u64::MAX)), |number| Bound::Excluded(list.key(number)));
-        let range = (Bound::Included(list.key(0)), end);
         // One entry more than a page, so that the last page is known as the last.
-        let entries = self.entries(list, range, Order::Descending, size + 1);
+        let entries = self.entries(list, list.range_before(before), Order::Descending, size + 1);
         entries.map(move |entry| {
             let (number, record) = entry?;
             Ok((number, parse(number, record.value)?))

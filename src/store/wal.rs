@@ -105,6 +105,7 @@ const ENTRIES_AT: usize = 8192;
 struct Segment {
     path: PathBuf,
     first: Position,
+    /// Zeros in a file that was not read, because the tables have its entries.
     key: [u8; 16],
 }
 
@@ -169,8 +170,10 @@ pub(super) fn scan(folder: &Path, from: Position, mut found: impl FnMut(Position
     let mut end = from.saturating_sub(1);
     for (place, (first, path)) in names.iter().enumerate() {
         let next = names.get(place + 1).map(|(next, _)| *next);
-        // The tables have every entry of this file, so its damage does not matter.
+        // The tables have every entry of this file, so it is not read, and its damage does not matter. The log knows the
+        // file, to reuse it: a flush may end after the last commit before a stop.
         if next.is_some_and(|next| next <= from) {
+            log.segments.push(Segment { path: (*path).clone(), first: *first, key: [0; 16] });
             continue;
         }
         // Positions are dense, so a gap between two files means that one between them is missing.
@@ -465,7 +468,9 @@ impl CommitLog for SegmentLog {
         // A segment goes once the next one begins at or before the wanted position. So the last one stays, and with it
         // the end.
         while self.segments.get(1).is_some_and(|second| second.first <= before) {
-            let Segment { path, first, .. } = self.segments[0].clone();
+            // Before the file is touched: after a failure it may have its new name or the old one, and the next start finds
+            // it under either.
+            let Segment { path, first, .. } = self.segments.remove(0);
             // A segment with one huge entry would keep its blocks for ever.
             if self.free.len() < FREE_MAX && fs::metadata(&path)?.len() <= 2 * SEGMENT_BYTES {
                 let free = self.folder.join(format!("{first}{FREE_SUFFIX}"));
@@ -474,7 +479,6 @@ impl CommitLog for SegmentLog {
             } else {
                 disk::remove_if_there(&path)?;
             }
-            self.segments.remove(0);
         }
         Ok(())
     }
@@ -629,6 +633,33 @@ mod tests {
         let mut next = Vec::new();
         opened(folder.path()).read(25, &mut |position, entry| next.push((position, entry))).unwrap();
         assert_eq!(next, [(25, Bytes::from_static(b"next"))]);
+    }
+
+    #[test]
+    fn a_file_whose_entries_the_tables_have_is_used_again_after_a_start() {
+        let folder = tempfile::tempdir().unwrap();
+        twenty_four(folder.path());
+        let names = || files(folder.path()).into_keys().filter(|path| position_of(path).is_some()).count();
+        let before = names();
+        assert!(before > 1);
+        // The tables have all entries, but no commit has trimmed the log since.
+        let mut log = SegmentLog::open(folder.path(), found(folder.path(), 25).1).unwrap();
+        log.trim(25).unwrap();
+        assert_eq!((names(), log.free.len()), (1, before - 1));
+        append(&mut log, b"next");
+        assert_eq!(found(folder.path(), 25).0, [(25, b"next".to_vec())].into());
+    }
+
+    #[test]
+    fn a_failed_trim_does_not_keep_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        twenty_four(folder.path());
+        let mut log = opened(folder.path());
+        let segments = log.segments.len();
+        fs::remove_file(&log.segments[0].path).unwrap();
+        assert!(log.trim(25).is_err());
+        log.trim(25).unwrap();
+        assert_eq!((log.segments.len(), log.free.len()), (1, segments - 2));
     }
 
     #[test]

@@ -105,6 +105,12 @@ pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The free bytes of the disk that has this folder, for users without privileges.
+pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(folder)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 /// Gives a file a second name; copies the file where the file system has no second names. The content and the name are
 /// not synced.
 pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {

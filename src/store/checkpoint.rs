@@ -55,7 +55,7 @@ pub(super) struct Manifest {
 struct TableFiles {
     /// The small files by name, in hex: what the library says about its table files.
     small: BTreeMap<String, String>,
-    files: BTreeMap<String, Digest>,
+    files: Digests,
 }
 
 /// What a file must be.
@@ -124,6 +124,15 @@ impl Manifest {
             };
             decode().map(Some).ok_or_else(|| Damage::new(&path, "it is not what was written"))
         })
+    }
+
+    /// Whether the folder has no record: its manifests, if there are any, name no table, and no table file is there.
+    pub(super) fn is_unused(store: &Path) -> bool {
+        let is_empty = |copy: &Result<Option<Self>, Damage>| {
+            copy.as_ref().is_ok_and(|copy| copy.as_ref().is_none_or(|copy| copy.tables.is_empty()))
+        };
+        let files = files_of(&store.join(TABLES_FOLDER));
+        Self::copies(store).iter().all(is_empty) && files.is_ok_and(|files| files.iter().all(|path| is_copy(path)))
     }
 
     /// The newest intact copy, and the damages of the others.
@@ -219,6 +228,9 @@ pub(super) struct Checkpoint {
     flushed_upto: AtomicU64,
 }
 
+/// The checksums of table files by their names in the tree.
+type Digests = BTreeMap<String, Digest>;
+
 impl Checkpoint {
     /// Makes `work/` from a manifest whose files are intact, and removes all other files.
     pub(super) fn open(store: &Path, manifest: Manifest) -> io::Result<Self> {
@@ -246,15 +258,42 @@ impl Checkpoint {
         self.flushed_upto.load(Ordering::Acquire)
     }
 
+    /// Takes over a table whose files were merged into `files`. No record has changed.
+    pub(super) fn save_merged(&self, table: Table, files: &[PathBuf], throttle: &mut Throttle) -> lsm_tree::Result<()> {
+        // A merge may have written many gigabytes. They are read before the manifest is locked, because the next flush
+        // waits for the manifest, and commits for the flush.
+        let former =
+            self.manifest.lock().expect("no holder panics").tables.get(table.name()).cloned().unwrap_or_default();
+        let mut read = Digests::new();
+        for path in files.iter().filter(|path| !former.files.contains_key(&name_of(path))) {
+            match Digest::of(path, || throttle.rest()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // a later merge has removed it
+                digest => drop(read.insert(name_of(path), digest?)),
+            }
+        }
+        // 0 never raises the position in the log.
+        self.save_with(&[table], &read, 0, throttle)
+    }
+
     /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all others have.
     pub(super) fn save(&self, changed: &[Table], upto: Position, throttle: &mut Throttle) -> lsm_tree::Result<()> {
+        self.save_with(changed, &Digests::new(), upto, throttle)
+    }
+
+    /// Saves these tables. `read` has the checksums of files that were read before.
+    fn save_with(
+        &self,
+        changed: &[Table],
+        read: &Digests,
+        upto: Position,
+        throttle: &mut Throttle,
+    ) -> lsm_tree::Result<()> {
         let mut manifest = self.manifest.lock().expect("no holder panics");
         let mut next = manifest.clone();
         next.number += 1;
-        // A merge passes 0, and must not move the position back.
         next.flushed_upto = next.flushed_upto.max(upto);
         for table in changed {
-            let files = self.take_over(*table, manifest.tables.get(table.name()), throttle)?;
+            let files = self.take_over(*table, manifest.tables.get(table.name()), read, throttle)?;
             next.tables.insert(table.name().to_owned(), files);
         }
         // The names of the new files are durable before a manifest names them.
@@ -268,11 +307,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Adds the present files of a table to the folder, and syncs them.
+    /// Adds the present files of a table to the folder, and syncs them. `read` has the checksums of files that were read
+    /// before.
     fn take_over(
         &self,
         table: Table,
         former: Option<&TableFiles>,
+        read: &Digests,
         throttle: &mut Throttle,
     ) -> lsm_tree::Result<TableFiles> {
         let copy = self.store.join(WORK_FOLDER).join("copy");
@@ -291,17 +332,19 @@ impl Checkpoint {
         }
         for path in files_of(&copy.join(FILES_FOLDER))? {
             let name = name_of(&path);
-            let known = former.and_then(|former| former.files.get(&name));
-            // A table file never changes, so a known one keeps its checksum and is not read again.
-            let digest = match known {
-                Some(digest) => *digest,
-                None => {
-                    let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
-                    disk::remove_if_there(&target)?; // left by a checkpoint that failed
+            let is_known = former.is_some_and(|former| former.files.contains_key(&name));
+            let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
+            if !is_known {
+                // A checkpoint that failed may have left it. The library gives no name twice while a store is open.
+                if !target.exists() {
                     disk::link(&path, &target)?;
-                    disk::sync(&File::open(&target)?, &target)?;
-                    Digest::of(&target, || throttle.rest())?
                 }
+                disk::sync(&File::open(&target)?, &target)?;
+            }
+            // A table file never changes, so a known one keeps its checksum and is not read again.
+            let digest = match former.and_then(|former| former.files.get(&name)).or_else(|| read.get(&name)) {
+                Some(digest) => *digest,
+                None => Digest::of(&target, || throttle.rest())?,
             };
             tree.files.insert(name, digest);
         }
@@ -312,12 +355,16 @@ impl Checkpoint {
     /// Removes the files that the manifest does not have.
     fn remove_others(&self, manifest: &Manifest) -> io::Result<()> {
         let listed: std::collections::HashSet<_> = manifest.files(&self.store).map(|(_, _, path, _)| path).collect();
-        let is_ours = |path: &Path| COPIES.iter().any(|name| path.ends_with(name));
         let all = files_of(&self.store.join(TABLES_FOLDER))?;
         all.iter()
-            .filter(|path| !listed.contains(*path) && !is_ours(path))
+            .filter(|path| !listed.contains(*path) && !is_copy(path))
             .try_for_each(|path| disk::remove_if_there(path))
     }
+}
+
+/// Whether a file is a copy of the manifest.
+fn is_copy(path: &Path) -> bool {
+    COPIES.iter().any(|name| path.ends_with(name))
 }
 
 /// Removes the tables in `work/`. The store must be closed.
@@ -344,7 +391,7 @@ fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
 }
 
 /// The files in a folder, without unfinished drafts.
-fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let all = entries(folder).map_err(|damage| io::Error::other(damage.problem))?;
     Ok(all.into_iter().filter(|path| path.is_file() && !name_of(path).starts_with('.')).collect())
 }

@@ -111,6 +111,8 @@ struct Compaction {
     is_running: bool,
     /// A caller requested the compaction of every table with removals, and it has not started yet.
     is_wanted: bool,
+    /// The running one was requested.
+    is_requested: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -139,12 +141,11 @@ impl Opened {
     }
 
     fn merge(&self) -> lsm_tree::Result<()> {
-        // A merge changes no record, so the checkpoint keeps its position in the log: 0 never raises it.
-        let changed = self.tables.merge()?;
-        if changed.is_empty() {
-            return Ok(());
-        }
-        self.checkpoint.save(&changed, 0, &mut self.throttle(Work::Merge))
+        self.tables.merge()?.into_iter().try_for_each(|table| self.save_merged(table))
+    }
+
+    fn save_merged(&self, table: Table) -> lsm_tree::Result<()> {
+        self.checkpoint.save_merged(table, &self.tables.files(table), &mut self.throttle(Work::Merge))
     }
 
     /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
@@ -159,6 +160,11 @@ impl Opened {
         let waiting = self.urgency.wait();
         drop(merging.take().map(JoinHandle::join));
         drop(waiting);
+        // A compaction keeps merges off its table.
+        if self.tables.has_too_many_runs() {
+            let compaction = self.compaction().thread.take();
+            self.end([None, compaction]);
+        }
         let (opened, failures) = (self.clone(), failures.clone());
         *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
     }
@@ -176,14 +182,17 @@ impl Opened {
         let is_wanted = std::mem::take(&mut compaction.is_wanted);
         let chosen = self.tables.worth_compacting(is_wanted);
         compaction.is_running = !chosen.is_empty();
-        self.urgency.set_space_wanted(is_wanted && compaction.is_running);
+        compaction.is_requested = is_wanted && compaction.is_running;
+        self.urgency.set_space_wanted(compaction.is_requested);
         chosen
     }
 
-    /// Ends the running compaction after a failure.
+    /// Ends the running compaction after a failure. A request stays: until it is done, the size of the store is not what its
+    /// records need.
     fn give_up_compaction(&self) {
         let mut compaction = self.compaction();
         compaction.is_running = false;
+        compaction.is_wanted |= std::mem::take(&mut compaction.is_requested);
         self.urgency.set_space_wanted(compaction.is_wanted);
     }
 
@@ -196,7 +205,7 @@ impl Opened {
                     self.give_up_compaction();
                     return Ok(());
                 }
-                self.checkpoint.save(&[table], 0, &mut self.throttle(Work::Merge))?;
+                self.save_merged(table)?;
             }
             chosen = self.next_to_compact();
         }
@@ -205,8 +214,9 @@ impl Opened {
 
     /// Starts a thread that compacts the tables that are worth it, unless one runs.
     fn start_compaction(self: &Arc<Self>, failures: &Arc<Failures>) {
-        if self.compaction().is_running {
-            return; // it looks again before it ends
+        // A running one looks again before it ends. Merges that are behind come first.
+        if self.compaction().is_running || self.tables.is_behind() {
+            return;
         }
         let chosen = self.next_to_compact();
         if chosen.is_empty() {
@@ -226,11 +236,18 @@ impl Opened {
         self.compaction().thread = thread;
     }
 
-    fn wait_for_merges(&self) {
-        // The locks are free again before the threads are joined, because `compact` takes one of them.
+    /// Ends running merges without a result: their tables stay as they are.
+    fn end_merges(&self) {
+        let merging = self.merging.lock().expect("no holder panics").take();
+        self.end([merging, self.compaction().thread.take()]);
+    }
+
+    /// Ends these merges, and others that run meanwhile.
+    fn end(&self, merges: [Option<JoinHandle<()>>; 2]) {
         let _waiting = self.urgency.wait();
-        let threads = [self.merging.lock().expect("no holder panics").take(), self.compaction().thread.take()];
-        threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
+        self.urgency.set_merging_over(true);
+        merges.into_iter().flatten().for_each(|thread| drop(thread.join()));
+        self.urgency.set_merging_over(false);
     }
 }
 
@@ -347,7 +364,7 @@ impl Drop for EmbeddedStore {
         if let Some(opened) = self.opened.write().expect("no holder panics").take() {
             // The flush before the merges, because it starts them.
             self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
-            opened.wait_for_merges();
+            opened.end_merges();
         }
         // A start makes the folder anew, so a failure only leaves files behind.
         if let Err(error) = remove_work(&self.path) {
@@ -472,13 +489,13 @@ impl Store for EmbeddedStore {
         let mut log = self.log.lock().expect("no holder panics");
         // Before anything is closed: reads go on while the disk is full.
         make_sure_of_room(&self.path)?;
+        // And before readers have to wait: a merge may go on for long.
         if let Some(opened) = self.opened() {
             self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
+            opened.end_merges();
         }
         let mut opened = self.opened.write().expect("no writer panics");
-        if let Some(opened) = opened.take() {
-            opened.wait_for_merges();
-        }
+        drop(opened.take());
         if self.failures.of_tables.load(Ordering::Relaxed) > 1 {
             // The disk has space, and the tables still cannot be written: a merge may read a damaged file.
             Manifest::read(&self.path)?.unwrap_or_default().check(&self.path, true)?;
@@ -504,10 +521,9 @@ fn open_whole(
 ) -> Result<(Arc<Opened>, SegmentLog), OpenError> {
     let log_folder = path.join(LOG_FOLDER);
     let file_error = |path: &Path, source| OpenError::File { path: path.into(), source };
-    // A first start makes the log after the checkpoint, and may have been cut off.
-    let is_first = acknowledged == 0
-        && wal::scan(&log_folder, 1, |_, _, _| {}).is_new()
-        && Manifest::salvage(path).0.flushed_upto == 0;
+    // A first start makes the log after the checkpoint, and may have been cut off. A folder with table files is none, even
+    // without a manifest: a backup may be copied back in any order.
+    let is_first = acknowledged == 0 && wal::scan(&log_folder, 1, |_, _, _| {}).is_new() && Manifest::is_unused(path);
     let manifest = match is_first {
         true => Manifest::default(),
         false => {
@@ -656,6 +672,66 @@ mod tests {
         let store = EmbeddedStore::open(folder.path()).unwrap();
         assert_eq!(folders_of_trees(folder.path()), ["tasks"]);
         assert_eq!(keys(&store), ["a"]);
+    }
+
+    /// A store whose table of tasks has two files, the second with the first record once more.
+    fn with_two_files(folder: &Path) -> EmbeddedStore {
+        for keys in [["a", "b"], ["a", "c"]] {
+            let store = EmbeddedStore::open(folder).unwrap();
+            keys.into_iter().for_each(|key| drop(store.commit(group(key)).unwrap()));
+            store.give_space_back();
+        }
+        EmbeddedStore::open(folder).unwrap()
+    }
+
+    #[test]
+    fn a_merge_that_ends_early_leaves_the_table_as_it_was_and_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = with_two_files(folder.path());
+        let opened = store.opened().unwrap();
+        let present = || opened.tables.files(Table::Tasks);
+        let on_disk = || std::fs::read_dir(present()[0].parent().unwrap()).unwrap().count();
+        let before = present();
+        assert_eq!((before.len(), on_disk()), (2, 2));
+        opened.urgency.set_merging_over(true);
+        assert!(!opened.tables.compact(Table::Tasks).unwrap());
+        assert_eq!((present(), on_disk()), (before, 2));
+        opened.urgency.set_merging_over(false);
+        assert!(opened.tables.compact(Table::Tasks).unwrap());
+        assert_eq!((present().len(), on_disk()), (1, 1));
+        assert_eq!(keys(&store), ["a", "b", "c"]);
+        opened.save_merged(Table::Tasks).unwrap();
+        drop((opened, store));
+        assert_eq!(keys(&EmbeddedStore::open(folder.path()).unwrap()), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_size_is_not_known_until_a_requested_compaction_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = with_two_files(folder.path());
+        let opened = store.opened().unwrap();
+        assert!(store.size_bytes().is_some());
+        opened.request_compaction();
+        assert_eq!(store.size_bytes(), None);
+        *opened.compaction() = Compaction { is_running: true, is_requested: true, ..Compaction::default() };
+        opened.give_up_compaction();
+        assert_eq!(store.size_bytes(), None, "the compaction has failed");
+        assert_eq!(opened.next_to_compact(), [], "no table is large enough");
+        assert!(store.size_bytes().is_some());
+    }
+
+    #[test]
+    fn table_files_without_a_manifest_are_no_new_store() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(with_two_files(folder.path()));
+        for name in ["wal", "commit_mark", "tables/MANIFEST", "tables/MANIFEST.copy"] {
+            let path = folder.path().join(name);
+            if path.is_dir() { std::fs::remove_dir_all(path).unwrap() } else { std::fs::remove_file(path).unwrap() }
+        }
+        let tables = || std::fs::read_dir(folder.path().join(TABLES_FOLDER)).unwrap().count();
+        let before = tables();
+        assert!(matches!(EmbeddedStore::open(folder.path()), Err(OpenError::Damaged { .. })));
+        assert_eq!((before, tables()), (2, 2), "nothing is removed");
     }
 
     #[test]

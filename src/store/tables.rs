@@ -6,6 +6,7 @@
 //! a start begins with. Must not know the layout of the library's files.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
 };
@@ -19,10 +20,12 @@ use lsm_tree::{
 
 use super::{
     KeyBytes, KeyRange, Order, Table,
+    checkpoint::files_of,
     mem_table::MemTable,
     record_codec::encode_record,
     throttle::{EarlySync, MergeThrottle, Throttle, Urgency},
 };
+use crate::disk;
 
 /// A sequence number behind all that the library gives to table files. A reader with it sees the newest version of each
 /// record, and an iterator keeps the files that it began with.
@@ -53,6 +56,8 @@ pub(super) struct Tables {
     shared: Shared,
     /// Empty for a table that never had a record.
     trees: [OnceLock<AnyTree>; Table::ALL.len()],
+    /// Held while a memtable is written.
+    writing: Mutex<()>,
     /// Held while files of a table are merged: two merges must not take the same ones.
     merging: [Mutex<()>; Table::ALL.len()],
 }
@@ -107,6 +112,7 @@ impl Tables {
             work: work.into(),
             shared,
             trees: [const { OnceLock::new() }; Table::ALL.len()],
+            writing: Mutex::default(),
             merging: std::array::from_fn(|_| Mutex::default()),
         };
         for table in with_tree {
@@ -160,6 +166,7 @@ impl Tables {
 
     /// Writes a memtable into table files. Returns the tables that got a file. Not for two threads at once.
     pub(super) fn flush(&self, memtable: &MemTable, throttle: &mut Throttle) -> lsm_tree::Result<Vec<Table>> {
+        let _writing = self.writing.lock().expect("no flush panics");
         let mut changed = Vec::new();
         for table in Table::ALL {
             let mut records = memtable.records(table, || throttle.rest()).peekable();
@@ -192,6 +199,12 @@ impl Tables {
         self.runs_max() >= RUNS_MAX
     }
 
+    /// Whether a table has so many unmerged files that no merge of it may go on without them. The library counts them in a
+    /// byte.
+    pub(super) fn has_too_many_runs(&self) -> bool {
+        self.runs_max() >= RUNS_MAX * 8
+    }
+
     /// Whether a table has more unmerged files than merges should leave.
     pub(super) fn is_late(&self) -> bool {
         self.runs_max() >= RUNS_MAX / 2
@@ -204,13 +217,11 @@ impl Tables {
     /// Merges the files of tables that have many. Returns the tables that were merged.
     pub(super) fn merge(&self) -> lsm_tree::Result<Vec<Table>> {
         let mut changed = Vec::new();
-        for (table, tree) in self.trees() {
+        for (table, _) in self.trees() {
             // A compaction merges all files of the table, these too.
             let Ok(_merging) = self.merging[table as usize].try_lock() else { continue };
-            match merge_tree(tree) {
-                Ok(false) => {}
-                Ok(true) => changed.push(table),
-                Err(error) => kept_going(table, error)?,
+            if self.unless_failed(table, merge_tree)? == Some(true) {
+                changed.push(table);
             }
         }
         Ok(changed)
@@ -235,12 +246,62 @@ impl Tables {
         // The library leaves out the files that another merge has in hand, and the removed records with them.
         let _merging = self.merging[table as usize].lock().expect("no merge panics");
         let before = tree.disk_space();
-        let merged = tree.major_compact(FILE_BYTES, NEWEST);
-        tracing::info!(table = table.name(), bytes_before = before, bytes = tree.disk_space(), "gave space back");
-        match merged {
-            Ok(()) => Ok(true),
-            Err(error) => kept_going(table, error).map(|()| false),
+        // On a full disk commits fail, so a merge that has no room is not begun.
+        let free = disk::free_bytes(&self.work).unwrap_or(u64::MAX);
+        if free < before {
+            tracing::warn!(
+                table = table.name(),
+                bytes = before,
+                free_bytes = free,
+                "no room to give space back: as much as the table takes must be free"
+            );
+            return Ok(false);
         }
+        let merged = self.unless_failed(table, |tree| tree.major_compact(FILE_BYTES, NEWEST))?;
+        if merged.is_some() {
+            tracing::info!(table = table.name(), bytes_before = before, bytes = tree.disk_space(), "gave space back");
+        }
+        Ok(merged.is_some())
+    }
+
+    /// Merges a table, whose other merges wait meanwhile. `None` after a failure of the disk: the table is whole as before, so
+    /// the store goes on. A file that cannot be decoded stops it.
+    fn unless_failed<T>(
+        &self,
+        table: Table,
+        merge: impl FnOnce(&AnyTree) -> lsm_tree::Result<T>,
+    ) -> lsm_tree::Result<Option<T>> {
+        let tree = self.tree(table).expect("it has files to merge");
+        let written = |path: &Path| files_of(path).unwrap_or_default();
+        let folder = self.work.join(table.name()).join(FILES_FOLDER);
+        let before = written(&folder);
+        let error = match merge(tree) {
+            Ok(merged) => return Ok(Some(merged)),
+            Err(lsm_tree::Error::Io(error)) => error,
+            Err(error) => return Err(error),
+        };
+        match error.kind() {
+            io::ErrorKind::Interrupted => tracing::debug!(table = table.name(), "ended a merge of table files"),
+            _ => tracing::warn!(table = table.name(), %error, "failed to merge table files"),
+        }
+        // The library leaves what the merge has written. On a full disk that may be all the room there is. No file of a flush
+        // is half written meanwhile.
+        let _writing = self.writing.lock().expect("no flush panics");
+        let present = self.files(table);
+        for path in written(&folder).iter().filter(|path| !before.contains(path) && !present.contains(path)) {
+            if let Err(error) = disk::remove_if_there(path) {
+                tracing::debug!(path = %path.display(), %error, "failed to remove what a merge has left");
+            }
+        }
+        Ok(None)
+    }
+
+    /// The table files of a table.
+    pub(super) fn files(&self, table: Table) -> Vec<PathBuf> {
+        let folder = self.work.join(table.name()).join(FILES_FOLDER);
+        let version = self.tree(table).map(|tree| tree.current_version());
+        let ids = version.iter().flat_map(|version| version.iter_tables().map(lsm_tree::Table::id));
+        ids.map(|id| folder.join(id.to_string())).collect()
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
@@ -261,12 +322,4 @@ fn merge_tree(tree: &AnyTree) -> lsm_tree::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// After a failure of the disk in a merge the table is whole as before, so the store goes on. A file that cannot be
-/// decoded stops it.
-fn kept_going(table: Table, error: lsm_tree::Error) -> lsm_tree::Result<()> {
-    let lsm_tree::Error::Io(error) = error else { return Err(error) };
-    tracing::warn!(table = table.name(), %error, "failed to merge table files");
-    Ok(())
 }

@@ -35,6 +35,8 @@ pub(super) struct Urgency {
     is_flush_late: AtomicBool,
     are_merges_late: AtomicBool,
     is_space_wanted: AtomicBool,
+    /// Running merges end without a result.
+    is_merging_over: AtomicBool,
 }
 
 /// A thread that waits for a throttled one. Until this is dropped, no throttled thread pauses.
@@ -61,6 +63,12 @@ impl Urgency {
     /// since the broker removes nothing more before it knows the new size.
     pub(super) fn set_space_wanted(&self, is_wanted: bool) {
         self.is_space_wanted.store(is_wanted, Ordering::Relaxed);
+    }
+
+    /// Whether running merges are to fail at their next record, with [`io::ErrorKind::Interrupted`]. Their tables stay as
+    /// they are.
+    pub(super) fn set_merging_over(&self, is_over: bool) {
+        self.is_merging_over.store(is_over, Ordering::Relaxed);
     }
 }
 
@@ -104,7 +112,7 @@ impl Throttle {
 
     /// Whether the work must go on without pauses.
     pub(super) fn is_urgent(&self) -> bool {
-        let Urgency { waiting, is_flush_late, are_merges_late, is_space_wanted } = &*self.urgency;
+        let Urgency { waiting, is_flush_late, are_merges_late, is_space_wanted, .. } = &*self.urgency;
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         waiting.load(Ordering::Relaxed) > 0
             || match self.work {
@@ -176,6 +184,9 @@ struct ThrottledMerge {
 
 impl CompactionFilter for ThrottledMerge {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
+        if self.throttle.urgency.is_merging_over.load(Ordering::Relaxed) {
+            return Err(io::Error::from(io::ErrorKind::Interrupted).into());
+        }
         self.files.wrote(item.key().len() + item.value()?.len())?;
         self.throttle.rest();
         Ok(Verdict::Keep)

@@ -7,7 +7,7 @@ use baton::{
     codes::ErrorCode,
     ids::{MessageId, TaskId},
     proto::v1::{Envelope, TaskStatus},
-    store::{KeyBytes, Order, Store as _, Table},
+    store::{Change, Key, KeyBytes, Order, Record, Store as _, Table, Write},
 };
 
 use crate::world::{Session, World, assert_refused, operator};
@@ -233,25 +233,47 @@ fn a_long_log_is_removed_in_steps_and_is_never_seen_in_part() {
     );
 }
 
+/// Begins a task of a, cancels it, and has b take all of its mail.
+fn begin_and_cancel(world: &mut World, task: &str) {
+    let about = |envelope| Envelope { task_id: task.to_owned(), ..envelope };
+    let request = world.send(about(world.request("a", "b", 1))).unwrap();
+    world.send(about(world.cancel("a", "b", &request.handoff_id, 1))).unwrap();
+    world.send(about(world.status("a", "", 1, TaskStatus::Canceled))).unwrap();
+    let mut b = world.connect("b");
+    while let Some((delivery, _)) = b.deliveries().pop() {
+        world.ack(&b, &delivery);
+    }
+    world.disconnect(b);
+}
+
+#[test]
+fn a_task_that_cannot_be_read_does_not_keep_the_later_ones() {
+    let mut world = World::with(&["a", "b"]);
+    ["t1", "t2", "t3"].into_iter().for_each(|task| begin_and_cancel(&mut world, task));
+    let key = Key { table: Table::Tasks, key: "t1".into() };
+    let revision = world.disk.get(&key).unwrap().unwrap().revision + 1;
+    let record = Some(Record { revision, value: "no task".into() });
+    let write = Write { key, record, is_new: false };
+    world.disk.commit(vec![Change { expectations: vec![], writes: vec![write] }]).unwrap();
+    world.restart();
+    world.pass(31 * DAY);
+    assert_eq!(keys(&world, Table::Tasks), ["t1".into()]);
+}
+
 #[test]
 fn a_store_that_is_too_large_loses_the_tasks_that_ended_first() {
     const MOST: u64 = 40_000;
     let mut world = with(Retention { store_bytes_max: Some(MOST), ..Retention::default() });
     let id = |number: u32| format!("t{number:02}");
-    let about = |envelope, number| baton::proto::v1::Envelope { task_id: id(number), ..envelope };
     let mut number = 0;
     while world.disk.size_bytes().unwrap() <= MOST {
         number += 1;
-        let request = world.send(about(world.request("a", "b", 1), number)).unwrap();
-        world.send(about(world.cancel("a", "b", &request.handoff_id, 1), number)).unwrap();
-        world.send(about(world.status("a", "", 1, TaskStatus::Canceled), number)).unwrap();
-        let mut b = world.connect("b");
-        while let Some((delivery, _)) = b.deliveries().pop() {
-            world.ack(&b, &delivery);
-        }
-        world.disconnect(b);
+        begin_and_cancel(&mut world, &id(number));
     }
-    world.pass(Duration::from_secs(120));
+    let all = keys(&world, Table::Tasks);
+    world.pass(Duration::from_secs(90));
+    assert_eq!(keys(&world, Table::Tasks), all, "first the store gives back the space of what was removed before");
+    world.pass(Duration::from_secs(90));
     assert!(world.disk.size_bytes().unwrap() <= MOST, "it is small enough again");
     let left = keys(&world, Table::Tasks);
     assert!(!left.is_empty(), "and no more was removed than had to be");

@@ -57,6 +57,8 @@ pub(super) struct Retention {
     looking: Option<Looking>,
     /// The bytes that the store has to lose, regardless of the age of tasks.
     bytes_over: u64,
+    /// The store was asked to give back the space of what was removed before this start.
+    has_asked_for_space: bool,
     /// The refused envelopes of each agent that were kept since the start.
     refused: IdMap<AgentId, RefusedEnvelopes>,
 }
@@ -95,6 +97,7 @@ impl Retention {
             kinds: Expiration::ALL.into_iter().map(|kind| (kind, Search::default())).collect(),
             looking: None,
             bytes_over: 0,
+            has_asked_for_space: false,
             refused: IdMap::default(),
         }
     }
@@ -231,6 +234,10 @@ impl Engine {
         }
         // The size is unknown while the store is being compacted.
         let Some(size) = self.env.store.size_bytes() else { return };
+        // A broker that ended early may have removed tasks whose space is not given back. Their size must not be removed again.
+        if size > most && !std::mem::replace(&mut self.retention.has_asked_for_space, true) {
+            return self.env.store.give_space_back();
+        }
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
             tracing::info!(
@@ -263,30 +270,38 @@ impl Engine {
             let entry = Key { table: Table::Expirations, key: key.clone() };
             // The store still has an entry that this batch has removed.
             let removal = if self.is_written_in_batch(&entry) {
-                Removal::Unfinished // an earlier part of this batch removes it
+                Ok(Removal::Unfinished) // an earlier part of this batch removes it
             } else {
                 match kind {
-                    Expiration::Messages => self.remove_message_ids(entry, &record, since, budget)?,
-                    Expiration::Task => self.remove_task(entry, what, budget, now)?,
-                    Expiration::DeadLetter => self.remove_dead_letter(entry, what, budget)?,
+                    Expiration::Messages => self.remove_message_ids(entry, &record, since, budget),
+                    Expiration::Task => self.remove_task(entry, what, budget, now),
+                    Expiration::DeadLetter => self.remove_dead_letter(entry, what, budget),
                     Expiration::Invitation => {
-                        self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
+                        Ok(self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget))
                     }
-                    Expiration::Run => self.remove_run(entry, what, budget, now)?,
-                    Expiration::Thread => self.remove_thread(entry, what, budget, now)?,
-                    Expiration::Plan => self.remove_plan(entry, what, since, now, budget)?,
-                    Expiration::Blob => self.remove_blob(entry, what, since, budget)?,
-                    Expiration::Upload => self.remove_upload(entry, what, since, budget)?,
-                    Expiration::Rest => self.remove_rest(entry, what, &record, budget, now)?,
-                    Expiration::Contexts => self.remove_left_contexts(entry, what, &record, budget)?,
-                    Expiration::Entries => self.remove_left_entries(entry, what, &record, budget)?,
-                    Expiration::Negotiation => self.remove_negotiation(entry, what, budget)?,
+                    Expiration::Run => self.remove_run(entry, what, budget, now),
+                    Expiration::Thread => self.remove_thread(entry, what, budget, now),
+                    Expiration::Plan => self.remove_plan(entry, what, since, now, budget),
+                    Expiration::Blob => self.remove_blob(entry, what, since, budget),
+                    Expiration::Upload => self.remove_upload(entry, what, since, budget),
+                    Expiration::Rest => self.remove_rest(entry, what, &record, budget, now),
+                    Expiration::Contexts => self.remove_left_contexts(entry, what, &record, budget),
+                    Expiration::Entries => self.remove_left_entries(entry, what, &record, budget),
+                    Expiration::Negotiation => self.remove_negotiation(entry, what, budget),
                 }
             };
+            // An object that cannot be read must not keep all later ones.
+            let removal = removal.unwrap_or_else(|error| {
+                tracing::error!(?kind, %error, "failed to remove an expired object");
+                Removal::PutOff
+            });
             let search = self.retention.search(kind);
             match removal {
                 Removal::Done => {}
-                Removal::PutOff => search.is_some_put_off = true,
+                Removal::PutOff => {
+                    search.is_some_put_off = true;
+                    *budget = budget.saturating_sub(1);
+                }
                 // The search stays at this entry until it is done.
                 Removal::Unfinished => {
                     *budget = 0;

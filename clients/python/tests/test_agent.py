@@ -12,8 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 import baton.handoffs
 from baton import (
@@ -37,13 +38,14 @@ class LyingBroker(
     agent_service_pb2_grpc.AgentServiceServicer,
     handoff_service_pb2_grpc.HandoffServiceServicer,
 ):
-    """A scripted broker: `on_envelope` makes the frames that answer an envelope."""
+    """A scripted broker: `on_envelope` and `on_acknowledgement` make the frames that answer."""
 
     def __init__(self):
         self.key = generate_key()
         self.agent_keys = {}
         self.frames = []
         self.on_envelope = lambda frame: [self.receipt(frame)]
+        self.on_acknowledgement = self.acknowledged
         self.out = asyncio.Queue()
         self.sessions = 0
         self.refuses_for_good = False
@@ -93,9 +95,8 @@ class LyingBroker(
                 case "credit":
                     await self.out.put(v1.ConnectResponse(request_id=frame.request_id, credited=v1.Credited()))
                 case "acknowledgement":
-                    delivery_id = frame.acknowledgement.delivery_id
-                    acknowledged = v1.Acknowledged(delivery_id=delivery_id)
-                    await self.out.put(v1.ConnectResponse(request_id=frame.request_id, acknowledged=acknowledged))
+                    for answer in self.on_acknowledgement(frame):
+                        await self.out.put(answer)
                 case "envelope":
                     for answer in self.on_envelope(frame):
                         await self.out.put(answer)
@@ -106,15 +107,43 @@ class LyingBroker(
         receipt.signature = (key or self.key).sign(pae("application/vnd.baton.receipt.v1", receipt_body(receipt)))
         return v1.ConnectResponse(request_id=frame.request_id, receipt=receipt)
 
-    async def deliver(self, envelope):
-        delivery = v1.Delivery(delivery_id=envelope.message_id, envelope=envelope, attempt=1)
-        await self.out.put(v1.ConnectResponse(delivery=delivery))
+    def acknowledged(self, frame):
+        acknowledged = v1.Acknowledged(delivery_id=frame.acknowledgement.delivery_id)
+        return [v1.ConnectResponse(request_id=frame.request_id, acknowledged=acknowledged)]
+
+    def knows_only(self, *delivery_ids):
+        """Has the acknowledgement of any other delivery refused as DELIVERY_UNKNOWN."""
+        info = any_pb2.Any()
+        info.Pack(error_details_pb2.ErrorInfo(reason="DELIVERY_UNKNOWN", domain="baton"))
+        status = status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="not leased", details=[info])
+
+        def answer(frame):
+            is_known = frame.acknowledgement.delivery_id in delivery_ids
+            refused = v1.ConnectResponse(request_id=frame.request_id, error=status)
+            return self.acknowledged(frame) if is_known else [refused]
+
+        self.on_acknowledgement = answer
+
+    async def deliver(self, envelope, delivery_id="", **fields):
+        await self.out.put(delivered(envelope, delivery_id, **fields))
+
+    async def has_acknowledgement(self, delivery_id):
+        """Waits for the acknowledgement of a delivery."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (told := [one for one in self.acknowledgements() if one.delivery_id == delivery_id]):
+                await asyncio.sleep(0.001)
+        return told[0]
 
     def envelopes(self):
         return [frame.envelope for frame in self.frames if frame.HasField("envelope")]
 
     def acknowledgements(self):
         return [frame.acknowledgement for frame in self.frames if frame.HasField("acknowledgement")]
+
+
+def delivered(envelope, delivery_id="", **fields):
+    fields = {"delivery_id": delivery_id or envelope.message_id, "envelope": envelope, "attempt": 1, **fields}
+    return v1.ConnectResponse(delivery=v1.Delivery(**fields))
 
 
 def certificate():
@@ -302,6 +331,235 @@ async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
     assert broker.acknowledgements()[-1].delivery_id == envelope.message_id
 
 
+async def test_a_lost_ack_is_not_that_of_the_redriven_handoff(broker, agent):
+    request = of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1)
+    await broker.deliver(request)
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    await broker.out.put(None)  # the session ends
+    while agent._link.session is not None:
+        await asyncio.sleep(0.001)
+    await delivery.ack()
+    while broker.sessions < 2:
+        await asyncio.sleep(0.001)
+    await broker.deliver(request, "redriven", handoff_id="0198c0de-0000-7000-8000-000000000001")
+    redriven = await asyncio.wait_for(anext(deliveries), PATIENCE_SECONDS)
+    assert (redriven.delivery_id, redriven.handoff_id) == ("redriven", "0198c0de-0000-7000-8000-000000000001")
+    assert broker.acknowledgements() == []
+
+
+class Worker:
+    """An agent whose handler of v1.Info works until `release`."""
+
+    def __init__(self, agent):
+        self.calls = asyncio.Queue()
+        self._ends = asyncio.Queue()
+        agent.on(v1.Info)(self._work)
+
+    async def begun(self):
+        return await asyncio.wait_for(self.calls.get(), PATIENCE_SECONDS)
+
+    def release(self, end=None):
+        """Ends the work, with `end` if there is any."""
+        self._ends.put_nowait(end)
+
+    async def _work(self, delivery):
+        self.calls.put_nowait(delivery)
+        end = await self._ends.get()
+        if end is not None:
+            await end()
+
+
+@pytest.fixture
+async def served(server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        worker = Worker(agent)
+        await agent.connect()
+        yield worker
+
+
+async def test_a_message_whose_ack_comes_too_late_is_not_handled_twice(broker, served):
+    envelope = message(broker, "once")
+    await broker.deliver(envelope, "first")
+    await served.begun()
+    broker.knows_only("third", "next")
+    served.release()
+    await broker.has_acknowledgement("first")
+    for attempt, delivery_id in enumerate(["second", "third"], 2):
+        await broker.deliver(envelope, delivery_id, attempt=attempt)
+        assert (await broker.has_acknowledgement(delivery_id)).HasField("ack")
+    await broker.deliver(message(broker, "two"), "next")
+    assert (await served.begun()).payload.text == "two"
+    served.release()
+    await broker.has_acknowledgement("next")
+
+
+async def test_a_redelivery_that_crosses_the_ack_is_not_handled(broker, served):
+    envelope = message(broker, "once")
+    await broker.deliver(envelope, "first")
+    await served.begun()
+    broker.knows_only("second", "next")
+    refuse = broker.on_acknowledgement
+
+    def cross(frame):
+        broker.on_acknowledgement = refuse
+        return [delivered(envelope, "second", attempt=2), *refuse(frame)]
+
+    broker.on_acknowledgement = cross
+    served.release()
+    assert (await broker.has_acknowledgement("second")).HasField("ack")
+    await broker.deliver(message(broker, "two"), "next")
+    assert (await served.begun()).payload.text == "two"
+    served.release()
+
+
+async def test_a_message_is_handled_again_after_a_nack_that_comes_too_late(broker, served):
+    envelope = message(broker, "twice")
+    await broker.deliver(envelope, "first")
+    await served.begun()
+    broker.knows_only("second")
+
+    async def fail():
+        raise ValueError("no")
+
+    served.release(fail)
+    assert (await broker.has_acknowledgement("first")).HasField("nack")
+    await broker.deliver(envelope, "second", attempt=2)
+    assert (await served.begun()).attempt == 2
+    served.release()
+    assert (await broker.has_acknowledgement("second")).HasField("ack")
+
+
+async def test_a_call_that_ends_late_leaves_the_redelivery_to_the_next(broker, served):
+    envelope = message(broker, "twice")
+    await broker.deliver(envelope, "first")
+    delivery = await served.begun()
+    broker.knows_only("third")
+    is_late = asyncio.Event()
+
+    async def fail_late():
+        with pytest.raises(BatonError, match="DELIVERY_UNKNOWN"):
+            await delivery.ack()
+        await broker.deliver(envelope, "second", attempt=2)
+        await is_late.wait()
+        raise ValueError("no")
+
+    served.release(fail_late)
+    later = await served.begun()
+    is_late.set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not any(one.HasField("nack") for one in broker.acknowledgements()):
+            await asyncio.sleep(0.001)
+    await broker.deliver(envelope, "third", attempt=3)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while later.delivery_id != "third":
+            await asyncio.sleep(0.001)
+    served.release()
+    assert (await broker.has_acknowledgement("third")).HasField("ack")
+    assert served.calls.empty()
+
+
+async def test_an_ack_that_is_refused_lets_the_message_come_again(broker, agent):
+    envelope = message(broker, "twice")
+    await broker.deliver(envelope, "first")
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    broker.knows_only("second")
+    with pytest.raises(BatonError, match="DELIVERY_UNKNOWN"):
+        await delivery.ack()
+    await broker.deliver(envelope, "second", attempt=2)
+    again = await asyncio.wait_for(anext(deliveries), PATIENCE_SECONDS)
+    assert again.delivery_id == "second"
+    await again.ack()
+
+
+async def test_an_ack_that_the_caller_cancels_lets_the_message_come_again(broker, agent):
+    envelope = message(broker, "twice")
+    await broker.deliver(envelope, "first")
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    broker.on_acknowledgement = lambda _: []
+    acking = asyncio.create_task(delivery.ack())
+    await broker.has_acknowledgement("first")
+    acking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acking
+    await broker.deliver(envelope, "second", attempt=2)
+    assert (await asyncio.wait_for(anext(deliveries), PATIENCE_SECONDS)).delivery_id == "second"
+
+
+async def test_an_ack_that_crosses_a_redelivery_is_no_error(broker, agent):
+    envelope = message(broker, "once")
+    await broker.deliver(envelope, "first")
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    broker.knows_only("second")
+    refuse, waiting = broker.on_acknowledgement, []
+
+    def cross(frame):
+        waiting.append(frame)
+        if len(waiting) == 1:
+            return [delivered(envelope, "second", attempt=2)]
+        return [answer for frame in waiting for answer in refuse(frame)]
+
+    broker.on_acknowledgement = cross
+    await asyncio.wait_for(delivery.ack(), PATIENCE_SECONDS)
+    assert [one.delivery_id for one in broker.acknowledgements()] == ["first", "second"]
+    await broker.deliver(message(broker, "two"))
+    assert (await asyncio.wait_for(anext(deliveries), PATIENCE_SECONDS)).payload.text == "two"
+
+
+async def test_a_redriven_request_is_not_the_one_in_work(broker, server):
+    handed = asyncio.Queue()
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.on_handoff
+        async def take(offer):
+            handed.put_nowait(offer.handoff_id)
+            if offer.handoff_id == request.message_id:
+                await asyncio.Event().wait()
+
+        await agent.connect()
+        request = of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1)
+        await broker.deliver(request, "first")
+        assert await asyncio.wait_for(handed.get(), PATIENCE_SECONDS) == request.message_id
+        redriven = "0198c0de-0000-7000-8000-000000000001"
+        await broker.deliver(request, "redriven", handoff_id=redriven)
+        assert await asyncio.wait_for(handed.get(), PATIENCE_SECONDS) == redriven
+        await agent.close(datetime.timedelta())
+
+
+async def test_a_handler_that_awaits_something_cancelled_has_failed(broker, served):
+    async def await_cancelled():
+        child = asyncio.ensure_future(asyncio.Event().wait())
+        child.cancel()
+        await child
+
+    await broker.deliver(message(broker, "one"), "first")
+    await served.begun()
+    served.release(await_cancelled)
+    nack = (await broker.has_acknowledgement("first")).nack
+    assert (nack.cause, nack.reason_text) == (v1.NACK_CAUSE_FAILURE, "CancelledError: ")
+
+
+async def test_a_handler_that_is_cancelled_lets_its_message_go(broker, served):
+    async def cancel_itself():
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    envelope = message(broker, "one")
+    await broker.deliver(envelope, "first")
+    delivery = await served.begun()
+    served.release(cancel_itself)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while delivery._extending is not None:
+            await asyncio.sleep(0.001)
+    await broker.deliver(envelope, "second", attempt=2)
+    assert (await served.begun()).delivery_id == "second"
+    served.release()
+    assert (await broker.has_acknowledgement("second")).HasField("ack")
+
+
 async def test_an_agent_that_is_refused_for_good_ends(broker, agent):
     broker.refuses_for_good = True
     await broker.out.put(None)
@@ -449,6 +707,29 @@ async def test_a_message_that_ends_the_session_is_not_sent_again(broker, agent, 
     await agent.send(v1.Info(text="good"), receiver_id="bob")
     assert [v1.Info.FromString(one.payload.value).text for one in broker.envelopes()] == ["bad", "good"]
     assert broker.sessions == 2
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT])
+async def test_of_the_messages_that_wait_when_the_session_ends_the_largest_is_refused(broker, agent, code):
+    take, asked = broker.on_envelope, []
+
+    def end_at_the_third(frame):
+        asked.append(frame)
+        if len(asked) < 3:
+            return []
+        broker.on_envelope = take
+        return [None]
+
+    broker.ends_with, broker.on_envelope = code, end_at_the_third
+    texts = ["small", "x" * 1000, "another"]
+    sending = [asyncio.create_task(agent.send(v1.Info(text=text), receiver_id="bob")) for text in texts]
+    with pytest.raises(BatonError) as refused:
+        await asyncio.wait_for(sending[1], PATIENCE_SECONDS)
+    assert refused.value.code is code
+    broker.ends_with = None
+    await asyncio.wait_for(asyncio.gather(sending[0], sending[2]), PATIENCE_SECONDS)
+    sent = [v1.Info.FromString(one.payload.value).text for one in broker.envelopes()]
+    assert (sent[:3], sorted(sent[3:])) == (texts, ["another", "small"])
 
 
 async def test_too_large_a_heartbeat_goes_without_its_content(broker, server):

@@ -2,12 +2,26 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+import grpc
 import pytest
 from brokers import PATIENCE_SECONDS, begin, needs_broker, within
 
 import baton.handoffs
-from baton import BatonError, HandoffFailedError, RecallReason, TaskRecalledError, json_section, v1
+from baton import (
+    BatonError,
+    Delivery,
+    HandedOver,
+    HandoffFailedError,
+    RecallReason,
+    TaskRecalledError,
+    json_section,
+    make_envelope,
+    v1,
+)
+from baton.conversation import Conversation
+from baton.loans import outcome
 
 pytestmark = needs_broker
 
@@ -232,6 +246,67 @@ async def test_the_end_of_a_further_loan_is_not_the_end_of_this_one(broker):
         await begin(alice, bob, carol)
         outcome = await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))
         assert (outcome.epoch, outcome.result) == (5, {"by": "bob"})
+
+
+async def test_a_status_that_the_call_cannot_judge_goes_to_the_handler(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob, broker.agent("carol") as carol:
+        told = asyncio.Queue()
+
+        @alice.on(v1.TaskStatusUpdate)
+        async def read(delivery):
+            told.put_nowait(delivery.payload)
+
+        @bob.on_handoff
+        async def lend_on(offer):
+            task = await (await offer.accept()).complete()
+            await task.delegate("carol", REQUEST, SECTIONS)
+
+        @carol.on_handoff
+        async def finish(offer):
+            task = await (await offer.accept()).complete()
+            await task.finish({"by": "carol"}, receiver_id="alice")
+
+        async def fail(_task_id):
+            raise BatonError(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
+
+        await begin(alice, bob, carol)
+        alice.get_task = fail
+        with pytest.raises(BatonError, match="the connection is lost"):
+            await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))
+        assert dict((await within(told.get())).result) == {"by": "carol"}
+
+
+@pytest.mark.parametrize("stalls", ["get_task", "acknowledge"])
+async def test_a_time_limit_does_not_lose_the_status_that_has_come(stalls):
+    calls = []
+
+    async def stall_once(call, answer):
+        calls.append(call)
+        if call == stalls and calls.count(call) == 1:
+            await asyncio.Event().wait()
+        return answer
+
+    agent = SimpleNamespace(
+        agent_id="alice",
+        get_task=lambda _: stall_once("get_task", v1.Task(owner_id="alice", epoch=5)),
+        acknowledge=lambda _: stall_once("acknowledge", v1.Acknowledged()),
+        handled=lambda _: None,
+        acked=lambda _: None,
+        settled=lambda _: None,
+    )
+    update = v1.TaskStatusUpdate(status=v1.TASK_STATUS_COMPLETED, details="done")
+    envelope = make_envelope(update, sender_id="bob", receiver_id="alice", task_id=TASK, epoch=4)
+    results = Conversation(TASK, 2)
+    results.put(Delivery(v1.Delivery(delivery_id="1", envelope=envelope), update, agent))
+    lent = HandedOver("handoff", TASK, "bob", 2, ())
+    waiting = asyncio.create_task(outcome(agent, results, lent))
+    while stalls not in calls:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    found = await within(outcome(agent, results, lent))
+    assert (found.epoch, found.details) == (5, "done")
 
 
 async def test_a_loan_that_is_rejected_is_a_failed_handoff(broker):

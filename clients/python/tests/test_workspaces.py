@@ -165,6 +165,14 @@ def test_an_entry_that_differs_from_its_envelope_is_noticed():
         check_entry("task:b", shown)
 
 
+def test_the_white_space_of_a_topic_is_that_of_the_broker():
+    white = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
+    for space in white + "\u202f\u205f\u3000":
+        assert normal_topic(f"{space}A{space}{space}b{space}") == "a_b", hex(ord(space))
+    for other in "\x1c\x1d\x1e\x1f\u180e\u200b\ufeff":
+        assert normal_topic(f"{other}A{other}b") == f"{other}a{other}b", hex(ord(other))
+
+
 def test_names_that_normalise_alike_are_one_topic():
     assert {normal_topic(name) for name in ("Growth Metrics", " growth\t metrics\n", "GROWTH_metrics")} == {
         "growth_metrics"

@@ -50,7 +50,7 @@ from baton.workspace import Workspace
 
 _LOG = logging.getLogger("baton")
 
-_RETURNING_MAX = 4096
+_HANDLED_MAX = 4096
 _PAGE_SIZE = 500
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
@@ -131,7 +131,8 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         )
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
         self._sorter: asyncio.Task[None] | None = None
-        self._returning: OrderedDict[str, None] = OrderedDict()
+        # The messages that are handled and whose ack the broker may not have, with the delivery_id of the latest ack.
+        self._handled: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._mail = Conversation()
 
     async def __aenter__(self) -> Self:
@@ -616,11 +617,22 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         """Sends the acknowledgement of a delivery. Called by Delivery."""
         return self._acknowledge(acknowledgement)
 
-    def ack_when_it_returns(self, message_id: str) -> None:
-        """Records that a delivery is handled although the broker has no ack yet. Called by Delivery."""
-        self._returning[message_id] = None
-        if len(self._returning) > _RETURNING_MAX:
-            self._returning.popitem(last=False)
+    def handled(self, delivery: Delivery) -> None:
+        """Records that a message is handled although the broker has no ack yet. Called by Delivery."""
+        self._handled[delivery.key] = delivery.delivery_id
+        if len(self._handled) > _HANDLED_MAX:
+            self._handled.popitem(last=False)
+
+    def acked(self, delivery: Delivery) -> None:
+        """Records that the broker has the ack of a message. Called by Delivery."""
+        self._handled.pop(delivery.key, None)
+
+    def not_acked(self, delivery: Delivery) -> bool:
+        """Forgets that a message is handled, unless a redelivery was acked since. Called by Delivery."""
+        is_latest = self._handled.get(delivery.key) == delivery.delivery_id
+        if is_latest:
+            del self._handled[delivery.key]
+        return is_latest
 
     def settled(self, delivery: Delivery) -> None:
         """Records that a delivery was acked or nacked. Called by Delivery."""
@@ -629,8 +641,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
     def leave(self, delivery: Delivery) -> None:
         """Queues mail that has no handler. Called by the dispatcher."""
         if delivery.attempt > 1:
-            message_id = delivery.envelope.message_id
-            self._mail.take_out(lambda earlier: earlier.envelope.message_id == message_id)
+            self._mail.take_out(lambda earlier: earlier.key == delivery.key)
         self._mail.put(delivery)
 
     def take_back(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
@@ -668,10 +679,9 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         message_id = arrived.envelope.message_id
         delivery = Delivery(arrived, None, self)
         try:
-            if message_id in self._returning:
-                del self._returning[message_id]
-                await delivery.ack()
-            elif not self._dispatcher.renew(arrived):
+            if delivery.key in self._handled:
+                await delivery.ack_for_sure()
+            elif not self._dispatcher.renew(delivery.key, arrived):
                 await self._check(delivery)
         except BatonError as error:
             _LOG.warning("message %s could not be acknowledged: %s", message_id, error)

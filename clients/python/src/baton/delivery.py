@@ -26,8 +26,14 @@ class Acknowledger(Protocol):
     def acknowledge(self, acknowledgement: v1.Acknowledgement) -> Awaitable[v1.Acknowledged]:
         """Sends an acknowledgement to the broker. Raises BatonError."""
 
-    def ack_when_it_returns(self, message_id: str) -> None:
+    def handled(self, delivery: "Delivery") -> None:
         """Records that a message is handled although the broker has no ack yet; its redelivery is acked."""
+
+    def acked(self, delivery: "Delivery") -> None:
+        """Records that the broker has the ack of a message."""
+
+    def not_acked(self, delivery: "Delivery") -> bool:
+        """Forgets that the message is handled. Returns False, and forgets nothing, if a redelivery was acked since."""
 
     def settled(self, delivery: "Delivery") -> None:
         """Records that a delivery was acked or nacked."""
@@ -52,6 +58,11 @@ class Delivery:
         self._acknowledger = acknowledger
         self._extending: asyncio.Task[None] | None = None
         self.renew(delivery)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies the message over its redeliveries. A redriven request is another handoff, and another message."""
+        return self.envelope.message_id, self.handoff_id
 
     @property
     def handoff_request(self) -> v1.HandoffRequest | None:
@@ -84,20 +95,27 @@ class Delivery:
     async def ack(self) -> None:
         """Acks the message: the broker never delivers it again. Raises BatonError, DELIVERY_UNKNOWN after ack_deadline.
 
-        If the session ends before the broker confirms the ack, the agent acks the redelivery.
+        After an error the message comes again. If the session ends before the broker confirms the ack, the agent acks
+        the redelivery.
         """
         try:
-            await self._settle(v1.Acknowledgement(delivery_id=self.delivery_id, ack=v1.Ack()))
+            await self._ack()
         except SessionEndedError:
-            self._acknowledger.ack_when_it_returns(self.envelope.message_id)
+            pass
+        except BatonError:
+            if self._acknowledger.not_acked(self):
+                self.is_settled = False
+                raise
+        except asyncio.CancelledError:
+            self._acknowledger.not_acked(self)  # the caller does not know either
+            raise
 
     async def ack_for_sure(self) -> None:
         """Acks a handled message. If the broker cannot take the ack now, the agent acks the redelivery."""
         try:
-            await self.ack()
+            await self._ack()
         except BatonError as error:
             _LOG.info("message %s is acked when it comes again: %s", self.envelope.message_id, error)
-            self._acknowledger.ack_when_it_returns(self.envelope.message_id)
 
     async def nack(self, cause: v1.NackCause, text: str = "", *, retry_after: timedelta | None = None) -> None:
         """Nacks the message with a NACK_CAUSE_*. It is redelivered after `retry_after`, or by the broker's backoff.
@@ -136,6 +154,12 @@ class Delivery:
             except BatonError as error:
                 # After the session's end the broker redelivers the message, and `renew` sets its new delivery_id.
                 _LOG.debug("delivery of message %s was not extended: %s", self.envelope.message_id, error)
+
+    async def _ack(self) -> None:
+        # A redelivery may arrive before the answer to this ack.
+        self._acknowledger.handled(self)
+        await self._settle(v1.Acknowledgement(delivery_id=self.delivery_id, ack=v1.Ack()))
+        self._acknowledger.acked(self)
 
     async def _settle(self, acknowledgement: v1.Acknowledgement) -> None:
         self.is_settled = True

@@ -99,7 +99,7 @@ class Dispatcher:
         self._task_requests: OrderedDict[str, v1.TaskRequest] = OrderedDict()
         self._offers: dict[str, tuple[Offer, asyncio.Task[Any] | None]] = {}
         self._recalled: set[asyncio.Task[Any]] = set()
-        self._held: dict[str, Delivery] = {}
+        self._held: dict[tuple[str, str], Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
@@ -148,7 +148,8 @@ class Dispatcher:
             if waiting.get(name) is mail:
                 del waiting[name]
             for delivery in mail.rest():
-                self.dispatch(delivery)
+                if not delivery.is_settled:
+                    self.dispatch(delivery)
 
     def fail(self, why: BatonError) -> None:
         """Ends every queue with this error."""
@@ -183,9 +184,9 @@ class Dispatcher:
                 self._recalled.add(handling)
                 handling.cancel()
 
-    def renew(self, arrived: v1.Delivery) -> bool:
+    def renew(self, key: tuple[str, str], arrived: v1.Delivery) -> bool:
         """Gives a redelivery to the holder of the same message. Returns whether there was a holder."""
-        held = self._held.get(arrived.envelope.message_id)
+        held = self._held.get(key)
         if held is None:
             return False
         held.renew(arrived)
@@ -193,7 +194,9 @@ class Dispatcher:
 
     def settled(self, delivery: Delivery) -> None:
         """Forgets a delivery that was acked or nacked."""
-        self._held.pop(delivery.envelope.message_id, None)
+        # A handler whose own ack was refused may end while another call of it holds the redelivery.
+        if self._held.get(delivery.key) is delivery:
+            del self._held[delivery.key]
 
     def dispatch(self, delivery: Delivery) -> None:
         """Passes a delivery to its queue, its handler or the agent's mail."""
@@ -238,8 +241,7 @@ class Dispatcher:
             self._leave(delivery)
 
     def _leave(self, delivery: Delivery) -> None:
-        self._held.pop(delivery.envelope.message_id, None)
-        delivery.let_go()
+        self._let_go(delivery)
         self._agent.leave(delivery)
 
     async def stop(self, grace: timedelta) -> None:
@@ -304,8 +306,12 @@ class Dispatcher:
             await self.prompt_handler(Question(self._agent, delivery))
 
     def _hold(self, delivery: Delivery) -> None:
-        self._held[delivery.envelope.message_id] = delivery
+        self._held[delivery.key] = delivery
         delivery.keep()
+
+    def _let_go(self, delivery: Delivery) -> None:
+        self.settled(delivery)
+        delivery.let_go()
 
     async def _offer(self, delivery: Delivery, handler: HandoffHandler) -> None:
         capacity = self._agent.capacity
@@ -386,7 +392,7 @@ class Dispatcher:
         async def run() -> None:
             await handler(delivery)
             if not delivery.is_settled:
-                await delivery.ack()
+                await delivery.ack_for_sure()
 
         self._hold(delivery)
         await self._guarded(lambda: delivery, delivery.envelope.message_id, run())
@@ -396,14 +402,18 @@ class Dispatcher:
         try:
             async with asyncio.timeout(self._timeout):
                 await handling
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             verdict: v1.Nack | None = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
             task = asyncio.current_task()
             if task in self._recalled:
                 task.uncancel()
                 verdict = None
                 _LOG.info("the task of %s was recalled from its handler", what)
+            elif task is None or not task.cancelling():
+                verdict = _verdict(error, what)  # the handler awaited something that was cancelled
             elif not self._is_stopping:
+                if (delivery := in_hand()) is not None:
+                    self._let_go(delivery)
                 raise
         except Exception as error:  # noqa: BLE001
             verdict = _verdict(error, what)
@@ -415,7 +425,7 @@ class Dispatcher:
         if delivery is None or delivery.is_settled:
             return
         if verdict is None:
-            await delivery.ack()
+            await delivery.ack_for_sure()
         else:
             retry_after = verdict.retry_after.ToTimedelta() if verdict.HasField("retry_after") else None
             await delivery.nack(verdict.cause, verdict.reason_text, retry_after=retry_after)
@@ -476,7 +486,7 @@ class Dispatcher:
             return error.is_passing  # any other refusal: the task has ended and was removed
 
 
-def _verdict(error: Exception, what: str) -> v1.Nack | None:
+def _verdict(error: BaseException, what: str) -> v1.Nack | None:
     """Returns the nack for a handler's exception, or None to ack: a retry cannot help."""
     text = f"{type(error).__name__}: {error}"
     failure = v1.Nack(cause=v1.NACK_CAUSE_FAILURE, reason_text=text)

@@ -78,7 +78,7 @@ class Link:
     async def ask_until_answered(self, envelope: v1.Envelope) -> v1.Receipt:
         """Sends the same bytes on each session until the broker answers. Raises BatonError.
 
-        Raises the refusal of a session that ended on a refused frame, for this envelope may be that frame.
+        Raises the refusal if the session ended because of this envelope.
         """
         while True:
             session = await self.live()

@@ -118,8 +118,12 @@ async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Ou
         delivery = await results.next_within(handoffs.LOOK_SECONDS)
         if delivery is not None:
             envelope, payload = delivery.envelope, delivery.payload
-            is_end = isinstance(payload, v1.ErrorNotification) or await _is_end(agent, lent, envelope.epoch)
-            await delivery.ack_for_sure()
+            try:
+                is_end = isinstance(payload, v1.ErrorNotification) or await _is_end(agent, lent, envelope.epoch)
+                await delivery.ack_for_sure()
+            except BaseException:
+                results.put(delivery)  # for `end_at_deadline`; the dispatcher settles the rest
+                raise
             if not is_end:
                 continue
             if isinstance(payload, v1.ErrorNotification):

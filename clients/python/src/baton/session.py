@@ -26,7 +26,7 @@ class SessionEndedError(BatonError):
     """The session ended with its open questions. The broker may or may not have taken them."""
 
     refusal: BatonError | None = None
-    """The broker's refusal of a frame, if it ended the session. The same bytes would end the next session too."""
+    """The broker's refusal of this frame, if it ended the session. The same bytes would end the next session too."""
 
 
 class Session:
@@ -45,6 +45,10 @@ class Session:
         self._heartbeat = heartbeat
         self._request_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[v1.ConnectResponse]] = {}
+        # The sizes of the sent frames without an answer, also of those that no call waits for any more.
+        self._unanswered: dict[int, int] = {}
+        self._refused_id = 0
+        self._refusal: BatonError | None = None
         self._writing = asyncio.Lock()
         self._end: SessionEndedError | None = None
         self._reader = asyncio.create_task(self._read())
@@ -83,7 +87,8 @@ class Session:
     ) -> v1.ConnectResponse:
         """Sends one frame and waits for its answer.
 
-        Raises BatonError; SessionEndedError if the session ends first; OUT_OF_RANGE if the frame is too large.
+        Raises BatonError; SessionEndedError if the session ends first; OUT_OF_RANGE if the frame is too large. If the
+        broker ended the session because of a frame, the largest sent one without an answer has the `refusal`.
         """
         frame.request_id = next(self._request_ids)
         answer = asyncio.get_running_loop().create_future()
@@ -94,6 +99,12 @@ class Session:
                 response: v1.ConnectResponse = await answer
         except TimeoutError:
             raise no_answer() from None
+        except SessionEndedError as ended:
+            if frame.request_id != self._refused_id:
+                raise
+            refused = _ended(ended.message, ended.reason, ended.retry_delay)
+            refused.refusal = self._refusal
+            raise refused from ended
         finally:
             del self._answers[frame.request_id]
             answer.cancel()
@@ -124,6 +135,8 @@ class Session:
         async with self._writing:
             if self._end is not None:
                 raise _ended()  # this frame did not end it
+            if frame.request_id:
+                self._unanswered[frame.request_id] = frame.ByteSize()
             try:
                 await self._call.write(frame)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
@@ -144,7 +157,9 @@ class Session:
             if not end.reason:
                 broken = BatonError.from_call(error)
                 end = _ended(broken.message, broken.reason, broken.retry_delay)
-                end.refusal = broken if broken.code in _REFUSALS else None
+                if broken.code in _REFUSALS and self._unanswered:
+                    self._refused_id = max(self._unanswered, key=self._unanswered.__getitem__)
+                    self._refusal = broken
         except asyncio.CancelledError:
             pass  # `close` cancelled the underlying call
         finally:
@@ -155,6 +170,7 @@ class Session:
                     answer.set_exception(end)
 
     def _take(self, frame: v1.ConnectResponse) -> None:
+        self._unanswered.pop(frame.request_id, None)
         answer = self._answers.get(frame.request_id)
         if frame.HasField("delivery"):
             self._deliver(frame.delivery)

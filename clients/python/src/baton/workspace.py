@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,8 @@ ENTRY_BYTES_MAX = 1024 * 1024
 _PAGE_SIZE = 1000
 # A watch begins with an update. A proxy that holds back a stream does not let it through.
 _SILENCE_SECONDS = 10.0
+# The characters of Unicode's White_Space, as in the broker. `str.split` also splits at U+001C to U+001F.
+_WHITE_SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 
 @dataclass(frozen=True)
@@ -307,7 +310,7 @@ class _Waiting:
 
 def normal_topic(name: str) -> str:
     """Returns a topic's name as the broker normalises it: trimmed, in lower case, each run of white space one `_`."""
-    return "_".join(name.lower().split())
+    return "_".join(word for word in _WHITE_SPACE.split(name.lower()) if word)
 
 
 def check_entry(workspace_id: str, entry: v1.WorkspaceEntry) -> None:

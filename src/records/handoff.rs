@@ -1,6 +1,6 @@
-//! Handoffs, in the records of their tasks and in table handoffs, with their indexes: of all handoffs (table
-//! handoffs_by_sequence), of each participant's (table handoffs_by_agent), of the open ones (table timers), and in table
-//! listings of the ended ones among the changes, and of those of each task that are not in its record.
+//! Handoffs, in the records of their tasks and in table handoffs, with their indexes: of the open ones (table timers), and
+//! in table listings of all, of each participant's, of those of each task that are not in its record, and of the ended ones
+//! among the changes.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -86,7 +86,7 @@ impl HandoffPlace {
 
     /// Decodes an entry from its sequence and its value.
     pub fn decode(sequence: u64, value: &[u8]) -> Result<Self, DecodeError> {
-        let reader = Reader("handoffs_by_sequence");
+        let reader = Reader("listings");
         let (id, task) = value.split_at_checked(16).ok_or_else(|| reader.error("a value is too short"))?;
         let task = std::str::from_utf8(task).map_err(|error| reader.error(error.to_string()))?;
         Ok(Self { sequence, handoff: reader.message_id(id)?, task: reader.task(task)? })

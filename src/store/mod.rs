@@ -33,133 +33,68 @@ pub use key::{Key, KeyBytes, KeyMap};
 pub use layout::{OpenError, groups_committed};
 pub use memory::MemoryStore;
 
-/// A table. Its name and number on disk never change: new tables are added at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "what lies in each is said in proto/baton/storage/v1 and in `records`")]
-pub enum Table {
-    Meta,
-    Agents,
-    Tasks,
-    Handoffs,
-    Messages,
-    Envelopes,
-    Mailbox,
-    DeadLetters,
-    Custody,
-    Timers,
-    Invitations,
-    Audit,
-    SharedEnvelopes,
-    Expirations,
-    RemovedTasks,
-    Outbox,
-    Workspaces,
-    WorkspaceEntries,
-    AgentStatistics,
-    Graphs,
-    Runs,
-    RunLog,
-    RunTurns,
-    Listings,
-    Schemas,
-    Specs,
-    SpecRevisions,
-    Threads,
-    ThreadLog,
-    ContextVersions,
-    ContextSections,
-    Negotiations,
-    NegotiationBids,
-    Plans,
-    PlanSpecs,
-    PlanLog,
-    Blobs,
+/// Declares [`Table`], in the order of the numbers on disk, with the name of each on disk.
+macro_rules! tables {
+    ($($table:ident $name:literal,)*) => {
+        /// A table. Its name and number on disk never change: new tables are added at the end.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[expect(missing_docs, reason = "what lies in each is said in proto/baton/storage/v1 and in `records`")]
+        pub enum Table {
+            $($table,)*
+        }
+
+        impl Table {
+            /// Every table, in the order of the numbers on disk.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$table),*];
+
+            /// The table's name on disk.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$table => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Table {
-    /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Self; 37] = [
-        Self::Meta,
-        Self::Agents,
-        Self::Tasks,
-        Self::Handoffs,
-        Self::Messages,
-        Self::Envelopes,
-        Self::Mailbox,
-        Self::DeadLetters,
-        Self::Custody,
-        Self::Timers,
-        Self::Invitations,
-        Self::Audit,
-        Self::SharedEnvelopes,
-        Self::Expirations,
-        Self::RemovedTasks,
-        Self::Outbox,
-        Self::Workspaces,
-        Self::WorkspaceEntries,
-        Self::AgentStatistics,
-        Self::Graphs,
-        Self::Runs,
-        Self::RunLog,
-        Self::RunTurns,
-        Self::Listings,
-        Self::Schemas,
-        Self::Specs,
-        Self::SpecRevisions,
-        Self::Threads,
-        Self::ThreadLog,
-        Self::ContextVersions,
-        Self::ContextSections,
-        Self::Negotiations,
-        Self::NegotiationBids,
-        Self::Plans,
-        Self::PlanSpecs,
-        Self::PlanLog,
-        Self::Blobs,
-    ];
-
-    /// The table's name on disk.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Meta => "meta",
-            Self::Agents => "agents",
-            Self::Tasks => "tasks",
-            Self::Handoffs => "handoffs",
-            Self::Messages => "messages",
-            Self::Envelopes => "envelopes",
-            Self::Mailbox => "mailbox",
-            Self::DeadLetters => "dead_letters",
-            Self::Custody => "custody",
-            Self::Timers => "timers",
-            Self::Invitations => "invitations",
-            Self::Audit => "audit",
-            Self::SharedEnvelopes => "shared_envelopes",
-            Self::Expirations => "kept",
-            Self::RemovedTasks => "removed_tasks",
-            Self::Outbox => "outbox",
-            Self::Workspaces => "workspaces",
-            Self::WorkspaceEntries => "workspace_entries",
-            Self::AgentStatistics => "agent_statistics",
-            Self::Graphs => "graphs",
-            Self::Runs => "runs",
-            Self::RunLog => "run_log",
-            Self::RunTurns => "run_turns",
-            Self::Listings => "listings",
-            Self::Schemas => "schemas",
-            Self::Specs => "specs",
-            Self::SpecRevisions => "spec_revisions",
-            Self::Threads => "threads",
-            Self::ThreadLog => "thread_log",
-            Self::ContextVersions => "context_versions",
-            Self::ContextSections => "context_sections",
-            Self::Negotiations => "negotiations",
-            Self::NegotiationBids => "negotiation_bids",
-            Self::Plans => "plans",
-            Self::PlanSpecs => "plan_specs",
-            Self::PlanLog => "plan_log",
-            Self::Blobs => "blobs",
-        }
-    }
+tables! {
+    Meta "meta",
+    Agents "agents",
+    Tasks "tasks",
+    Handoffs "handoffs",
+    Messages "messages",
+    Envelopes "envelopes",
+    Mailbox "mailbox",
+    DeadLetters "dead_letters",
+    Custody "custody",
+    Timers "timers",
+    Invitations "invitations",
+    Audit "audit",
+    SharedEnvelopes "shared_envelopes",
+    Expirations "kept",
+    RemovedTasks "removed_tasks",
+    Outbox "outbox",
+    Workspaces "workspaces",
+    WorkspaceEntries "workspace_entries",
+    AgentStatistics "agent_statistics",
+    Graphs "graphs",
+    Runs "runs",
+    RunLog "run_log",
+    RunTurns "run_turns",
+    Listings "listings",
+    Schemas "schemas",
+    Specs "specs",
+    SpecRevisions "spec_revisions",
+    Threads "threads",
+    ThreadLog "thread_log",
+    ContextVersions "context_versions",
+    ContextSections "context_sections",
+    Negotiations "negotiations",
+    NegotiationBids "negotiation_bids",
+    Plans "plans",
+    PlanSpecs "plan_specs",
+    PlanLog "plan_log",
+    Blobs "blobs",
 }
 
 /// A stored value with its revision.

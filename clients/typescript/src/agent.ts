@@ -28,7 +28,7 @@ import { Queue } from "./queue.js";
 import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
-import { deferred, Session, sleep } from "./session.js";
+import { CALL_TIMEOUT_MS, deferred, Session, sleep } from "./session.js";
 import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
 import * as v1 from "./v1.js";
@@ -41,7 +41,6 @@ const PING_AFTER_MS = 20_000;
 /** The time limit for the answer to a ping, after which the connection counts as broken. */
 const PING_TIMEOUT_MS = 10_000;
 const TASKS_PER_PAGE = 200;
-const CALL_TIMEOUT_MS = 30_000;
 /** The age from which a message that the broker finds too old may get a new timestamp and signature. */
 const RESIGN_AFTER_MS = 1_000;
 const PLAINTEXT = "http://";
@@ -92,7 +91,7 @@ export interface AgentOptions {
   handlerTimeoutMs?: number;
   /** The time for which `serve` waits for running handlers when it stops; default 10 s. */
   stopTimeoutMs?: number;
-  /** Pinned keys by agent id: all valid keys of that agent, used instead of the directory's. */
+  /** Pinned keys by agent id: all valid keys of that agent, used instead of the directory's. Those of "baton" verify receipts. */
   pinnedKeys?: ReadonlyMap<string, readonly v1.AgentKey[]>;
   /**
    * Operators' public keys, 32 bytes each, by operatorKeyId. If any are set, a key from the directory is valid only with a
@@ -305,7 +304,9 @@ export class Agent {
       try {
         const answer = await session.ask({ case: "envelope", value: envelope }, signal);
         if (answer.case !== "receipt") throw new BatonError(Code.Internal, "the answer is no receipt");
-        return checkedReceipt(answer.value, envelope, session.welcome.brokerKey);
+        const pinned = this.#options.pinnedKeys?.get(BROKER_ID);
+        const brokerKey = pinned ? keyOf(pinned, answer.value.keyId) : session.welcome.brokerKey;
+        return checkedReceipt(answer.value, envelope, brokerKey);
       } catch (error) {
         if (error instanceof SessionEnded) continue;
         // SHUTTING_DOWN, or a full disk: whether the message was taken is unknown.
@@ -759,7 +760,8 @@ export class Agent {
    * also KEY_NOT_VALID for a sender's key that was revoked later.
    */
   async auditTask(taskId: string): Promise<v1.CustodyEntry[]> {
-    const audit = new Audit((await this.getAgent(BROKER_ID)).card?.keys ?? []);
+    const pinned = this.#options.pinnedKeys?.get(BROKER_ID);
+    const audit = new Audit(pinned ?? (await this.getAgent(BROKER_ID)).card?.keys ?? []);
     for (;;) {
       const request = { taskId, afterNumber: BigInt(audit.entries.length), pageSize: CUSTODY_PAGE, includeEnvelopes: true };
       const page = await this.#call((options) => this.#tasks.getCustodyLog(request, options));
@@ -823,7 +825,8 @@ export class Agent {
    * delivery while the handler runs. A message that is redelivered meanwhile is not handled twice.
    *
    * When `signal` aborts, `serve` takes no more mail, gives queued deliveries back, waits up to `stopTimeoutMs` for the running
-   * handlers, then aborts their signals and gives their deliveries back. Then it returns. Throws at the agent's end.
+   * handlers, then aborts their signals and gives their deliveries back. It waits up to 30 s for each answer of the broker. Then
+   * it returns. Throws at the agent's end.
    */
   async serve(handlers: Handlers, { signal }: CallOptions = {}): Promise<void> {
     const jobs = new Jobs({ handlerTimeoutMs: this.#options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, log: this.log });
@@ -1085,9 +1088,11 @@ export class Agent {
 
   /** Waits for a session that takes questions. */
   async #current(signal?: AbortSignal): Promise<Session> {
-    const over = anyOf(signal, this.#life.signal);
-    while (this.#session?.isOpen !== true) {
-      over.throwIfAborted();
+    for (;;) {
+      signal?.throwIfAborted();
+      this.#life.signal.throwIfAborted();
+      if (this.#session?.isOpen === true) return this.#session;
+      const over = anyOf(signal, this.#life.signal);
       const aborted = deferred<undefined>();
       const onAbort = (): void => {
         aborted.reject(over.reason as Error);
@@ -1099,8 +1104,6 @@ export class Agent {
         over.removeEventListener("abort", onAbort);
       }
     }
-    over.throwIfAborted();
-    return this.#session;
   }
 
   #end(cause: BatonError): void {

@@ -1,7 +1,7 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
 import { type About, mandateOf, type Payload } from "./envelopes.js";
-import type { Session } from "./session.js";
+import { bounded, type Session } from "./session.js";
 import { validTrace } from "./traces.js";
 import { type AcknowledgementSchema, type Envelope, type HandoffRequest, MessageType, type NackCause, type TraceContext, type Delivery as WireDelivery } from "./v1.js";
 
@@ -71,7 +71,8 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
 
   /**
    * Acks the message: the broker never delivers it again. `serve` acks when the handler is done. A handler that acks earlier
-   * has no time limit afterwards. Throws BatonError, DELIVERY_UNKNOWN, after the delivery's deadline.
+   * has no time limit afterwards. Throws BatonError: DELIVERY_UNKNOWN after the delivery's deadline, and without a reason if the
+   * broker does not answer within 30 s.
    */
   async ack(): Promise<void> {
     this.#isTaken = true;
@@ -122,7 +123,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
   }
 
   async #acknowledge(outcome: Outcome): Promise<Awaited<ReturnType<Session["ask"]>>> {
-    return this.#session.ask({ case: "acknowledgement", value: { deliveryId: this.#deliveryId, outcome } });
+    return bounded(this.#session.ask({ case: "acknowledgement", value: { deliveryId: this.#deliveryId, outcome } }));
   }
 }
 

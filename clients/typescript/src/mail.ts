@@ -4,7 +4,7 @@ import { BatonError } from "./errors.js";
 import { Queue } from "./queue.js";
 import { recallNotice, type Recalled, takenBy } from "./loans.js";
 import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
-import { deferred, type Session } from "./session.js";
+import { bounded, deferred, type Session } from "./session.js";
 import { ErrorCode, NextStep, TaskStatus } from "./v1.js";
 
 /** The redelivery delay of a message that no call of this process waits for yet. */
@@ -57,9 +57,9 @@ export class Conversation {
     this.#onClose = onClose;
   }
 
-  /** Waits for the next letter, which the caller finishes. Throws the signal's reason, or the agent's end. */
-  async next(signal?: AbortSignal): Promise<Letter> {
-    const letter = await this.#letters.next(AbortSignal.any(signal ? [signal, this.#life] : [this.#life]));
+  /** Waits for the next letter, which the caller finishes. Throws the reason of a signal that aborts, or the agent's end. */
+  async next(...signals: readonly (AbortSignal | undefined)[]): Promise<Letter> {
+    const letter = await this.#letters.next(...signals, this.#life);
     if (letter === undefined) throw new Stopped("what waited for it has ended");
     this.#waiting--;
     return letter;
@@ -72,7 +72,7 @@ export class Conversation {
       quiet.abort(quiet);
     }, ms);
     try {
-      return await this.next(signal ? AbortSignal.any([signal, quiet.signal]) : quiet.signal);
+      return await this.next(signal, quiet.signal);
     } catch (error) {
       if (error === quiet) return undefined;
       throw error;
@@ -172,7 +172,7 @@ export class Mail {
     if (this.#isRead) throw new Error("the mail of this agent is being read already");
     this.#isRead = true;
     try {
-      await this.#want(() => (this.#isTaking = true));
+      await this.#want(() => (this.#isTaking = true), signal);
       for (;;) {
         const delivery = await this.#queue.next(signal);
         if (delivery?.session.isOpen === true) yield delivery; // after the session's end it is redelivered
@@ -260,7 +260,7 @@ export class Mail {
   /** Takes only the mail of conversations from now on, and gives queued deliveries back. */
   async #stopTaking(): Promise<void> {
     try {
-      await this.#want(() => (this.#isTaking = false));
+      await bounded(this.#want(() => (this.#isTaking = false)));
       const rest = this.#queue.drain().filter(({ session }) => session.isOpen);
       if (this.#owner.life.aborted) return;
       await Promise.all(rest.map((delivery) => this.#letters.settle(delivery, new Stopped("the agent stops"))));

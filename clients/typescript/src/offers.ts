@@ -8,7 +8,7 @@ import { lossOf, type Recalled } from "./loans.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
-import { deferred } from "./session.js";
+import { bounded, deferred } from "./session.js";
 import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
 
 /**
@@ -55,7 +55,6 @@ export class Offer {
     agent: Agent,
     /** The delivery of the offer: the request, or the context if `request` is undefined. */
     readonly delivery: Delivery,
-    signal: AbortSignal,
   ) {
     const { handoffRequest, payload, envelope, handoffId } = delivery;
     this.#agent = agent;
@@ -64,7 +63,7 @@ export class Offer {
     this.epoch = envelope.epoch;
     this.senderId = delivery.answerTo;
     this.isAward = handoffRequest !== undefined && payload?.$typeName !== "baton.v1.HandoffRequest";
-    this.signal = AbortSignal.any([this.#abort.signal, signal]);
+    this.signal = this.#abort.signal;
     this.#contextCame.promise.catch(() => undefined); // no caller may be waiting for it
     this.over.promise.catch(() => undefined);
     if (handoffRequest !== undefined) {
@@ -155,7 +154,7 @@ export class Offer {
     if (!this.isBegun) {
       this.end(new Stopped("the agent stops"));
     } else if (!this.#isDecided && this.#asked !== undefined && !this.signal.aborted) {
-      await this.reject({ reason: RejectReason.SHUTDOWN }).catch((error: unknown) => {
+      await bounded(this.reject({ reason: RejectReason.SHUTDOWN })).catch((error: unknown) => {
         this.end(error instanceof Error ? error : new Stopped("the agent stops"));
       });
     }
@@ -185,6 +184,12 @@ export class Offer {
       const { reason, text } = BatonError.of(error);
       this.end(new HandoffFailed(this.handoffId, reason, text, [], { cause: error }));
     }
+  }
+
+  /** @internal Ends the signal as the handler's own, and gives the context back. */
+  async abandon(reason: unknown): Promise<void> {
+    this.#abort.abort(reason);
+    await this.giveBack(reason);
   }
 
   /** @internal Settles the context, if one is in hand. */
@@ -356,16 +361,18 @@ export async function takeOffer(
     if (error instanceof WaitedFor) throw new Later(LATER_MS, "another handler is at work on the handoff");
     throw error;
   }
-  const offer = new Offer(agent, delivery, signal);
+  const offer = new Offer(agent, delivery);
   const listening = new AbortController();
   const unwatch = agent.mail.watch(offer.taskId, offer.epoch, (recalled) => offer.recalled(recalled));
   // A handler that ignores its signal is abandoned, and its delivery is redelivered.
   const abandon = (): void => {
+    listening.abort();
     mail.close();
-    void offer.giveBack(signal.reason);
+    void offer.abandon(signal.reason);
   };
+  if (signal.aborted) abandon();
   signal.addEventListener("abort", abandon);
-  void listen(offer, mail, AbortSignal.any([listening.signal, signal]));
+  void listen(offer, mail, listening.signal);
   try {
     await handler(offer, { signal: offer.signal });
     if (!offer.isOver) {

@@ -26,10 +26,13 @@ export class Queue<T> implements AsyncIterable<T> {
     return this.#items.splice(0);
   }
 
-  /** Waits for the next item and removes it; undefined after `close`. One caller may wait at a time. */
-  async next(signal?: AbortSignal): Promise<T | undefined> {
+  /**
+   * Waits for the next item and removes it; undefined after `close`. Throws the reason of a signal that aborts. One caller may
+   * wait at a time.
+   */
+  async next(...signals: readonly (AbortSignal | undefined)[]): Promise<T | undefined> {
     for (;;) {
-      signal?.throwIfAborted();
+      for (const signal of signals) signal?.throwIfAborted();
       if (this.#items.length > 0) return this.#items.shift();
       if (this.#end !== undefined) {
         if ("error" in this.#end) throw this.#end.error;
@@ -37,12 +40,12 @@ export class Queue<T> implements AsyncIterable<T> {
       }
       await new Promise<void>((resolve) => {
         const wake = (): void => {
-          signal?.removeEventListener("abort", wake);
+          for (const signal of signals) signal?.removeEventListener("abort", wake);
           this.#wake = undefined;
           resolve();
         };
         this.#wake = wake;
-        signal?.addEventListener("abort", wake);
+        for (const signal of signals) signal?.addEventListener("abort", wake);
       });
     }
   }

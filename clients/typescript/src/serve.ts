@@ -191,9 +191,8 @@ async function unread(agent: Agent, { envelope }: Delivery): Promise<void> {
 
 /** The messages in work, and the messages handled lately. */
 export class Jobs {
-  readonly #running = new Map<string, { delivery: Delivery; done: Promise<void> }>();
+  readonly #running = new Map<string, { delivery: Delivery; abort: AbortController; done: Promise<void> }>();
   readonly #taken = new Set<string>();
-  readonly #stop = new AbortController();
 
   constructor(readonly options: { handlerTimeoutMs: number; log: (text: string, error?: unknown) => void }) {}
 
@@ -215,27 +214,29 @@ export class Jobs {
 
   /** Starts the work on a new delivery. Resolves after the broker has answered the acknowledgement. */
   begin(delivery: Delivery, handler: (context: HandlerContext) => unknown): Promise<void> {
-    const done = this.#run(idOf(delivery), delivery, handler);
-    this.#running.set(idOf(delivery), { delivery, done });
+    // A signal of its own: Node keeps a composite one for ever after a handler has left a listener on it.
+    const abort = new AbortController();
+    const done = this.#run(idOf(delivery), delivery, handler, abort);
+    this.#running.set(idOf(delivery), { delivery, abort, done });
     return done;
   }
 
   /** Waits for the work in progress up to this time, then gives the rest back. */
   async finish(timeoutMs: number): Promise<void> {
+    const running = [...this.#running.values()];
     const stop = setTimeout(() => {
-      this.#stop.abort(new Stopped("the agent stops"));
+      for (const { abort } of running) abort.abort(new Stopped("the agent stops"));
     }, timeoutMs);
-    await Promise.all([...this.#running.values()].map(({ done }) => done));
+    await Promise.all(running.map(({ done }) => done));
     clearTimeout(stop);
   }
 
-  async #run(id: string, delivery: Delivery, handler: (context: HandlerContext) => unknown): Promise<void> {
+  async #run(id: string, delivery: Delivery, handler: (context: HandlerContext) => unknown, abort: AbortController): Promise<void> {
     await Promise.resolve(); // registers the job before any of it runs
-    const abort = new AbortController();
+    const { signal } = abort;
     const timer = setTimeout(() => {
       if (delivery.outcome === undefined) abort.abort(new HandlerTimeout("the handler took too long"));
     }, this.options.handlerTimeoutMs);
-    const signal = AbortSignal.any([abort.signal, this.#stop.signal]);
     const ended = deferred<undefined>();
     signal.addEventListener("abort", () => {
       ended.reject(signal.reason as Error);

@@ -7,6 +7,8 @@ import * as v1 from "./v1.js";
 
 type Request = NonNullable<MessageInitShape<typeof v1.ConnectRequestSchema>["request"]>;
 
+/** The time limit of a unary call, and of an acknowledgement. */
+export const CALL_TIMEOUT_MS = 30_000;
 /** The time for which a session is still read after a GoAway, for answers in flight. */
 const GO_AWAY_PATIENCE_MS = 5_000;
 
@@ -168,6 +170,19 @@ export function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => voi
     reject = onError;
   });
   return { promise, resolve, reject };
+}
+
+/** Waits for an answer of the broker. Throws BatonError, DeadlineExceeded, at the time limit of a call. */
+export async function bounded<T>(answer: Promise<T>): Promise<T> {
+  const late = deferred<never>();
+  const timer = setTimeout(() => {
+    late.reject(new BatonError(Code.DeadlineExceeded, `the broker has not answered within ${CALL_TIMEOUT_MS} ms`));
+  }, CALL_TIMEOUT_MS);
+  try {
+    return await Promise.race([answer, late.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** Waits; throws the signal's reason if it aborts first. */

@@ -274,7 +274,9 @@ class Waiting {
 
 /** Returns a topic's name as the broker normalises it: trimmed, in lower case, each run of white space one `_`. */
 export function normalTopic(name: string): string {
-  return name.trim().toLowerCase().replace(/\s+/g, "_");
+  // The broker splits by the White_Space of Unicode. \s lacks U+0085 and has U+FEFF.
+  const words = name.split(/\p{White_Space}+/u).filter((word) => word !== "");
+  return words.map((word) => word.toLowerCase()).join("_");
 }
 
 /** Checks that the entry shows what its envelope says. The caller verifies the latter. Throws VerificationError. */

@@ -281,6 +281,28 @@ test("a receipt must be for the message", async () => {
   assert.throws(() => checkedReceipt(receipt, envelope, key), refused);
 });
 
+test("receipts are verified with the pinned keys of the broker", async () => {
+  const [options, bob, ticket] = [broker.options("alice"), await agents.named("bob"), unique("ticket")];
+  const alice = await agents.connect(options);
+  await alice.requestHandoff(bob.id, ticket, { taskType: "support" });
+  const brokers = (await alice.getAgent("baton")).card?.keys[0];
+  assert.ok(brokers);
+  const other = create(v1.AgentKeySchema, { keyId: "other", publicKey: publicBytes(generateKey()) });
+  const pinned = async (...keys: v1.AgentKey[]): Promise<Agent> => {
+    return agents.connect({ ...options, pinnedKeys: new Map([["baton", keys]]) });
+  };
+  const known = await pinned(other, brokers);
+  await known.send(bob.id, {}, hello("hello"));
+  await known.auditTask(ticket);
+  const forged = create(v1.AgentKeySchema, { keyId: brokers.keyId, publicKey: other.publicKey });
+  for (const [key, reason] of [[forged, "SIGNATURE_INVALID"], [other, "KEY_UNKNOWN"]] as const) {
+    const deceived = await pinned(key);
+    const refused = (error: unknown): boolean => error instanceof VerificationError && error.reason === reason;
+    await assert.rejects(deceived.send(bob.id, {}, hello("hello")), refused);
+    await assert.rejects(deceived.auditTask(ticket), refused);
+  }
+});
+
 test("heartbeats come at the broker's interval", async () => {
   const b = await own('enrollment = "open"\n[session]\nheartbeat_interval_ms = 100\npresence_lease_ms = 1000');
   const alice = await agents.connect(b.options("alice"));

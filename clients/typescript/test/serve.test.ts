@@ -1,27 +1,34 @@
 import assert from "node:assert/strict";
-import { after, afterEach, before, test } from "node:test";
-import { setTimeout as wait } from "node:timers/promises";
+import { after, afterEach, before, test, type TestContext } from "node:test";
+import { setImmediate as turn, setTimeout as wait } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { clone, create } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
-import { createClient } from "@connectrpc/connect";
+import { type Client, createClient } from "@connectrpc/connect";
 import {
   type Agent,
   BatonError,
   bytesSection,
-  type Delivery,
+  Delivery,
   HandlerTimeout,
   type Handlers,
   HandoffFailed,
   jsonSection,
+  makeEnvelope,
+  Offer,
   type OwnedTask,
   Poison,
   RetryAfter,
+  Stopped,
   v1,
   VerificationError,
 } from "../src/index.js";
 import { Audit } from "../src/audit.js";
+import { Mail as MailOf } from "../src/mail.js";
 import { Queue } from "../src/queue.js";
-import { deferred } from "../src/session.js";
+import { Jobs } from "../src/serve.js";
+import { deferred, Session } from "../src/session.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
 import { Relay } from "./relay.js";
 
@@ -373,6 +380,123 @@ test("a handler that does not end is given back at the stop", async () => {
   await begun.promise;
   await stop();
   assert.equal((await new Mail(bob).next("baton.v1.Info")).attempt, 2);
+});
+
+/** A session whose broker answers nothing after its welcome. */
+async function stalled(): Promise<Session> {
+  async function* connect(): AsyncGenerator<v1.ConnectResponse, void> {
+    yield create(v1.ConnectResponseSchema, { response: { case: "welcome", value: {} } });
+    await new Promise(() => undefined);
+  }
+  const client = { connect } as unknown as Client<typeof v1.BrokerService>;
+  return Session.open(client, {}, new AbortController().signal, () => undefined);
+}
+
+/** Checks that a promise settles after 30 s. */
+async function assertBounded({ mock }: TestContext, promise: Promise<unknown>): Promise<void> {
+  const over: number[] = [];
+  const end = (): void => void over.push(0);
+  promise.then(end, end);
+  const counts: number[] = [];
+  for (const ms of [0, 29_999, 1]) {
+    mock.timers.tick(ms);
+    await turn();
+    counts.push(over.length);
+  }
+  assert.deepEqual(counts, [0, 0, 1]);
+}
+
+test("serve does not wait for acks that the broker does not answer", async (t) => {
+  const session = await stalled();
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  for (const outcome of [undefined, new Error("a bug")]) {
+    const jobs = new Jobs({ handlerTimeoutMs: 600_000, log: () => undefined });
+    const envelope = makeEnvelope("alice", "bob", {}, hello());
+    const delivery = new Delivery(create(v1.DeliverySchema, {}), envelope, hello(), session);
+    void jobs.begin(delivery, () => outcome && Promise.reject(outcome));
+    await assertBounded(t, jobs.finish(10_000));
+  }
+});
+
+test("serve does not wait for the answer to its credit", async (t) => {
+  const session = await stalled();
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const log = (): void => undefined;
+  const mail = new MailOf({ credit: 16, handlerTimeoutMs: 600_000, life: new AbortController().signal, session: () => session, log });
+  const stop = new AbortController();
+  const reading = mail.read(stop.signal).next();
+  stop.abort(new Stopped("the agent stops"));
+  await assertBounded(t, reading);
+  await assert.rejects(reading, Stopped);
+});
+
+test("the end of the loop over handoffs does not wait for a reject that the broker does not answer", async (t) => {
+  const agent = { reject: () => new Promise(() => undefined) } as unknown as Agent;
+  const request = create(v1.HandoffRequestSchema, { taskType: "support" });
+  const envelope = makeEnvelope("alice", "bob", { taskId: "ticket" }, request);
+  const delivery = new Delivery(create(v1.DeliverySchema, {}), envelope, request, await stalled());
+  const offer = new Offer(agent, delivery);
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  offer.isBegun = true;
+  await assertBounded(t, offer.leave());
+  assert.ok(offer.signal.aborted);
+});
+
+test("the signals of handled messages are collected, also with the listener of a handler", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const signals = new Queue<WeakRef<AbortSignal>>();
+  const listen = (signal: AbortSignal): void => {
+    signal.addEventListener("abort", () => signal.aborted);
+    signals.push(new WeakRef(signal));
+  };
+  serve(bob, {
+    info: (_, __, { signal }) => {
+      listen(signal);
+    },
+    offer: async (offer) => {
+      listen(offer.signal);
+      await offer.reject({ reason: v1.RejectReason.OVERLOADED });
+    },
+  });
+  await alice.send(bob.id, {}, hello());
+  const message = await taken(signals);
+  await alice.requestHandoff(bob.id, unique("ticket"), { taskType: "support" });
+  const offer = await taken(signals);
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc") as () => void;
+  for (let round = 0; round < 300 && (message.deref() ?? offer.deref()) !== undefined; round++) {
+    await turn();
+    collect();
+  }
+  assert.deepEqual([message.deref(), offer.deref()], [undefined, undefined]);
+});
+
+// Node keeps a part of each composite signal for as long as one of its sources lives.
+test("messages, answers and handoffs make no composite signals", async (t) => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const answers = new Queue<v1.Info>();
+  serve(alice, {
+    info: (info) => {
+      answers.push(info);
+    },
+  });
+  serve(bob, {
+    info: async (_, delivery, { signal }) => {
+      await bob.reply(delivery, hello(), { signal });
+    },
+    offer: async (offer) => {
+      await (await offer.accept()).complete();
+    },
+  });
+  const exchange = async (): Promise<void> => {
+    await alice.send(bob.id, {}, hello());
+    await taken(answers);
+    await patient(alice.handOver(bob.id, unique("ticket"), { taskType: "support" }, [jsonSection("goals", [])]));
+  };
+  await exchange();
+  const made = t.mock.method(AbortSignal, "any");
+  await exchange();
+  assert.equal(made.mock.callCount(), 0);
 });
 
 test("one loop at a time reads the mail", async () => {

@@ -166,3 +166,20 @@ test("names that normalise alike are one topic", () => {
   const names = ["Growth Metrics", " growth\t metrics\n", "GROWTH_metrics"].map(normalTopic);
   assert.deepEqual([...new Set(names)], ["growth_metrics"]);
 });
+
+/** The White_Space of Unicode, by which the broker splits. */
+const SPACES = "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000";
+
+test("a topic is split where the broker splits it", async () => {
+  const { workspace } = await shared({ verify: true });
+  for (const space of SPACES) {
+    assert.equal(normalTopic(`${space}Growth${space}${space}Metrics${space}`), "growth_metrics", JSON.stringify(space));
+    await workspace.append(`growth${space}metrics${space}`, 1);
+  }
+  const topics = (await all(workspace)).map(({ topic }) => topic);
+  assert.deepEqual([topics.length, ...new Set(topics)], [SPACES.length, "growth_metrics"]);
+  for (const letter of "\u001c\u001d\u001e\u001f\u180e\u200b\u2060\ufeff") {
+    assert.equal(normalTopic(`${letter}a${letter}`), `${letter}a${letter}`);
+    await assert.rejects(workspace.append(`${letter}a`, 1), refusal("FIELD_INVALID"));
+  }
+});

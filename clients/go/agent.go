@@ -70,7 +70,8 @@ type Options struct {
 	HandlerTimeout time.Duration
 	// The time for which Serve waits for running handlers when it stops; default 10 s.
 	StopTimeout time.Duration
-	// Pinned keys by agent id: all valid keys of that agent, used instead of the directory's.
+	// Pinned keys by agent id: all valid keys of that agent, used instead of the directory's. Those of "baton" verify
+	// receipts.
 	PinnedKeys map[string][]*v1.AgentKey
 	// Operators' public keys by operator_key_id. If any are set, a key from the directory is valid only with a voucher of
 	// one of these operators.

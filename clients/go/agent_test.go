@@ -322,6 +322,30 @@ func TestAReceiptMustBeForTheMessage(t *testing.T) {
 	refusedHere(t, err, "SIGNATURE_INVALID")
 }
 
+func TestReceiptsAreVerifiedWithThePinnedKeysOfTheBroker(t *testing.T) {
+	options, bob, task := shared.options(t, "alice"), shared.agent(t, "bob"), unique("ticket")
+	alice := connected(t, options)
+	ok[*v1.Receipt](t)(alice.RequestHandoff(patient(t), bob.ID(), task, 1, &v1.HandoffRequest{TaskType: "support"}))
+	brokers := ok[*session](t)(alice.current(patient(t))).welcome.GetBrokerKey()
+	pinned := func(keys ...*v1.AgentKey) (error, error) {
+		options.PinnedKeys = map[string][]*v1.AgentKey{brokerID: keys}
+		alice := connected(t, options)
+		_, sent := alice.Send(patient(t), bob.ID(), About{}, hello(""))
+		_, audited := alice.AuditTask(patient(t), task)
+		return sent, audited
+	}
+	other := &v1.AgentKey{KeyId: "other", PublicKey: publicOf(options.Key)}
+	if sent, audited := pinned(other, brokers); sent != nil || audited != nil {
+		t.Error(sent, audited)
+	}
+	sent, audited := pinned(&v1.AgentKey{KeyId: brokers.GetKeyId(), PublicKey: other.GetPublicKey()})
+	refusedHere(t, sent, "SIGNATURE_INVALID")
+	refusedHere(t, audited, "SIGNATURE_INVALID")
+	sent, audited = pinned(other)
+	refusedHere(t, sent, "KEY_UNKNOWN")
+	refusedHere(t, audited, "KEY_UNKNOWN")
+}
+
 func TestHeartbeatsComeAtTheBrokersInterval(t *testing.T) {
 	b := newBroker(t, "enrollment = \"open\"\n[session]\nheartbeat_interval_ms = 100\npresence_lease_ms = 1000")
 	alice := b.agent(t, "alice")

@@ -19,9 +19,13 @@ const custodyPage = 200
 // digest, and the receipt is what is verified. It fails with a VerificationError: CUSTODY_INVALID, or the
 // reason of an invalid signature, also KEY_NOT_VALID for a sender's key that was revoked later.
 func (a *Agent) AuditTask(ctx context.Context, taskID string) ([]*v1.CustodyEntry, error) {
-	broker, err := a.GetAgent(ctx, brokerID)
-	if err != nil {
-		return nil, err
+	brokerKeys, ok := a.options.PinnedKeys[brokerID]
+	if !ok {
+		broker, err := a.GetAgent(ctx, brokerID)
+		if err != nil {
+			return nil, err
+		}
+		brokerKeys = broker.GetCard().GetKeys()
 	}
 	var entries []*v1.CustodyEntry
 	head := make([]byte, 32)
@@ -34,7 +38,7 @@ func (a *Agent) AuditTask(ctx context.Context, taskID string) ([]*v1.CustodyEntr
 		}
 		for _, found := range page.GetEntries() {
 			head = CustodyHash(head, found.GetEntryBytes())
-			entry, err := a.auditEntry(ctx, found, uint64(len(entries)+1), head, broker.GetCard().GetKeys())
+			entry, err := a.auditEntry(ctx, found, uint64(len(entries)+1), head, brokerKeys)
 			if err != nil {
 				return nil, err
 			}

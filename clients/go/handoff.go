@@ -64,7 +64,11 @@ func (a *Agent) sendUntilAnswered(ctx context.Context, envelope *v1.Envelope) (*
 		var refused *Error
 		switch {
 		case err == nil:
-			return checkedReceipt(answer.GetReceipt(), envelope, s.welcome.GetBrokerKey())
+			receipt, brokerKey := answer.GetReceipt(), s.welcome.GetBrokerKey()
+			if pinned, ok := a.options.PinnedKeys[brokerID]; ok {
+				brokerKey = keyOf(pinned, receipt.GetKeyId())
+			}
+			return checkedReceipt(receipt, envelope, brokerKey)
 		case errors.Is(err, errSessionEnded):
 			continue
 		case errors.As(err, &refused) && refused.Code == codes.Unavailable:

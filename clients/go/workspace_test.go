@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -205,6 +206,16 @@ func TestATopicIsNormalisedAsTheBrokerDoes(t *testing.T) {
 		if found, err := Topic(name); err != nil || found != expected {
 			t.Error(name, found, err)
 		}
+	}
+	for _, space := range "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000" {
+		name := fmt.Sprintf("%cGrowth%c%cMetrics%c", space, space, space, space)
+		if found, err := Topic(name); err != nil || found != "growth_metrics" {
+			t.Errorf("%q: %q, %v", name, found, err)
+		}
+	}
+	for _, letter := range "\x1c\x1d\x1e\x1f\u180e\u200b\u2060\ufeff" {
+		_, err := Topic(fmt.Sprintf("a%cb", letter))
+		refused(t, err, "FIELD_INVALID")
 	}
 	for _, name := range []string{"", " ", "\t\n", "a/b", "a:b", "a\x00b", "a\u200bb", "🚀", strings.Repeat("a", 129)} {
 		_, err := Topic(name)

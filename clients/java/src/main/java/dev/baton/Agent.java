@@ -104,7 +104,8 @@ public final class Agent implements AutoCloseable {
 
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration GRACE = Duration.ofSeconds(10);
-    private static final int RETURNING_MAX = 4096;
+    /** The number of handled messages without a confirmed ack that are remembered. */
+    private static final int HANDLED_MAX = 4096;
     private static final int PAGE_SIZE = 500;
     /** The maximum number of agents on a page of findAgents. */
     private static final int FOUND_MAX = 1000;
@@ -124,12 +125,12 @@ public final class Agent implements AutoCloseable {
     private final ScheduledExecutorService scheduler;
     private final ExecutorService executor;
     private final ExecutorService sorter;
-    private final Set<String> returning = Collections.newSetFromMap(new LinkedHashMap<>() {
+    private final Set<Delivery.Key> handled = Collections.newSetFromMap(new LinkedHashMap<>() {
         private static final long serialVersionUID = 1;
 
         @Override
-        protected boolean removeEldestEntry(Map.Entry<String, Boolean> eldest) {
-            return size() > RETURNING_MAX;
+        protected boolean removeEldestEntry(Map.Entry<Delivery.Key, Boolean> eldest) {
+            return size() > HANDLED_MAX;
         }
     });
     private final KnownSections knownSections = new KnownSections();
@@ -875,8 +876,7 @@ public final class Agent implements AutoCloseable {
     /** Queues mail that has no listener. */
     void leave(Delivery<?> delivery) {
         if (delivery.attempt() > 1) {
-            String messageId = delivery.envelope().getMessageId();
-            mail.removeIf(earlier -> earlier.envelope().getMessageId().equals(messageId));
+            mail.removeIf(earlier -> earlier.key().equals(delivery.key()));
         }
         mail.add(delivery);
     }
@@ -919,13 +919,13 @@ public final class Agent implements AutoCloseable {
     private void take(dev.baton.v1.Delivery arrived) {
         Envelope envelope = arrived.getEnvelope();
         try {
-            boolean isDone;
-            synchronized (returning) {
-                isDone = returning.remove(envelope.getMessageId());
+            // In this order: a message that is handled meanwhile is recorded before it is no longer in work.
+            if (dispatcher.renew(arrived)) {
+                return;
             }
-            if (isDone) {
-                new Delivery<Message>(arrived, null, acknowledger).ack();
-            } else if (!dispatcher.renew(arrived)) {
+            if (acknowledger.forget(Delivery.Key.of(arrived))) {
+                new Delivery<Message>(arrived, null, acknowledger).ackAgain();
+            } else {
                 check(arrived);
             }
         } catch (BatonException e) {
@@ -982,9 +982,16 @@ public final class Agent implements AutoCloseable {
         }
 
         @Override
-        public void ackWhenItReturns(String messageId) {
-            synchronized (returning) {
-                returning.add(messageId);
+        public void handled(Delivery.Key key) {
+            synchronized (handled) {
+                handled.add(key);
+            }
+        }
+
+        @Override
+        public boolean forget(Delivery.Key key) {
+            synchronized (handled) {
+                return handled.remove(key);
             }
         }
 

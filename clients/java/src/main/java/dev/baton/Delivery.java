@@ -34,13 +34,22 @@ public final class Delivery<M extends Message> {
     private final Envelope envelope;
     private final M payload;
     private final long sequence;
-    private final String handoffId;
+    private final Key key;
     private final TraceContext traceContext;
     private final Acknowledger acknowledger;
     private String deliveryId;
     private int attempt;
     private boolean isSettled;
     private ScheduledFuture<?> extending;
+
+    /** Identifies a message over its deliveries. A redriven request has the same message_id and another handoff. */
+    record Key(String messageId, String handoffId) {
+        static Key of(dev.baton.v1.Delivery delivery) {
+            String named = delivery.getHandoffId();
+            Envelope envelope = delivery.getEnvelope();
+            return new Key(envelope.getMessageId(), named.isEmpty() ? Envelopes.handoffIdOf(envelope) : named);
+        }
+    }
 
     /** The parts of an agent that a delivery uses. */
     interface Acknowledger {
@@ -50,8 +59,11 @@ public final class Delivery<M extends Message> {
 
         ScheduledExecutorService scheduler();
 
-        /** Records that a message is handled although the broker has no ack yet; its redelivery is acked. */
-        void ackWhenItReturns(String messageId);
+        /** Records that a message is handled; its redelivery is acked. */
+        void handled(Key key);
+
+        /** Drops the record of {@link #handled}. Returns false if there is none. */
+        boolean forget(Key key);
 
         /** Records that a delivery was acked or nacked. */
         void settled(Delivery<?> delivery);
@@ -61,9 +73,7 @@ public final class Delivery<M extends Message> {
         this.envelope = delivery.getEnvelope();
         this.payload = payload;
         this.sequence = delivery.getSequence();
-        this.handoffId = delivery.getHandoffId().isEmpty()
-                ? Envelopes.handoffIdOf(envelope)
-                : delivery.getHandoffId();
+        this.key = Key.of(delivery);
         this.traceContext = delivery.getTraceContext();
         this.acknowledger = acknowledger;
         renew(delivery);
@@ -119,7 +129,11 @@ public final class Delivery<M extends Message> {
      * Returns the handoff that the message belongs to, if any. For a redriven request it differs from the message_id.
      */
     public String handoffId() {
-        return handoffId;
+        return key.handoffId();
+    }
+
+    Key key() {
+        return key;
     }
 
     /** Returns the id of this delivery attempt. */
@@ -139,25 +153,41 @@ public final class Delivery<M extends Message> {
 
     /**
      * Acks the message: the broker never delivers it again. Throws {@link BatonException}, DELIVERY_UNKNOWN after the
-     * delivery's deadline. If the session ends before the broker confirms the ack, the agent acks the redelivery.
+     * delivery's deadline. If the session ends before the broker confirms the ack, or the redelivery arrives meanwhile,
+     * the agent acks the redelivery.
      */
     public void ack() throws InterruptedException {
-        settle();
         try {
-            acknowledger.link().askAndWait(frame(acknowledgement().setAck(Ack.getDefaultInstance())));
+            sendAck();
         } catch (SessionEndedException e) {
-            acknowledger.ackWhenItReturns(envelope.getMessageId());
+            // The agent acks the redelivery.
+        } catch (BatonException e) {
+            // Without the record the redelivery has arrived, and the agent acks it.
+            if (acknowledger.forget(key)) {
+                throw e;
+            }
+        } catch (InterruptedException e) {
+            acknowledger.forget(key);
+            throw e;
         }
     }
 
     /** Acks a handled message. If the broker cannot take the ack now, the agent acks the redelivery. */
     void ackForSure() throws InterruptedException {
         try {
-            ack();
+            sendAck();
         } catch (BatonException e) {
-            String id = envelope.getMessageId();
-            LOG.log(Level.INFO, "message {0} is acked when it comes again: {1}", id, e.getMessage());
-            acknowledger.ackWhenItReturns(id);
+            logLostAck(e);
+        }
+    }
+
+    /** Acks the redelivery of a handled message. If the broker cannot take the ack now, the agent acks the next one. */
+    void ackAgain() throws InterruptedException {
+        try {
+            askForAck();
+        } catch (BatonException e) {
+            acknowledger.handled(key);
+            logLostAck(e);
         }
     }
 
@@ -186,10 +216,14 @@ public final class Delivery<M extends Message> {
         acknowledger.link().askAndWait(frame(acknowledgement().setExtend(extend)));
     }
 
-    /** Takes over the delivery id of a redelivery of the same message. */
-    synchronized void renew(dev.baton.v1.Delivery delivery) {
+    /** Takes over the delivery id of a redelivery of the same message. Returns false if this delivery is settled. */
+    synchronized boolean renew(dev.baton.v1.Delivery delivery) {
+        if (isSettled) {
+            return false;
+        }
         deliveryId = delivery.getDeliveryId();
         attempt = delivery.getAttempt();
+        return true;
     }
 
     /** Extends the delivery periodically until it is acked or nacked. */
@@ -226,6 +260,23 @@ public final class Delivery<M extends Message> {
                         LOG.log(Level.DEBUG, "message {0} was not extended: {1}", envelope.getMessageId(), error);
                     }
                 });
+    }
+
+    private void sendAck() throws InterruptedException {
+        // Recorded before it is settled, so that a redelivery finds either the delivery in work or the record.
+        acknowledger.handled(key);
+        settle();
+        askForAck();
+        acknowledger.forget(key);
+    }
+
+    private void askForAck() throws InterruptedException {
+        acknowledger.link().askAndWait(frame(acknowledgement().setAck(Ack.getDefaultInstance())));
+    }
+
+    private void logLostAck(BatonException why) {
+        String id = envelope.getMessageId();
+        LOG.log(Level.INFO, "message {0} is acked when it comes again: {1}", id, why.getMessage());
     }
 
     private void settle() {

@@ -89,7 +89,7 @@ final class Dispatcher {
     private final Map<String, Conversation> results = new ConcurrentHashMap<>();
     private final Map<String, Conversation> answers = new ConcurrentHashMap<>();
     private final Map<String, Conversation> negotiations = new ConcurrentHashMap<>();
-    private final Map<String, Delivery<?>> held = new ConcurrentHashMap<>();
+    private final Map<Delivery.Key, Delivery<?>> held = new ConcurrentHashMap<>();
     private final Map<String, Working> offers = new ConcurrentHashMap<>();
     private final Set<Handling> running = ConcurrentHashMap.newKeySet();
     private final AtomicInteger active = new AtomicInteger();
@@ -208,17 +208,13 @@ final class Dispatcher {
 
     /** Gives a redelivery to the holder of the same message. Returns whether there was a holder. */
     boolean renew(dev.baton.v1.Delivery arrived) {
-        Delivery<?> delivery = held.get(arrived.getEnvelope().getMessageId());
-        if (delivery == null) {
-            return false;
-        }
-        delivery.renew(arrived);
-        return true;
+        Delivery<?> delivery = held.get(Delivery.Key.of(arrived));
+        return delivery != null && delivery.renew(arrived);
     }
 
     /** Forgets a delivery that was acked or nacked. */
     void settled(Delivery<?> delivery) {
-        held.remove(delivery.envelope().getMessageId(), delivery);
+        held.remove(delivery.key(), delivery);
     }
 
     /** Passes a delivery to its queue, its listener or the agent's mail. */
@@ -229,14 +225,14 @@ final class Dispatcher {
         }
         if (hasListeners()) {
             try {
+                hold(delivery); // before the next delivery is processed, which may be of the same message
                 executor.execute(() -> handle(delivery));
             } catch (RejectedExecutionException e) {
                 // The agent is closed: the end of the session gives the delivery back.
             }
             return;
         }
-        settled(delivery);
-        delivery.letGo();
+        release(delivery);
         agent.leave(delivery);
         // A conversation opened since the check above did not find the delivery.
         if (waitingFor(delivery) != null && !agent.takeBack(one -> one == delivery).isEmpty()) {
@@ -317,8 +313,13 @@ final class Dispatcher {
     }
 
     private void hold(Delivery<?> delivery) {
-        held.put(delivery.envelope().getMessageId(), delivery);
+        held.put(delivery.key(), delivery);
         delivery.keep();
+    }
+
+    private void release(Delivery<?> delivery) {
+        settled(delivery);
+        delivery.letGo();
     }
 
     private void handle(Delivery<?> delivery) {
@@ -334,16 +335,12 @@ final class Dispatcher {
             } else if (payload instanceof HandoffAccept accept && contextProvider != null) {
                 provide(delivery, accept);
             } else if (recallListener != null && Recalled.of(delivery, agent.welcome().getBrokerId()) != null) {
-                hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> tellRecalled(delivery));
             } else if (promptListener != null && payload instanceof TaskStatusUpdate update && update.hasPrompt()) {
-                hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> prompt(delivery, update));
             } else if (bidding != null && bidding.isFor(delivery)) {
-                hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> bid(delivery));
             } else if (listener != null) {
-                hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> listen(listener, delivery));
             } else {
                 byDefault(delivery);
@@ -353,6 +350,7 @@ final class Dispatcher {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         } finally {
+            release(delivery); // one that could not be settled comes again
             trace.close();
         }
     }
@@ -361,13 +359,13 @@ final class Dispatcher {
     private static void listen(MessageListener<Message> listener, Delivery<?> delivery) throws Exception {
         listener.onMessage((Delivery<Message>) delivery);
         if (!delivery.isSettled()) {
-            delivery.ack();
+            delivery.ackForSure();
         }
     }
 
     private void tellRecalled(Delivery<?> delivery) throws Exception {
         recallListener.onRecalled(Recalled.of(delivery, agent.welcome().getBrokerId()));
-        delivery.ack();
+        delivery.ackForSure();
     }
 
     private void prompt(Delivery<?> delivery, TaskStatusUpdate update) throws Exception {
@@ -379,7 +377,7 @@ final class Dispatcher {
             }
             LOG.log(Level.WARNING, "{0} is no longer open: {1}", delivery, e.getMessage());
         }
-        delivery.ack();
+        delivery.ackForSure();
     }
 
     private void bid(Delivery<?> delivery) throws Exception {
@@ -403,7 +401,6 @@ final class Dispatcher {
                 reject(delivery, RejectReason.REJECT_REASON_OVERLOADED, text);
                 return;
             }
-            hold(delivery);
             Conversation mail = conversation(delivery.handoffId());
             Offer offer = new Offer(agent, mail, delivery);
             try {
@@ -458,7 +455,6 @@ final class Dispatcher {
                 envelope.getSenderId(),
                 accept.getWantedSectionsList(),
                 accept.getWishesList());
-        hold(delivery);
         new Handling("the accept of handoff " + wanted.handoffId(), () -> delivery).run(() -> {
             List<ContextSection> sections = contextProvider.contextFor(wanted);
             give(wanted, sections);
@@ -561,10 +557,11 @@ final class Dispatcher {
                                     timeout.toMillis(),
                                     TimeUnit.MILLISECONDS);
             running.add(this);
-            Exception thrown = null;
+            Throwable thrown = null;
             try {
                 work.run();
-            } catch (Exception e) {
+            } catch (Throwable e) {
+                // An Error too: without a nack its message would be redelivered only after the ack wait.
                 thrown = e;
             } finally {
                 if (alarm != null) {
@@ -620,7 +617,7 @@ final class Dispatcher {
             }
         }
 
-        private void settle(Exception thrown) throws InterruptedException {
+        private void settle(Throwable thrown) throws InterruptedException {
             boolean isTooLate = thrown instanceof BatonException e && TOO_LATE.contains(e.reason());
             if (thrown instanceof HandoffFailedException || isTooLate) {
                 LOG.log(Level.INFO, "{0} has gone on without its listener: {1}", what, thrown.getMessage());
@@ -632,7 +629,7 @@ final class Dispatcher {
                 return;
             }
             if (isTooLate) {
-                delivery.ack(); // a retry cannot help
+                delivery.ackForSure(); // a retry cannot help
             } else if (thrown instanceof PoisonException) {
                 delivery.nack(NackCause.NACK_CAUSE_POISON, thrown.toString());
             } else {

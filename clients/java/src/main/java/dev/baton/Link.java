@@ -98,8 +98,8 @@ final class Link {
     }
 
     /**
-     * Sends the same bytes on each session until the broker answers. Throws the refusal of a session that ended on a
-     * refused frame, for this envelope may be that frame.
+     * Sends the same bytes on each session until the broker answers. Throws the refusal of a session that ended because
+     * of a frame's size, if this envelope was the largest unanswered one.
      */
     Receipt askUntilAnswered(Envelope envelope, Duration timeout) throws InterruptedException {
         long deadlineNanos = System.nanoTime() + timeout.toNanos();
@@ -111,11 +111,8 @@ final class Link {
                         .getReceipt();
             } catch (ExecutionException e) {
                 BatonException error = BatonException.of(e.getCause());
-                if (error instanceof SessionEndedException ended) {
+                if (error instanceof SessionEndedException) {
                     forget(present);
-                    if (ended.refusal() != null) {
-                        throw ended.refusal();
-                    }
                 } else if (error.code() == Status.Code.UNAVAILABLE) {
                     long wait = error.retryDelay().orElse(Duration.ofSeconds(1)).toNanos();
                     TimeUnit.NANOSECONDS.sleep(Math.min(wait, Math.max(0, deadlineNanos - System.nanoTime())));

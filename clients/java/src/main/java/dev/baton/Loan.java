@@ -98,7 +98,13 @@ final class Loan {
             TaskRecalledException.Reason reason = TaskRecalledException.Reason.LOAN_TIMEOUT;
             throw recalled(reason, told.getErrorMessage(), envelope.getEpoch(), true);
         }
-        boolean isEnd = isReturned(lent, envelope.getEpoch());
+        boolean isEnd;
+        try {
+            isEnd = isReturned(lent, envelope.getEpoch());
+        } catch (RuntimeException e) {
+            results.put(delivery); // the dispatcher settles the rest
+            throw e;
+        }
         delivery.ackForSure();
         TaskStatusUpdate update = (TaskStatusUpdate) payload;
         long epoch = envelope.getEpoch() + 1;

@@ -11,6 +11,7 @@ import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
+import java.util.Comparator;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -30,12 +31,15 @@ final class Session {
 
     private final Consumer<Delivery> deliver;
     private final AtomicLong lastRequestId = new AtomicLong();
-    private final Map<Long, CompletableFuture<ConnectResponse>> answers = new ConcurrentHashMap<>();
+    private final Map<Long, Waiting> answers = new ConcurrentHashMap<>();
     private final CompletableFuture<Welcome> welcome = new CompletableFuture<>();
     private final CompletableFuture<SessionEndedException> ended = new CompletableFuture<>();
     private ClientCallStreamObserver<ConnectRequest> out;
     private ScheduledFuture<?> beating;
     private SessionEndedException goAway;
+
+    /** A frame without an answer, and the size of its envelope in bytes; 0 for a frame without one. */
+    private record Waiting(CompletableFuture<ConnectResponse> answer, int envelopeBytesCount) {}
 
     private Session(Consumer<Delivery> deliver) {
         this.deliver = deliver;
@@ -80,7 +84,7 @@ final class Session {
 
     /**
      * Sends one frame. The future completes with the answer or a BatonException: SessionEndedException if the session
-     * ends first, OUT_OF_RANGE if the frame is too large.
+     * ends first, OUT_OF_RANGE or PAYLOAD_TOO_LARGE if the frame is too large.
      */
     CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder asked) {
         long requestId = lastRequestId.incrementAndGet();
@@ -91,7 +95,7 @@ final class Session {
             return CompletableFuture.failedFuture(e);
         }
         CompletableFuture<ConnectResponse> answer = new CompletableFuture<>();
-        answers.put(requestId, answer);
+        answers.put(requestId, new Waiting(answer, frame.getEnvelope().getSerializedSize()));
         answer.whenComplete((response, error) -> answers.remove(requestId));
         if (!write(frame)) {
             answer.completeExceptionally(SessionEndedException.plain()); // this frame did not end it
@@ -168,7 +172,23 @@ final class Session {
 
     private void end(SessionEndedException why) {
         ended.complete(why);
-        answers.values().forEach(answer -> answer.completeExceptionally(why));
+        answers.values().forEach(waiting -> waiting.answer().completeExceptionally(why));
+    }
+
+    /**
+     * Refuses the largest unanswered envelope after the broker has ended the session because of a frame's size. Sent
+     * again, the envelope would end the next session too.
+     */
+    private void blameLargest(BatonException broken) {
+        // An older broker and a proxy give no reason.
+        boolean isTooLarge = broken.code() == io.grpc.Status.Code.OUT_OF_RANGE
+                || broken.reason().equals("PAYLOAD_TOO_LARGE");
+        if (isTooLarge) {
+            answers.values().stream()
+                    .filter(waiting -> waiting.envelopeBytesCount() > 0)
+                    .max(Comparator.comparingInt(Waiting::envelopeBytesCount))
+                    .ifPresent(largest -> largest.answer().completeExceptionally(broken));
+        }
     }
 
     private void take(ConnectResponse frame) {
@@ -181,18 +201,18 @@ final class Session {
                     Times.toDuration(frame.getGoAway().getReconnectAfter()));
             case ERROR -> refuse(frame.getRequestId(), frame.getError());
             case RECEIPT, ACKNOWLEDGED, CREDITED, RESPONSE_NOT_SET -> {
-                CompletableFuture<ConnectResponse> answer = answers.get(frame.getRequestId());
-                if (answer != null) {
-                    answer.complete(frame);
+                Waiting waiting = answers.get(frame.getRequestId());
+                if (waiting != null) {
+                    waiting.answer().complete(frame);
                 }
             }
         }
     }
 
     private void refuse(long requestId, Status error) {
-        CompletableFuture<ConnectResponse> answer = answers.get(requestId);
-        if (answer != null) {
-            answer.completeExceptionally(BatonException.of(error));
+        Waiting waiting = answers.get(requestId);
+        if (waiting != null) {
+            waiting.answer().completeExceptionally(BatonException.of(error));
         } else {
             LOG.log(Level.WARNING, "the broker refused a frame that no call waits for: {0}", error.getMessage());
         }
@@ -213,6 +233,7 @@ final class Session {
         public void onError(Throwable error) {
             BatonException broken = BatonException.of(error);
             welcome.completeExceptionally(broken);
+            blameLargest(broken);
             end(goAway != null ? goAway : SessionEndedException.by(broken));
         }
 

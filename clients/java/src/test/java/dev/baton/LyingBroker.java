@@ -1,6 +1,8 @@
 package dev.baton;
 
+import com.google.protobuf.Any;
 import com.google.protobuf.ByteString;
+import com.google.rpc.ErrorInfo;
 import dev.baton.v1.Acknowledged;
 import dev.baton.v1.Acknowledgement;
 import dev.baton.v1.AgentCard;
@@ -27,7 +29,9 @@ import dev.baton.v1.Welcome;
 import io.grpc.Grpc;
 import io.grpc.Server;
 import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import io.grpc.TlsServerCredentials;
+import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.StreamObserver;
 import java.nio.file.Path;
 import java.security.KeyPair;
@@ -44,6 +48,7 @@ final class LyingBroker implements AutoCloseable {
     final KeyPair key = Keys.generate();
     final KeyPair bob = Keys.generate();
     final List<Envelope> envelopes = new CopyOnWriteArrayList<>();
+    /** The acks and nacks. */
     final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
     final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
     /** The sessions with credit. Only then does a broker deliver, and only then does the client settle deliveries. */
@@ -57,6 +62,9 @@ final class LyingBroker implements AutoCloseable {
     /** Answers an envelope; with a receipt unless a test replaces it. */
     volatile BiConsumer<ConnectRequest, StreamObserver<ConnectResponse>> onEnvelope =
             (frame, out) -> out.onNext(receipt(frame, key));
+    /** Answers an ack or a nack; confirms it unless a test replaces it. */
+    volatile BiConsumer<ConnectRequest, StreamObserver<ConnectResponse>> onAcknowledgement =
+            (frame, out) -> out.onNext(acknowledged(frame));
 
     private final Path certificate;
     private final Server server;
@@ -84,13 +92,50 @@ final class LyingBroker implements AutoCloseable {
 
     /** Delivers an envelope of bob's on the latest session. */
     void deliver(Envelope envelope) {
+        deliver(envelope, envelope.getMessageId(), "");
+    }
+
+    /** As {@link #deliver(Envelope)}, as this delivery, and of this handoff. */
+    void deliver(Envelope envelope, String deliveryId, String handoffId) {
         dev.baton.v1.Delivery delivery = dev.baton.v1.Delivery.newBuilder()
-                .setDeliveryId(envelope.getMessageId())
+                .setDeliveryId(deliveryId)
                 .setEnvelope(envelope)
+                .setHandoffId(handoffId)
                 .setAttempt(1)
                 .build();
         StreamObserver<ConnectResponse> out = sessions.get(sessions.size() - 1);
         out.onNext(ConnectResponse.newBuilder().setDelivery(delivery).build());
+    }
+
+    static ConnectResponse acknowledged(ConnectRequest frame) {
+        return ConnectResponse.newBuilder()
+                .setRequestId(frame.getRequestId())
+                .setAcknowledged(Acknowledged.getDefaultInstance())
+                .build();
+    }
+
+    /** Returns the refusal of an acknowledgement after the delivery's deadline. */
+    static ConnectResponse deliveryUnknown(ConnectRequest frame) {
+        com.google.rpc.Status error = refusal(Status.Code.NOT_FOUND, "DELIVERY_UNKNOWN");
+        return ConnectResponse.newBuilder()
+                .setRequestId(frame.getRequestId())
+                .setError(error)
+                .build();
+    }
+
+    /** Returns the error of a stream; a null stands for no reason. */
+    static StatusRuntimeException errorOf(Status.Code code, String reason) {
+        return reason == null
+                ? code.toStatus().asRuntimeException()
+                : StatusProto.toStatusRuntimeException(refusal(code, reason));
+    }
+
+    private static com.google.rpc.Status refusal(Status.Code code, String reason) {
+        ErrorInfo info = ErrorInfo.newBuilder().setReason(reason).build();
+        return com.google.rpc.Status.newBuilder()
+                .setCode(code.value())
+                .addDetails(Any.pack(info))
+                .build();
     }
 
     ConnectResponse receipt(ConnectRequest frame, KeyPair signer) {
@@ -199,8 +244,12 @@ final class LyingBroker implements AutoCloseable {
                     onEnvelope.accept(frame, out);
                 }
                 case ACKNOWLEDGEMENT -> {
-                    acknowledgements.add(frame.getAcknowledgement());
-                    out.onNext(answer.setAcknowledged(Acknowledged.getDefaultInstance()).build());
+                    if (frame.getAcknowledgement().hasExtend()) {
+                        out.onNext(acknowledged(frame));
+                    } else {
+                        acknowledgements.add(frame.getAcknowledgement());
+                        onAcknowledgement.accept(frame, out);
+                    }
                 }
                 case CREDIT -> {
                     if (!sessions.contains(out)) {

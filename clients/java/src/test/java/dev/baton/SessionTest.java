@@ -1,6 +1,7 @@
 package dev.baton;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -9,6 +10,7 @@ import com.google.protobuf.Message;
 import com.google.protobuf.UnknownFieldSet;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.Acknowledgement;
+import dev.baton.v1.ConnectRequest;
 import dev.baton.v1.ConnectResponse;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
@@ -16,21 +18,29 @@ import dev.baton.v1.ErrorCode;
 import dev.baton.v1.GoAway;
 import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
+import dev.baton.v1.HandoffComplete;
+import dev.baton.v1.HandoffOutcome;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.Receipt;
+import dev.baton.v1.RejectReason;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskStatus;
+import dev.baton.v1.TaskStatusUpdate;
 import io.grpc.Status;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -41,6 +51,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -158,6 +169,179 @@ class SessionTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aHandledMessageIsNotHandledAgain(boolean isCrossing) throws Exception {
+        BlockingQueue<String> handled = new LinkedBlockingQueue<>();
+        Envelope envelope = ofBob("one");
+        broker.onAcknowledgement = (frame, out) -> {
+            String deliveryId = frame.getAcknowledgement().getDeliveryId();
+            if (deliveryId.equals("third") || deliveryId.equals("other")) {
+                out.onNext(LyingBroker.acknowledged(frame));
+                return;
+            }
+            Runnable redeliver = () -> broker.deliver(envelope, deliveryId.equals("first") ? "second" : "third", "");
+            if (isCrossing) {
+                redeliver.run();
+            }
+            out.onNext(LyingBroker.deliveryUnknown(frame));
+            if (!isCrossing) {
+                redeliver.run();
+            }
+        };
+        MessageListener<Info> read = delivery -> handled.add(delivery.payload().getText());
+        try (Agent alice = broker.agent("alice").on(Info.class, read).connect()) {
+            broker.deliver(envelope, "first", "");
+            assertEquals(List.of("first", "second", "third"), List.of(acked(), acked(), acked()));
+            broker.deliver(ofBob("two"), "other", "");
+            assertEquals("other", acked());
+            assertEquals(List.of("one", "two"), List.copyOf(handled));
+        }
+    }
+
+    @Test
+    void aMessageThatComesAgainBeforeItsListenerBeginsIsHandledOnce() throws Exception {
+        BlockingQueue<String> handled = new LinkedBlockingQueue<>();
+        CountDownLatch released = new CountDownLatch(1);
+        MessageListener<Info> read = delivery -> {
+            handled.add(delivery.payload().getText());
+            released.await();
+        };
+        try (Agent alice = broker.agent("alice").on(Info.class, read).connect()) {
+            Envelope envelope = ofBob("one");
+            for (int i = 0; i < 20; i++) {
+                broker.deliver(envelope, "delivery " + i, "");
+            }
+            broker.deliver(ofBob("two"), "other", "");
+            RealBroker.until("both calls", () -> handled.contains("one") && handled.contains("two"));
+            released.countDown();
+            assertEquals(Set.of("delivery 19", "other"), Set.of(acked(), acked()));
+            assertEquals(2, handled.size());
+        }
+    }
+
+    @Test
+    void aRefusedAckOfTheCallerIsThrown() throws Exception {
+        broker.onAcknowledgement = (frame, out) -> out.onNext(LyingBroker.deliveryUnknown(frame));
+        try (Agent alice = broker.agent("alice").connect()) {
+            Envelope envelope = ofBob("one");
+            broker.deliver(envelope, "first", "");
+            Delivery<?> first = alice.poll(PATIENCE).orElseThrow();
+            assertEquals("DELIVERY_UNKNOWN", assertThrows(BatonException.class, first::ack).reason());
+            broker.deliver(envelope, "second", "");
+            assertEquals("second", alice.poll(PATIENCE).orElseThrow().deliveryId());
+        }
+    }
+
+    @Test
+    void anAckOfTheCallerThatCrossesTheRedeliverySucceeds() throws Exception {
+        Envelope envelope = ofBob("one");
+        List<ConnectRequest> acks = new ArrayList<>();
+        broker.onAcknowledgement = (frame, out) -> {
+            acks.add(frame);
+            if (acks.size() == 1) {
+                broker.deliver(envelope, "second", "");
+            } else {
+                out.onNext(LyingBroker.deliveryUnknown(acks.get(0)));
+                out.onNext(LyingBroker.acknowledged(frame));
+            }
+        };
+        try (Agent alice = broker.agent("alice").connect()) {
+            broker.deliver(envelope, "first", "");
+            alice.poll(PATIENCE).orElseThrow().ack();
+            assertEquals(List.of("first", "second"), List.of(acked(), acked()));
+        }
+    }
+
+    @Test
+    void aRedrivenRequestIsAnotherMessage() throws Exception {
+        broker.onAcknowledgement = (frame, out) -> out.onNext(LyingBroker.deliveryUnknown(frame));
+        BlockingQueue<String> handled = new LinkedBlockingQueue<>();
+        HandoffListener refuse = offer -> {
+            handled.add(offer.handoffId());
+            offer.reject(RejectReason.REJECT_REASON_OVERLOADED, "");
+        };
+        try (Agent alice = broker.agent("alice").onHandoff(refuse).connect()) {
+            Envelope request = ofBob(HandoffRequest.newBuilder().setTaskType("x").build(), About.task("task", 1));
+            broker.deliver(request, "first", "");
+            assertEquals("first", acked());
+            broker.deliver(request, "second", "redriven");
+            assertEquals("second", acked());
+            assertEquals(List.of(request.getMessageId(), "redriven"), List.copyOf(handled));
+        }
+    }
+
+    @Test
+    void aRedrivenRequestIsHandledBesideTheFirst() throws Exception {
+        BlockingQueue<String> handled = new LinkedBlockingQueue<>();
+        CountDownLatch released = new CountDownLatch(1);
+        HandoffListener wait = offer -> {
+            handled.add(offer.handoffId());
+            released.await();
+            offer.reject(RejectReason.REJECT_REASON_OVERLOADED, "");
+        };
+        try (Agent alice = broker.agent("alice").onHandoff(wait).connect()) {
+            Envelope request = ofBob(HandoffRequest.newBuilder().setTaskType("x").build(), About.task("task", 1));
+            broker.deliver(request, "first", "");
+            RealBroker.until("a call", () -> handled.size() == 1);
+            broker.deliver(request, "second", "redriven");
+            RealBroker.until("two calls", () -> handled.size() == 2);
+            released.countDown();
+            assertEquals(Set.of("first", "second"), Set.of(acked(), acked()));
+        }
+    }
+
+    @Test
+    void aListenerThatThrowsAnErrorHasItsMessageNacked() throws Exception {
+        MessageListener<Info> faulty = delivery -> {
+            switch (delivery.payload().getText()) {
+                case "assertion" -> throw new AssertionError("wrong");
+                case "stack" -> throw new StackOverflowError();
+                case "class" -> throw new NoClassDefFoundError("gone");
+                default -> {}
+            }
+        };
+        try (Agent alice = broker.agent("alice").on(Info.class, faulty).connect()) {
+            for (String text : List.of("assertion", "stack", "class")) {
+                broker.deliver(ofBob(text), text, "");
+                Acknowledgement told = told();
+                assertEquals(text, told.getDeliveryId());
+                assertEquals(NackCause.NACK_CAUSE_FAILURE, told.getNack().getCause());
+            }
+            broker.deliver(ofBob("good"), "good", "");
+            assertEquals("good", acked());
+        }
+    }
+
+    @Test
+    void aFinalStatusThatTheDelegatingCallFailsAtIsGivenOutAgain() throws Exception {
+        HandoffRequest request = HandoffRequest.newBuilder().setTaskType("x").build();
+        try (Agent alice = broker.agent("alice").connect()) {
+            CompletableFuture<Outcome> lending = CompletableFuture.supplyAsync(() -> {
+                try {
+                    return alice.delegate("bob", "task", 1, request, List.of());
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            RealBroker.until("the request", () -> broker.envelopes.size() == 1);
+            String handoffId = broker.envelopes.get(0).getMessageId();
+            HandoffComplete complete = HandoffComplete.newBuilder()
+                    .setOutcome(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS)
+                    .build();
+            broker.deliver(ofBob(complete, new About("task", 1, handoffId)));
+            assertTrue(told().hasAck());
+            // At a later epoch than that of the loan the call asks for the task, which this broker refuses.
+            TaskStatusUpdate done = TaskStatusUpdate.newBuilder()
+                    .setStatus(TaskStatus.TASK_STATUS_COMPLETED)
+                    .build();
+            broker.deliver(ofBob(done, About.task("task", 5)));
+            BatonException failed = (BatonException) assertThrows(ExecutionException.class, lending::get).getCause();
+            assertEquals(Status.Code.UNIMPLEMENTED, failed.code());
+            assertEquals(done, alice.poll(PATIENCE).orElseThrow().payload());
+        }
+    }
+
     @Test
     void anAgentThatIsRefusedForGoodEnds() throws Exception {
         try (Agent alice = broker.agent("alice").connect()) {
@@ -249,17 +433,39 @@ class SessionTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = {"OUT_OF_RANGE", "INVALID_ARGUMENT"})
-    void aMessageThatEndsTheSessionIsNotSentAgain(Status.Code code) throws Exception {
+    @CsvSource({"OUT_OF_RANGE,", "INVALID_ARGUMENT, PAYLOAD_TOO_LARGE"})
+    void onlyTheLargestMessageIsRefusedByTheEndOfTheSession(Status.Code code, String reason) throws Exception {
         var receipts = broker.onEnvelope;
-        broker.onEnvelope = (frame, out) -> out.onError(code.toStatus().asRuntimeException());
+        broker.onEnvelope = (frame, out) -> {
+            if (broker.envelopes.size() == 2) {
+                broker.onEnvelope = receipts;
+                out.onError(LyingBroker.errorOf(code, reason));
+            }
+        };
         try (Agent alice = broker.agent("alice").connect()) {
-            var refused = assertThrows(BatonException.class, () -> alice.send("bob", About.NOTHING, info("bad")));
+            String large = "x".repeat(1000);
+            CompletableFuture<Receipt> sendingLarge = sending(alice, large);
+            CompletableFuture<Receipt> sendingSmall = sending(alice, "small");
+            var refused = (BatonException) assertThrows(ExecutionException.class, sendingLarge::get).getCause();
             assertEquals(code, refused.code());
-            broker.onEnvelope = receipts;
-            alice.send("bob", About.NOTHING, info("good"));
-            assertEquals(List.of("bad", "good"), texts());
+            sendingSmall.get();
+            assertEquals(3, broker.envelopes.size());
+            assertEquals(Set.of(large, "small"), Set.copyOf(texts()));
+            assertEquals("small", texts().get(2));
             RealBroker.until("another session", () -> broker.sessions.size() == 2);
+        }
+    }
+
+    @Test
+    void aSessionThatEndsForAnotherReasonRefusesNoMessage() throws Exception {
+        var receipts = broker.onEnvelope;
+        broker.onEnvelope = (frame, out) -> {
+            broker.onEnvelope = receipts;
+            out.onError(LyingBroker.errorOf(Status.Code.INVALID_ARGUMENT, "MALFORMED"));
+        };
+        try (Agent alice = broker.agent("alice").connect()) {
+            alice.send("bob", About.NOTHING, info("again"));
+            assertEquals(List.of("again", "again"), texts());
         }
     }
 
@@ -350,6 +556,30 @@ class SessionTest {
         assertEquals(
                 List.of(field),
                 refused.fieldViolations().stream().map(BatonException.FieldViolation::field).toList());
+    }
+
+    private static CompletableFuture<Receipt> sending(Agent agent, String text) {
+        return CompletableFuture.supplyAsync(() -> {
+            try {
+                return agent.send("bob", About.NOTHING, info(text));
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+        });
+    }
+
+    /** Returns the next ack or nack. */
+    private Acknowledgement told() throws InterruptedException {
+        Acknowledgement told = broker.acknowledgements.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS);
+        assertNotNull(told);
+        return told;
+    }
+
+    /** Returns the delivery id of the next ack. */
+    private String acked() throws InterruptedException {
+        Acknowledgement told = told();
+        assertTrue(told.hasAck(), told.toString());
+        return told.getDeliveryId();
     }
 
     private List<String> texts() throws Exception {

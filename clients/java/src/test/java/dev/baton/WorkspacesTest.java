@@ -243,6 +243,23 @@ class WorkspacesTest {
         }
     }
 
+    @Test
+    void aTopicsWhiteSpaceIsThatOfTheBroker() throws Exception {
+        String spaces = "\t\n\u000b\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+                + "\u2009\u200a\u2028\u2029\u202f\u205f\u3000";
+        for (String space : spaces.split("")) {
+            assertEquals("a_b", Workspace.topic(space + "a" + space + "b"));
+            workspace.append(space + "a" + space + "b", "1");
+        }
+        for (WorkspaceEntry entry : workspace.verifying().list(ALL).getEntriesList()) {
+            assertEquals("a_b", entry.getTopic());
+        }
+        for (String other : "\u001c\u001d\u001e\u001f\u180e\u200b\u2060\ufeff".split("")) {
+            assertRefused("FIELD_INVALID", () -> Workspace.topic("a" + other + "b"));
+            assertRefused("FIELD_INVALID", () -> workspace.append("a" + other + "b", "1"));
+        }
+    }
+
     private void assertUnverified(
             String reason, WorkspaceEntry entry, UnaryOperator<WorkspaceEntry.Builder> change) {
         WorkspaceEntry changed = change.apply(entry.toBuilder()).build();

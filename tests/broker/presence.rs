@@ -97,6 +97,22 @@ fn a_request_on_its_way_to_one_who_goes_is_offered_to_the_next() {
 }
 
 #[test]
+fn a_former_candidate_that_goes_does_not_take_the_offer_from_the_next() {
+    let mut world = World::with(&["a", "b", "c", "d"]);
+    let mut b = world.connect("b");
+    let (c, d) = (world.connect("c"), world.connect("d"));
+    let id = world.send(with_fallbacks(&world, "b", &["c", "d"])).unwrap().handoff_id;
+    assert_eq!(b.deliveries().len(), 1);
+    world.send(world.reject("b", "a", &id, &[])).unwrap();
+    world.disconnect(b); // without an ack: the request is back in its mailbox
+    pass_with_heartbeats(&mut world, LEASE * 2, &[&c, &d]);
+    assert_eq!(world.liveness("b"), Liveness::Gone);
+    let handoff = world.handoff(&id);
+    assert_eq!((handoff.candidate.as_str(), handoff.state), ("c", State::Requested));
+    world.audit("t");
+}
+
+#[test]
 fn a_request_stays_with_a_gone_agent_if_no_other_is_there() {
     let mut world = World::with(&["a", "b", "c"]);
     let id = world.send(with_fallbacks(&world, "b", &["c"])).unwrap().handoff_id;

@@ -224,7 +224,7 @@ fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Hando
     })
 }
 
-/// The gone agents among those that this step may ask, each once and in order.
+/// The gone agents among those that this step may ask or withdraw the offer of, each once and in order.
 fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
     let next = handoff.filter(|handoff| !handoff.state.is_final()).map_or(&[][..], |handoff| &handoff.next_candidates);
     let new: &[AgentId] = match input {
@@ -236,7 +236,10 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::TaskDue | Input::Seize(_) => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
-    let mut gone: Vec<AgentId> = next.iter().chain(new).filter(|agent| read.is_gone(agent)).cloned().collect();
+    // The search that finds a gone candidate also finds what is left of the offers of former candidates.
+    let current = handoff.filter(|_| *input == Input::CandidateGone).map(|handoff| &handoff.candidate);
+    let mut gone: Vec<AgentId> =
+        next.iter().chain(new).chain(current).filter(|agent| read.is_gone(agent)).cloned().collect();
     gone.sort();
     gone.dedup();
     gone

@@ -618,6 +618,10 @@ fn give_up(mut builder: TransitionBuilder, to: &AgentId, mail: Acked) -> Option<
 /// Offers an unacked request to a present candidate, because a gone candidate may never ack it. Without another present
 /// candidate the request stays.
 fn candidate_gone(mut builder: TransitionBuilder) -> Option<Transition> {
+    // A request in the mailbox of a gone agent may be that of a former candidate, whose offer has ended.
+    if !builder.gone.contains(&builder.handoff.candidate) {
+        return None;
+    }
     // An overdue handoff is left to its timer, which ends it.
     if builder.handoff.state != State::Requested || !builder.not_overdue() || !builder.has_other_candidate() {
         return None;

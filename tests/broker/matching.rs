@@ -329,6 +329,22 @@ fn a_type_without_an_able_agent_is_passed_over_too() {
 }
 
 #[test]
+fn agents_that_are_passed_over_take_no_offer_from_an_able_one() {
+    let mut world = World::with(&["a", "carol"]);
+    world.equip("carol", &["x"], 0);
+    for number in 0..36 {
+        world.register(&format!("unfit{number:02}"), &format!("t{}", number / 9));
+    }
+    let fallbacks = ["type:t1", "type:t2", "type:t3", "carol"];
+    let handoff = world.send(demanding(&world, "type:t0", &["x"], "", &fallbacks)).unwrap().handoff_id;
+    let shown = world.handoff(&handoff);
+    assert_eq!((shown.state, shown.candidate.as_str(), shown.offers.len()), (State::Requested, "carol", 33));
+    world.restart();
+    assert_eq!(world.handoff(&handoff), shown);
+    world.audit("t");
+}
+
+#[test]
 fn the_desired_type_holds_for_every_candidate() {
     let mut world = World::with(&["a", "b:clerk", "c:analyst"]);
     let handoff = world.send(demanding(&world, "b", &[], "analyst", &["c"])).unwrap().handoff_id;

@@ -1831,7 +1831,7 @@ type Handoff struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// The time of the last step.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// Every offer, oldest first, at most 32. The last one is to candidate_id.
+	// Every offer, oldest first, at most 32, and at most 32 agents that were passed over. The last one is to candidate_id.
 	Offers []*HandoffOffer `protobuf:"bytes,18,rep,name=offers,proto3" json:"offers,omitempty"`
 	// The agents to ask next, in this order.
 	NextCandidates []string `protobuf:"bytes,19,rep,name=next_candidates,json=nextCandidates,proto3" json:"next_candidates,omitempty"`

@@ -10,7 +10,7 @@ use crate::{
     domain::{
         EntityId, Header, Receiver,
         admission::{self, AdmissionError},
-        handoff::{LoopLimits, OFFERS_MAX, PassedOver, Priority, Timeouts},
+        handoff::{LoopLimits, OFFERS_MAX, PASSED_OVER_MAX, PassedOver, Priority, Timeouts},
         matching::Wanted,
     },
     envelope::{Body, RequestBody},
@@ -60,6 +60,7 @@ impl Engine {
             found.agents.sort_by_key(|agent| self.env.directory.is_full(agent, now));
         }
         found.agents = admission::candidates(header, found.agents, found.passed_over.is_empty())?;
+        found.passed_over.truncate(PASSED_OVER_MAX);
         Ok(found)
     }
 
@@ -146,7 +147,7 @@ impl Engine {
             }
         }
         found.agents.truncate(OFFERS_MAX);
-        found.passed_over.truncate(OFFERS_MAX);
+        found.passed_over.truncate(PASSED_OVER_MAX);
         Ok(found)
     }
 

@@ -2,7 +2,8 @@
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
+    OfferOutcome, PASSED_OVER_MAX, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task,
+    Transition, Untaken,
 };
 use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
 
@@ -182,7 +183,7 @@ impl TransitionBuilder {
     /// Removes and returns the first candidate that can be asked. A gone candidate is returned only if all are gone.
     pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
         let mut candidates = std::mem::take(&mut self.handoff.next_candidates);
-        if self.handoff.offers.len() >= OFFERS_MAX {
+        if !self.has_offers_left() {
             // The candidates that are left can never be asked, and are dropped.
             return None;
         }
@@ -198,7 +199,12 @@ impl TransitionBuilder {
     /// Whether another candidate can be asked and is present.
     pub(super) fn has_other_candidate(&self) -> bool {
         let is_there = |candidate: &AgentId| self.can_be_asked(candidate) && !self.gone.contains(candidate);
-        self.handoff.offers.len() < OFFERS_MAX && self.handoff.next_candidates.iter().any(is_there)
+        self.has_offers_left() && self.handoff.next_candidates.iter().any(is_there)
+    }
+
+    /// Whether the number of offers permits another one. An agent that was passed over had none.
+    fn has_offers_left(&self) -> bool {
+        self.handoff.offers.iter().filter(|offer| !offer.passed_over).count() < OFFERS_MAX
     }
 
     /// Whether the loop guard and the earlier offers permit an offer to this agent.
@@ -252,10 +258,10 @@ impl TransitionBuilder {
 
     /// The candidate that may be asked once more, and the time from which on: the one with the earliest time.
     fn next_retry(&self) -> Option<(AgentId, Timestamp)> {
-        let offers = &self.handoff.offers;
-        if offers.len() >= OFFERS_MAX {
+        if !self.has_offers_left() {
             return None;
         }
+        let offers = &self.handoff.offers;
         let offers_to = |agent: &AgentId| offers.iter().filter(|offer| offer.candidate == *agent).count();
         let open = offers.iter().filter_map(|offer| Some((offer.candidate.clone(), offer.retry_at?)));
         // A second offer to the candidate is its last one.
@@ -273,8 +279,9 @@ impl TransitionBuilder {
     /// Records agents that lack what the request demands, as if each had rejected the request. They are not asked.
     pub(super) fn pass_over(&mut self, agents: &[PassedOver]) {
         for PassedOver { agent, reason_text } in agents {
-            // Each agent has at most one offer.
-            if self.handoff.offers.len() < OFFERS_MAX && self.can_be_asked(agent) {
+            let passed_over = self.handoff.offers.iter().filter(|offer| offer.passed_over).count();
+            // Each agent is recorded at most once.
+            if passed_over < PASSED_OVER_MAX && self.can_be_asked(agent) {
                 self.handoff.offers.push(Offer {
                     candidate: agent.clone(),
                     offered_at: self.now,

@@ -21,6 +21,8 @@ pub const EXTENSIONS_KEPT_BELOW: usize = 128;
 pub const PROMPTS_MAX: usize = 8;
 /// The most offers of one handoff, over all candidates.
 pub const OFFERS_MAX: usize = 32;
+/// The most agents that a handoff records as passed over, in addition to its offers.
+pub const PASSED_OVER_MAX: usize = 32;
 
 /// A unit of work. Exactly one agent owns it at every moment (SPEC 12, law 1).
 #[derive(Debug, Clone, PartialEq)]
@@ -192,7 +194,7 @@ pub struct Handoff {
     pub candidate: AgentId,
     /// The next candidates, in this order.
     pub next_candidates: Vec<AgentId>,
-    /// Every offer, oldest first; the last one is to the current candidate.
+    /// Every offer, oldest first, with the agents that were passed over. The last one is to the current candidate.
     pub offers: Vec<Offer>,
     /// The state at the broker, from which both views follow.
     pub state: State,

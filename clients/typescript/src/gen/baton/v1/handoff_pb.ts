@@ -751,7 +751,7 @@ export type Handoff = Message<"baton.v1.Handoff"> & {
   updateTime?: Timestamp | undefined;
 
   /**
-   * Every offer, oldest first, at most 32. The last one is to candidate_id.
+   * Every offer, oldest first, at most 32, and at most 32 agents that were passed over. The last one is to candidate_id.
    *
    * @generated from field: repeated baton.v1.HandoffOffer offers = 18;
    */

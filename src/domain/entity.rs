@@ -198,7 +198,7 @@ pub enum Input {
 pub enum Told {
     /// An input for a run, from a handoff.
     Run(routing::Word),
-    /// Opens the handoff of an award. The handoff answers with [`negotiation::Word::NotTaken`] if it cannot be opened.
+    /// Opens the handoff of an award. The handoff answers with [`negotiation::Word::NotOpened`] if it cannot be opened.
     Handoff(negotiation::Award),
     /// An input for a negotiation.
     Negotiation(negotiation::Word),

@@ -349,6 +349,13 @@ pub(super) fn encode_word(word: &Word) -> Vec<u8> {
             failure_message: message.clone(),
             ..Default::default()
         },
+        Word::NotOpened { handoff, code, message } => storage::NegotiationWordRecord {
+            handoff_id: id_bytes(*handoff),
+            failure_code: code.number(),
+            failure_message: message.clone(),
+            not_opened: true,
+            ..Default::default()
+        },
         Word::GoOn => storage::NegotiationWordRecord::default(),
     };
     stored.encode_to_vec()
@@ -360,6 +367,9 @@ pub(super) fn decode_word(reader: &Reader, bytes: &[u8]) -> Result<Word, DecodeE
     let Some(handoff) = reader.optional_message_id(&stored.handoff_id)? else { return Ok(Word::GoOn) };
     let asked = reader.agents(&stored.asked_ids)?;
     Ok(match stored.failure_code {
+        number if stored.not_opened => {
+            Word::NotOpened { handoff, code: code(reader, number)?, message: stored.failure_message }
+        }
         0 => Word::Taken { handoff, by: reader.agent(&stored.taken_by)?, asked },
         number => Word::NotTaken { handoff, code: code(reader, number)?, message: stored.failure_message, asked },
     })
@@ -491,6 +501,8 @@ mod tests {
             Word::GoOn,
             Word::Taken { handoff: id(1), by: agent("bob"), asked: asked.clone() },
             Word::NotTaken { handoff: id(1), code: ErrorCode::NoCandidate, message: "no".to_owned(), asked },
+            Word::NotTaken { handoff: id(1), code: ErrorCode::NoCandidate, message: "no".to_owned(), asked: vec![] },
+            Word::NotOpened { handoff: id(1), code: ErrorCode::NotOwner, message: "no".to_owned() },
         ] {
             assert_eq!(decode_word(&reader, &encode_word(&word)), Ok(word));
         }

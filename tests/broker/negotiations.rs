@@ -82,8 +82,20 @@ impl World {
         (epoch, fallbacks): (u64, &[&str]),
     ) -> Result<v1::Receipt, Refusal> {
         let fallback_candidates = fallbacks.iter().map(ToString::to_string).collect();
-        let handoff = Some(v1::HandoffRequest { fallback_candidates, ..terms() });
-        let payload = v1::TaskAccept { offer_id: offer.into(), handoff, ..Default::default() };
+        let terms = v1::HandoffRequest { fallback_candidates, ..terms() };
+        self.award_task_with(to, about, offer, epoch, terms)
+    }
+
+    /// Awards task "t" under these terms.
+    fn award_task_with(
+        &mut self,
+        to: &str,
+        about: &str,
+        offer: &str,
+        epoch: u64,
+        terms: v1::HandoffRequest,
+    ) -> Result<v1::Receipt, Refusal> {
+        let payload = v1::TaskAccept { offer_id: offer.into(), handoff: Some(terms), ..Default::default() };
         let envelope = self.envelope("alice", to, MessageType::TaskAccept, &payload);
         self.send(v1::Envelope { correlation_id: about.into(), task_id: "t".into(), epoch, ..envelope })
     }
@@ -434,6 +446,35 @@ fn an_accept_with_a_task_is_the_request_of_its_handoff() {
     assert_eq!((settled.state, settled.winner.as_ref().unwrap().as_str()), (State::Settled, "mallory"));
     assert_eq!(told(&mut world, &mut carol), (NegotiationState::Settled, "mallory".into()));
     world.audit("t");
+}
+
+#[test]
+fn a_bidder_that_the_award_passes_over_is_told_the_end_once() {
+    for fallbacks in [vec!["mallory".to_owned()], Vec::new()] {
+        let mut world = analysts();
+        world.equip("mallory", &["x"], 0);
+        let (mut alice, mut bob) = (world.connect("alice"), world.connect("bob"));
+        let id = world.negotiate(&v1::TaskRequest::default());
+        let offer = world.offer("bob", &id, &confident(0.5)).unwrap();
+        mail(&mut world, &mut alice);
+        mail(&mut world, &mut bob);
+        let has_fallback = !fallbacks.is_empty();
+        let demanding =
+            v1::HandoffRequest { required_skills: vec!["x".into()], fallback_candidates: fallbacks, ..terms() };
+        let handoff = world.award_task_with("bob", &id, &offer, 1, demanding).unwrap().handoff_id;
+        assert!(world.handoff(&handoff).offers[0].passed_over);
+        if has_fallback {
+            world.take("mallory", &handoff).unwrap();
+            assert_eq!(told(&mut world, &mut bob), (NegotiationState::Settled, "mallory".into()));
+        } else {
+            assert_eq!(told(&mut world, &mut bob).0, NegotiationState::Failed);
+            assert_eq!(notices(&mail(&mut world, &mut alice)), [v1::ErrorCode::NoCandidate], "the handoff's own");
+        }
+        world.restart();
+        let mut bob = world.connect("bob");
+        assert_eq!(mail(&mut world, &mut bob), []);
+        world.audit("t");
+    }
 }
 
 #[test]

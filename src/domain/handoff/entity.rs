@@ -297,7 +297,8 @@ fn word_to_negotiation(before: Option<&Handoff>, handoff: &Handoff) -> Option<do
     if before.is_some_and(|before| before.id == handoff.id && !is_open(before)) || is_open(handoff) {
         return None;
     }
-    let asked = handoff.offers.iter().map(|offer| offer.candidate.clone()).collect();
+    // An agent that was passed over has heard nothing of the handoff.
+    let asked = handoff.offers.iter().filter(|offer| !offer.passed_over).map(|offer| offer.candidate.clone()).collect();
     let word = match &handoff.failure {
         None => negotiation::Word::Taken { handoff: handoff.id, by: handoff.candidate.clone(), asked },
         Some(failure) => {

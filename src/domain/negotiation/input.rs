@@ -117,7 +117,7 @@ pub enum Word {
         /// The agents that the handoff was offered to. They are told by that.
         asked: Vec<AgentId>,
     },
-    /// The handoff of the award has ended before a candidate took it, or could not be opened.
+    /// The handoff of the award has ended before a candidate took it.
     NotTaken {
         /// The handoff of the award; a redrive of it has another id.
         handoff: MessageId,
@@ -125,8 +125,17 @@ pub enum Word {
         code: ErrorCode,
         /// The reason, for a person to read.
         message: String,
-        /// The agents that the handoff was offered to. Empty: the handoff was not opened.
+        /// The agents that the handoff was offered to. They are told by that.
         asked: Vec<AgentId>,
+    },
+    /// The handoff of the award could not be opened.
+    NotOpened {
+        /// The handoff of the award.
+        handoff: MessageId,
+        /// The reason.
+        code: ErrorCode,
+        /// The reason, for a person to read.
+        message: String,
     },
     /// The negotiation has further requests to withdraw or bidders to tell.
     GoOn,
@@ -135,7 +144,7 @@ pub enum Word {
 impl Word {
     /// The handoff of the award could not be opened.
     pub fn not_opened(handoff: MessageId, rejection: &handoff::Rejection) -> Self {
-        Self::NotTaken { handoff, code: rejection.code(), message: rejection.to_string(), asked: Vec::new() }
+        Self::NotOpened { handoff, code: rejection.code(), message: rejection.to_string() }
     }
 }
 

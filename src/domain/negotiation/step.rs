@@ -101,14 +101,17 @@ pub(super) fn hear(
         }
         (Word::NotTaken { handoff, code, message, asked }, State::Awarded) if is_of_award(handoff) => {
             building.told_by_handoff(asked);
-            // The sender of a failed handoff has its own notice. A handoff that was not opened has none.
-            building.fail(*code, message, asked.is_empty());
+            // The sender of a failed handoff has its own notice.
+            building.fail(*code, message, false);
+        }
+        (Word::NotOpened { handoff, code, message }, State::Awarded) if is_of_award(handoff) => {
+            building.fail(*code, message, true);
         }
         (Word::GoOn, State::Open) => return Ok(None),
         (Word::GoOn, State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled) => {}
         // The word of another handoff, for example of a redrive.
         (
-            Word::Taken { .. } | Word::NotTaken { .. },
+            Word::Taken { .. } | Word::NotTaken { .. } | Word::NotOpened { .. },
             State::Open | State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled,
         ) => return Ok(None),
     }

@@ -290,20 +290,33 @@ pub fn admit_asked(header: &Header, task: &Task) -> Result<Standing, AdmissionEr
     Ok(Standing::Carried)
 }
 
-/// Checks the task of a `TaskRequest` with a mandate: the sender owns it at the request's epoch, or it does not exist.
-pub fn check_mandate(header: &Header, known: KnownTask<'_>) -> Result<(), Rejection> {
+/// Checks the task of a `TaskRequest` with a mandate: the sender owns it at the request's epoch, or it does not exist. A
+/// sender that never owned the task learns neither its owner nor its state.
+pub fn check_mandate(header: &Header, task: &TaskId, known: KnownTask<'_>) -> Result<(), AdmissionError> {
+    let outsider = || AdmissionError::NotOwner { sender: header.sender.clone(), task: task.clone() };
     match known {
-        KnownTask::Known(task, _) => {
-            // The owner and the epoch before the status, so that an outsider does not learn that the task has ended.
-            check_owner(task, &header.sender, header.epoch)?;
-            match task.status.is_final() {
-                true => Err(Rejection::TaskFinal { status: task.status }),
+        KnownTask::Known(known, _) => {
+            if !known.has_been_owned_by(&header.sender) {
+                return Err(outsider());
+            }
+            check_owner(known, &header.sender, header.epoch)?;
+            match known.status.is_final() {
+                true => Err(Rejection::TaskFinal { status: known.status }.into()),
                 false => Ok(()),
             }
         }
-        KnownTask::Removed(removed) => Err(Rejection::TaskFinal { status: removed.status }),
+        KnownTask::Removed(removed) => {
+            if !removed.owners.contains(&header.sender) {
+                return Err(outsider());
+            }
+            // In the order of a living task.
+            fence(header, removed.epoch)?;
+            Err(Rejection::TaskFinal { status: removed.status }.into())
+        }
         // The award would create the task, at epoch 1 (SPEC 2).
-        KnownTask::Unknown if header.epoch > 1 => Err(Rejection::EpochAhead { claimed: header.epoch, current: 1 }),
+        KnownTask::Unknown if header.epoch > 1 => {
+            Err(Rejection::EpochAhead { claimed: header.epoch, current: 1 }.into())
+        }
         KnownTask::Unknown => Ok(()),
     }
 }

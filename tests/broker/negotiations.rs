@@ -18,6 +18,7 @@ use prost::Message as _;
 use crate::world::{Refusal, Session, World, assert_refused, operator};
 
 const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn terms() -> v1::HandoffRequest {
     v1::HandoffRequest { task_type: "report".into(), ..Default::default() }
@@ -310,11 +311,22 @@ fn a_mandate_with_a_stale_epoch_or_of_a_stranger_is_refused() {
     world.hand_over(&mut alice, &mut bob, 1);
     let mandate = mandate(v1::AwardRule::Soonest);
     assert_refused(world.try_negotiate("all:analyst", &mandate, "t"), ErrorCode::StaleEpoch);
-    let by_mallory = world.envelope("mallory", "all:analyst", MessageType::TaskRequest, &mandate);
-    let by_mallory = v1::Envelope { task_id: "t".into(), epoch: 2, ..by_mallory };
-    assert_refused(world.send(by_mallory), ErrorCode::NotOwner);
     let ahead = world.envelope("alice", "all:analyst", MessageType::TaskRequest, &mandate);
     assert_refused(world.send(v1::Envelope { task_id: "new".into(), epoch: 2, ..ahead }), ErrorCode::EpochAhead);
+    // A stranger learns neither the owner nor the end nor the removal of the task.
+    world.send(world.status("bob", "", 2, v1::TaskStatus::Completed)).unwrap();
+    for days in [0, 31] {
+        world.pass(days * DAY);
+        let by_mallory = world.envelope("mallory", "all:analyst", MessageType::TaskRequest, &mandate);
+        let by_mallory = v1::Envelope { task_id: "t".into(), epoch: 2, ..by_mallory };
+        let refusal = assert_refused(world.send(by_mallory), ErrorCode::NotOwner);
+        assert_eq!(refusal.metadata(), []);
+        assert!(!refusal.to_string().contains("bob"), "{refusal}");
+        assert_refused(world.try_negotiate("all:analyst", &mandate, "t"), ErrorCode::StaleEpoch);
+        let by_bob = world.envelope("bob", "all:analyst", MessageType::TaskRequest, &mandate);
+        let by_bob = v1::Envelope { task_id: "t".into(), epoch: 2, ..by_bob };
+        assert_refused(world.send(by_bob), ErrorCode::TaskFinal);
+    }
 }
 
 #[test]

@@ -225,11 +225,11 @@ impl Engine {
             (None, Some(removed)) => KnownTask::Removed(removed),
             (None, None) => KnownTask::Unknown,
         };
-        let Err(rejection) = admission::check_mandate(header, known) else { return Ok(()) };
-        if rejection.is_recorded() {
-            self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
+        let Err(error) = admission::check_mandate(header, task, known) else { return Ok(()) };
+        if let Some(rejection) = error.recorded() {
+            self.keep_refusal(envelope, rejection, now).map_err(refused)?;
         }
-        Err(refused(rejection))
+        Err(refused(error))
     }
 
     /// Checks that an answer that names a task names that of its negotiation.

@@ -144,7 +144,12 @@ pub enum Word {
 impl Word {
     /// The handoff of the award could not be opened.
     pub fn not_opened(handoff: MessageId, rejection: &handoff::Rejection) -> Self {
-        Self::NotOpened { handoff, code: rejection.code(), message: rejection.to_string() }
+        let message = match rejection {
+            // The requester may never have owned the task, and must not learn who does.
+            handoff::Rejection::NotOwner { .. } => "the requester does not own the task".to_owned(),
+            other => other.to_string(),
+        };
+        Self::NotOpened { handoff, code: rejection.code(), message }
     }
 }
 

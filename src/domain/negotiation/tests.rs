@@ -563,6 +563,8 @@ fn a_mandate_of_a_former_owner_fails_the_negotiation() {
     assert_eq!((world.state(), world.failure()), (State::Failed, Some(ErrorCode::NotOwner)));
     assert_eq!(world.told(), ["bob"]);
     assert_eq!(world.notices, [ErrorCode::NotOwner]);
+    let failure = world.negotiation().failure.clone().unwrap();
+    assert!(!failure.message.contains("zoe"), "{}", failure.message);
 }
 
 #[test]

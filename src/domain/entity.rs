@@ -125,8 +125,9 @@ pub trait Reader {
         0
     }
 
-    /// Whether the agent is registered and the policies let `from` hand it a task under these terms.
-    fn may_hand_off(&mut self, _from: &AgentId, _to: &AgentId, _mandate: &Mandate) -> bool {
+    /// Whether the agent is registered and the policies let `from` hand it a task under these terms. Without terms no
+    /// task moves, and the policies are not asked.
+    fn may_hand_off(&mut self, _from: &AgentId, _to: &AgentId, _mandate: Option<&Mandate>) -> bool {
         true
     }
 

@@ -429,7 +429,7 @@ fn a_card_of_too_much_is_refused() {
 }
 
 impl World {
-    fn deregister(&mut self, agent: &str, force: bool) -> Result<(), crate::world::Refusal> {
+    pub(crate) fn deregister(&mut self, agent: &str, force: bool) -> Result<(), crate::world::Refusal> {
         let (agent, reason_text, caller) = (id(agent), String::new(), operator());
         self.ask(|reply| Command::Deregister { agent, force, reason_text, caller, reply })
     }

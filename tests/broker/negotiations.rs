@@ -520,6 +520,46 @@ fn the_rule_awards_at_the_close_and_every_bidder_learns_the_winner() {
     assert_eq!(mail(&mut world, &mut dave), [], "dave made no offer");
 }
 
+#[test]
+fn a_bidder_that_has_left_wins_no_award() {
+    for is_mandated in [false, true] {
+        let mut world = analysts();
+        let mut carol = world.connect("carol");
+        let rule = v1::AwardRule::HighestConfidence;
+        let id = match is_mandated {
+            true => world.try_negotiate("all:analyst", &mandate(rule), "t").unwrap(),
+            false => world.negotiate(&by_rule(rule)),
+        };
+        world.offer("bob", &id, &confident(0.9)).unwrap();
+        world.offer("carol", &id, &confident(0.5)).unwrap();
+        mail(&mut world, &mut carol);
+        world.deregister("bob", false).unwrap();
+        world.pass(30 * SECOND);
+        let closed = world.negotiation(&id);
+        assert_eq!(closed.award.as_ref().unwrap().bidder.as_str(), "carol");
+        if is_mandated {
+            assert_eq!(award_in(&mail(&mut world, &mut carol)).winner_id, "carol");
+            world.audit("t");
+        }
+    }
+}
+
+/// A redrive asks the agents of the offers again.
+#[test]
+fn a_redriven_award_is_not_offered_to_a_bidder_that_has_left() {
+    let mut world = analysts();
+    let mut bob = world.connect("bob");
+    let id = world.try_negotiate("all:analyst", &mandate(v1::AwardRule::Soonest), "t").unwrap();
+    world.offer("bob", &id, &confident(0.5)).unwrap();
+    mail(&mut world, &mut bob);
+    world.pass(30 * SECOND);
+    mail(&mut world, &mut bob);
+    world.turn_down("bob", &id).unwrap();
+    world.deregister("bob", false).unwrap();
+    let dead = world.dead_letters();
+    assert_refused(world.redrive(dead[0].number, None), ErrorCode::ReceiverUnknown);
+}
+
 /// Five bids, a counter-offer in three rounds, a winner that rejects, and a broker that is killed before the deadline.
 #[test]
 fn a_mandate_survives_a_kill_and_is_awarded_once() {

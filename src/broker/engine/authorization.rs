@@ -41,9 +41,11 @@ impl<'a> Work<'a> {
 }
 
 impl Engine {
-    /// Checks that this agent may be asked to take the task.
+    /// Checks that this agent is registered and may be asked to take the task.
     pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
-        let (Some(from), Some(to)) = (self.env.directory.get(work.from), self.env.directory.get(to)) else {
+        // The directory also has the agents that have left.
+        let registered = self.env.directory.get(to).filter(|to| to.is_registered());
+        let (Some(from), Some(to)) = (self.env.directory.get(work.from), registered) else {
             return Err(receiver_unknown(to));
         };
         let mode = match work.mode {

@@ -189,8 +189,11 @@ impl Reader for OpenTransaction<'_> {
         self.engine.env.directory.load(agent, self.now)
     }
 
-    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: &Mandate) -> bool {
-        self.engine.check_hand_off(&Work::of_mandate(from, mandate), to).is_ok()
+    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
+        match mandate {
+            Some(mandate) => self.engine.check_hand_off(&Work::of_mandate(from, mandate), to).is_ok(),
+            None => self.engine.env.directory.is_registered(to),
+        }
     }
 
     fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {

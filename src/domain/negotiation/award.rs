@@ -22,12 +22,8 @@ pub(super) fn ranked(
     let mut eligible: Vec<Eligible<'_>> = Vec::new();
     for thread in &negotiation.threads {
         let Some(offer) = eligible_offer(negotiation, thread, now) else { continue };
-        // The policies may have changed since the agent was asked, so they are asked again at the award.
-        let is_permitted = negotiation
-            .mandate
-            .as_ref()
-            .is_none_or(|mandate| around.may_hand_off(&negotiation.requester, &thread.agent, mandate));
-        if is_permitted {
+        // The agent may have left, and the policies may have changed, since the agent was asked.
+        if around.may_hand_off(&negotiation.requester, &thread.agent, negotiation.mandate.as_ref()) {
             eligible.push(Eligible { agent: &thread.agent, offer, load: around.load(&thread.agent) });
         }
     }

@@ -24,7 +24,7 @@ impl Surroundings for Read<'_> {
         self.0.load(agent)
     }
 
-    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: &Mandate) -> bool {
+    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
         self.0.may_hand_off(from, to, mandate)
     }
 }

@@ -181,8 +181,9 @@ pub trait Surroundings {
     fn waiting_mail(&mut self, negotiation: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError>;
     /// The load of an agent, in permille of its capacity.
     fn load(&mut self, agent: &AgentId) -> u32;
-    /// Whether the agent is registered and the policies let the requester hand it this work.
-    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: &Mandate) -> bool;
+    /// Whether the agent is registered and the policies let the requester hand it this work. Without a mandate no task
+    /// moves, and the policies are not asked.
+    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool;
 }
 
 /// The state after a step, and the effects.

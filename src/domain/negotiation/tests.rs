@@ -73,7 +73,7 @@ impl Reader for World {
         self.loads.get(agent).copied().unwrap_or_default()
     }
 
-    fn may_hand_off(&mut self, _: &AgentId, to: &AgentId, _: &Mandate) -> bool {
+    fn may_hand_off(&mut self, _: &AgentId, to: &AgentId, _: Option<&Mandate>) -> bool {
         !self.forbidden.contains(to)
     }
 }

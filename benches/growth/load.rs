@@ -173,7 +173,7 @@ impl Load {
         let directory = self.engine.directory().clone();
         let envelope = Box::new(parsed.verify(&*directory, self.now, true).expect("nothing is signed"));
         let (reply, _) = Reply::once();
-        self.engine.handle(Command::Submit { envelope, reply }, self.now);
+        self.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, self.now);
         message_id
     }
 

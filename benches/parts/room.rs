@@ -170,7 +170,7 @@ impl Room {
         let directory = self.engine.directory().clone();
         let envelope = Box::new(parsed.verify(&*directory, self.now, true).expect("nothing is signed"));
         let (reply, receipt) = Reply::once();
-        self.engine.handle(Command::Submit { envelope, reply }, self.now);
+        self.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, self.now);
         (message_id, receipt)
     }
 

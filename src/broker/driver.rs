@@ -281,10 +281,10 @@ impl Broker {
         self.shared.settings.metrics.verified(verified.is_ok());
         let verified = verified
             .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anonymous(error, raw) }))?;
-        // Without a session the sender is authenticated only now. An earlier count would let any client use up another
-        // agent's rate.
+        // Without a session the sender is known only now, and a caller that is not the sender may send copies of its
+        // envelopes. So these sends have a rate of their own.
         if session.is_none() {
-            self.shared.rates.check(&sender, bytes).map_err(refused)?;
+            self.shared.rates.check_without_session(&sender, bytes).map_err(refused)?;
         }
         Ok(verified)
     }
@@ -359,7 +359,8 @@ impl Broker {
     /// Verifies an envelope like [`Self::verify`], and returns the signed receipt once the envelope is stored.
     pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
         let envelope = self.verify(raw, session)?;
-        let receipt = self.ask(|reply| Command::Submit { envelope, reply }).await?;
+        let is_from_sender = session.is_some();
+        let receipt = self.ask(|reply| Command::Submit { envelope, is_from_sender, reply }).await?;
         Ok(self.sign_receipt(receipt))
     }
 

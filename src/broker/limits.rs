@@ -10,9 +10,15 @@ use crate::{envelope::FRAME_BYTES_MAX, ids::AgentId};
 
 /// The rates of all agents.
 pub struct Rates {
-    messages: Option<DefaultKeyedRateLimiter<AgentId>>,
+    envelopes: EnvelopeRates,
+    without_session: EnvelopeRates,
     messages_at_once: u32,
     card_changes: Option<DefaultKeyedRateLimiter<AgentId>>,
+}
+
+/// The rates of envelopes.
+struct EnvelopeRates {
+    messages: Option<DefaultKeyedRateLimiter<AgentId>>,
     bytes: Option<DefaultKeyedRateLimiter<AgentId>>,
 }
 
@@ -32,21 +38,27 @@ impl Rates {
             // A burst smaller than one frame would never let a large frame pass.
             Some(RateLimiter::keyed(Quota::per_second(rate).allow_burst(rate.max(least))))
         };
-        Self {
+        let envelopes = || EnvelopeRates {
             messages: limiter(limits.messages_per_second, NonZeroU32::MIN),
+            bytes: limiter(limits.bytes_per_second, frame),
+        };
+        Self {
+            envelopes: envelopes(),
+            without_session: envelopes(),
             messages_at_once: limits.messages_per_second,
             card_changes: NonZeroU32::new(limits.card_changes_per_minute)
                 .map(|rate| RateLimiter::keyed(Quota::per_minute(rate))),
-            bytes: limiter(limits.bytes_per_second, frame),
         }
     }
 
     /// Counts one envelope of this size. Fails with the time to wait if the rate is exceeded.
     pub fn check(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
-        take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
-        // A message that exceeds the rate of bytes has already counted as a message.
-        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-        take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
+        self.envelopes.check(agent, bytes)
+    }
+
+    /// As [`Self::check`], for a caller that has not proven to be the agent. It uses up nothing of the agent's own rate.
+    pub fn check_without_session(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
+        self.without_session.check(agent, bytes)
     }
 
     /// Counts one change of the agent's card or keys. Fails with the time to wait if the rate is exceeded.
@@ -61,7 +73,16 @@ impl Rates {
         // More than the burst could never be taken, and the list would never be read.
         let many = u32::try_from(many).unwrap_or(u32::MAX).min(self.messages_at_once);
         let many = NonZeroU32::new(many).unwrap_or(NonZeroU32::MIN);
-        take(self.messages.as_ref(), agent, many, "the agent sends and reads too much a second")
+        take(self.envelopes.messages.as_ref(), agent, many, "the agent sends and reads too much a second")
+    }
+}
+
+impl EnvelopeRates {
+    fn check(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
+        take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
+        // A message that exceeds the rate of bytes has already counted as a message.
+        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+        take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
     }
 }
 
@@ -120,6 +141,16 @@ mod tests {
         assert!(rates.check_reads(&agent("a"), 1000).is_err(), "there is only one left");
         rates.check_reads(&agent("b"), 1000).expect("a list that may look at more than the rate is not shut out");
         assert!(rates.check(&agent("b"), 1).is_err(), "messages and reads count together");
+    }
+
+    #[test]
+    fn sends_without_a_session_use_up_nothing_of_the_agent_s_own_rate() {
+        let rates = Rates::new(&AgentLimits { messages_per_second: 3, ..AgentLimits::default() });
+        for _ in 0..3 {
+            rates.check_without_session(&agent("a"), 100).unwrap();
+        }
+        rates.check_without_session(&agent("a"), 100).unwrap_err();
+        rates.check(&agent("a"), 100).unwrap();
     }
 
     #[test]

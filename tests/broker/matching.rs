@@ -102,7 +102,7 @@ fn burst(capacity: u32, at_once: bool) -> Vec<u32> {
         let request = about(format!("t{number}"), world.request("a", "type:analyst", 1));
         let envelope = world.verified(request).unwrap();
         let (reply, receipt) = Reply::once();
-        world.engine.handle(Command::Submit { envelope, reply }, world.now);
+        world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
         replies.push(receipt);
         if !at_once {
             world.settle();
@@ -189,7 +189,7 @@ fn changes_during_the_count_after_a_start_are_counted_once() {
         let request = about(task.to_owned(), world.request("a", "b", 1));
         let outcome = world.verified(request).map(|envelope| {
             let (reply, receipt) = Reply::once();
-            world.engine.handle(Command::Submit { envelope, reply }, world.now);
+            world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
             receipt
         });
         drop(outcome.unwrap());

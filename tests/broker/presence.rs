@@ -154,6 +154,26 @@ fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
 }
 
 #[test]
+fn a_copy_of_an_old_envelope_is_no_sign_of_life_and_a_new_message_without_a_session_is() {
+    let mut world = World::with(&["a", "b"]);
+    let mut old = world.info("a", "b", "hello");
+    world.sign(&mut old);
+    let receipt = world.send_without_session(&old).unwrap();
+    assert_eq!(world.liveness("a"), Liveness::Suspect, "seen, and without a session");
+    world.pass(LEASE);
+    assert_eq!(world.liveness("a"), Liveness::Gone);
+    assert_eq!(world.send_without_session(&old).unwrap(), receipt);
+    let mut refused = world.info("a", "nobody", "hello");
+    world.sign(&mut refused);
+    crate::world::assert_refused(world.send_without_session(&refused), baton::codes::ErrorCode::ReceiverUnknown);
+    assert_eq!(world.liveness("a"), Liveness::Gone);
+    let mut new = world.info("a", "b", "hello again");
+    world.sign(&mut new);
+    world.send_without_session(&new).unwrap();
+    assert_eq!(world.liveness("a"), Liveness::Suspect);
+}
+
+#[test]
 fn an_open_call_of_receive_is_a_sign_of_life() {
     let mut world = World::with(&["a", "b"]);
     let kind = baton::broker::engine::ConsumerKind::Receive { deliveries_max: None };

@@ -15,7 +15,7 @@ impl World {
         let (delivery, _) = session.delivery();
         let envelope = self.verified(envelope).unwrap();
         let (reply, mut receipt) = Reply::once();
-        self.engine.handle(Command::Submit { envelope, reply }, self.now);
+        self.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, self.now);
         let (agent, delivery_id) = (session.agent.clone(), delivery.delivery_id);
         let (reply, mut acknowledged) = Reply::once();
         self.engine.handle(Command::Acknowledge { agent, delivery_id, fate: Fate::Acked, reply }, self.now);

@@ -172,7 +172,7 @@ fn nothing_goes_out_before_the_commit_and_answers_go_before_mail() {
     let request = world.request("a", "b", 1);
     let envelope = world.verified(request).unwrap();
     let (reply, _received) = Reply::once();
-    world.engine.handle(Command::Submit { envelope, reply }, world.now);
+    world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
     assert!(world.engine.poll_output().is_none(), "it is not stored yet");
     world.engine.finish(world.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| world.engine.poll_output()).collect();

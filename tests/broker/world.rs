@@ -367,7 +367,13 @@ impl World {
     /// Sends an envelope unchanged.
     pub(crate) fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
         let envelope = self.verify(envelope)?;
-        self.ask(|reply| Command::Submit { envelope, reply })
+        self.ask(|reply| Command::Submit { envelope, is_from_sender: true, reply })
+    }
+
+    /// Sends an envelope unchanged, without a session or a token.
+    pub(crate) fn send_without_session(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
+        let envelope = self.verify(envelope)?;
+        self.ask(|reply| Command::Submit { envelope, is_from_sender: false, reply })
     }
 
     /// Signs an envelope, and verifies it as the broker does.

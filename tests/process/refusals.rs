@@ -251,6 +251,25 @@ async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concern
 }
 
 #[tokio::test]
+async fn copies_that_a_stranger_sends_use_up_nothing_of_the_agent_s_rate() {
+    let broker = Broker::serve("enrollment = \"open\"", "[limits]\nmessages_per_second = 5\n");
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let info = v1::Info::default();
+    let envelope = composer("a").compose("b", MessageType::Info, &About::default(), &info);
+    a.session.send(envelope.encode_to_vec().into()).await.unwrap();
+    let stranger = broker.client().await;
+    let mut refusal = None;
+    for _ in 0..50 {
+        refusal = send(&stranger, &envelope).await.err();
+        if refusal.is_some() {
+            break;
+        }
+    }
+    check(Err::<(), _>(refusal.expect("50 copies at once are too many")), Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     let broker = Broker::serve("", "");
     let (anonymous, operator) = (broker.client().await, broker.operator().await);

@@ -397,7 +397,11 @@ impl World {
                 match verified {
                     Ok(envelope) => {
                         assert!(!forged, "law 6: a forged envelope was verified");
-                        Command::Submit { envelope: Box::new(envelope), reply: self.reply(call).into() }
+                        Command::Submit {
+                            envelope: Box::new(envelope),
+                            is_from_sender: true,
+                            reply: self.reply(call).into(),
+                        }
                     }
                     Err(error) => return self.reply(call).send(Err(refused(error))),
                 }

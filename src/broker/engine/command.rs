@@ -26,6 +26,9 @@ pub enum Command {
     Submit {
         /// The envelope, with a verified signature.
         envelope: Box<VerifiedEnvelope>,
+        /// Whether the caller has proven to be the sender, by a session or a token. Any other caller may send a copy of an
+        /// envelope that it once received.
+        is_from_sender: bool,
         /// Receives the unsigned receipt after the commit, or the refusal.
         reply: Reply<v1::Receipt>,
     },

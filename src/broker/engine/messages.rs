@@ -35,7 +35,16 @@ const OVERLOADED_FOR: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
-    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<v1::Receipt, Refused> {
+    pub(super) fn submit(
+        &mut self,
+        envelope: &VerifiedEnvelope,
+        is_from_sender: bool,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        if is_from_sender {
+            // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
+            self.seen(&envelope.header().sender, now);
+        }
         if self.batch.failed {
             // After a failed commit the state on disk is unknown, so no message can be checked against it.
             return Err(refused(BrokerError::StoreUnavailable));
@@ -48,6 +57,21 @@ impl Engine {
             self.env.settings.metrics.repeated(envelope.header().message_type);
             return Ok(receipt);
         }
+        let receipt = self.take_new(transaction, envelope, now)?;
+        if !is_from_sender {
+            // Only a new message shows that its sender lives: each receiver of an old one could send a copy.
+            self.seen(&envelope.header().sender, now);
+        }
+        Ok(receipt)
+    }
+
+    /// Accepts a message with an unknown id, after its checks, by its step.
+    fn take_new(
+        &mut self,
+        mut transaction: Transaction,
+        envelope: &VerifiedEnvelope,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
         self.check_time(envelope.header(), now).map_err(refused)?;
         // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
         if envelope.header().rules().handling != Handling::Heartbeat {

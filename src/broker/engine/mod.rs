@@ -180,10 +180,8 @@ impl Engine {
     pub fn handle(&mut self, command: Command, now: Timestamp) {
         let now = self.keep_time(now);
         match command {
-            Command::Submit { envelope, reply } => {
-                // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
-                self.seen(&envelope.header().sender, now);
-                let outcome = self.submit(&envelope, now);
+            Command::Submit { envelope, is_from_sender, reply } => {
+                let outcome = self.submit(&envelope, is_from_sender, now);
                 if let Err(refusal) = &outcome {
                     self.env.settings.metrics.refused(envelope.header().message_type, &**refusal);
                 }

@@ -215,7 +215,7 @@ impl Session {
             Some(R::Envelope(raw)) => {
                 // Verified here, in the session's task, so that signatures use all cores and the engine's thread none.
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
-                Ok(Box::new(|reply| Command::Submit { envelope, reply: reply.into() }))
+                Ok(Box::new(|reply| Command::Submit { envelope, is_from_sender: true, reply: reply.into() }))
             }
             Some(R::Acknowledgement(acknowledgement)) => {
                 let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;

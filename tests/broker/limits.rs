@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton::{
     broker::{AgentLimits, Settings},
     codes::ErrorCode,
+    proto::v1,
 };
 
 use crate::world::{World, assert_refused};
@@ -14,8 +15,8 @@ fn world(limits: AgentLimits) -> World {
 }
 
 /// A request about a separate task.
-fn request(world: &World, from: &str, to: &str, task: &str) -> baton::proto::v1::Envelope {
-    baton::proto::v1::Envelope { task_id: task.into(), ..world.request(from, to, 1) }
+fn request(world: &World, from: &str, to: &str, task: &str) -> v1::Envelope {
+    v1::Envelope { task_id: task.into(), ..world.request(from, to, 1) }
 }
 
 #[test]
@@ -49,6 +50,32 @@ fn a_full_mailbox_takes_no_more_until_something_is_acked_also_over_a_restart() {
     world.ack(&b, &delivery);
     world.send(world.info("a", "b", "four")).unwrap();
     assert_refused(world.send(world.info("a", "b", "five")), ErrorCode::LimitExceeded);
+}
+
+#[test]
+fn a_message_to_a_type_goes_to_an_agent_with_room() {
+    let limits = AgentLimits { mailbox_max: 1, ..AgentLimits::default() };
+    let mut world = World::with_settings(&["a", "b:team", "c:team"], Settings { limits, ..Settings::default() });
+    let waiting = |world: &World| ["b", "c"].map(|agent| world.letters(agent));
+    world.send(world.info("a", "type:team", "one")).unwrap();
+    world.send(world.info("a", "type:team", "two")).unwrap();
+    assert_eq!(waiting(&world), [1, 1]);
+    for to in ["type:team", "all:team"] {
+        let refusal = assert_refused(world.send(world.info("a", to, "three")), ErrorCode::LimitExceeded);
+        assert!(refusal.retry_after().is_some());
+        assert_refused(world.send(request(&world, "a", "type:team", "t1")), ErrorCode::LimitExceeded);
+        let offers = v1::TaskRequest::default();
+        let offers = world.envelope("a", to, v1::MessageType::TaskRequest, &offers);
+        assert_refused(world.send(offers), ErrorCode::LimitExceeded);
+    }
+    let mut session = world.connect("c");
+    let (delivery, _) = session.delivery();
+    world.ack(&session, &delivery);
+    assert_refused(world.send(world.info("a", "all:team", "three")), ErrorCode::LimitExceeded);
+    let handoff = world.send(request(&world, "a", "type:team", "t1")).unwrap().handoff_id;
+    let handoff = world.handoff(&handoff);
+    assert_eq!((handoff.candidate.as_str(), handoff.next_candidates.len()), ("c", 0));
+    assert_eq!(waiting(&world), [1, 1]);
 }
 
 #[test]

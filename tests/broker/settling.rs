@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 impl World {
     /// The number of letters in an agent's mailbox.
-    fn letters(&self, agent: &str) -> usize {
+    pub(crate) fn letters(&self, agent: &str) -> usize {
         let range = baton::records::mailbox_range(&baton::ids::AgentId::parse(agent).unwrap());
         self.disk.scan(Table::Mailbox, range, Order::Ascending, usize::MAX).unwrap().len()
     }

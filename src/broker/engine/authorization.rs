@@ -90,7 +90,7 @@ impl Engine {
 /// The agents that pass the check. Fails with the last refusal if the list has agents and none passes.
 pub(super) fn permitted(
     agents: Vec<AgentId>,
-    check: impl Fn(&AgentId) -> Result<(), BrokerError>,
+    mut check: impl FnMut(&AgentId) -> Result<(), BrokerError>,
 ) -> Result<Vec<AgentId>, BrokerError> {
     let mut refusal = None;
     let mut passed = Vec::with_capacity(agents.len());

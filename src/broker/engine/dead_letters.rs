@@ -357,7 +357,7 @@ impl Engine {
     }
 
     /// The candidates of the stored request, resolved as for a request that arrives now.
-    fn candidates_again(&self, former: &HandoffRecord, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+    fn candidates_again(&mut self, former: &HandoffRecord, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         if former.is_under_mandate() {
             // The mandate permits the agents of the offers alone.
             let work = Work::of_handoff(&former.handoff);

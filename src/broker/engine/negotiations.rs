@@ -163,12 +163,13 @@ impl Engine {
 
     /// The agents that a request asks, each once. Of a type: the best first.
     fn asked_agents(
-        &self,
+        &mut self,
         header: &Header,
         request: &TaskRequestBody,
         now: Timestamp,
     ) -> Result<Vec<AgentId>, BrokerError> {
         admission::check_not_own(header)?;
+        let accept_timeout = self.env.settings.timeouts.accept;
         let wanted = |agent_type| Wanted {
             agent_type,
             required_skills: &request.required_skills,
@@ -178,7 +179,7 @@ impl Engine {
             languages: &[],
             tags: &[],
             priority: request.terms.as_deref().map_or(Priority::default(), |terms| terms.priority),
-            accept_timeout: self.env.settings.timeouts.accept,
+            accept_timeout,
         };
         let able = match &header.receiver {
             Receiver::AnyOf(agent_type) => {
@@ -202,7 +203,7 @@ impl Engine {
             }
             None => able,
         };
-        Ok(admission::receivers_of_type(header, able)?)
+        self.receivers_of_type(header, able)
     }
 
     /// Checks that the sender of a mandate owns the task that the request names. The custody log records a stale one.

@@ -38,18 +38,18 @@ impl Engine {
             Receiver::Agent(agent) => {
                 let agent = self.registered(agent)?;
                 self.check_send(header, &agent)?;
+                self.check_mailbox(&agent)?;
                 Some(agent)
             }
             Receiver::AnyOf(agent_type) => {
                 let able = admission::others(header, self.best_of(agent_type, now));
-                permitted(able, |agent| self.check_send(header, agent))?.into_iter().next()
+                let able = permitted(able, |agent| self.check_send(header, agent))?;
+                self.first_with_room(able)?
             }
             // The parser of the payload refuses these.
             Receiver::AllOf(_) | Receiver::Absent => None,
         };
-        let asked = asked.ok_or_else(|| AdmissionError::ReceiverUnknown { receiver: prompt.answer_by.to_string() })?;
-        self.check_mailbox(&asked)?;
-        Ok(asked)
+        Ok(asked.ok_or_else(|| AdmissionError::ReceiverUnknown { receiver: prompt.answer_by.to_string() })?)
     }
 
     /// Checks the data of an answer against the schema of its open question. The machine refuses an answer to any other

@@ -34,7 +34,7 @@ pub(super) struct Candidates {
 impl Engine {
     /// The agents that a request may be offered to, best first.
     pub(super) fn candidates(
-        &self,
+        &mut self,
         header: &Header,
         request: &RequestBody,
         now: Timestamp,
@@ -71,10 +71,10 @@ impl Engine {
         }
     }
 
-    /// Adds the permitted agents of a type, best first. Without one that has what the request demands, some of the others
-    /// are passed over.
+    /// Adds the permitted agents of a type whose mailboxes have room, best first. Without one that has what the request
+    /// demands, some of the others are passed over.
     fn add_of_type(
-        &self,
+        &mut self,
         found: &mut Candidates,
         agent_type: &AgentType,
         work: &Work<'_>,
@@ -94,7 +94,7 @@ impl Engine {
             let asked = others.filter(|agent| agent != work.from && self.check_hand_off(work, agent).is_ok());
             asked.take(PASSED_OVER_OF_TYPE).for_each(|agent| self.add_named(found, agent, request));
         }
-        found.agents.extend(able);
+        found.agents.extend(permitted(able, |agent| self.check_mailbox(agent))?);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Engine {
     }
 
     /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.
-    pub(super) fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+    pub(super) fn receivers(&mut self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let of_type = match &header.receiver {
             Receiver::Absent => return Ok(Vec::new()),
             Receiver::Agent(agent) => {
@@ -213,7 +213,38 @@ impl Engine {
             }
         };
         let able = permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))?;
+        self.receivers_of_type(header, able)
+    }
+
+    /// The receivers of a message to a type, out of the able and permitted agents, best first: the first one whose mailbox
+    /// has room, or all. All of them must have room, because the sender would not learn which ones got nothing.
+    pub(super) fn receivers_of_type(
+        &mut self,
+        header: &Header,
+        able: Vec<AgentId>,
+    ) -> Result<Vec<AgentId>, BrokerError> {
+        let able = match header.receiver {
+            Receiver::AnyOf(_) => self.first_with_room(able)?.into_iter().collect(),
+            Receiver::AllOf(_) => {
+                able.iter().try_for_each(|agent| self.check_mailbox(agent))?;
+                able
+            }
+            // The mailbox of a named agent is checked before.
+            Receiver::Agent(_) | Receiver::Absent => able,
+        };
         Ok(admission::receivers_of_type(header, able)?)
+    }
+
+    /// The first agent whose mailbox has room. `None`: the list is empty. Fails if all mailboxes are full.
+    pub(super) fn first_with_room(&mut self, able: Vec<AgentId>) -> Result<Option<AgentId>, BrokerError> {
+        let mut refusal = None;
+        for agent in able {
+            match self.check_mailbox(&agent) {
+                Ok(()) => return Ok(Some(agent)),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        refusal.map_or(Ok(None), Err)
     }
 }
 

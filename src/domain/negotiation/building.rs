@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Award, Awarded, Closed, Effect, Failure, Negotiation, Rejection, State, Surroundings, Thread, ThreadState,
+    Award, Awarded, Closed, Effect, Failure, Negotiation, Offer, Rejection, State, Surroundings, Thread, ThreadState,
     Transition, WaitingMail, award,
 };
 use crate::{
@@ -96,13 +96,17 @@ impl Building {
             Some(_) => {
                 // Without a mandate the requester has not permitted a handoff in its name, so the award is the answer
                 // and no task moves.
-                let task = self.negotiation.mandate.as_ref().and(self.negotiation.task.as_ref());
-                let task = task.map(|(task, _)| task.clone());
+                let task = self.negotiation.mandate.as_ref().zip(self.negotiation.task.as_ref());
+                let task = task.map(|(mandate, (task, _))| (task.clone(), self.now.plus(mandate.timeouts.whole)));
                 let handoff = task.as_ref().map(|_| self.negotiation.id);
                 self.award(offer.id, bidder.clone(), handoff);
-                if let Some(task) = task {
-                    // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask.
-                    let candidates = ranked.iter().take(OFFERS_MAX).map(|(agent, _)| agent.clone()).collect();
+                if let Some((task, whole_deadline)) = task {
+                    // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask. It
+                    // may ask one until its end, and knows no offers, so only an offer that stands until then is one.
+                    let stands = |offer: &Offer| offer.valid_until.is_none_or(|until| whole_deadline <= until);
+                    let fallbacks = ranked[1..].iter().filter(|(_, offer)| stands(offer));
+                    let asked = ranked[..1].iter().chain(fallbacks).take(OFFERS_MAX);
+                    let candidates = asked.map(|(agent, _)| agent.clone()).collect();
                     let negotiation = self.negotiation.id;
                     self.effects.push(Effect::Open(Award { negotiation, task, candidates }));
                 }

@@ -510,6 +510,22 @@ fn a_mandate_opens_the_handoff_and_asks_the_next_offer_if_the_winner_rejects() {
 }
 
 #[test]
+fn an_offer_that_ends_before_the_handoff_may_is_awarded_first_or_not_at_all() {
+    let mut world = opened(mandated(&["bob", "carol", "dave"], AwardRule::HighestConfidence));
+    let until = |seconds, offer: NewOffer| NewOffer { valid_until: Some(at(seconds)), ..offer };
+    let whole = i64::try_from(Timeouts::default().whole.as_secs()).unwrap();
+    for (name, number, confidence, end) in [("bob", 2, 0.9, 5), ("carol", 3, 0.6, whole - 1), ("dave", 4, 0.3, whole)] {
+        let made = until(end, NewOffer { confidence, ..an_offer(number) });
+        world.say(offer(name, "alice", made)).unwrap();
+    }
+    assert_eq!(world.asked, [agent("bob")], "its offer stands at the award");
+    world.handoff_says("bob", reject());
+    assert_eq!(world.asked, [agent("bob"), agent("dave")]);
+    world.handoff_says("dave", reject());
+    assert_eq!((world.state(), world.told()), (State::Failed, vec!["carol"]));
+}
+
+#[test]
 fn an_accepted_bidder_whom_the_handoff_passes_over_is_told_the_end() {
     let mut world = opened(request(&["bob", "carol"]));
     world.bid("bob", 2, 0.6).unwrap();

@@ -558,6 +558,13 @@ impl Entry {
         self.record.deregistered_at.is_none()
     }
 
+    /// The id of a key on this card that is also on the other one, if any.
+    pub(super) fn key_shared_with(&self, other: &Self) -> Option<&KeyId> {
+        let is_shared =
+            |valid: &ValidKey| other.keys.values().any(|theirs| theirs.key.as_bytes() == valid.key.as_bytes());
+        self.keys.iter().find(|(_, valid)| is_shared(valid)).map(|(key_id, _)| key_id)
+    }
+
     /// The version of the card and its keys.
     pub fn etag(&self) -> String {
         format!("{:x}", self.record.changed)

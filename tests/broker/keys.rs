@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton::{
     broker::{
-        Away,
+        Away, Reply,
         access::Caller,
         directory::Entry,
         engine::{Command, KeyChange},
@@ -142,6 +142,23 @@ fn what_cannot_be_added_is_refused() {
     change(&mut world, operator(), "a", add("k2", 2, &[], HOUR)).expect("the very same again");
     assert_refused(change(&mut world, operator(), "a", add("k3", 2, &[], HOUR)), ErrorCode::KeyExists);
     assert_refused(change(&mut world, operator(), "b", add("k2", 2, &[], HOUR)), ErrorCode::KeyTaken);
+}
+
+#[test]
+fn of_two_agents_that_register_with_one_key_in_one_commit_the_first_gets_it() {
+    let mut world = World::with(&["a"]);
+    let mut register = |name: &str| {
+        let card = v1::AgentCard { agent_id: name.into(), keys: vec![key("k1", 2)], ..Default::default() };
+        let entry = Box::new(Entry::parse(AgentRecord::new(card, world.now)).unwrap());
+        let (reply, outcome) = Reply::once();
+        let command = Command::Register { entry, caller: operator(), invitation: String::new(), reply };
+        world.engine.handle(command, world.now);
+        outcome
+    };
+    let (mut first, mut second) = (register("b"), register("c"));
+    world.settle();
+    first.try_recv().unwrap().unwrap();
+    assert_eq!(second.try_recv().unwrap().unwrap_err().code(), ErrorCode::KeyTaken);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Away, Output, Refused, Reply, directory::Entry},
     domain::{EntityId, Header, TraceContext, mailbox::Letter, matching::Statistics},
-    ids::{AgentId, IdMap, MessageId},
+    ids::{AgentId, IdMap, KeyId, MessageId},
     metrics::Event,
     records::{EntityRecord, Expiration},
     store::{Change, Key, KeyMap, Record, Write},
@@ -167,6 +167,16 @@ impl CommitBatch {
         self.open_from = self.changes.len();
         let post_commit = std::mem::take(&mut self.open_post_commit);
         self.replies.push(PendingReply { changes, post_commit, answer });
+    }
+
+    /// The id of a key on this card that the batch stores for another agent, if any.
+    pub(super) fn key_of_another(&self, entry: &Entry) -> Option<KeyId> {
+        let actions = self.replies.iter().flat_map(|pending| &pending.post_commit).chain(&self.open_post_commit);
+        let mut stored = actions.filter_map(|action| match action {
+            PostCommit::AgentStored(stored) if stored.id() != entry.id() => Some(stored),
+            _ => None,
+        });
+        stored.find_map(|other| entry.key_shared_with(other)).cloned()
     }
 
     /// Adds a write that no revision guards.

@@ -109,9 +109,7 @@ impl Engine {
         };
         // Only a caller that may register reaches this check: to any other caller the error would reveal which keys
         // exist.
-        if let Some(key_id) = self.env.directory.key_of_another(&entry) {
-            return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
-        }
+        self.check_keys_are_free(&entry)?;
         // After the rights, so that the limit is not revealed to a caller that may not register anyway.
         self.check_agents()?;
         let act = (AuditAction::AgentRegistered, details);

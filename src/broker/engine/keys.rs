@@ -117,11 +117,17 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let entry = Entry::parse(record)?;
-        if let Some(key_id) = self.env.directory.key_of_another(&entry) {
-            return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
-        }
+        self.check_keys_are_free(&entry)?;
         tracing::info!(agent = %entry.id(), by = %caller, act = act.0.as_str_name(), "changed an agent's keys: {}", act.1);
         self.store_agent(transaction, entry, Some(stored), act, caller, now)
+    }
+
+    /// Fails if another agent has a key on this card, in the directory or by an earlier command of the batch.
+    pub(super) fn check_keys_are_free(&self, entry: &Entry) -> Result<(), BrokerError> {
+        match self.env.directory.key_of_another(entry).or_else(|| self.batch.key_of_another(entry)) {
+            Some(key_id) => Err(BrokerError::KeyTaken { key_id: key_id.to_string() }),
+            None => Ok(()),
+        }
     }
 }
 

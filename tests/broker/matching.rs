@@ -471,6 +471,23 @@ fn a_deregistered_agent_stays_readable_and_its_id_is_never_used_again() {
 }
 
 #[test]
+fn a_message_that_waits_while_its_sender_is_deregistered_is_refused() {
+    for is_one_commit in [false, true] {
+        let mut world = World::with(&["a", "b"]);
+        let envelope = world.verified(world.request("b", "a", 1)).unwrap();
+        let (reply, mut outcome) = Reply::once();
+        let (agent, reason_text, caller) = (id("b"), String::new(), operator());
+        world.engine.handle(Command::Deregister { agent, force: false, reason_text, caller, reply }, world.now);
+        if !is_one_commit {
+            world.settle();
+        }
+        let sent = world.ask(|reply| Command::Submit { envelope, is_from_sender: true, reply });
+        assert_refused(sent, ErrorCode::KeyNotValid);
+        outcome.try_recv().unwrap().unwrap();
+    }
+}
+
+#[test]
 fn with_force_offers_move_on_and_mail_becomes_dead_letters() {
     let mut world = World::with(&["a", "b", "c"]);
     let mut c = world.connect("c");

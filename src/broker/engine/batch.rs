@@ -112,6 +112,8 @@ pub(super) struct CommitBatch {
     pub(super) watches: Vec<(EntityId, Watcher)>,
     /// The ids of the messages that the batch accepts and no custody log has.
     pub(super) accepted: Vec<MessageId>,
+    /// The agents that the batch deregisters. The directory shows that after the commit.
+    pub(super) left: BTreeSet<AgentId>,
     /// Whether the batch writes a row of the outbox.
     pub(super) writes_outbox: bool,
     /// The records that the batch has written so far. Later commands of the batch read them here.

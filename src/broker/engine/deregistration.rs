@@ -38,7 +38,9 @@ impl Engine {
         tracing::info!(%agent, by = %caller, force, "deregistered an agent");
         let session_end = PostCommit::SessionsEnded(agent.clone(), Away::Deregistered);
         transaction.post_commit.extend([session_end, PostCommit::AgentLeft(agent.clone())]);
-        self.store_agent(transaction, entry, Some(&stored), act, caller, now)
+        self.store_agent(transaction, entry, Some(&stored), act, caller, now)?;
+        self.batch.left.insert(agent.clone());
+        Ok(())
     }
 
     /// Fails while the agent owns open tasks or has open offers. The sender of an open handoff owns its task.

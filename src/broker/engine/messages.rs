@@ -12,7 +12,7 @@ use super::{
     transaction::Transaction,
 };
 use crate::{
-    broker::{BrokerError, Refused, contexts::payload_in, refused},
+    broker::{Away, BrokerError, Refused, contexts::payload_in, refused},
     codes::{FieldViolation, Refusal},
     domain::{
         EntityId, Handling, Header, Input, Receiver,
@@ -72,6 +72,11 @@ impl Engine {
         envelope: &VerifiedEnvelope,
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
+        // The signature was verified before the queue. Meanwhile the sender may have been deregistered.
+        let sender = &envelope.header().sender;
+        if self.batch.left.contains(sender) || self.env.directory.has_left(sender) {
+            return Err(refused(BrokerError::IdentityEnded { why: Away::Deregistered }));
+        }
         self.check_time(envelope.header(), now).map_err(refused)?;
         // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
         if envelope.header().rules().handling != Handling::Heartbeat {

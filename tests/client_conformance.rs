@@ -45,6 +45,7 @@ const FAULTS: [(&str, &[&str]); 31] = [
             "client.expired-token-is-replaced",
             "client.reconnects-with-backoff",
             "client.lost-ack-is-made-up-for",
+            "client.late-ack-is-made-up-for",
             "client.running-handler-keeps-its-message",
             "client.silent-broker-is-noticed",
         ],

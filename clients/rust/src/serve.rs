@@ -17,7 +17,7 @@ use crate::{
     trace::in_trace,
 };
 
-/// How many handled messages with a lost ack are remembered for their redelivery.
+/// How many handled messages without an accepted ack are remembered for their redelivery.
 const RETURNING_MAX: usize = 4096;
 /// The ack wait if the broker announces none.
 const ACK_WAIT: Duration = Duration::from_secs(30);
@@ -137,12 +137,12 @@ impl From<ClientError> for NotTaken {
 /// A message and its handoff. A redriven message has the same id under another handoff.
 type Key = (String, String);
 
-/// The messages being handled, and handled messages with a lost ack.
+/// The messages being handled, and the handled messages of which the broker has accepted no ack.
 #[derive(Default)]
 struct Book {
     /// The current delivery id of each message that a handler works on.
     running: HashMap<Key, String>,
-    /// Handled messages with a lost ack, oldest first; at most [`RETURNING_MAX`].
+    /// Handled messages without an accepted ack, oldest first; at most [`RETURNING_MAX`].
     returning: VecDeque<Key>,
 }
 
@@ -232,9 +232,9 @@ impl<H: Handler> Serving<H> {
         if self.is_known(&key, &delivery.delivery_id) {
             return;
         }
-        // The handler is done; only its ack was lost. `ack` records the message again if this ack is lost too.
-        if self.has_returned(&key) {
-            self.ack(agent, key, &delivery.delivery_id).await;
+        // The handler is done, but the broker has not accepted its ack.
+        if self.book().returning.contains(&key) {
+            self.ack(agent, &key, &delivery.delivery_id).await;
             return;
         }
         let delivery_id = delivery.delivery_id.clone();
@@ -262,13 +262,6 @@ impl<H: Handler> Serving<H> {
             }
             None => false,
         }
-    }
-
-    /// Whether the message was handled before and its ack was lost. Forgets it.
-    fn has_returned(&self, key: &Key) -> bool {
-        let returning = &mut self.book().returning;
-        let place = returning.iter().position(|returned| returned == key);
-        place.is_some_and(|place| returning.remove(place).is_some())
     }
 
     /// Waits for the handler, and acks or nacks the message.
@@ -317,7 +310,6 @@ impl<H: Handler> Serving<H> {
     }
 
     async fn settle(&self, key: Key, verdict: Result<(), NotTaken>) {
-        let (Some(delivery_id), agent) = (self.book().running.remove(&key), self.link.present()) else { return };
         let (cause, retry_after, problem) = match verdict {
             Ok(()) => (None, None, String::new()),
             Err(NotTaken::TooLate(problem)) => (None, None, problem),
@@ -331,12 +323,15 @@ impl<H: Handler> Serving<H> {
         if !problem.is_empty() {
             tracing::warn!(message_id = %key.0, %problem, "failed to handle a message");
         }
-        match (cause, agent) {
-            (None, Some(agent)) => self.ack(&agent, key, &delivery_id).await,
-            // No session is open. The redelivery on the next session is acked then.
-            (None, None) => self.book().lost(key),
-            (Some(cause), Some(agent)) => self.nack(&agent, &delivery_id, cause, retry_after, &problem).await,
-            (Some(_), None) => {} // the broker redelivers it
+        let delivery_id = match cause {
+            None => self.book().record_handled(&key),
+            Some(_) => self.book().running.remove(&key),
+        };
+        // Without a session the broker redelivers the message on the next one.
+        let (Some(delivery_id), Some(agent)) = (delivery_id, self.link.present()) else { return };
+        match cause {
+            None => self.ack(&agent, &key, &delivery_id).await,
+            Some(cause) => self.nack(&agent, &delivery_id, cause, retry_after, &problem).await,
         }
     }
 
@@ -347,11 +342,12 @@ impl<H: Handler> Serving<H> {
         }
     }
 
-    async fn ack(&self, agent: &Agent, key: Key, delivery_id: &str) {
-        // The session ended before the answer, so the ack may not have reached the broker. After any answer, also a
-        // refusal, it has.
-        if let Err(ClientError::SessionEnded(_)) = agent.session.ack(delivery_id).await {
-            self.book().lost(key);
+    /// Acks a handled message, and forgets it once the broker has accepted the ack.
+    async fn ack(&self, agent: &Agent, key: &Key, delivery_id: &str) {
+        // An ack can be lost with its session. One that names a delivery of an earlier session is refused. In both cases
+        // the broker redelivers the message.
+        if agent.session.ack(delivery_id).await.is_ok() {
+            self.book().returning.retain(|returning| returning != key);
         }
     }
 
@@ -395,12 +391,16 @@ impl<H: Handler> Serving<H> {
 }
 
 impl Book {
-    fn lost(&mut self, key: Key) {
-        self.returning.push_back(key);
+    /// Records that the handler of the message is done. Returns the current delivery id.
+    fn record_handled(&mut self, key: &Key) -> Option<String> {
+        // Under one lock, so that a redelivery finds the message in one of the two.
+        let delivery_id = self.running.remove(key)?;
+        self.returning.push_back(key.clone());
         // A forgotten message reaches the handler again, as after a crash: at-least-once delivery permits it.
         if self.returning.len() > RETURNING_MAX {
             self.returning.pop_front();
         }
+        Some(delivery_id)
     }
 }
 

@@ -120,6 +120,8 @@ pub(super) struct Session {
     backlog: Vec<v1::ConnectRequest>,
     out: mpsc::UnboundedSender<Result<v1::ConnectResponse, Status>>,
     answers_acknowledgements: Arc<AtomicBool>,
+    /// The ids of the deliveries of this session.
+    delivered: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Broker {
@@ -170,6 +172,9 @@ pub(super) fn key_of(key_id: &str, key: &PublicKey) -> v1::AgentKey {
 impl Session {
     /// Sends a response; `request_id` 0 marks an unsolicited one. Ignores a client that has disconnected.
     pub(crate) fn say(&self, request_id: u64, said: Said) {
+        if let Said::Delivery(delivery) = &said {
+            self.delivered.lock().expect("no holder panics").insert(delivery.delivery_id.clone());
+        }
         let _ = self.out.send(Ok(v1::ConnectResponse { request_id, response: Some(said) }));
     }
 
@@ -385,10 +390,15 @@ impl BrokerService for Scripted {
         let (out, answers) = mpsc::unbounded_channel();
         let (sender, frames) = mpsc::unbounded_channel();
         let answers_acknowledgements = Arc::new(AtomicBool::new(true));
-        // Weak, so that the stream ends when the case drops its session.
-        let reader = Reader { out: out.downgrade(), answers_acknowledgements: Arc::clone(&answers_acknowledgements) };
+        let delivered = Arc::new(Mutex::new(HashSet::new()));
+        let reader = Reader {
+            // Weak, so that the stream ends when the case drops its session.
+            out: out.downgrade(),
+            answers_acknowledgements: Arc::clone(&answers_acknowledgements),
+            delivered: Arc::clone(&delivered),
+        };
         tokio::spawn(reader.read(request.into_inner(), sender));
-        let session = Session { frames, backlog: Vec::new(), out, answers_acknowledgements };
+        let session = Session { frames, backlog: Vec::new(), out, answers_acknowledgements, delivered };
         // Before the case gets the session, because the welcome is the first frame.
         session.say(0, Said::Welcome(self.welcome()));
         let _ = self.sessions.send(session); // fails only after the case is over
@@ -490,6 +500,7 @@ impl TaskService for Scripted {
 struct Reader {
     out: mpsc::WeakUnboundedSender<Result<v1::ConnectResponse, Status>>,
     answers_acknowledgements: Arc<AtomicBool>,
+    delivered: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Reader {
@@ -518,6 +529,9 @@ impl Reader {
             }
             Asked::Heartbeat(_) if frame.request_id != 0 => Some(Said::Credited(v1::Credited::default())),
             Asked::Acknowledgement(one) if self.answers_acknowledgements.load(Ordering::Relaxed) => {
+                if !self.delivered.lock().expect("no holder panics").contains(&one.delivery_id) {
+                    return Some(Said::Error(Refusal::new(Code::NotFound, "DELIVERY_UNKNOWN").message()));
+                }
                 let is_extended = matches!(one.outcome, Some(Outcome::Extend(_)));
                 let ack_deadline = is_extended.then(|| SystemClock.now().plus(ACK_WAIT).into());
                 Some(Said::Acknowledged(v1::Acknowledged { delivery_id: one.delivery_id.clone(), ack_deadline }))

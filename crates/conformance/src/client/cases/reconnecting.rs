@@ -41,6 +41,9 @@ cases! {
     "client.lost-ack-is-made-up-for", "4",
     "Where an ack is lost with its session, the message is acked when it comes again, and not handled twice.",
     lost_ack;
+    "client.late-ack-is-made-up-for", "4",
+    "A message handled between a reconnect and its redelivery is acked when it comes again, and not handled twice.",
+    late_ack;
     "client.running-handler-keeps-its-message", "4",
     "A message delivered again while its handler works is not handled twice, and is acked under its new delivery.",
     running_handler;
@@ -145,6 +148,27 @@ async fn lost_ack(fixture: &mut Fixture) -> Verdict {
     fixture.acked(step, &mut session, &delivery_id).await?;
     fixture.mail_goes_on(&mut session).await?;
     // The event of the first call was picked above, so only a second call is found here.
+    fixture.never_handled(step, &envelope.message_id)
+}
+
+async fn late_ack(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
+    fixture.handle("Info", "wait").await?;
+    let envelope = fixture.info("once");
+    fixture.deliver(&session, &envelope);
+    fixture.handling("the message is delivered", &envelope.message_id).await?;
+    fixture.broker.relay.cut();
+    drop(session);
+    let step = "the handler returns on the next session, and then the message comes again";
+    let mut session = fixture.session(step).await?;
+    fixture.handle("Info", "return").await?;
+    let id = fixture.harness.tell(json!({"command": "release"}));
+    fixture.done("the handler returns", id).await?;
+    // The client may ack the old delivery, which is refused with DELIVERY_UNKNOWN. This mail comes after that.
+    fixture.mail_goes_on(&mut session).await?;
+    let delivery_id = fixture.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    fixture.acked(step, &mut session, &delivery_id).await?;
+    fixture.mail_goes_on(&mut session).await?;
     fixture.never_handled(step, &envelope.message_id)
 }
 

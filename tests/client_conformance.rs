@@ -153,6 +153,25 @@ async fn each_fault_is_seen_by_the_cases_that_name_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_misses_a_command_fails_in_time() {
+    let faults = [
+        ("grep --line-buffered -v '\"connect\"'", "client.credit-is-as-asked", "a session"),
+        ("grep --line-buffered -v '\"close\"'", "client.stop-ends-the-program", "it is open after"),
+        (
+            "sed -u 's/\"stop_grace_ms\":3000/\"stop_grace_ms\":0/'",
+            "client.stop-gives-back-what-is-not-done",
+            "2900 ms",
+        ),
+    ];
+    for (filter, case, seen) in faults {
+        let command = format!("{filter} | {}", harness().display());
+        let report = client::run(&command, cases(&[case]), 1, PATIENCE_WITH_FAULTS, |_| {}).await.unwrap();
+        assert_eq!(report.failed, 1, "{}", report.text());
+        assert!(report.text().contains(seen), "{}", report.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_says_nothing_fails_each_case() {
     let report = client::run("true", cases(&["client.envelope-is-signed"]), 1, PATIENCE, |_| {}).await.unwrap();
     assert_eq!(report.failed, 1, "{}", report.text());

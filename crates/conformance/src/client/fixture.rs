@@ -133,16 +133,27 @@ impl Fixture {
 
     /// The same with another time limit.
     pub(crate) async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
-        let opened = self.broker.session();
-        let exited = self.harness.exited.clone();
-        let opened = within(patience, opened, &exited).await;
-        let mut session = opened.map_err(|why| self.failed(step, "session", "a session", why))?;
+        let mut session = self.opened_session(step, patience).await?;
         let gives_credit = |frame: &v1::ConnectRequest| match &frame.request {
             Some(Asked::Credit(credit)) => (credit.max_outstanding > 0).then_some(()),
             _ => None,
         };
         self.frame(step, "credit", "a Credit above 0", &mut session, gives_credit).await?;
         Ok(session)
+    }
+
+    /// The next session that the client opens, without waiting for credit on it.
+    pub(crate) async fn opened_session(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
+        let exited = self.harness.exited.clone();
+        let opened = within(patience, self.broker.session(), &exited).await;
+        opened.map_err(|why| self.failed(step, "session", "a session", why))
+    }
+
+    /// Waits until the client has ended the session, and reads its frames until then.
+    pub(crate) async fn session_ends(&self, step: &str, mut session: Session) -> Verdict {
+        let reading = async { while session.pick(|_| Some(())).await.is_some() {} };
+        let ended = tokio::time::timeout(self.patience, reading).await;
+        ended.map_err(|_| self.failed(step, "session", "its end", format!("it is open after {:?}", self.patience)))
     }
 
     /// The first frame on the session that `pick` selects.

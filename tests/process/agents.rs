@@ -2,7 +2,10 @@
 //! and messages over the size limits.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,6 +14,7 @@ use baton::{
         About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, RecallReason, Returned, context_of,
     },
     proto::v1::{self, MessageType},
+    time::{Clock, SystemClock, Timestamp},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -388,4 +392,29 @@ fn a_command_with_too_large_a_context_names_the_limit() {
         assert_eq!(code, Some(8), "{text}");
         assert!(text.contains("PAYLOAD_TOO_LARGE") && !text.contains("no broker answers"), "{text}");
     }
+}
+
+/// A clock that is an hour late for this number of readings.
+struct LateClock(AtomicUsize);
+
+impl Clock for LateClock {
+    fn now(&self) -> Timestamp {
+        let is_late = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        SystemClock.now().minus(if is_late { Duration::from_secs(3600) } else { Duration::ZERO })
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_has_waited_longer_than_the_clock_window_is_signed_again() {
+    let broker = two_agents().await;
+    let send = async |readings: usize| {
+        let alice = broker.link_at("alice", Arc::new(LateClock(readings.into()))).await;
+        alice.send("bob", MessageType::Info, &About::default(), &v1::Info::default()).await
+    };
+    // The first reading dates the message. An hour has passed by the next one, as over an outage.
+    let receipt = send(1).await.unwrap();
+    let bob = broker.agent_session("bob").await;
+    assert_eq!(bob.next().await.unwrap().envelope.message_id, receipt.message_id);
+    let refused = send(usize::MAX).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("TIMESTAMP_OUTSIDE_WINDOW"), "a clock that stays late: {refused}");
 }

@@ -13,7 +13,7 @@ use baton::{
     envelope::keys::PrivateKey,
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1,
-    time::SystemClock,
+    time::{Clock, SystemClock},
 };
 use serde_json::Value;
 
@@ -192,6 +192,11 @@ impl Broker {
 
     /// The connection of an agent of the Rust client. It serves its mail once the test asks it to.
     pub(crate) async fn link(&self, name: &str) -> Link {
+        self.link_at(name, Arc::new(SystemClock)).await
+    }
+
+    /// The same with this clock.
+    pub(crate) async fn link_at(&self, name: &str, clock: Arc<dyn Clock>) -> Link {
         let options = LinkOptions {
             broker: Options { server: self.address.clone(), ca: Some(self.ca()), ..Options::default() },
             identity: identity(name),
@@ -200,7 +205,7 @@ impl Broker {
             handler_timeout: None,
             stop_grace: Duration::ZERO,
         };
-        Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
+        Link::connect(options, clock, Arc::new(SystemIds)).await.unwrap()
     }
 
     pub(crate) async fn agent_with(&self, name: &str, agent_type: &str, credit: u32) -> Agent {

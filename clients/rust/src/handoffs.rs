@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use prost::Message as _;
 use tokio::time;
 
 use super::{
@@ -306,7 +305,7 @@ impl Link {
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id.clone()));
         self.show(handoff_id, v1::SenderView::HandoffInitiated);
-        self.send_bytes(request.encode_to_vec().into()).await?;
+        self.send_composed(request.clone()).await?;
         self.show(handoff_id, v1::SenderView::AwaitingHandoffAccept);
         let progress = Progress { about, sections, is_sent: false, rejections: Vec::new() };
         self.to_the_end(mail, progress).await

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::watch;
 
 use super::{
@@ -10,9 +11,10 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
+    envelope,
     ids::{AgentId, IdSource},
     proto::v1::{self, MessageType},
-    time::{Clock, Moment},
+    time::{Clock, Moment, Timestamp},
 };
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -21,6 +23,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(5);
 /// The retry delay if the broker names none.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The age of a message from which a refusal of its time is due to its wait, and not to the clock.
+const SIGN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The time limit for connecting, authenticating and opening a session together.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -159,7 +163,9 @@ impl Link {
         }
     }
 
-    /// Signs a message, sends it and waits for its receipt. Resends the same bytes over successive sessions.
+    /// Signs a message, sends it and waits for its receipt. Resends the same bytes over successive sessions. If the
+    /// message has waited for a session longer than the broker's clock window, it is signed once more, with the present
+    /// time and the same id.
     ///
     /// # Errors
     ///
@@ -174,10 +180,26 @@ impl Link {
         about: &About,
         payload: &M,
     ) -> Result<v1::Receipt, ClientError> {
-        self.send_bytes(self.inner.composer.encode(to, kind, about, payload)).await
+        self.send_composed(self.inner.composer.compose(to, kind, about, payload)).await
     }
 
-    /// Sends a signed envelope as [`Self::send`] does.
+    /// Sends a message of this agent as [`Self::send`] does.
+    pub(super) async fn send_composed(&self, mut envelope: v1::Envelope) -> Result<v1::Receipt, ClientError> {
+        let sent = self.send_bytes(envelope.encode_to_vec().into()).await;
+        let is_old = sent.as_ref().is_err_and(|error| error.reason() == Some("TIMESTAMP_OUTSIDE_WINDOW"));
+        let Composer { identity, clock, .. } = &self.inner.composer;
+        let now = clock.now();
+        let made = envelope.timestamp.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
+        if !is_old || made.is_none_or(|made| now.since(made) < SIGN_AGAIN_AFTER) {
+            return sent;
+        }
+        // The broker detects a repeat before it checks the time, so it has not accepted the message.
+        envelope.timestamp = Some(now.into());
+        envelope::sign(&mut envelope, &identity.key_id, &identity.key);
+        self.send_bytes(envelope.encode_to_vec().into()).await
+    }
+
+    /// Sends a signed envelope unchanged; otherwise as [`Self::send`].
     ///
     /// # Errors
     ///

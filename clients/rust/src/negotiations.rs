@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use prost::Message as _;
 use tokio::time;
 use tokio_stream::StreamExt as _;
 
@@ -14,7 +13,7 @@ use super::{
     About, Client, ClientError, Delivered, HandOverError, HandedOver, Handler, Link, NotTaken, Returned,
     error::Refused,
     handoffs::{LOOK_AFTER, UNCLAIMED_AFTER, name_of},
-    limits, loans,
+    loans,
     waiting::{Conversation, Letter, Subject},
 };
 use crate::{
@@ -170,12 +169,9 @@ impl Link {
         request: &v1::TaskRequest,
     ) -> Result<Negotiation, ClientError> {
         let envelope = self.composer().compose(to, MessageType::TaskRequest, about, request);
-        let id = envelope.message_id.clone();
-        let bytes = envelope.encode_to_vec().into();
-        limits::check_envelope(&bytes)?;
         // Wait before sending: an offer can arrive ahead of the receipt.
-        let negotiation = self.negotiation(&id);
-        self.send_bytes(bytes).await?;
+        let negotiation = self.negotiation(&envelope.message_id);
+        self.send_composed(envelope).await?;
         Ok(negotiation)
     }
 

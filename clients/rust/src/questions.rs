@@ -1,11 +1,8 @@
 //! Questions about a task: ask one agent and wait for its answer, or answer a question.
 
-use prost::Message as _;
 use tokio::time;
 
-use super::{
-    About, ClientError, Delivered, HandOverError, Link, OwnedTask, handoffs::LOOK_AFTER, limits, waiting::Subject,
-};
+use super::{About, ClientError, Delivered, HandOverError, Link, OwnedTask, handoffs::LOOK_AFTER, waiting::Subject};
 use crate::proto::v1::{self, MessageType};
 
 /// How a question has ended.
@@ -68,11 +65,9 @@ impl Link {
     async fn put_question(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<Asked, ClientError> {
         let envelope = self.composer().compose("", MessageType::TaskStatusUpdate, about, update);
         let question = envelope.message_id.clone();
-        let bytes = envelope.encode_to_vec().into();
-        limits::check_envelope(&bytes)?;
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mut answers = self.inner.waiting.wait(Subject::Answer(question.clone()));
-        self.send_bytes(bytes).await?;
+        self.send_composed(envelope).await?;
         let mut was_closed = false;
         loop {
             match time::timeout(LOOK_AFTER, self.next_letter(&mut answers)).await {

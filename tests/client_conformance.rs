@@ -43,6 +43,7 @@ const FAULTS: [(&str, &[&str]); 31] = [
             "client.go-away-is-kept",
             "client.broker-that-stops-is-waited-for",
             "client.expired-token-is-replaced",
+            "client.single-refusal-is-tried-again",
             "client.reconnects-with-backoff",
             "client.lost-ack-is-made-up-for",
             "client.late-ack-is-made-up-for",

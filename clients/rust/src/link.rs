@@ -274,19 +274,26 @@ impl Link {
         Ok(agent)
     }
 
-    /// Opens the next session after `delay`, or after the backoff. Fails if no retry can succeed.
+    /// Opens the next session after `delay`, or after the backoff. Fails if two attempts in a row end with an error that
+    /// does not pass.
     pub(super) async fn open_again(
         &self,
         backoff: &mut Backoff,
         mut delay: Option<Duration>,
     ) -> Result<Arc<Agent>, ClientError> {
+        let mut was_refused = false;
         loop {
             // A delay that the broker names replaces this wait. The backoff advances all the same, so that a later
             // failure without a named delay waits longer.
             let wait = backoff.next();
             tokio::time::sleep(self.jittered(delay.unwrap_or(wait))).await;
             match self.open().await {
-                Err(error) if error.is_passing() => delay = error.retry_after(),
+                // A broker that restarts between two steps of the proof refuses the second step, so a refusal counts only
+                // when it repeats.
+                Err(error) if error.is_passing() || !was_refused => {
+                    was_refused = !error.is_passing();
+                    delay = error.retry_after();
+                }
                 opened => return opened,
             }
         }

@@ -204,10 +204,11 @@ pub(super) async fn open_stream(
 ) -> Result<(v1::Welcome, Streaming<v1::ConnectResponse>), ClientError> {
     let mut responses = client.answer(client.messages().connect(requests).await)?;
     let first = responses.next().await.transpose().map_err(|status| ClientError::of(&client.server, &status))?;
-    let Some(v1::ConnectResponse { response: Some(Response::Welcome(welcome)), .. }) = first else {
-        return Err(ClientError::Answer("the first frame is not a welcome".to_owned()));
-    };
-    Ok((welcome, responses))
+    match first {
+        Some(v1::ConnectResponse { response: Some(Response::Welcome(welcome)), .. }) => Ok((welcome, responses)),
+        Some(_) => Err(ClientError::Answer("the first frame is not a welcome".to_owned())),
+        None => Err(ClientError::SessionEnded("the broker has closed it before the welcome".to_owned())),
+    }
 }
 
 /// Sends heartbeats until the session is dropped.

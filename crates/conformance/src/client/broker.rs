@@ -75,6 +75,8 @@ pub(super) struct State {
     pub directory: HashMap<String, Vec<v1::AgentKey>>,
     /// The refusal of every CreateToken call; `None`: valid proofs are accepted.
     pub refuses_proofs: Option<Refusal>,
+    /// The refusal of the next CreateToken call alone.
+    pub refuses_next_proof: Option<Refusal>,
     /// The number of CreateToken calls.
     pub proofs: usize,
     /// The problem of each invalid proof.
@@ -320,9 +322,9 @@ impl AgentService for Scripted {
             () if !self.agent.verifies(&input, &request.signature) => Some("its signature does not verify".to_owned()),
             () => None,
         };
-        // Recorded also while the script refuses every proof, so that the case can check the proof itself.
+        // Recorded also while the script refuses proofs, so that the case can check the proof itself.
         state.bad_proofs.extend(problem.clone());
-        if let Some(refusal) = state.refuses_proofs {
+        if let Some(refusal) = state.refuses_next_proof.take().or(state.refuses_proofs) {
             return Err(refusal.status());
         }
         if problem.is_some() {

@@ -32,6 +32,9 @@ cases! {
     "client.expired-token-is-replaced", "5",
     "A session that ends because the token's time is over is opened again with a new token.",
     expired_token;
+    "client.single-refusal-is-tried-again", "5",
+    "A client that is refused once while it reconnects tries again: a broker that restarts forgets its challenges.",
+    single_refusal;
     "client.reconnects-with-backoff", "4",
     "A broker that ends every session at once is not called without a pause: each time the client waits longer.",
     backoff;
@@ -105,6 +108,18 @@ async fn expired_token(fixture: &mut Fixture) -> Verdict {
     let mut session = fixture.session(step).await?;
     let bad = fixture.broker.state().bad_proofs.clone();
     expect(step, "proofs that are not good", "[]", format!("{bad:?}").as_str())?;
+    fixture.mail_goes_on(&mut session).await
+}
+
+async fn single_refusal(fixture: &mut Fixture) -> Verdict {
+    let session = fixture.connected().await?;
+    {
+        let mut state = fixture.broker.state();
+        state.expire_tokens();
+        state.refuses_next_proof = Some(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED"));
+    }
+    session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
+    let mut session = fixture.session("the first proof is refused").await?;
     fixture.mail_goes_on(&mut session).await
 }
 

@@ -7,8 +7,11 @@ use std::{
 };
 
 use prost::Message as _;
+use tokio::time;
 
-use super::{About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits};
+use super::{
+    About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits, session::ANSWER_MAX,
+};
 use crate::{
     codes::Refusal as _,
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
@@ -331,7 +334,11 @@ impl Agent {
             let request = request.clone();
             async move { client.answer(client.agents().get_agent(request).await) }
         });
-        let card = found.await?.agent.and_then(|agent| agent.card).unwrap_or_default();
+        // `serve` takes no further delivery during the call, so a silent broker must not hold it up.
+        let found = time::timeout(ANSWER_MAX, found).await.unwrap_or_else(|_| {
+            Err(ClientError::SessionEnded(format!("the directory has not answered within {ANSWER_MAX:?}")))
+        });
+        let card = found?.agent.and_then(|agent| agent.card).unwrap_or_default();
         let known = KnownKeys::of_card(&agent, &card, &self.trust, self.composer.clock.now());
         let mut all = self.known_keys.lock().expect("no holder panics");
         if all.len() >= AGENTS_KNOWN_MAX {

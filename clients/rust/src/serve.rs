@@ -367,11 +367,18 @@ impl<H: Handler> Serving<H> {
 
     /// Stops taking mail, and waits for the handlers during the grace period.
     async fn finish(self: &Arc<Self>, agent: &Arc<Agent>, mut running: JoinSet<()>) {
-        let _ = agent.session.credit(0).await; // fails only on an ended session, which takes nothing either
         let grace = time::sleep(self.link.inner.options.stop_grace);
         tokio::pin!(grace);
+        // A session that has ended takes nothing either. A broker that does not answer must not prolong the grace period.
+        tokio::select! {
+            biased;
+            _ = agent.session.credit(0) => {}
+            () = &mut grace => {}
+        }
         while !running.is_empty() {
             tokio::select! {
+                // In this order: a nack without an answer must not delay the end of the grace period by more than itself.
+                biased;
                 _ = running.join_next() => {}
                 // An elapsed timer stays ready, and without the guard the loop would spin.
                 () = &mut grace, if !self.give_up.is_cancelled() => self.give_up.cancel(),

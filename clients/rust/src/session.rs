@@ -11,7 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::Streaming;
 
@@ -26,6 +29,8 @@ use crate::{
 const FRAMES_MAX: usize = 1024;
 /// The capacity of the queue of deliveries. At least the highest credit, so that the reader never blocks on it.
 const DELIVERIES_MAX: usize = 4096;
+/// The time limit of answers that the broker gives at once. A session without one counts as ended for its request.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 type Answer = Result<Response, ClientError>;
 
@@ -50,6 +55,8 @@ pub struct Session {
     deliveries: tokio::sync::Mutex<mpsc::Receiver<v1::Delivery>>,
     /// The agent's own state, sent with every heartbeat.
     heartbeat: Arc<Mutex<v1::Heartbeat>>,
+    /// [`ANSWER_MAX`], except in tests.
+    answer_max: Duration,
 }
 
 impl Session {
@@ -80,6 +87,7 @@ impl Session {
             next_request: AtomicU64::new(1),
             deliveries: tokio::sync::Mutex::new(deliveries),
             heartbeat,
+            answer_max: ANSWER_MAX,
         })
     }
 
@@ -95,7 +103,8 @@ impl Session {
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
         // Bytes that do not decode are sent too: the broker's refusal names the fault.
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
-        match self.ask(Request::Envelope(envelope)).await? {
+        // Without a time limit: the link sends the message again on the next session, and not before.
+        match self.ask(Request::Envelope(envelope), Duration::MAX).await? {
             Response::Receipt(receipt) => {
                 let input = signing::receipt_input(&receipt);
                 if !self.broker_key.verifies(&input, &receipt.signature) {
@@ -137,25 +146,25 @@ impl Session {
 
     /// Sets the credit: the number of unacknowledged deliveries that the agent takes.
     pub async fn credit(&self, max_outstanding: u32) -> Result<(), ClientError> {
-        self.ask(Request::Credit(v1::Credit { max_outstanding })).await.map(drop)
+        self.ask(Request::Credit(v1::Credit { max_outstanding }), self.answer_max).await.map(drop)
     }
 
     /// Sends a heartbeat with this state, and repeats it in all later heartbeats.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
-        self.ask(Request::Heartbeat(heartbeat.clone())).await?;
+        self.ask(Request::Heartbeat(heartbeat.clone()), self.answer_max).await?;
         *self.heartbeat.lock().expect("no holder panics") = heartbeat;
         Ok(())
     }
 
     async fn acknowledge(&self, delivery_id: &str, outcome: Outcome) -> Result<v1::Acknowledged, ClientError> {
         let acknowledgement = v1::Acknowledgement { delivery_id: delivery_id.to_owned(), outcome: Some(outcome) };
-        match self.ask(Request::Acknowledgement(acknowledgement)).await? {
+        match self.ask(Request::Acknowledgement(acknowledgement), self.answer_max).await? {
             Response::Acknowledged(acknowledged) => Ok(acknowledged),
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn ask(&self, request: Request) -> Answer {
+    async fn ask(&self, request: Request, limit: Duration) -> Answer {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let frame = v1::ConnectRequest { request_id, request: Some(request) };
         // Before the insert below, so that a refused frame leaves no waiting entry.
@@ -170,10 +179,17 @@ impl Session {
             }
             pending.answers.insert(request_id, sender);
         }
-        if self.frames.send(frame).await.is_err() {
-            return Err(ClientError::SessionEnded(self.why_ended()));
+        let answered = time::timeout(limit, async {
+            self.frames.send(frame).await.ok()?;
+            receiver.await.ok()
+        });
+        match answered.await {
+            Ok(answer) => answer.unwrap_or_else(|| Err(ClientError::SessionEnded(self.why_ended()))),
+            Err(_) => {
+                self.pending.lock().expect("no holder panics").answers.remove(&request_id);
+                Err(ClientError::SessionEnded(format!("the broker has not answered within {limit:?}")))
+            }
         }
-        receiver.await.unwrap_or_else(|_| Err(ClientError::SessionEnded(self.why_ended())))
     }
 
     /// The reconnect delay that the broker asked for when it closed the session.
@@ -273,4 +289,39 @@ async fn read(
 
 fn unexpected(response: &Response) -> ClientError {
     ClientError::Answer(format!("it does not belong to the question: {response:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{envelope::keys::PrivateKey, ids::SystemIds};
+
+    #[tokio::test]
+    async fn what_a_broker_answers_at_once_has_a_time_limit_and_a_message_has_none() {
+        // The frames and the mail are held, so the session stays open. No answer comes.
+        let (frames, _sent) = mpsc::channel(FRAMES_MAX);
+        let (_mail, deliveries) = mpsc::channel(1);
+        let session = Session {
+            welcome: v1::Welcome::default(),
+            broker_key: PrivateKey::generate(&SystemIds).public(),
+            frames,
+            pending: Arc::default(),
+            next_request: AtomicU64::new(1),
+            deliveries: tokio::sync::Mutex::new(deliveries),
+            heartbeat: Arc::default(),
+            answer_max: Duration::from_millis(1),
+        };
+        let answers = [
+            session.ack("d").await,
+            session.nack("d", v1::Nack::default()).await,
+            session.extend("d", Duration::from_secs(1)).await,
+            session.credit(0).await,
+            session.heartbeat(v1::Heartbeat::default()).await,
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(ClientError::SessionEnded(_))), "{answer:?}");
+        }
+        assert!(session.pending.lock().unwrap().answers.is_empty(), "no request waits any more");
+        assert!(time::timeout(session.answer_max * 20, session.send(Bytes::new())).await.is_err());
+    }
 }

@@ -349,16 +349,17 @@ impl Agent {
     }
 }
 
-/// Checks that a mandate is for the negotiation and the task of the award.
+/// Checks that a mandate is for the negotiation, the task and the epoch of the award.
 fn check_mandate(award: &v1::Envelope, mandate: &v1::Envelope) -> Result<(), ClientError> {
     let is_of_award = mandate.message_type() == MessageType::TaskRequest
         && mandate.message_id == award.correlation_id
-        && mandate.task_id == award.task_id;
+        && mandate.task_id == award.task_id
+        && mandate.epoch == award.epoch;
     match is_of_award {
         true => Ok(()),
         false => Err(ClientError::Unverified {
             reason: "FIELD_INVALID",
-            problem: "the mandate of an award is of another negotiation or task".to_owned(),
+            problem: "the mandate of an award is of another negotiation, task or epoch".to_owned(),
         }),
     }
 }
@@ -450,12 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mandate_of_another_negotiation_or_task_is_refused() {
+    fn a_mandate_of_another_negotiation_task_or_epoch_is_refused() {
         let mandate = v1::Envelope {
             message_type: MessageType::TaskRequest.into(),
             message_id: "n".to_owned(),
             sender_id: "alice".to_owned(),
             task_id: "t".to_owned(),
+            epoch: 3,
             ..Default::default()
         };
         let award = |negotiation: &str, task: &str, shown: &v1::Envelope| {
@@ -465,6 +467,7 @@ mod tests {
                 sender_id: "baton".to_owned(),
                 correlation_id: negotiation.to_owned(),
                 task_id: task.to_owned(),
+                epoch: 3,
                 payload: Some(crate::envelope::payload_of(&closed)),
                 ..Default::default()
             }
@@ -473,6 +476,8 @@ mod tests {
         assert!(check_mandate(&right, &mandate).is_ok());
         assert!(check_mandate(&award("m", "t", &mandate), &mandate).is_err());
         assert!(check_mandate(&award("n", "u", &mandate), &mandate).is_err());
+        let earlier = v1::Envelope { epoch: 2, ..mandate.clone() };
+        assert!(check_mandate(&award("n", "t", &earlier), &earlier).is_err());
         let info = v1::Envelope { message_type: MessageType::Info.into(), ..mandate.clone() };
         assert!(check_mandate(&award("n", "t", &info), &info).is_err());
         let delivered = |envelope| Delivered { delivery: v1::Delivery::default(), envelope };

@@ -34,8 +34,8 @@ cases! {
     heartbeats_are_sent;
 }
 
-/// The time limit of four heartbeats, five times what the broker asks for: a busy machine delays some.
-const FOUR_HEARTBEATS_MAX: Duration = HEARTBEAT_INTERVAL.saturating_mul(4 * 5);
+/// The time limit of four heartbeats, twenty times what the broker asks for: a busy machine delays some.
+const FOUR_HEARTBEATS_MAX: Duration = HEARTBEAT_INTERVAL.saturating_mul(4 * 20);
 
 async fn identity_is_proven(fixture: &mut Fixture) -> Verdict {
     let _session = fixture.connected().await?;

@@ -270,17 +270,20 @@ fn is_part_of_time(text: &[char], start: usize, end: usize) -> bool {
         return true;
     }
     let (before, after) = (word_before(text, start), word_after(text, end));
-    let after_noon: String = text[end..].iter().filter(|letter| **letter != ' ').take(4).collect();
-    let is_hour = matches!(after.as_str(), "am" | "pm" | "o") && (after != "o" || text[end..].contains(&'\''));
-    let is_hour = is_hour || matches!(after_noon.to_lowercase().as_str(), "a.m." | "p.m.");
+    let after_noon: String =
+        text[end..].iter().filter(|letter| **letter != ' ').take(4).collect::<String>().to_lowercase();
+    let is_hour = matches!(after.as_str(), "am" | "pm") || after_noon.starts_with("o'");
+    let is_hour = is_hour || matches!(after_noon.as_str(), "a.m." | "p.m.");
     is_month(&before) || is_month(&after) || is_hour
 }
 
 /// Whether the word before the number announces a version.
 fn is_version(text: &[char], start: usize) -> bool {
-    let before: String = text[..start].iter().collect();
-    let before = before.trim_end_matches([' ', ':']);
-    word_before(text, start) == "version" || before.ends_with("版本") || before.ends_with("版本号")
+    // Only the end of the text before the number counts, so that many numbers in a text take linear time.
+    let end = text[..start].iter().rposition(|letter| !matches!(letter, ' ' | ':')).map_or(0, |last| last + 1);
+    word_before(text, start) == "version"
+        || text[..end].ends_with(&['版', '本'])
+        || text[..end].ends_with(&['版', '本', '号'])
 }
 
 /// Takes out both ends of each range.
@@ -338,6 +341,20 @@ mod tests {
         let wrong: Vec<_> = rows.iter().filter(|row| numeric_value(&row.0) != row.1).collect();
         let found: Vec<_> = wrong.iter().map(|row| (row, numeric_value(&row.0))).collect();
         assert!(wrong.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn a_text_of_many_numbers_takes_linear_time() {
+        // Linear time is a second, quadratic time is many minutes.
+        for text in ["1 ", "1 o ", "1:  ,"] {
+            assert_eq!(numeric_value(&text.repeat(256 * 1024 / text.len())), Some(1.0));
+        }
+    }
+
+    #[test]
+    fn an_hour_is_no_number() {
+        assert_eq!(numeric_value("At 3 o'clock, or at 4 O’Clock."), None);
+        assert_eq!(numeric_value("The 3 o in the name 'foo'."), Some(3.0));
     }
 
     proptest::proptest! {

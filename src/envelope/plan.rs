@@ -1,6 +1,6 @@
 //! A plan between its message and the domain.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{Checks, EnvelopeError, json_of, struct_of};
 use crate::{
@@ -78,10 +78,12 @@ fn json_text(input: Option<&prost_types::Struct>) -> String {
 
 fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subtask {
     let topics = |texts: &[String]| -> Vec<String> {
+        let mut seen = BTreeSet::new();
         // Two spellings of one topic are one topic. Any other text stays unchanged, and is a problem of the plan.
         texts
             .iter()
             .map(|text| Topic::parse(text).map_or_else(|_: IdError| text.clone(), |topic| topic.as_str().to_owned()))
+            .filter(|topic| seen.insert(topic.clone()))
             .collect()
     };
     let mut span =
@@ -184,7 +186,7 @@ mod tests {
             subtasks: vec![v1::Subtask {
                 id: "fetch".to_owned(),
                 agent_type: "fetcher".to_owned(),
-                produces: vec!["Financial Data".to_owned()],
+                produces: vec!["Financial Data".to_owned(), "financial_data".to_owned()],
                 input: struct_of(&serde_json::json!({"quarter": 3})),
                 ..Default::default()
             }],
@@ -192,7 +194,7 @@ mod tests {
             ..Default::default()
         };
         let spec = plan_of(&plan, &Terms::default()).unwrap();
-        assert_eq!((spec.subtasks[0].produces[0].as_str(), spec.terms), ("financial_data", Terms::default()));
+        assert_eq!((spec.subtasks[0].produces.join(" ").as_str(), spec.terms), ("financial_data", Terms::default()));
         assert_eq!(plan_of(&plan_to_v1(&spec), &Terms { max_concurrency: 9, ..Terms::default() }), Ok(spec));
     }
 

@@ -8,7 +8,7 @@ use petgraph::{
     graph::{DiGraph, NodeIndex},
 };
 
-use super::{Mode, Spec};
+use super::{EDGES_MAX, Mode, SUBTASKS_MAX, Spec};
 
 /// The direct and indirect dependencies of each subtask, by place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,7 +26,13 @@ pub struct Links {
 
 impl Links {
     /// The links of a plan. Unknown dependencies and topics without a producer link nothing.
+    ///
+    /// A plan over a limit has links for a part of it, or none: `problems` refuses it, and all its links would fill the
+    /// memory.
     pub fn of(spec: &Spec) -> Self {
+        if spec.subtasks.len() > SUBTASKS_MAX {
+            return Self::default();
+        }
         let direct = direct(spec);
         let mut graph = DiGraph::<(), ()>::new();
         let nodes: Vec<NodeIndex> = direct.iter().map(|_| graph.add_node(())).collect();
@@ -62,17 +68,18 @@ impl Links {
 
 fn direct(spec: &Spec) -> Vec<BTreeSet<usize>> {
     let mut places = BTreeMap::new();
-    let mut producers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut producers: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (place, subtask) in spec.subtasks.iter().enumerate() {
         // Of a doubled id the first one counts. `problems` refuses the plan, and needs links to name its cycles.
         places.entry(subtask.id.as_str()).or_insert(place);
-        for topic in &subtask.produces {
-            producers.entry(topic).or_default().push(place);
+        for topic in subtask.produces.iter().take(EDGES_MAX) {
+            producers.entry(topic).or_default().insert(place);
         }
     }
     let of = |(place, subtask): (usize, &super::Subtask)| -> BTreeSet<usize> {
-        let declared = subtask.dependencies.iter().filter_map(|id| places.get(id.as_str()).copied());
-        let of_topics = subtask.consumes.iter().filter_map(|topic| producers.get(topic.as_str())).flatten().copied();
+        let declared = subtask.dependencies.iter().take(EDGES_MAX).filter_map(|id| places.get(id.as_str()).copied());
+        let consumes = subtask.consumes.iter().take(EDGES_MAX);
+        let of_topics = consumes.filter_map(|topic| producers.get(topic.as_str())).flatten().copied();
         // A link to itself is left out: it has its own problem, and would count as a cycle of one.
         declared.chain(of_topics).chain(earlier(spec, place)).filter(|need| *need != place).collect()
     };

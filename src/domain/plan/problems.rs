@@ -138,7 +138,8 @@ impl Found {
 }
 
 impl Spec {
-    /// All problems of the plan by itself. Without an error among them it can be submitted.
+    /// All problems of the plan by itself. Without an error among them it can be submitted. Of a list over its limit only
+    /// the entries up to the limit are looked at.
     pub fn problems(&self) -> Vec<Problem> {
         let mut found = Found::default();
         // Ends the search: the other checks cost time and memory for each subtask of a refused plan.
@@ -158,7 +159,13 @@ impl Spec {
             let path = format!("subtasks[{place}]");
             check_id(subtask, &path, &mut seen, &mut found);
             check_fields(subtask, &path, &mut found);
-            self.check_needs(place, &places, &path, &mut found);
+        }
+        // Ends the search: each of the other problems repeats the ids of its subtasks.
+        if self.subtasks.iter().any(|subtask| subtask.id.len() > SUBTASK_ID_LENGTH_MAX) {
+            return found.0;
+        }
+        for place in 0..self.subtasks.len() {
+            self.check_needs(place, &places, &mut found);
         }
         self.check_topics(&mut found);
         for cycle in &self.links.cycles {
@@ -191,12 +198,12 @@ impl Spec {
         }
     }
 
-    fn check_needs(&self, place: usize, places: &BTreeMap<&str, usize>, path: &str, found: &mut Found) {
+    fn check_needs(&self, place: usize, places: &BTreeMap<&str, usize>, found: &mut Found) {
         let subtask = &self.subtasks[place];
         let id = subtask.id.as_str();
-        let path = format!("{path}.dependencies");
+        let path = format!("subtasks[{place}].dependencies");
         let mut seen = BTreeSet::new();
-        for need in subtask.dependencies.iter().filter(|need| seen.insert(need.as_str())) {
+        for need in subtask.dependencies.iter().take(EDGES_MAX).filter(|need| seen.insert(need.as_str())) {
             // A subtask without an id has no place to find, so the comparison with itself goes before the search.
             match places.get(need.as_str()) {
                 _ if need == id => {
@@ -223,10 +230,10 @@ impl Spec {
         let mut producers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let mut consumers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for subtask in &self.subtasks {
-            for topic in &subtask.produces {
+            for topic in subtask.produces.iter().take(EDGES_MAX) {
                 producers.entry(topic).or_default().insert(&subtask.id);
             }
-            let topics: BTreeSet<&String> = subtask.consumes.iter().collect();
+            let topics: BTreeSet<&String> = subtask.consumes.iter().take(EDGES_MAX).collect();
             for topic in topics {
                 consumers.entry(topic).or_default().push(&subtask.id);
             }

@@ -88,6 +88,28 @@ fn fields_are_bounded() {
 }
 
 #[test]
+fn lists_over_their_limit_make_no_links_beyond_it() {
+    let mut spec = plan(Mode::Hybrid, &["a:", "b:"]);
+    spec.subtasks[0].produces = vec!["x".to_owned(); 50_000];
+    // The product of these two lists has more entries than a machine has memory.
+    spec.subtasks[1].consumes = vec!["x".to_owned(); 50_000];
+    spec.subtasks[1].dependencies = (0..50_000).map(|number| format!("n{number}")).collect();
+    let spec = spec.linked();
+    assert_eq!(spec.links.direct[1], [0].into());
+    let mut counts = BTreeMap::new();
+    spec.problems().into_iter().for_each(|problem| *counts.entry(problem.code.name()).or_insert(0) += 1);
+    assert_eq!(counts, [("DEPENDENCY_UNKNOWN", EDGES_MAX), ("FIELD_INVALID", 3)].into());
+}
+
+#[test]
+fn an_id_over_its_limit_is_repeated_by_no_other_problem() {
+    let mut spec = plan(Mode::Hybrid, &["a:"]);
+    spec.subtasks[0].id = "i".repeat(SUBTASK_ID_LENGTH_MAX + 1);
+    spec.subtasks[0].consumes = (0..EDGES_MAX).map(|number| format!("t{number}")).collect();
+    assert_eq!(found(&spec.linked()), [("FIELD_INVALID", Severity::Error)]);
+}
+
+#[test]
 fn a_plan_of_257_subtasks_is_too_large() {
     let names: Vec<String> = (0..257).map(|number| format!("s{number}:")).collect();
     let lines: Vec<&str> = names.iter().map(String::as_str).collect();

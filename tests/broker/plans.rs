@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use baton::{
-    broker::{Retention, Settings, access::Caller, engine::Command},
+    broker::{
+        Retention, Settings,
+        access::Caller,
+        engine::{Command, NewBlob},
+    },
     codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId, Input,
@@ -622,6 +626,38 @@ fn plans_can_be_switched_off() {
     let settings = Settings { plans_enabled: false, ..Settings::default() };
     let mut world = World::with_settings(&["alice"], settings);
     assert_refused(world.submit(plan_of(vec![subtask("a", &[])])), ErrorCode::NotSupported);
+}
+
+#[test]
+fn a_removed_plan_holds_no_blob_and_ends_each_of_its_holds_once() {
+    let retention = Retention { ended_tasks: Some(DAY), ..Retention::default() };
+    let settings = Settings { retention, ..Settings::default() };
+    let mut world = World::with_settings(&["alice", "bob:worker", "carol"], settings);
+    world.submit(plan_of(vec![subtask("a", &[])])).unwrap();
+    world.send(world.request("alice", "carol", 1)).unwrap();
+    let alice = || AgentId::parse("alice").unwrap();
+    let (plan, task) = (WorkspaceId::parse("plan:q3").unwrap(), WorkspaceId::parse("task:t").unwrap());
+    let begin = |world: &mut World, digest, workspace: &WorkspaceId| {
+        let (workspace, media_type) = (workspace.clone(), String::new());
+        let blob = Box::new(NewBlob { digest, size: 5, media_type, workspace });
+        world.ask(|reply| Command::BeginUpload { agent: alice(), blob, reply }).unwrap()
+    };
+    for digest in [[1; 32], [2; 32]] {
+        begin(&mut world, digest, &plan);
+        world.ask(|reply| Command::FinishUpload { agent: alice(), digest, reply }).unwrap();
+    }
+    assert!(begin(&mut world, [2; 32], &task).is_some());
+    world.workers(&["bob"]).complete(&mut world, "a", "1");
+    // The removal of the plan is due in the batch of this call.
+    world.now = world.now.plus(DAY * 2);
+    let (digest, workspace, caller) = ([2; 32], plan, agent("alice"));
+    world.ask(|reply| Command::DeleteBlob { digest, workspace, caller, reply }).unwrap();
+    assert_eq!(world.rows(Table::Plans), 0);
+    world.pass(DAY * 2);
+    let alice = agent("alice");
+    assert!(world.view(&alice).blob(&[1; 32]).is_err());
+    assert!(world.view(&alice).blob(&[2; 32]).is_ok(), "the task holds it");
+    assert_eq!(world.rows(Table::Blobs), 4, "a blob, its hold in two entries, and the quota of its writer");
 }
 
 #[test]

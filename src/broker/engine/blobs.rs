@@ -388,7 +388,12 @@ impl Engine {
         workspace: &WorkspaceId,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
-        transaction.delete(HoldKeys::of(workspace, digest));
+        let hold = HoldKeys::of(workspace, digest);
+        // The store may still have a hold that an earlier command of the batch has ended.
+        if self.read(transaction, &hold)?.is_none() {
+            return Ok(());
+        }
+        transaction.delete(hold);
         transaction.delete(HoldKeys::holder(digest, workspace));
         let key = BlobRecord::key(digest);
         let Some(stored) = self.read(transaction, &key)? else { return Ok(()) };

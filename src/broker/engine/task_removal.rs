@@ -97,7 +97,6 @@ impl Engine {
             transaction.put_over(key.clone(), rest_value(next));
             transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
         }
-        self.release_all(&mut transaction, &workspace, now)?;
         let shared = self.remove_workspace(&mut transaction, &workspace, now)?;
         if self.retention.bytes_lost(bytes + shared + TASK_BYTES) {
             self.env.store.give_space_back();

@@ -126,7 +126,8 @@ impl Engine {
         self.is_written_in_batch(&WorkspaceRecord::key(id))
     }
 
-    /// Removes a workspace with its owner. Its entries follow in later commits. Returns the bytes of its entries.
+    /// Removes a workspace with its owner, and ends its holds on blobs. Its entries follow in later commits. Returns the
+    /// bytes of its entries.
     pub(super) fn remove_workspace(
         &mut self,
         transaction: &mut Transaction,
@@ -134,6 +135,8 @@ impl Engine {
         now: Timestamp,
     ) -> Result<u64, BrokerError> {
         let entity = EntityId::Workspace(id.clone());
+        // A workspace without a record may hold blobs.
+        self.release_all(transaction, id, now)?;
         // A watcher may wait for the first entry of a workspace without a record.
         transaction.post_commit.push(PostCommit::EntityRemoved(entity.clone()));
         let key = WorkspaceRecord::key(id);

@@ -177,6 +177,33 @@ fn an_upload_that_is_not_continued_is_removed_after_a_day() {
 }
 
 #[test]
+fn an_append_of_a_reference_takes_its_hold_whatever_its_size() {
+    let mut world = a_task(Settings::default());
+    world.send(v1::Envelope { task_id: "u".into(), ..world.request("a", "b", 1) }).unwrap();
+    put(&mut world, "a", [1; 32], "u");
+    let reference = v1::ContextReference {
+        uri: reference([1; 32]),
+        sha256: vec![1; 32].into(),
+        size_bytes: 5,
+        ..Default::default()
+    };
+    let append = v1::WorkspaceAppend {
+        workspace_id: "task:t".to_owned(),
+        topic: "files".to_owned(),
+        entry: Some(v1::workspace_append::Entry::Reference(reference)),
+        ..Default::default()
+    };
+    let mut envelope = world.envelope("a", "", v1::MessageType::WorkspaceAppend, &append);
+    // A field that the schema does not have.
+    let unknown = [&[0xfa, 0x3e, 0x80, 0x80, 0x02][..], &[0; 32 * 1024]].concat();
+    let payload = envelope.payload.as_mut().unwrap();
+    payload.value = [&payload.value[..], &unknown].concat().into();
+    world.send(envelope).unwrap();
+    let caller = caller("a");
+    assert_eq!(world.view(&caller).blobs_of(&task("t"), 10, "").unwrap().entries.len(), 1);
+}
+
+#[test]
 fn a_context_that_refers_to_a_blob_must_name_a_complete_one_that_its_author_may_read() {
     let mut world = World::with(&["a", "b", "c"]);
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;

@@ -11,7 +11,7 @@ use crate::{
     codes::FieldViolation,
     domain::{
         EntityId, Header, ReadError,
-        workspace::{self, WorkspaceId, WorkspaceOwner},
+        workspace::{self, Append, WorkspaceId, WorkspaceOwner},
     },
     envelope::VerifiedEnvelope,
     ids::AgentId,
@@ -28,8 +28,8 @@ const HELD_MAX: usize = 1000;
 const HOLDERS_LOOKED_AT_MAX: usize = 256;
 /// The scheme of references to blobs of the broker.
 const SCHEME: &str = "baton:blob/";
-/// The most bytes of an envelope that appends a reference: 4,096 of its URI, 255 of its media type, and the rest.
-const REFERENCE_BYTES_MAX: usize = 16 * 1024;
+/// The most bytes of an entry that is a reference: those of its URI.
+const REFERENCE_BYTES_MAX: u64 = 4096;
 
 /// A blob that an agent begins or continues to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,13 +211,15 @@ impl Engine {
         &mut self,
         transaction: &mut Transaction,
         envelope: &VerifiedEnvelope,
-        workspace: &WorkspaceId,
+        append: &Append,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
-        // Only a small envelope can be one of a reference: an append pays for no second parse otherwise.
-        if envelope.raw().len() > REFERENCE_BYTES_MAX || !names_blob(envelope.raw()) {
+        // Only a small entry can be a reference: an append pays for no second parse otherwise. The size of the envelope
+        // says nothing, because its sender may add fields that the broker does not know.
+        if append.size > REFERENCE_BYTES_MAX || !names_blob(envelope.raw()) {
             return Ok(());
         }
+        let workspace = &append.workspace;
         let append: v1::WorkspaceAppend = payload_in(envelope.raw()).ok_or(BrokerError::Internal)?;
         let Some(Entry::Reference(reference)) = &append.entry else { return Ok(()) };
         let references = [("envelope.payload.reference".to_owned(), reference)];

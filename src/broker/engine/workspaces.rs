@@ -45,7 +45,7 @@ impl Engine {
             return Err(refused(self.access().no_such_workspace(&caller, action, &append.workspace)));
         };
         self.access().about_workspace(&caller, action, &append.workspace, &owner.participants).map_err(refused)?;
-        self.hold_entry(&mut transaction, envelope, &append.workspace, now).map_err(refused)?;
+        self.hold_entry(&mut transaction, envelope, append, now).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
         let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Letter, copy: None };
         let about = EntityId::Workspace(append.workspace.clone());

@@ -227,3 +227,20 @@ fn a_context_that_refers_to_a_blob_must_name_a_complete_one_that_its_author_may_
     let caller = caller("b");
     assert_eq!(world.view(&caller).blobs_of(&task("t"), 10, "").unwrap().entries.len(), 1);
 }
+
+#[test]
+fn the_holders_of_others_hide_a_blob_from_no_participant() {
+    let mut world = a_task(Settings::default());
+    // More than one page, before task t in the order of holders.
+    for number in 0..300 {
+        let task_id = format!("h{number:03}");
+        world.send(v1::Envelope { task_id: task_id.clone(), ..world.request("c", "b", 1) }).unwrap();
+        match number {
+            0 => put(&mut world, "c", [1; 32], &task_id),
+            _ => assert!(begin(&mut world, "c", [1; 32], 5, &task_id).unwrap().is_some()),
+        }
+    }
+    put(&mut world, "a", [1; 32], "t");
+    assert!(sees(&world, "a", [1; 32]) && !sees(&world, "b", [1; 32]));
+    assert!(begin(&mut world, "a", [1; 32], 5, "t").unwrap().is_some(), "it needs no second write");
+}

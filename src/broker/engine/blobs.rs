@@ -24,7 +24,8 @@ use crate::{
 
 /// The most blobs that one workspace holds. One commit ends all of its holds.
 const HELD_MAX: usize = 1000;
-/// The most holders of a blob that a check of the right to read it looks at.
+/// The most holders of a blob that a check of the right to read it looks at. An agent that takes part in none of them
+/// writes the bytes again.
 const HOLDERS_LOOKED_AT_MAX: usize = 256;
 /// The scheme of references to blobs of the broker.
 const SCHEME: &str = "baton:blob/";
@@ -54,7 +55,7 @@ impl Engine {
     ) -> Result<Option<BlobRecord>, BrokerError> {
         let mut transaction = self.transaction();
         self.check_holder(&mut transaction, agent, &new.workspace, now)?;
-        if let Some(blob) = self.readable_blob(&mut transaction, agent, &new.digest, now)? {
+        if let Some(blob) = self.readable_blob(&mut transaction, agent, &new.digest, &new.workspace, now)? {
             check_size(blob.size, new.size, "blob.size_bytes")?;
             let held = self.hold(&mut transaction, &new.digest, &new.workspace)?;
             self.stage(transaction);
@@ -247,7 +248,7 @@ impl Engine {
             if *reference.sha256 != digest {
                 return Err(wrong(&format!("{path}.sha256"), "must be the digest that the URI names"));
             }
-            let Some(blob) = self.readable_blob(transaction, agent, &digest, now)? else {
+            let Some(blob) = self.readable_blob(transaction, agent, &digest, workspace, now)? else {
                 let upload = self.read(&mut self.transaction(), &UploadRecord::key(agent, &digest))?;
                 let blob = hex::encode(digest);
                 return Err(match upload {
@@ -263,26 +264,28 @@ impl Engine {
         Ok(())
     }
 
-    /// The blob, if the agent may read it: as a participant of one of its holders.
+    /// The blob, if the agent may read it: as a participant of one of its holders. Looks first at the workspace that the
+    /// agent names.
     fn readable_blob(
         &mut self,
         transaction: &mut Transaction,
         agent: &AgentId,
         digest: &BlobDigest,
+        named: &WorkspaceId,
         now: Timestamp,
     ) -> Result<Option<BlobRecord>, BrokerError> {
         let Some(stored) = self.read(transaction, &BlobRecord::key(digest))? else { return Ok(None) };
         let caller = Caller::Agent(agent.clone());
         let range = HoldKeys::range_of_holders(digest);
         let holders = self.env.store.scan(Table::Blobs, range, Order::Ascending, HOLDERS_LOOKED_AT_MAX)?;
-        for (key, _) in holders {
-            let workspace = HoldKeys::workspace(&key)?;
+        let holders = holders.iter().map(|(key, _)| HoldKeys::workspace(key)).collect::<Result<Vec<_>, _>>()?;
+        for workspace in std::iter::once(named).chain(&holders) {
             // An earlier command of the batch may have ended the hold.
-            if self.read(&mut self.transaction(), &HoldKeys::of(&workspace, digest))?.is_none() {
+            if self.read(&mut self.transaction(), &HoldKeys::of(workspace, digest))?.is_none() {
                 continue;
             }
-            let Some(owner) = self.owner_of(&mut self.transaction(), &workspace, now)? else { continue };
-            let may_read = self.access().about_workspace(&caller, Action::ReadBlob, &workspace, &owner.participants);
+            let Some(owner) = self.owner_of(&mut self.transaction(), workspace, now)? else { continue };
+            let may_read = self.access().about_workspace(&caller, Action::ReadBlob, workspace, &owner.participants);
             if may_read.is_ok() {
                 return Ok(Some(BlobRecord::decode(&stored.value)?));
             }

@@ -11,24 +11,29 @@ use crate::{
     store::{Order, Table},
 };
 
-/// The most holders of a blob that a check of the right to read it looks at.
-const HOLDERS_LOOKED_AT_MAX: usize = 256;
-
 impl View<'_> {
     /// A blob that the caller may read. One that it may not read is unknown to it.
     pub fn blob(&self, digest: &BlobDigest) -> Result<BlobRecord, BrokerError> {
         let unknown = || BrokerError::BlobUnknown { blob: hex::encode(digest) };
         let stored = self.store.get(&BlobRecord::key(digest))?.ok_or_else(unknown)?;
-        let range = HoldKeys::range_of_holders(digest);
-        for (key, _) in self.store.scan(Table::Blobs, range, Order::Ascending, HOLDERS_LOOKED_AT_MAX)? {
-            let workspace = HoldKeys::workspace(&key)?;
-            let Some(owner) = self.blob_holder(&workspace)? else { continue };
-            let participants = &owner.participants;
-            if self.access.about_workspace(self.caller, Action::ReadBlob, &workspace, participants).is_ok() {
-                return Ok(BlobRecord::decode(&stored.value)?);
+        let mut range = HoldKeys::range_of_holders(digest);
+        loop {
+            let found = self.store.scan(Table::Blobs, range.clone(), Order::Ascending, READ_AT_A_TIME)?;
+            let is_last = found.len() < READ_AT_A_TIME;
+            for (key, _) in found {
+                let workspace = HoldKeys::workspace(&key)?;
+                range.0 = std::ops::Bound::Excluded(key);
+                let Some(owner) = self.blob_holder(&workspace)? else { continue };
+                let participants = &owner.participants;
+                if self.access.about_workspace(self.caller, Action::ReadBlob, &workspace, participants).is_ok() {
+                    return Ok(BlobRecord::decode(&stored.value)?);
+                }
+            }
+            // Other agents decide how many workspaces hold the blob, so no number of them may end the search.
+            if is_last {
+                return Err(unknown());
             }
         }
-        Err(unknown())
     }
 
     /// Those of some blobs that the caller may not read.

@@ -291,6 +291,26 @@ fn a_result_that_finds_no_room_in_the_workspace_is_kept_by_the_plan() {
 }
 
 #[test]
+fn a_result_over_the_size_of_an_entry_is_kept_by_the_plan_and_delays_no_other() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let topics = |id: &str| v1::Subtask { produces: vec!["t".to_owned()], ..subtask(id, &[]) };
+    world.submit(plan_of(vec![topics("a"), topics("b")])).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    workers.take(&mut world, "a");
+    // The entry has the list twice, and once more as the text of the response, in which each backslash is four.
+    let result = json!({"tools_used": ["\\".repeat(131_062)]});
+    workers.report(&mut world, "a", v1::TaskStatus::Completed, &result).unwrap();
+    workers.complete(&mut world, "b", "2");
+    assert_eq!(world.plan().state(), v1::PlanState::Completed);
+    assert_eq!(world.results()["a"].result_json, result.to_string());
+    let is_left_out = |entry: &v1::PlanEntry| {
+        let Some(Event::NotAppended(not)) = &entry.event else { return false };
+        not.subtask_id == "a" && not.error_code() == v1::ErrorCode::EntryTooLarge
+    };
+    assert!(world.plan_log().iter().any(is_left_out));
+}
+
+#[test]
 fn a_failed_calculation_skips_the_synthesis_until_a_retry() {
     let mut world = World::with(&["alice", "bob:worker"]);
     let mut alice = world.connect("alice");

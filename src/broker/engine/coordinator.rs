@@ -21,7 +21,7 @@ use crate::{
         handoff,
         mailbox::EnvelopeOwner,
     },
-    envelope::{self, Body, Resolved, UnverifiedEnvelope, VerifiedEnvelope},
+    envelope::{self, Body, EnvelopeError, Resolved, UnverifiedEnvelope, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
     policy::{Action, Resource, Shared},
     proto::v1::{self, AuditAction},
@@ -263,7 +263,7 @@ impl Engine {
         transaction: &mut Transaction,
         order: &Order,
         now: Timestamp,
-    ) -> Result<VerifiedEnvelope, BrokerError> {
+    ) -> Result<VerifiedEnvelope, RunError> {
         let envelope = match order {
             Order::Request(order) => request_envelope(order),
             Order::Context { handoff, task, epoch, to, wanted_sections } => {
@@ -290,18 +290,19 @@ impl Engine {
             | Order::Cancel { .. }
             | Order::Recall { .. }
             | Order::Status { .. }
-            | Order::Append { .. } => return Err(BrokerError::Internal), // composed with the plan
+            | Order::Append { .. } => return Err(BrokerError::Internal.into()), // composed with the plan
         };
         self.signed_by_coordinator(transaction, envelope, now)
     }
 
-    /// Completes, signs and verifies a message of the coordinator.
+    /// Completes, signs and verifies a message of the coordinator. The error is a refusal if the message does not fit: the
+    /// agents choose its content, and the same message would not fit again.
     pub(super) fn signed_by_coordinator(
         &mut self,
         transaction: &mut Transaction,
         mut envelope: v1::Envelope,
         now: Timestamp,
-    ) -> Result<VerifiedEnvelope, BrokerError> {
+    ) -> Result<VerifiedEnvelope, RunError> {
         if envelope.trace_context.is_none() {
             let about = MessageId::parse(&envelope.correlation_id).ok();
             let task = TaskId::parse(&envelope.task_id).ok();
@@ -312,12 +313,30 @@ impl Engine {
         envelope.timestamp = Some(now.into());
         self.env.identity.coordinator.sign(&mut envelope);
         let raw: Bytes = envelope.encode_to_vec().into();
-        UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.verify(&*self.env.directory, now, false)).map_err(
-            |error| {
+        let verified =
+            UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.verify(&*self.env.directory, now, false));
+        verified.map_err(|error| match error {
+            EnvelopeError::SignatureVersionUnknown { .. }
+            | EnvelopeError::SignatureMissing
+            | EnvelopeError::SignatureInvalid { .. }
+            | EnvelopeError::KeyUnknown { .. }
+            | EnvelopeError::KeyNotValid { .. } => {
                 tracing::error!(%error, "the coordinator's own message is not valid");
-                BrokerError::CoordinatorKey { problem: error.to_string() }
-            },
-        )
+                BrokerError::CoordinatorKey { problem: error.to_string() }.into()
+            }
+            EnvelopeError::Malformed { .. }
+            | EnvelopeError::Fields { .. }
+            | EnvelopeError::NotSupported { .. }
+            | EnvelopeError::PayloadTypeMismatch { .. }
+            | EnvelopeError::PayloadTooLarge { .. }
+            | EnvelopeError::EntryTooLarge { .. }
+            | EnvelopeError::FrameTooLarge { .. }
+            | EnvelopeError::UnpacksTooLarge
+            | EnvelopeError::ContextDigestMismatch { .. } => {
+                tracing::warn!(%error, "a message of the coordinator does not fit");
+                RunError::Refused(refused(error))
+            }
+        })
     }
 }
 

@@ -356,6 +356,23 @@ impl Engine {
             payload: Some(envelope::payload_of(&payload)),
             ..Default::default()
         };
+        let refusal = match self.append_as_coordinator(transaction, workspace, envelope, now) {
+            Ok(()) => return Ok(()),
+            Err(error) => error.by_machine()?,
+        };
+        let (code, text) = (refusal.code(), refusal.to_string());
+        let (subtask, topic) = (subtask.clone(), topic.as_str().to_owned());
+        let told = Input::Told(Told::Plan(Word::NotAppended { subtask, topic, code, text }));
+        self.run(transaction, &EntityId::Plan(plan.clone()), &told, Cause::TOLD, now).map(drop)
+    }
+
+    fn append_as_coordinator(
+        &mut self,
+        transaction: &mut Transaction,
+        workspace: WorkspaceId,
+        envelope: v1::Envelope,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Append(append) = envelope.body() else { return Err(BrokerError::Internal.into()) };
         let (append, limits) = (append.clone(), self.env.settings.workspace);
@@ -368,21 +385,16 @@ impl Engine {
         };
         let input = Input::Append { append, limits, is_result: true };
         let cause = Cause { origin: Origin::Message(this), event: None };
-        let refusal = match self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now) {
-            Ok(_) => {
-                let of_ordering = transaction.logged.take();
-                self.store_message(transaction, this, now, None);
-                transaction.logged = of_ordering;
-                transaction.has_orders = true;
-                return Ok(());
-            }
-            Err(error) => error.by_machine()?,
-        };
-        self.batch.head.next_sequence = sequence;
-        let (code, text) = (refusal.code(), refusal.to_string());
-        let (subtask, topic) = (subtask.clone(), topic.as_str().to_owned());
-        let told = Input::Told(Told::Plan(Word::NotAppended { subtask, topic, code, text }));
-        self.run(transaction, &EntityId::Plan(plan.clone()), &told, Cause::TOLD, now).map(drop)
+        if let Err(error) = self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now) {
+            // A refused append leaves no gap in the sequence.
+            self.batch.head.next_sequence = sequence;
+            return Err(error);
+        }
+        let of_ordering = transaction.logged.take();
+        self.store_message(transaction, this, now, None);
+        transaction.logged = of_ordering;
+        transaction.has_orders = true;
+        Ok(())
     }
 
     /// The context of a subtask: what is to be done, and the results that it gets.

@@ -584,6 +584,29 @@ fn large_results_do_not_overflow_the_context() {
 }
 
 #[test]
+fn large_inputs_leave_less_room_for_results() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let input = struct_of(&json!({"text": "i".repeat(250 * 1024)}));
+    let names: Vec<String> = (0..5).map(|number| format!("s{number}")).collect();
+    let mut subtasks: Vec<v1::Subtask> = names.iter().map(|name| subtask(name, &[])).collect();
+    let needs: Vec<&str> = names.iter().map(String::as_str).collect();
+    subtasks.push(v1::Subtask { input: input.clone(), ..subtask("last", &needs) });
+    world.submit(v1::Plan { input, ..plan_of(subtasks) }).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    for name in &names {
+        // The result repeats the response. Three of 120 KiB fit, and ten in two sections do not.
+        workers.complete(&mut world, name, &"x".repeat(60 * 1024));
+    }
+    let context = workers.take(&mut world, "last");
+    assert_eq!(section(&context, "plan_input"), section(&context, "input"));
+    for name in ["dependency_results", "previous_results"] {
+        let results = section(&context, name);
+        assert_eq!(results.as_object().unwrap().len(), 5, "{name}");
+    }
+    assert!(section(&context, "previous_results")["s4"]["omitted"] == true);
+}
+
+#[test]
 fn a_plan_belongs_to_its_submitter_and_shows_itself_to_its_agents() {
     let mut world = World::with(&["alice", "bob:worker", "mallory"]);
     world.submit(plan_of(vec![subtask("a", &[])])).unwrap();

@@ -35,6 +35,7 @@ mod negotiations;
 mod open;
 mod outputs;
 mod participants;
+mod plan_context;
 mod plans;
 mod presence;
 mod questions;

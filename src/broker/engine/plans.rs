@@ -1,12 +1,11 @@
-//! Plans: accepting a submission, sending the coordinator's request for a subtask with its context, keeping results in the
-//! workspace, and removing ended plans.
+//! Plans: accepting a submission, sending the coordinator's request for a subtask, keeping results in the workspace, and
+//! removing ended plans.
 //!
 //! The machine of plans decides; this module resolves agents, composes what the coordinator says, and tells the plan of
 //! each request that could not be sent.
 
-use fixedbitset::FixedBitSet;
 use prost::Message as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     Engine,
@@ -26,7 +25,7 @@ use crate::{
         handoff::{State as HandoffState, Task, TaskStatus},
         mailbox::{EnvelopeOwner, EnvelopePlace},
         matching::Wanted,
-        plan::{self, Event, Mode, Plan, Problem, Report, Spec, Submission, Word},
+        plan::{self, Plan, Problem, Report, Spec, Submission, Word},
     },
     envelope::{self, Body, Resolved, VerifiedEnvelope, json_of, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
@@ -37,8 +36,6 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most bytes of all results in the context of a subtask. Those beyond it are left out, and marked so.
-const RESULTS_BYTES_MAX: usize = 640 * 1024;
 /// The most entries of a log that one commit removes.
 const ENTRIES_AT_ONCE: usize = 256;
 /// The time by which the log of a plan may be ahead of the broker's clock when the plan ends.
@@ -112,7 +109,7 @@ impl Engine {
     }
 
     /// The plan and its subtasks, of a task of a plan.
-    fn plan_of_task(
+    pub(super) fn plan_of_task(
         &mut self,
         transaction: &mut Transaction,
         id: &PlanId,
@@ -397,92 +394,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The context of a subtask: what is to be done, and the results that it gets.
-    pub(super) fn plan_context(
-        &mut self,
-        transaction: &mut Transaction,
-        task: &Task,
-    ) -> Result<v1::TaskContextTransfer, BrokerError> {
-        let of = task.plan.as_ref().ok_or(BrokerError::Internal)?;
-        let (plan, spec) = self.plan_of_task(transaction, &of.plan)?;
-        let place = spec.place(&of.subtask).ok_or(BrokerError::Internal)?;
-        let (subtask, run) = (&spec.subtasks[place], &plan.subtasks[place]);
-        let description = json!({
-            "description": subtask.description,
-            "role": subtask.role,
-            "task_id": task.id.as_str(),
-            "plan_id": plan.id.as_str(),
-            "subtask_id": subtask.id,
-            "attempt": run.attempts,
-        });
-        let mut sections = vec![section("task_description", description.to_string())];
-        let inputs = [("input", &subtask.input), ("plan_input", &spec.input)];
-        sections.extend(
-            inputs.iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| section(name, (*text).clone())),
-        );
-        let mut left = RESULTS_BYTES_MAX;
-        let (terms, links) = (&spec.terms, &spec.links);
-        let mut results = |engine: &mut Self, places: &mut dyn Iterator<Item = usize>| {
-            let mut all = Map::new();
-            for place in places {
-                if let Some(result) = engine.result_of_attempt(transaction, &plan, place, &mut left)? {
-                    all.insert(spec.subtasks[place].id.clone(), result);
-                }
-            }
-            Ok::<_, BrokerError>(all)
-        };
-        if spec.mode == Mode::Hybrid && terms.pass_dependency_results {
-            let direct = results(self, &mut links.direct[place].iter().copied())?;
-            sections.push(section("dependency_results", Value::Object(direct).to_string()));
-        }
-        if spec.mode != Mode::Parallel && terms.pass_results {
-            let earlier: FixedBitSet = match spec.mode {
-                Mode::Sequential => (0..place).collect(),
-                Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
-            };
-            let previous = results(self, &mut earlier.ones())?;
-            sections.push(section("previous_results", Value::Object(previous).to_string()));
-        }
-        if !subtask.consumes.is_empty() {
-            let mut consumed = Map::new();
-            for topic in &subtask.consumes {
-                let producers = (0..spec.subtasks.len()).filter(|other| spec.subtasks[*other].produces.contains(topic));
-                let of_topic = results(self, &mut producers.filter(|other| *other != place))?;
-                consumed.insert(topic.clone(), Value::Object(of_topic));
-            }
-            sections.push(section("consumed", Value::Object(consumed).to_string()));
-        }
-        Ok(envelope::context_of_sections(sections))
-    }
-
-    /// The result of a subtask as JSON, if it has completed. One that is larger than what is left is marked as omitted.
-    fn result_of_attempt(
-        &mut self,
-        transaction: &mut Transaction,
-        plan: &Plan,
-        place: usize,
-        left: &mut usize,
-    ) -> Result<Option<Value>, BrokerError> {
-        let Some(number) = plan.subtasks[place].result else { return Ok(None) };
-        let entry = self.entity_record(transaction, &EntityId::PlanEntry(plan.id.clone(), number))?;
-        let Some(EntityRecord::PlanEntry(entry)) = entry.as_deref() else { return Ok(None) };
-        let Event::Subtask(change) = &entry.0.event else { return Ok(None) };
-        let Some(report) = &change.report else { return Ok(None) };
-        let whole = Value::Object(result_json(report));
-        let size = whole.to_string().len();
-        if size > *left {
-            let short = json!({
-                "omitted": true,
-                "success": report.success,
-                "numeric_value": report.numeric_value,
-                "size_bytes": size,
-            });
-            return Ok(Some(short));
-        }
-        *left -= size;
-        Ok(Some(whole))
-    }
-
     /// The report in a status update: the message in hand, or a stored one.
     pub(super) fn report(&self, transaction: &Transaction, message: MessageId) -> Option<Report> {
         let raw = match &transaction.in_hand {
@@ -572,13 +483,8 @@ pub fn violations(problems: &[Problem]) -> Vec<FieldViolation> {
     errors.map(of).collect()
 }
 
-fn section(name: &str, json: String) -> v1::ContextSection {
-    let content = Some(v1::context_section::Content::Json(json));
-    v1::ContextSection { name: name.to_owned(), content, ..Default::default() }
-}
-
 /// A result with its well-known keys.
-fn result_json(report: &Report) -> Map<String, Value> {
+pub(super) fn result_json(report: &Report) -> Map<String, Value> {
     let Report { response, tokens, success, tools_used, numeric_value, result } = report;
     let mut all = Map::new();
     all.insert("response".to_owned(), response.as_str().into());

@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::{
-    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, Mode, PLAN_ID_LENGTH_MAX,
-    ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, WHOLE_TIMEOUT_MAX,
+    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
+    PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask,
+    WHOLE_TIMEOUT_MAX,
 };
 use crate::{
     domain::{Receiver, numbered},
@@ -183,8 +184,12 @@ impl Spec {
         if length > PLAN_ID_LENGTH_MAX {
             field("plan_id", format!("has {length} characters, and may have {PLAN_ID_LENGTH_MAX}"));
         }
-        if self.description.len() > DESCRIPTION_BYTES_MAX {
-            field("description", format!("has {} bytes, and may have {DESCRIPTION_BYTES_MAX}", self.description.len()));
+        let texts =
+            [("description", &self.description, DESCRIPTION_BYTES_MAX), ("input", &self.input, INPUT_BYTES_MAX)];
+        for (path, text, most) in texts {
+            if text.len() > most {
+                field(path, format!("has {} bytes, and may have {most}", text.len()));
+            }
         }
         let terms = &self.terms;
         if !(1..=CONCURRENCY_MAX).contains(&terms.max_concurrency) {
@@ -305,8 +310,7 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     let texts = [
         ("description", &subtask.description, DESCRIPTION_BYTES_MAX),
         ("role", &subtask.role, ROLE_BYTES_MAX),
-        // The bound of a section of a context, which the input becomes.
-        ("input", &subtask.input, 256 * 1024),
+        ("input", &subtask.input, INPUT_BYTES_MAX),
     ];
     for (name, text, most) in texts {
         if text.len() > most {

@@ -22,6 +22,8 @@ pub const SKILLS_MAX: usize = 16;
 pub const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 /// The most bytes of a role.
 pub const ROLE_BYTES_MAX: usize = 256;
+/// The most bytes of the input of a plan or of a subtask: those of a section of a context, which it becomes.
+pub const INPUT_BYTES_MAX: usize = 256 * 1024;
 /// The most subtasks that may run at once.
 pub const CONCURRENCY_MAX: u32 = 64;
 /// The most attempts of a subtask in one round.

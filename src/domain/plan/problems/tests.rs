@@ -76,13 +76,14 @@ fn a_subtask_needs_an_agent_a_type_or_a_skill() {
 fn fields_are_bounded() {
     let mut spec = plan(Mode::Hybrid, &["a:"]);
     spec.terms.max_concurrency = 65;
+    spec.input = " ".repeat(INPUT_BYTES_MAX + 1);
     let subtask = &mut spec.subtasks[0];
     (subtask.attempts_max, subtask.timeout) = (5, Duration::ZERO);
     subtask.role = "r".repeat(257);
     subtask.agent = "not an id".to_owned();
     subtask.produces = vec!["🚀".to_owned()];
     let paths: Vec<String> = spec.problems().into_iter().map(|problem| problem.path).collect();
-    for path in ["max_concurrency", "attempts_max", "timeout", "role", "agent_id", "produces"] {
+    for path in ["max_concurrency", "input", "attempts_max", "timeout", "role", "agent_id", "produces"] {
         assert!(paths.iter().any(|found| found.ends_with(path)), "{path}: {paths:?}");
     }
 }

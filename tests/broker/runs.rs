@@ -9,7 +9,7 @@ use baton::{
         EntityId, Input,
         routing::{self, Call, Graph, Node, Run, RunId, RunState, Start, Turn, TurnId},
     },
-    ids::{AgentId, GraphId, MessageId, NodeId, TaskId},
+    ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
     proto::v1,
     store::{Order, Store as _, Table},
 };
@@ -111,6 +111,21 @@ impl World {
         assert!(page.entries.iter().map(|entry| entry.number).eq(1..=page.length));
         assert_eq!(page.gap, None);
         page.entries
+    }
+
+    /// Appends to the workspace of the run. Returns the number of the entry.
+    fn append_to_run(&mut self, from: &str) -> Result<u64, Refusal> {
+        let append = v1::WorkspaceAppend {
+            workspace_id: format!("run:{RUN}"),
+            topic: "notes".to_owned(),
+            entry: Some(v1::workspace_append::Entry::Bytes(v1::ContextBytes {
+                data: vec![1].into(),
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let envelope = self.envelope(from, "", v1::MessageType::WorkspaceAppend, &append);
+        self.send(envelope).map(|receipt| receipt.resource_sequence)
     }
 
     fn rows_of_runs(&self, table: Table) -> usize {
@@ -388,24 +403,25 @@ fn the_participants_of_a_run_share_a_workspace_until_its_end() {
     let mut world = World::with(&["a", "b", "c"]);
     world.register_graph(graph(vec![node("n", Some("b"), None, &["end"])])).unwrap();
     world.start_run(Some("a"), None).unwrap();
-    let append = |world: &mut World, from: &str| {
-        let append = v1::WorkspaceAppend {
-            workspace_id: format!("run:{RUN}"),
-            topic: "notes".to_owned(),
-            entry: Some(v1::workspace_append::Entry::Bytes(v1::ContextBytes {
-                data: vec![1].into(),
-                ..Default::default()
-            })),
-            ..Default::default()
-        };
-        let envelope = world.envelope(from, "", v1::MessageType::WorkspaceAppend, &append);
-        world.send(envelope).map(|receipt| receipt.resource_sequence)
-    };
-    assert_eq!((append(&mut world, "a").unwrap(), append(&mut world, "b").unwrap()), (1, 2));
-    assert_refused(append(&mut world, "c"), ErrorCode::PermissionDenied);
+    assert_eq!((world.append_to_run("a").unwrap(), world.append_to_run("b").unwrap()), (1, 2));
+    assert_refused(world.append_to_run("c"), ErrorCode::PermissionDenied);
     world.report_turn(turn(1, "n", Some("b"), None)).unwrap();
-    assert_refused(append(&mut world, "a"), ErrorCode::WorkspaceClosed);
+    assert_refused(world.append_to_run("a"), ErrorCode::WorkspaceClosed);
     world.pass(40 * DAY);
     assert_eq!((world.rows_of_runs(Table::Runs), world.rows_of_runs(Table::Workspaces)), (0, 0));
     assert_eq!(world.rows_of_runs(Table::WorkspaceEntries), 0);
+}
+
+#[test]
+fn an_agent_that_works_at_a_node_by_its_type_takes_part() {
+    let mut world = World::with(&["a", "b:writer"]);
+    let mut graph = graph(vec![node("n", None, None, &["end"])]);
+    graph.nodes[0].agent_type = Some(AgentType::parse("writer").unwrap());
+    world.register_graph(graph).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    let by_types = vec![AgentType::parse("writer").unwrap()];
+    world.report_turn(Turn { by_types, finished: false, ..turn(1, "n", Some("b"), None) }).unwrap();
+    assert_eq!(world.append_to_run("b").unwrap(), 1);
+    let b = Caller::Agent(AgentId::parse("b").unwrap());
+    assert_eq!(world.view(&b).runs(&RunFilter::default(), 10, "").unwrap().entries.len(), 1);
 }

@@ -327,6 +327,8 @@ impl TransitionBuilder {
     }
 
     fn take_turn(&mut self, turn: &Turn) {
+        // A node by its type names no agent, so its participant is known only now.
+        self.run.participants.extend(turn.by.clone());
         let graph = self.run.graph.clone();
         let node = graph.node(&turn.node).expect("an active node is in the graph");
         // Without a choice left no tool is offered, so every routing call of the turn is refused (SPEC 12, law 14).

@@ -57,7 +57,8 @@ pub struct Run {
     pub starter: Option<AgentId>,
     /// The task that the run is over. `None`: the run is over none.
     pub task: Option<TaskId>,
-    /// The agents that take part: the starter, the agents of the nodes, and each owner of the task by the run.
+    /// The agents that take part: the starter, the agents of the nodes, each agent that has reported a turn, and each owner
+    /// of the task by the run.
     pub participants: BTreeSet<AgentId>,
     /// The state of the whole run.
     pub state: RunState,

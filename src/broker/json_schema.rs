@@ -13,7 +13,7 @@ use crate::codes::FieldViolation;
 const DEPTH_MAX: usize = 64;
 /// The most values of a schema, with the parts that references name in their place.
 const VALUES_MAX: usize = 10_000;
-/// The most checks of some data: the values of its data times those of the schema.
+/// The most checks of some data: the values of the data times those of the schema.
 const CHECKS_MAX: usize = 2_000_000;
 /// The most violations that the refusal of an answer lists.
 const LISTED_MAX: usize = 16;
@@ -23,6 +23,11 @@ pub(crate) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const VIOLATIONS_MAX: usize = 64;
 /// The most characters of the description of a violation.
 const DESCRIBED_MAX: usize = 300;
+/// The bytes of a text that count as one value: a check of a text reads all of it.
+const TEXT_BYTES_A_VALUE: usize = 64;
+/// The fewest values that a pattern of a schema counts as. A longer one counts as many as it has bytes, which bounds the
+/// bytes of all patterns together.
+const PATTERN_VALUES_MIN: usize = 50;
 /// The largest compiled regular expression of a schema, in bytes.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 
@@ -35,7 +40,7 @@ pub(crate) fn check(schema: &str) -> Result<(), String> {
 
 /// A compiled schema of draft 2020-12 within the bounds.
 pub(crate) struct JsonSchema {
-    /// The values of the schema, with the parts that references name in their place.
+    /// The values of the schema, with the parts that references name in their place, and more for each pattern.
     cost: usize,
     validator: Validator,
 }
@@ -105,7 +110,7 @@ fn compile(schema: &Value) -> Result<Validator, String> {
     })
 }
 
-/// The number of values of a schema, with the parts that references name in their place.
+/// The number of values of a schema, with the parts that references name in their place, and more for each pattern.
 fn cost(schema: &Value) -> Result<usize, String> {
     let mut left = VALUES_MAX;
     spend(schema, schema, true, DEPTH_MAX, &mut left)?;
@@ -116,7 +121,7 @@ fn spend(root: &Value, value: &Value, is_root: bool, depth: usize, left: &mut us
     let depth =
         depth.checked_sub(1).ok_or_else(|| format!("is more than {DEPTH_MAX} levels deep, or refers to itself"))?;
     // One budget for the whole walk: references repeat parts, so their number alone bounds nothing.
-    *left = left.checked_sub(1).ok_or_else(|| format!("has more than {VALUES_MAX} values, references included"))?;
+    take(left, 1)?;
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
         Value::Array(values) => values.iter().try_for_each(|value| spend(root, value, false, depth, left)),
@@ -132,17 +137,30 @@ fn spend(root: &Value, value: &Value, is_root: bool, depth: usize, left: &mut us
                 Err(format!("must not have {name}"))
             }
             ("$id", Value::String(_)) if !is_root => Err("must have no $id but its own".to_owned()),
+            ("pattern", Value::String(pattern)) => take(left, pattern.len().max(PATTERN_VALUES_MIN)),
+            ("patternProperties", Value::Object(parts)) => parts.iter().try_for_each(|(pattern, part)| {
+                take(left, pattern.len().max(PATTERN_VALUES_MIN))?;
+                spend(root, part, false, depth, left)
+            }),
             _ => spend(root, value, false, depth, left),
         }),
     }
 }
 
-/// The number of values in some data.
+fn take(left: &mut usize, values: usize) -> Result<(), String> {
+    let taken = left.checked_sub(values);
+    *left = taken.ok_or_else(|| format!("has more than {VALUES_MAX} values, references and patterns included"))?;
+    Ok(())
+}
+
+/// The number of values in some data, and more for long texts.
 fn count(data: &Value) -> usize {
+    let of_text = |text: &str| text.len() / TEXT_BYTES_A_VALUE;
     1 + match data {
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => of_text(text),
         Value::Array(values) => values.iter().map(count).sum(),
-        Value::Object(fields) => fields.values().map(count).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| of_text(name) + count(value)).sum(),
     }
 }
 
@@ -217,5 +235,21 @@ mod tests {
         let data = json!({"a": vec![1; 10_000]});
         let problems = misfits(&schema.to_string(), Some(&data), "data");
         assert!(problems[0].problem.contains("too many values"), "{problems:?}");
+    }
+
+    #[test]
+    fn long_texts_and_patterns_count_as_many_values() {
+        let patterns = |count: usize| -> serde_json::Map<String, Value> {
+            (0..count).map(|number| (format!("^{number}$"), json!(true))).collect()
+        };
+        assert!(refusal(&json!({"patternProperties": patterns(200)})).contains("patterns"));
+        assert!(refusal(&json!({"pattern": "a".repeat(VALUES_MAX)})).contains("patterns"));
+        let schema = json!({"allOf": vec![json!({"pattern": "(a|b)*c"}); 100]}).to_string();
+        let of = |bytes: usize| misfits(&schema, Some(&json!("a".repeat(bytes))), "data");
+        assert_eq!(of(300).len(), LISTED_MAX);
+        assert!(of(64 * 1024)[0].problem.contains("too many values"));
+        let named = json!({"k".repeat(64 * 1024): 1});
+        let schema = json!({"patternProperties": patterns(100)}).to_string();
+        assert!(misfits(&schema, Some(&named), "data")[0].problem.contains("too many values"));
     }
 }

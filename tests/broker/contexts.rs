@@ -385,6 +385,24 @@ fn a_secret_section_is_shown_to_its_parties_only() {
 }
 
 #[test]
+fn a_change_names_no_member_of_a_version_that_the_caller_may_not_read() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    let text = "x".repeat(100);
+    let before = format!(r#"{{"salary_of_bob":1,"text":"{text}"}}"#);
+    let [public, latest] = [format!(r#"{{"text":"{text}"}}"#), format!(r#"{{"text":"{text}","year":2026}}"#)];
+    let secret = v1::ContextSection { secret: true, ..json("collected_data", &before) };
+    world.checkpoint("a", 1, vec![secret]).unwrap();
+    for text in [&public, &latest] {
+        world.checkpoint("a", 1, vec![json("collected_data", text)]).unwrap();
+    }
+    let on = |base: &str| SectionQuery { have: Some(signing::sha256(&[base.as_bytes()])), ..of("collected_data") };
+    let olga = operator();
+    assert_eq!(world.section(&olga, &on(&before)).unwrap(), Answer::Json(latest));
+    assert!(matches!(world.section(&olga, &on(&public)).unwrap(), Answer::Delta(_)));
+    assert!(matches!(world.section(&agent("a"), &on(&before)).unwrap(), Answer::Delta(_)), "a is its party");
+}
+
+#[test]
 fn old_versions_keep_their_digests_only() {
     let (mut world, ..) = World::of_contexts(Settings::default());
     for number in 1..=VERSIONS_MAX + 5 {

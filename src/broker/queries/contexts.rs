@@ -164,7 +164,8 @@ impl View<'_> {
         }
     }
 
-    /// A delta on the caller's version of the section, if it is smaller and gives exactly this text.
+    /// A delta on the caller's version of the section, if the caller may read that one, and if the delta is smaller and
+    /// gives exactly this text.
     fn delta_for(
         &self,
         query: &SectionQuery,
@@ -174,6 +175,16 @@ impl View<'_> {
         let Some(have) = query.have else { return Ok(None) };
         let (name, last) = (&query.name, record.context_versions);
         let base = latest_section(&query.task, last, name, |section| section.sha256 == have, |key| self.read(key))?;
+        // A delta names the members that the base has and the text has not. The caller may know the digest alone.
+        let (holds, may_read) = (
+            self.holds_contexts(record)?,
+            self.access.may_read_contexts(self.caller, query.task.as_str(), Some(&record.task)),
+        );
+        let base = base.filter(|(version, section)| match self.right(version, holds, may_read) {
+            Right::Party => true,
+            Right::Policy => !section.is_secret,
+            Right::None => false,
+        });
         let base = base.map(|(version, section)| content_of(&version, &section, |key| self.read(key))).transpose()?;
         // A base that is gone is no error: the whole text answers the query as well.
         let Some(Some(Content::Json(base))) = base else { return Ok(None) };

@@ -11,19 +11,33 @@ use crate::codes::Refusal;
 /// The domain of every `google.rpc.ErrorInfo` of the broker.
 pub const DOMAIN: &str = "baton";
 
+/// The most violations that a status lists. It travels in headers, whose size clients limit.
+const VIOLATIONS_MAX: usize = 100;
+/// The most bytes of the message of a status.
+const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+
 /// The status of a refusal: code, message and ErrorInfo, with BadRequest and RetryInfo where they apply.
 pub fn of(refusal: &dyn Refusal) -> Status {
     let code = refusal.code();
     let metadata: HashMap<String, String> =
         refusal.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut details = ErrorDetails::with_error_info(code.name(), DOMAIN, metadata);
-    for violation in refusal.violations() {
+    let violations = refusal.violations();
+    for violation in violations.iter().take(VIOLATIONS_MAX) {
         details.add_bad_request_violation(&violation.path, &violation.problem);
+    }
+    if let Some((more, last)) = violations.get(VIOLATIONS_MAX..).and_then(|rest| Some((rest.len(), rest.last()?))) {
+        details.add_bad_request_violation(&last.path, format!("and {more} more"));
     }
     if let Some(retry_after) = refusal.retry_after() {
         details.set_retry_info(Some(retry_after));
     }
-    Status::with_error_details(code.category().grpc_code(), refusal.to_string(), details)
+    let mut message = refusal.to_string();
+    if message.len() > MESSAGE_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        message.push('…');
+    }
+    Status::with_error_details(code.category().grpc_code(), message, details)
 }
 
 /// The status of a refusal as a message, for answers on a session.
@@ -91,5 +105,16 @@ mod tests {
         assert!(status.get_error_details().retry_info().is_some());
         assert_eq!(message_of(&BrokerError::ShuttingDown).code, Code::Unavailable as i32);
         assert_eq!(message_of(&BrokerError::ShuttingDown).details.len(), 2);
+    }
+
+    #[test]
+    fn a_status_lists_a_hundred_violations_and_counts_the_others() {
+        let violation = |number| FieldViolation { path: format!("list[{number}]"), problem: "é".repeat(100) };
+        let status = of(&BrokerError::Fields { violations: (0..1000).map(violation).collect() });
+        let details = status.get_error_details();
+        let listed = &details.bad_request().unwrap().field_violations;
+        let (last, field) = (&listed[100], "list[999]");
+        assert_eq!((listed.len(), last.field.as_str(), last.description.as_str()), (101, field, "and 900 more"));
+        assert!(status.message().ends_with("é…") && status.message().len() <= MESSAGE_BYTES_MAX + '…'.len_utf8());
     }
 }

@@ -29,6 +29,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use prost::Message as _;
 use tokio::{sync::Semaphore, task::JoinError};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, codec::CompressionEncoding, service::Routes};
 
 pub(crate) use self::messages::fate;
@@ -190,8 +191,7 @@ static READS: Semaphore = Semaphore::const_new(16);
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    let _turn = READS.acquire().await.expect("never closed");
-    tokio::task::spawn_blocking(read).await.map_err(|_| BrokerError::Internal)?
+    in_turn(&READS, read).await.map_err(|_| BrokerError::Internal)?
 }
 
 /// Bounds the concurrent small reads of all callers. A bound of their own, so that large reads do not delay them.
@@ -200,8 +200,24 @@ static LOOKS: Semaphore = Semaphore::const_new(16);
 /// Runs a small read on a blocking thread, after a turn in [`LOOKS`]. Fails if the read panics or the runtime shuts
 /// down.
 async fn on_thread<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-    let _turn = LOOKS.acquire().await.expect("never closed");
-    tokio::task::spawn_blocking(read).await
+    in_turn(&LOOKS, read).await
+}
+
+async fn in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // In a task of its own: a stream that its client does not read is not polled, and would keep a turn that it gets.
+    let task = tokio::spawn(async move {
+        let turn = turns.acquire().await.expect("never closed");
+        let read = move || {
+            // Given back by the thread: a cancelled call leaves it reading.
+            let _turn = turn;
+            read()
+        };
+        tokio::task::spawn_blocking(read).await
+    });
+    AbortOnDropHandle::new(task).await?
 }
 
 /// Runs a small read through the caller's [`View`], as [`on_thread`] does.
@@ -237,4 +253,42 @@ fn numbered<T>(
         }
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancelled_read_keeps_its_turn_until_its_thread_ends() {
+        static TURNS: Semaphore = Semaphore::const_new(1);
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (end, is_ended) = mpsc::channel::<()>();
+        let read = in_turn(&TURNS, move || {
+            begun.send(()).unwrap();
+            is_ended.recv().unwrap();
+        });
+        tokio::select! {
+            _ = read => panic!("the read has not ended"),
+            begun = has_begun => begun.unwrap(),
+        }
+        assert_eq!(TURNS.available_permits(), 0, "the thread still reads");
+        end.send(()).unwrap();
+        let next = in_turn(&TURNS, || ());
+        tokio::time::timeout(Duration::from_secs(60), next).await.expect("the turn comes back").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_read_that_is_not_polled_takes_no_turn_from_others() {
+        static TURNS: Semaphore = Semaphore::const_new(1);
+        let turn = TURNS.acquire().await.unwrap();
+        let mut unread = std::pin::pin!(in_turn(&TURNS, || ()));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut unread).await.is_err(), "it waits for its turn");
+        drop(turn);
+        let other = in_turn(&TURNS, || ());
+        tokio::time::timeout(Duration::from_secs(60), other).await.expect("the turn comes back").unwrap();
+        unread.await.unwrap();
+    }
 }

@@ -1,12 +1,11 @@
 //! `AgentService`.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use prost::Message as _;
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{agents_watch, auth, checked, page_size, refuse, refuse_shared};
+use super::{agents_watch, auth, checked, page_size, refuse, refuse_shared, responses::Responses};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -253,7 +252,7 @@ impl AgentService for Agents {
         super::blocking_call(move || find(&broker, &caller, request.get_ref(), size)).await.map(Response::new)
     }
 
-    type WatchAgentsStream = Pin<Box<dyn Stream<Item = Result<v1::WatchAgentsResponse, Status>> + Send>>;
+    type WatchAgentsStream = Responses<v1::WatchAgentsResponse>;
 
     async fn watch_agents(
         &self,

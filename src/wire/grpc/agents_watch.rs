@@ -3,13 +3,14 @@
 //! A watcher reads the directory at its own pace, so no change waits for it in a queue. Of several changes of one agent
 //! between two reads it gets the last.
 
-use std::{collections::HashMap, pin::Pin};
+use std::collections::HashMap;
 
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::Status;
 
-use super::{refuse, refuse_shared};
+use super::{
+    refuse, refuse_shared,
+    responses::{self, Responses, Taker},
+};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -22,31 +23,32 @@ use crate::{
     wire::to_proto,
 };
 
-/// The most responses that wait to be sent to one watcher.
-const RESPONSES_MAX: usize = 16;
-/// The most agents that one read of the directory returns, and the most in one message about presence and load.
-const AGENTS_AT_ONCE: usize = 1000;
-
-type Responses = Pin<Box<dyn Stream<Item = Result<v1::WatchAgentsResponse, Status>> + Send>>;
+/// The most agents that one read of the directory returns, and the most in one message about presence and load. After
+/// each read the watcher gives way to other calls.
+const AGENTS_AT_ONCE: usize = 256;
 
 /// Starts a watch.
-pub(super) fn stream(broker: Broker, caller: Caller, request: v1::WatchAgentsRequest) -> Responses {
-    let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+pub(super) fn stream(
+    broker: Broker,
+    caller: Caller,
+    request: v1::WatchAgentsRequest,
+) -> Responses<v1::WatchAgentsResponse> {
     let skills = if request.skill.is_empty() { Vec::new() } else { vec![request.skill] };
-    let watcher = Watcher {
-        broker,
-        caller,
-        agent_type: request.agent_type,
-        skills,
-        with_activity: !request.cards_only,
-        cursor: request.after_cursor,
-        is_new: request.after_cursor == 0,
-        is_resumed: request.after_cursor != 0,
-        sent: HashMap::new(),
-        responses,
-    };
-    tokio::spawn(watcher.run());
-    Box::pin(ReceiverStream::new(receiver))
+    responses::stream(async move |taker| {
+        let mut watcher = Watcher {
+            broker,
+            caller,
+            agent_type: request.agent_type,
+            skills,
+            with_activity: !request.cards_only,
+            cursor: request.after_cursor,
+            is_new: request.after_cursor == 0,
+            is_resumed: request.after_cursor != 0,
+            sent: HashMap::new(),
+            taker,
+        };
+        watcher.follow().await
+    })
 }
 
 struct Watcher {
@@ -64,50 +66,38 @@ struct Watcher {
     /// The agents that the watcher knows and that match, with the presence and the load that were sent last. `None`: none
     /// were sent in this call.
     sent: HashMap<AgentId, Option<(v1::Presence, Busy)>>,
-    responses: mpsc::Sender<Result<v1::WatchAgentsResponse, Status>>,
+    taker: Taker<v1::WatchAgentsResponse>,
 }
 
-/// The watcher has gone, or gets the status that ends its watch.
-struct Ended(Option<Status>);
-
 impl Watcher {
-    async fn run(mut self) {
-        if let Err(Ended(Some(status))) = self.follow().await {
-            drop(self.responses.send(Err(status)).await);
-        }
-    }
-
-    async fn follow(&mut self) -> Result<(), Ended> {
+    async fn follow(&mut self) -> Result<(), Status> {
         let mut changes = self.broker.directory().changes();
         let there = *changes.borrow_and_update();
         if self.is_resumed {
-            self.note_unchanged();
+            self.note_unchanged().await;
         }
-        self.send_changes().await?;
+        self.send_changes().await;
         self.is_resumed = false;
         self.cursor = self.cursor.max(there);
-        self.send(Event::CaughtUp(true)).await?;
+        self.send(Event::CaughtUp(true)).await;
         let mut interval = tokio::time::interval(self.broker.settings().heartbeat_interval);
         interval.reset();
         loop {
             tokio::select! {
                 changed = changes.changed() => match changed {
-                    Ok(()) => self.send_changes().await?,
-                    Err(_) => return Err(Ended(Some(refuse(BrokerError::ShuttingDown)))),
+                    Ok(()) => self.send_changes().await,
+                    Err(_) => return Err(refuse(BrokerError::ShuttingDown)),
                 },
-                _ = interval.tick() => self.send_activities().await?,
-                () = self.responses.closed() => return Err(Ended(None)),
-                () = self.broker.draining() => {
-                    return Err(Ended(Some(refuse_shared(refused(BrokerError::ShuttingDown)))));
-                }
+                _ = interval.tick() => self.send_activities().await,
+                () = self.broker.draining() => return Err(refuse_shared(refused(BrokerError::ShuttingDown))),
             }
             // The policies may have changed since the watch began.
-            self.broker.access().may_see_directory(&self.caller).map_err(|error| Ended(Some(refuse(error))))?;
+            self.broker.access().may_see_directory(&self.caller).map_err(refuse)?;
         }
     }
 
     /// Notes the agents that match and have not changed since the cursor: an earlier call has sent them.
-    fn note_unchanged(&mut self) {
+    async fn note_unchanged(&mut self) {
         let mut after = None;
         loop {
             let (entries, last) = self.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
@@ -117,11 +107,12 @@ impl Watcher {
                 Some(last) => after = Some(last),
                 None => return,
             }
+            tokio::task::yield_now().await;
         }
     }
 
     /// Sends the agents that have changed since the cursor.
-    async fn send_changes(&mut self) -> Result<(), Ended> {
+    async fn send_changes(&mut self) {
         loop {
             let changed = self.broker.directory().changed_after(self.cursor, AGENTS_AT_ONCE);
             let is_last = changed.len() < AGENTS_AT_ONCE;
@@ -138,23 +129,24 @@ impl Watcher {
                 if shows {
                     let shown = to_proto::agent(directory, &entry, now);
                     self.sent.insert(id, Some((shown.presence(), directory.busy(&entry, now))));
-                    self.send(Event::Agent(shown)).await?;
+                    self.send(Event::Agent(shown)).await;
                 // What an agent was that has changed since an earlier call is not known.
                 } else if self.sent.remove(&id).is_some() || self.is_resumed {
-                    self.send(Event::LeftAgentId(id.to_string())).await?;
+                    self.send(Event::LeftAgentId(id.to_string())).await;
                 }
             }
             if is_last {
                 self.is_new = false;
-                return Ok(());
+                return;
             }
+            tokio::task::yield_now().await;
         }
     }
 
     /// Sends the presence and the load of the agents for which they have changed.
-    async fn send_activities(&mut self) -> Result<(), Ended> {
+    async fn send_activities(&mut self) {
         if !self.with_activity {
-            return Ok(());
+            return;
         }
         let mut after = None;
         loop {
@@ -172,12 +164,13 @@ impl Watcher {
                 }
             }
             if !activities.is_empty() {
-                self.send(Event::Activities(v1::AgentActivities { activities })).await?;
+                self.send(Event::Activities(v1::AgentActivities { activities })).await;
             }
             match last {
                 Some(last) => after = Some(last),
-                None => return Ok(()),
+                None => return,
             }
+            tokio::task::yield_now().await;
         }
     }
 
@@ -185,8 +178,7 @@ impl Watcher {
         Filter { agent_type: &self.agent_type, skills: &self.skills, ..Filter::default() }
     }
 
-    async fn send(&self, event: Event) -> Result<(), Ended> {
-        let response = v1::WatchAgentsResponse { event: Some(event), cursor: self.cursor };
-        self.responses.send(Ok(response)).await.map_err(|_| Ended(None))
+    async fn send(&self, event: Event) {
+        self.taker.send(v1::WatchAgentsResponse { event: Some(event), cursor: self.cursor }).await;
     }
 }

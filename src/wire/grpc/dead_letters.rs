@@ -1,18 +1,20 @@
 //! `DeadLetterService`.
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared};
+use super::{
+    auth, blocking, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared,
+    responses::{self, Responses, Taker},
+};
 use crate::{
     broker::{
         Broker, BrokerError, Reply,
         access::{Caller, Purpose},
         engine::Command,
         queries::{DeadBytes, DeadLetterFilter, View},
+        refused,
     },
     domain::dead_letter::{DeadState, ParkReason},
     envelope::Checks,
@@ -24,8 +26,6 @@ use crate::{
 
 /// The number of dead letters that one read of the store returns at most.
 const READ_AT_A_TIME: usize = 16;
-/// The most answers of a stream that wait to be sent. A slow reader therefore slows the work behind the stream.
-const ANSWERS_MAX: usize = 4;
 
 pub(super) struct DeadLetters {
     broker: Broker,
@@ -41,8 +41,6 @@ impl DeadLetters {
         Ok(to_proto::dead_letter(&dead))
     }
 }
-
-type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl DeadLetterService for DeadLetters {
@@ -82,13 +80,9 @@ impl DeadLetterService for DeadLetters {
         let broker = self.broker.clone();
         // Letters that are parked during the export are left out, so that it has an end.
         let last = look(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
-        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        tokio::spawn(async move {
-            if let Err(error) = export(&broker, &caller, &filter, last, &answers).await {
-                drop(answers.send(Err(refuse(error))).await);
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(responses::stream(async move |taker| {
+            export(&broker, &caller, &filter, last, &taker).await.map_err(refuse)
+        })))
     }
 
     async fn redrive_dead_letter(
@@ -123,15 +117,11 @@ impl DeadLetterService for DeadLetters {
         // A caller that may not settle the first dead letter is refused at once; refusals of later ones are in the stream.
         let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
         self.broker.access().may_settle_dead_letter(&caller, &first).map_err(refuse)?;
-        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        let is_dry = request.dry_run;
-        let redrive = Redrive { broker: self.broker.clone(), caller, filter, to, pause, is_dry, last, answers };
-        tokio::spawn(async move {
-            if let Err(error) = redrive.run().await {
-                drop(redrive.answers.send(Err(refuse(error))).await);
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let (broker, is_dry) = (self.broker.clone(), request.dry_run);
+        Ok(Response::new(responses::stream(async move |taker| {
+            let redrive = Redrive { broker, caller, filter, to, pause, is_dry, last, taker };
+            redrive.run().await.map_err(refuse)
+        })))
     }
 
     async fn discard_dead_letter(
@@ -162,7 +152,7 @@ struct Redrive {
     /// The number of the last dead letter parked before the call. A letter that the redrive parks again is not redriven
     /// again.
     last: u64,
-    answers: mpsc::Sender<Result<v1::RedriveDeadLettersResponse, Status>>,
+    taker: Taker<v1::RedriveDeadLettersResponse>,
 }
 
 impl Redrive {
@@ -174,14 +164,11 @@ impl Redrive {
             let (found, next) = find(&self.broker, &self.caller, &self.filter, from, self.last).await?;
             for dead in found {
                 tokio::select! {
-                    () = self.answers.closed() => return Ok(()),
                     () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
                     () = turn(turns.as_mut()) => {}
                 }
                 let answer = self.redrive(&dead).await;
-                if self.answers.send(Ok(answer)).await.is_err() {
-                    return Ok(());
-                }
+                self.taker.send(answer).await;
             }
             after = next;
         }
@@ -195,7 +182,12 @@ impl Redrive {
             return v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(dead)), error };
         }
         let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
-        match self.broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await {
+        // In a task of its own: a stream that its client does not read is not polled, and would keep a place that it gets
+        // in the engine's queue.
+        let broker = self.broker.clone();
+        let redriven =
+            tokio::spawn(async move { broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await });
+        match redriven.await.unwrap_or_else(|_| Err(refused(BrokerError::Internal))) {
             Ok(dead) => v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None },
             // The refusal of one letter does not end the redrive of the rest.
             Err(error) => v1::RedriveDeadLettersResponse {
@@ -259,18 +251,17 @@ async fn export(
     caller: &Caller,
     filter: &DeadLetterFilter,
     last: u64,
-    answers: &mpsc::Sender<Result<v1::ExportDeadLettersResponse, Status>>,
+    taker: &Taker<v1::ExportDeadLettersResponse>,
 ) -> Result<(), BrokerError> {
     let mut after = Some(0);
     while let Some(from) = after {
         let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
-            // Room first, then the envelope, so that a slow reader keeps few envelopes in memory.
-            let Ok(room) = answers.reserve().await else { return Ok(()) };
+            taker.wanted().await;
             let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|bytes| (dead, bytes));
             let (dead, bytes) = look(broker, caller, whole).await?;
             let dead_letter = Some(with_bytes(&dead, bytes));
-            room.send(Ok(v1::ExportDeadLettersResponse { dead_letter }));
+            taker.send(v1::ExportDeadLettersResponse { dead_letter }).await;
         }
         after = next;
     }

@@ -1,11 +1,12 @@
 //! `HandoffService`.
 
-use std::pin::Pin;
-
-use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, handoffs_watch, look, numbered, page_size, refuse, refuse_shared};
+use super::{
+    auth, blocking_call, checked, handoffs_watch, look, numbered, page_size, refuse, refuse_shared,
+    responses::Responses,
+};
 use crate::{
     broker::{
         Broker, BrokerError, Update, Updates,
@@ -59,7 +60,7 @@ impl HandoffService for Handoffs {
         blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
-    type WatchHandoffsStream = handoffs_watch::Responses;
+    type WatchHandoffsStream = Responses<v1::WatchHandoffsResponse>;
 
     async fn watch_handoffs(
         &self,
@@ -76,7 +77,7 @@ impl HandoffService for Handoffs {
         Ok(Response::new(handoffs_watch::stream(self.broker.clone(), caller, filter, request.after_cursor)))
     }
 
-    type WatchHandoffStream = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffResponse, Status>> + Send>>;
+    type WatchHandoffStream = Responses<v1::WatchHandoffResponse>;
 
     async fn watch_handoff(
         &self,

@@ -3,39 +3,39 @@
 //! A watcher reads the changes at its own pace, so no change waits for it in a queue. Of several changes of one handoff
 //! between two reads it gets the last. One that falls behind the changes in memory reads the stored handoffs again.
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tonic::Status;
-
-use super::{look, refuse};
+use super::{
+    look, refuse,
+    responses::{self, Responses, Taker},
+};
 use crate::{
     broker::{
         Broker, BrokerError,
         access::Caller,
-        queries::{Backlog, HandoffFilter},
+        queries::{Backlog, HandoffFilter, View},
     },
     domain::handoff::Handoff,
     proto::v1::{self, watch_handoffs_response::Event},
     wire::to_proto,
 };
 
-/// The most responses that wait to be sent to one watcher.
-const RESPONSES_MAX: usize = 16;
-/// The most handoffs or changes that one read examines.
-const LOOKED_AT_ONCE: usize = 256;
+/// The most handoffs that one read returns. Their watcher holds them until its client takes them.
+const HANDOFFS_AT_ONCE: usize = 32;
 /// The time between two reads of a watcher that has caught up. It bounds the cost of a watcher of a busy broker.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) type Responses = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffsResponse, Status>> + Send>>;
-
 /// Starts a watch after this cursor. 0: with all open handoffs.
-pub(super) fn stream(broker: Broker, caller: Caller, filter: HandoffFilter, after_cursor: u64) -> Responses {
-    let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
-    let watcher = Watcher { broker, caller, filter, cursor: after_cursor, responses };
-    tokio::spawn(watcher.run());
-    Box::pin(ReceiverStream::new(receiver))
+pub(super) fn stream(
+    broker: Broker,
+    caller: Caller,
+    filter: HandoffFilter,
+    after_cursor: u64,
+) -> Responses<v1::WatchHandoffsResponse> {
+    responses::stream(async move |taker| {
+        let mut watcher = Watcher { broker, caller, filter, cursor: after_cursor, taker };
+        watcher.follow().await.map_err(refuse)
+    })
 }
 
 struct Watcher {
@@ -44,37 +44,21 @@ struct Watcher {
     filter: HandoffFilter,
     /// The change up to which everything is sent.
     cursor: u64,
-    responses: mpsc::Sender<Result<v1::WatchHandoffsResponse, Status>>,
-}
-
-/// The watcher has gone, or gets the status that ends its watch.
-struct Ended(Option<Status>);
-
-impl From<BrokerError> for Ended {
-    fn from(error: BrokerError) -> Self {
-        Self(Some(refuse(error)))
-    }
+    taker: Taker<v1::WatchHandoffsResponse>,
 }
 
 impl Watcher {
-    async fn run(mut self) {
-        if let Err(Ended(Some(status))) = self.follow().await {
-            drop(self.responses.send(Err(status)).await);
-        }
-    }
-
-    async fn follow(&mut self) -> Result<(), Ended> {
+    async fn follow(&mut self) -> Result<(), BrokerError> {
         let broker = self.broker.clone();
         let mut latest = broker.handoff_changes().latest();
         let there = *latest.borrow_and_update();
         self.send_gap(there).await?;
         self.send_all(self.cursor == 0).await?;
-        self.send(Event::CaughtUp(true)).await?;
+        self.send(Event::CaughtUp(true)).await;
         loop {
             tokio::select! {
                 changed = latest.changed() => changed.map_err(|_| BrokerError::ShuttingDown)?,
-                () = self.responses.closed() => return Err(Ended(None)),
-                () = broker.draining() => return Err(BrokerError::ShuttingDown.into()),
+                () = broker.draining() => return Err(BrokerError::ShuttingDown),
             }
             tokio::time::sleep(PAUSE).await;
             self.send_all(false).await?;
@@ -83,7 +67,7 @@ impl Watcher {
 
     /// Tells a resumed watcher of the changes that it cannot get: those of removed handoffs, or those after the last
     /// change of a broker that was restored to an earlier state. In the second case the watcher begins again.
-    async fn send_gap(&mut self, latest: u64) -> Result<(), Ended> {
+    async fn send_gap(&mut self, latest: u64) -> Result<(), BrokerError> {
         if self.cursor == 0 {
             return Ok(());
         }
@@ -93,13 +77,13 @@ impl Watcher {
             self.cursor = 0;
         }
         if gap.0 <= gap.1 {
-            self.send(Event::Gap(to_proto::gap(gap))).await?;
+            self.send(Event::Gap(to_proto::gap(gap))).await;
         }
         Ok(())
     }
 
     /// Sends what the watcher lacks: a new one gets the open handoffs, any other one the changes after its cursor.
-    async fn send_all(&mut self, mut is_new: bool) -> Result<(), Ended> {
+    async fn send_all(&mut self, mut is_new: bool) -> Result<(), BrokerError> {
         loop {
             // A change while the backlog is sent is after this one, and follows.
             let latest = *self.broker.handoff_changes().latest().borrow();
@@ -116,16 +100,21 @@ impl Watcher {
         }
     }
 
-    async fn send_backlog(&self, backlog: Backlog, mut place: u64) -> Result<(), Ended> {
+    async fn send_backlog(&self, backlog: Backlog, mut place: u64) -> Result<(), BrokerError> {
         let changed_after = self.cursor;
         loop {
+            self.taker.wanted().await;
             let filter = self.filter.clone();
-            let page = look(&self.broker, &self.caller, move |view| {
-                view.backlog(backlog, &filter, changed_after, place, LOOKED_AT_ONCE)
-            });
-            let page = page.await?;
+            let read = move |view: View<'_>| view.backlog(backlog, &filter, changed_after, place, HANDOFFS_AT_ONCE);
+            let page = match look(&self.broker, &self.caller, read).await {
+                Err(BrokerError::LimitExceeded { retry_after, .. }) => {
+                    tokio::time::sleep(retry_after).await;
+                    continue;
+                }
+                page => page?,
+            };
             for handoff in page.handoffs {
-                self.send(event(&handoff)).await?;
+                self.send(event(&handoff)).await;
             }
             match page.next {
                 Some(next) => place = next,
@@ -135,9 +124,10 @@ impl Watcher {
     }
 
     /// Sends the changes after the cursor that memory has. Returns false if memory does not have all of them.
-    async fn send_kept(&mut self) -> Result<bool, Ended> {
+    async fn send_kept(&mut self) -> Result<bool, BrokerError> {
         loop {
-            let Some(changes) = self.broker.handoff_changes().after(self.cursor, LOOKED_AT_ONCE) else {
+            self.taker.wanted().await;
+            let Some(changes) = self.broker.handoff_changes().after(self.cursor, HANDOFFS_AT_ONCE) else {
                 return Ok(false);
             };
             if changes.is_empty() {
@@ -151,15 +141,14 @@ impl Watcher {
             for (number, handoff) in read.await? {
                 self.cursor = number;
                 if let Some(handoff) = handoff {
-                    self.send(event(&handoff)).await?;
+                    self.send(event(&handoff)).await;
                 }
             }
         }
     }
 
-    async fn send(&self, event: Event) -> Result<(), Ended> {
-        let response = v1::WatchHandoffsResponse { event: Some(event), cursor: self.cursor };
-        self.responses.send(Ok(response)).await.map_err(|_| Ended(None))
+    async fn send(&self, event: Event) {
+        self.taker.send(v1::WatchHandoffsResponse { event: Some(event), cursor: self.cursor }).await;
     }
 }
 

@@ -3,13 +3,14 @@
 //! A watcher reads the log from the store at its own pace, so no entry waits for it in a queue. A watch of the entity
 //! wakes it; the update itself is not used.
 
-use std::pin::Pin;
-
-use tokio::sync::{mpsc, watch};
-use tokio_stream::{Stream, wrappers::ReceiverStream};
+use prost::Message;
+use tokio::sync::watch;
 use tonic::Status;
 
-use super::{look, refuse, refuse_shared};
+use super::{
+    look, refuse, refuse_shared,
+    responses::{self, Responses, Taker},
+};
 use crate::{
     broker::{
         Broker, BrokerError, Refused, Update, Updates,
@@ -21,8 +22,10 @@ use crate::{
     wire::to_proto,
 };
 
-/// The responses of a watch.
-pub(super) type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+/// The most entries that one read of a watcher returns. An entry may have some hundred KiB.
+pub(super) const ENTRIES_MAX: usize = 4;
+/// The bytes of entries that a watcher holds after a read, or one entry of any size.
+const HELD_BYTES_MAX: usize = 16 * 1024;
 
 /// The latest update of a watched entity. `None`: none since the watch began.
 pub(super) type Latest = watch::Receiver<Option<Result<Update, Refused>>>;
@@ -44,27 +47,29 @@ pub(super) trait LogWatcher {
     async fn grown(&mut self) -> Result<(), Status>;
 }
 
-/// Sends the entries of a log until it is complete, the client has gone, or the broker stops.
-pub(super) async fn follow<R>(
-    mut watcher: impl LogWatcher,
-    broker: Broker,
-    responses: mpsc::Sender<Result<R, Status>>,
-) {
+/// Sends the entries of a log until it is complete or the broker stops.
+pub(super) async fn follow(mut watcher: impl LogWatcher, broker: Broker) -> Result<(), Status> {
     loop {
-        match watcher.send_entries().await {
-            Ok(Next::Wait) => {}
-            Ok(Next::End) => return,
-            Err(status) => return drop(responses.send(Err(status)).await),
+        match watcher.send_entries().await? {
+            Next::Wait => {}
+            Next::End => return Ok(()),
         }
-        let grown = tokio::select! {
-            grown = watcher.grown() => grown,
-            () = responses.closed() => return,
-            () = broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
-        };
-        if let Err(status) = grown {
-            return drop(responses.send(Err(status)).await);
+        tokio::select! {
+            grown = watcher.grown() => grown?,
+            () = broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
         }
     }
+}
+
+/// Keeps the first entries of a read, so that a watcher whose client stops reading holds few bytes. The rest is read
+/// again.
+pub(super) fn keep_first<E: Message>(entries: &mut Vec<E>) {
+    let mut bytes = 0;
+    let over = entries.iter().position(|entry| {
+        bytes += entry.encoded_len();
+        bytes > HELD_BYTES_MAX
+    });
+    entries.truncate(over.map_or(entries.len(), |over| over.max(1)));
 }
 
 /// Waits for the next update of an entity. Fails with the status that ends the watch.
@@ -91,9 +96,7 @@ pub(super) struct LogWatch<F, R, E> {
     pub(super) entity: EntityId,
     /// The client has the entries up to this number.
     pub(super) after: u64,
-    /// The most responses that wait to be sent. Later entries stay in the store until the client takes these.
-    pub(super) responses_max: usize,
-    /// Reads the entries after a number.
+    /// Reads the entries after a number, at most [`ENTRIES_MAX`].
     pub(super) read: F,
     /// The response for an update.
     pub(super) respond: fn(LogUpdate<E>) -> R,
@@ -108,30 +111,19 @@ pub(super) async fn open<F, R, E>(
 where
     F: Fn(View<'_>, u64) -> Result<LogPage<E>, BrokerError> + Clone + Send + Sync + 'static,
     R: Send + 'static,
-    E: NumberedEntry + Send + 'static,
+    E: NumberedEntry + Message + 'static,
 {
-    let LogWatch { entity, after, responses_max, read, respond } = asked;
+    let LogWatch { entity, after, read, respond } = asked;
     let (updates, latest) = Updates::latest();
     // Subscribes before the first page is read: an entry written between the two is announced, not lost.
     let watch = broker.watch(entity, updates).await.map_err(refuse_shared)?;
-    let (responses, receiver) = mpsc::channel(responses_max);
-    let sender = responses.clone();
     let broker = broker.clone();
-    let watcher = EntryWatcher {
-        broker: broker.clone(),
-        caller,
-        after,
-        is_caught_up: false,
-        read,
-        respond,
-        latest,
-        responses: sender,
-    };
-    tokio::spawn(async move {
-        follow(watcher, broker, responses).await;
-        drop(watch);
-    });
-    Ok(Box::pin(ReceiverStream::new(receiver)))
+    Ok(responses::stream(async move |taker| {
+        let _watch = watch;
+        let (is_caught_up, of) = (false, broker.clone());
+        let watcher = EntryWatcher { broker: of, caller, after, is_caught_up, read, respond, latest, taker };
+        follow(watcher, broker).await
+    }))
 }
 
 struct EntryWatcher<F, R, E> {
@@ -143,19 +135,25 @@ struct EntryWatcher<F, R, E> {
     read: F,
     respond: fn(LogUpdate<E>) -> R,
     latest: Latest,
-    responses: mpsc::Sender<Result<R, Status>>,
+    taker: Taker<R>,
 }
 
 impl<F, R, E> LogWatcher for EntryWatcher<F, R, E>
 where
     F: Fn(View<'_>, u64) -> Result<LogPage<E>, BrokerError> + Clone + Send + Sync + 'static,
     R: Send + 'static,
-    E: NumberedEntry + Send + 'static,
+    E: NumberedEntry + Message + 'static,
 {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
+            self.taker.wanted().await;
             let (read, after) = (self.read.clone(), self.after);
-            let page = look(&self.broker, &self.caller, move |view| read(view, after)).await.map_err(refuse)?;
+            let page = look(&self.broker, &self.caller, move |view| {
+                let mut page = read(view, after)?;
+                keep_first(&mut page.entries);
+                Ok(page)
+            });
+            let page = page.await.map_err(refuse)?;
             // These entries are removed, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
                 self.after = if page.entries.is_empty() { page.length } else { gap.1 };
@@ -181,7 +179,6 @@ where
 
 impl<F, R, E> EntryWatcher<F, R, E> {
     async fn send(&self, update: LogUpdate<E>) {
-        // A failed send means that the client has gone; `follow` notices this at its next wait.
-        drop(self.responses.send(Ok((self.respond)(update))).await);
+        self.taker.send((self.respond)(update)).await;
     }
 }

@@ -16,6 +16,7 @@ mod messages;
 mod negotiations;
 mod outgoing;
 mod plans;
+mod responses;
 mod routing;
 mod schemas;
 mod session;

@@ -7,8 +7,9 @@ use tonic::{Request, Response, Status};
 
 use super::{
     auth, blocking_call, checked, field,
-    log_watch::{self, LogUpdate, LogWatch, Responses},
+    log_watch::{self, LogUpdate, LogWatch},
     look, messages, numbered, page_size, refuse, refuse_shared,
+    responses::Responses,
 };
 use crate::{
     broker::{
@@ -29,8 +30,6 @@ use crate::{
 
 /// The most bytes of a reason that a caller gives.
 const REASON_BYTES_MAX: usize = 1024;
-/// The most responses that wait to be sent to one watcher. An entry may have 512 KiB.
-const RESPONSES_MAX: usize = 4;
 
 pub(super) struct Plans {
     broker: Broker,
@@ -195,8 +194,7 @@ impl PlanService for Plans {
         let asked = LogWatch {
             entity: EntityId::Plan(id.clone()),
             after: request.after_number,
-            responses_max: RESPONSES_MAX,
-            read: move |view: View<'_>, after| view.plan_log(&id, after, RESPONSES_MAX),
+            read: move |view: View<'_>, after| view.plan_log(&id, after, log_watch::ENTRIES_MAX),
             respond: plan_update,
         };
         log_watch::open(&self.broker, caller, asked).await.map(Response::new)

@@ -7,8 +7,9 @@ use tonic::{Request, Response, Status};
 
 use super::{
     auth, blocking_call, checked, field,
-    log_watch::{self, LogUpdate, LogWatch, Responses},
+    log_watch::{self, LogUpdate, LogWatch},
     look, numbered, page_size, refuse, refuse_shared,
+    responses::Responses,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
 use crate::{
@@ -168,8 +169,7 @@ impl RoutingService for Routing {
         let asked = LogWatch {
             entity: EntityId::Run(id),
             after: request.after_number,
-            responses_max: RESPONSES_MAX,
-            read: move |view: View<'_>, after| view.run_log(id, after, RESPONSES_MAX),
+            read: move |view: View<'_>, after| view.run_log(id, after, log_watch::ENTRIES_MAX),
             respond: run_update,
         };
         log_watch::open(&self.broker, caller, asked).await.map(Response::new)
@@ -446,10 +446,6 @@ fn within(text: &str, most: usize) -> String {
 }
 
 // ------------------------------------------------------------------------------------------------------------ watches
-
-/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
-/// these. An entry may have 128 KiB.
-const RESPONSES_MAX: usize = 16;
 
 fn run_update(update: LogUpdate<v1::RunEntry>) -> v1::WatchRunResponse {
     use v1::watch_run_response::Update;

@@ -1,15 +1,12 @@
 //! `TaskService`.
 
-use std::pin::Pin;
-
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
     auth, blocking_call, checked,
     log_watch::{self, Latest, LogWatcher, Next},
     look, numbered, page_size, refuse, refuse_shared,
+    responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
@@ -79,7 +76,7 @@ impl TaskService for Tasks {
         }))
     }
 
-    type WatchTaskStream = Pin<Box<dyn Stream<Item = Result<v1::WatchTaskResponse, Status>> + Send>>;
+    type WatchTaskStream = Responses<v1::WatchTaskResponse>;
 
     async fn watch_task(
         &self,
@@ -94,20 +91,17 @@ impl TaskService for Tasks {
         let (updates, latest) = Updates::latest();
         // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
-        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
         let (broker, after) = (self.broker.clone(), request.after_number);
-        let watcher = Watcher { broker: broker.clone(), caller, task, after, latest, responses: responses.clone() };
-        tokio::spawn(async move {
-            log_watch::follow(watcher, broker, responses).await;
-            drop(watch);
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(responses::stream(async move |taker| {
+            let _watch = watch;
+            let watcher = Watcher { broker: broker.clone(), caller, task, after, latest, taker };
+            log_watch::follow(watcher, broker).await
+        })))
     }
 }
 
-/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
-/// these.
-const RESPONSES_MAX: usize = 16;
+/// The most entries that one read of a watcher returns. Few of them have an envelope.
+const ENTRIES_MAX: usize = 16;
 
 struct Watcher {
     broker: Broker,
@@ -116,12 +110,13 @@ struct Watcher {
     /// The number of the last entry that was sent or is missing.
     after: u64,
     latest: Latest,
-    responses: mpsc::Sender<Result<v1::WatchTaskResponse, Status>>,
+    taker: Taker<v1::WatchTaskResponse>,
 }
 
 impl LogWatcher for Watcher {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
+            self.taker.wanted().await;
             let page = self.page().await?;
             // These entries are missing, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
@@ -147,13 +142,16 @@ impl LogWatcher for Watcher {
 impl Watcher {
     async fn page(&self) -> Result<CustodyPage, Status> {
         let (task, after) = (self.task.clone(), self.after);
-        let page = look(&self.broker, &self.caller, move |view| view.custody(&task, after, RESPONSES_MAX, false));
+        let page = look(&self.broker, &self.caller, move |view| {
+            let mut page = view.custody(&task, after, ENTRIES_MAX, false)?;
+            log_watch::keep_first(&mut page.entries);
+            Ok(page)
+        });
         page.await.map_err(refuse)
     }
 
     async fn send(&self, update: v1::watch_task_response::Update) {
-        // A failed send means that the client has gone; `follow` notices this at its next wait.
-        drop(self.responses.send(Ok(v1::WatchTaskResponse { update: Some(update) })).await);
+        self.taker.send(v1::WatchTaskResponse { update: Some(update) }).await;
     }
 }
 

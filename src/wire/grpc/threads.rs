@@ -10,8 +10,9 @@ use tonic::{Request, Response, Status};
 
 use super::{
     auth, blocking_call, checked, field,
-    log_watch::{self, LogUpdate, LogWatch, Responses},
+    log_watch::{self, LogUpdate, LogWatch},
     look, page_size, refuse, refuse_shared,
+    responses::Responses,
 };
 use crate::{
     broker::{
@@ -248,8 +249,7 @@ impl ThreadService for Threads {
         let asked = LogWatch {
             entity: EntityId::Thread(id.clone()),
             after: request.after_number,
-            responses_max: RESPONSES_MAX,
-            read: move |view: View<'_>, after| view.thread_log(&id, after, RESPONSES_MAX),
+            read: move |view: View<'_>, after| view.thread_log(&id, after, log_watch::ENTRIES_MAX),
             respond: thread_update,
         };
         log_watch::open(&self.broker, caller, asked).await.map(Response::new)
@@ -438,10 +438,6 @@ fn parse_model_spec(spec: Option<&v1::ModelSpec>) -> Result<Spec, Status> {
 }
 
 // ----------------------------------------------------------------------------------------------------------- watches
-
-/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
-/// these.
-const RESPONSES_MAX: usize = 16;
 
 fn thread_update(update: LogUpdate<v1::ThreadEntry>) -> v1::WatchThreadResponse {
     use v1::watch_thread_response::Update;

@@ -1,19 +1,15 @@
 //! `WorkspaceService`.
 
-use std::{
-    pin::{Pin, pin},
-    time::Duration,
-};
+use std::{pin::pin, time::Duration};
 
 use prost::Message as _;
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
     auth, blocking, checked, field,
     log_watch::{self, Latest, LogWatcher, Next},
     look, messages, page_size, refuse, refuse_shared,
+    responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
@@ -36,9 +32,6 @@ const TOPICS_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The page of `ListEntries` where the request sets none.
 const PAGE_DEFAULT: usize = 200;
-/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
-/// these.
-const RESPONSES_MAX: usize = 16;
 
 pub(super) struct Workspaces {
     broker: Broker,
@@ -91,7 +84,7 @@ impl WorkspaceService for Workspaces {
         }))
     }
 
-    type WatchEntriesStream = Pin<Box<dyn Stream<Item = Result<v1::WatchEntriesResponse, Status>> + Send>>;
+    type WatchEntriesStream = Responses<v1::WatchEntriesResponse>;
 
     async fn watch_entries(
         &self,
@@ -104,12 +97,11 @@ impl WorkspaceService for Workspaces {
         page(&self.broker, &caller, first).await.map_err(refuse)?;
         // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let changes = Changes::subscribe(&self.broker, &query.workspace).await?;
-        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
-        let (broker, sender) = (self.broker.clone(), responses.clone());
-        let watcher =
-            Watcher { broker: broker.clone(), caller, query, changes, responses: sender, is_caught_up: false };
-        tokio::spawn(log_watch::follow(watcher, broker, responses));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let broker = self.broker.clone();
+        Ok(Response::new(responses::stream(move |taker| {
+            let watcher = Watcher { broker: broker.clone(), caller, query, changes, taker, is_caught_up: false };
+            log_watch::follow(watcher, broker)
+        })))
     }
 
     async fn list_topics(
@@ -217,14 +209,15 @@ struct Watcher {
     caller: Caller,
     query: EntryQuery,
     changes: Changes,
-    responses: mpsc::Sender<Result<v1::WatchEntriesResponse, Status>>,
+    taker: Taker<v1::WatchEntriesResponse>,
     is_caught_up: bool,
 }
 
 impl LogWatcher for Watcher {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
-            let page = page(&self.broker, &self.caller, self.query.clone()).await.map_err(refuse)?;
+            self.taker.wanted().await;
+            let page = self.page().await?;
             self.query.after = page.next_after;
             if let Some(gap) = page.gap {
                 self.send(Sent::Gap(to_proto::gap(gap))).await;
@@ -232,9 +225,6 @@ impl LogWatcher for Watcher {
             let (last_sequence, has_more) = (page.last_sequence, page.has_more());
             for entry in page.entries {
                 self.send(Sent::Entry(Box::new(entry))).await;
-            }
-            if self.responses.is_closed() {
-                return Ok(Next::End);
             }
             if has_more {
                 continue;
@@ -256,9 +246,22 @@ impl LogWatcher for Watcher {
 }
 
 impl Watcher {
+    async fn page(&self) -> Result<EntryPage, Status> {
+        let (broker, caller, query) = (self.broker.clone(), self.caller.clone(), self.query.clone());
+        let read = blocking(move || {
+            let mut page = broker.view(&caller).workspace_entries(&query)?;
+            let found = page.entries.len();
+            log_watch::keep_first(&mut page.entries);
+            if page.entries.len() < found {
+                page.next_after = page.entries.last().map_or(page.next_after, |last| last.sequence);
+            }
+            Ok(page)
+        });
+        read.await.map_err(refuse)
+    }
+
     async fn send(&self, update: Sent) {
-        // A failed send means that the watcher has gone, which `send_entries` checks after each page.
-        drop(self.responses.send(Ok(v1::WatchEntriesResponse { update: Some(update) })).await);
+        self.taker.send(v1::WatchEntriesResponse { update: Some(update) }).await;
     }
 }
 
@@ -285,7 +288,7 @@ fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Du
 
 fn watch_query(request: &v1::WatchEntriesRequest) -> Result<EntryQuery, Status> {
     let (id, after) = (&request.workspace_id, request.after_sequence);
-    query(Checks::default(), id, &request.topics, after, RESPONSES_MAX, request.include_envelopes)
+    query(Checks::default(), id, &request.topics, after, log_watch::ENTRIES_MAX, request.include_envelopes)
 }
 
 fn query(

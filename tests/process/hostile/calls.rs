@@ -16,7 +16,7 @@ use super::{
     raw::{self, END_HEADERS, HEADERS},
     resident_kib, start,
 };
-use crate::broker::{Broker, PATIENCE, a_request, identity, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, composer, identity, new_task};
 
 /// Registers the attacker's agent, and returns its token.
 async fn token(broker: &Broker) -> String {
@@ -153,6 +153,52 @@ async fn watchers_that_read_nothing_are_told_to_begin_again_or_read_from_the_sto
     tokio::time::timeout(PATIENCE, read).await.expect("whoever reads gets on");
     drop((of_handoff, of_task));
     honest.a.send("honest-b", MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn watchers_of_large_entries_that_read_nothing_hold_one_each() {
+    const WATCHERS: u64 = 64;
+    const ENTRIES: u64 = 40;
+    const ENTRY_BYTES: usize = 120_000;
+    let broker = start("");
+    let honest = Honest::come(&broker).await;
+    let task = new_task();
+    honest.a.request("honest-b", &task, 1, &a_request()).await.unwrap();
+    let workspace_id = format!("task:{task}");
+    let json = format!("\"{}\"", "x".repeat(ENTRY_BYTES));
+    for _ in 0..ENTRIES {
+        let entry = Some(v1::workspace_append::Entry::Json(json.clone()));
+        let (workspace_id, topic) = (workspace_id.clone(), "t".to_owned());
+        let append = v1::WorkspaceAppend { workspace_id, topic, entry, ..Default::default() };
+        let envelope = composer("honest-a").encode("", MessageType::WorkspaceAppend, &About::default(), &append);
+        let client = broker.client_of("honest-a").await;
+        client.answer(client.workspaces().append_entry(v1::AppendEntryRequest { envelope }).await).unwrap();
+    }
+    let token = broker.client().await.prove(&identity("honest-a")).await.unwrap();
+    let mut workspaces = v1::workspace_service_client::WorkspaceServiceClient::new(slow_channel(&broker).await);
+    let before = resident_kib(&broker);
+    let mut open = Vec::new();
+    for _ in 0..WATCHERS {
+        let watch = v1::WatchEntriesRequest { workspace_id: workspace_id.clone(), ..Default::default() };
+        let mut request = tonic::Request::new(watch);
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        open.push(workspaces.watch_entries(request).await.unwrap().into_inner());
+    }
+    // While one of them reads, the broker has time to read for the others.
+    let read = async {
+        let mut numbers = Vec::new();
+        while numbers.len() < ENTRIES as usize {
+            let response = open[0].next().await.unwrap().unwrap();
+            if let v1::watch_entries_response::Update::Entry(entry) = response.update.unwrap() {
+                numbers.push(entry.sequence);
+            }
+        }
+        assert_eq!(numbers, (1..=ENTRIES).collect::<Vec<_>>(), "nothing is left out");
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("a watcher that reads gets on");
+    // Each holds one entry as an answer. A page of a watcher was 2 MB, and 16 answers waited behind it.
+    assert_bounded(&broker, before, 96 * MIB);
+    honest.work().await;
 }
 
 #[tokio::test]

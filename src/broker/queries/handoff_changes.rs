@@ -2,9 +2,14 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use super::{HandoffFilter, View};
+use super::{HandoffFilter, LOOKED_AT_MAX, View};
 use crate::{
-    broker::{BrokerError, changes::Change, stored},
+    broker::{
+        BrokerError,
+        access::{Purpose, Reach},
+        changes::Change,
+        stored,
+    },
     domain::{EntityId, handoff::Handoff},
     ids::{MessageId, TaskId},
     records::{ChangePlace, EntityRecord, List, removed_changes, removed_changes_key},
@@ -40,8 +45,9 @@ impl View<'_> {
             .unwrap_or(0))
     }
 
-    /// The handoffs of a backlog behind this place that have changed after `changed_after`. Examines at most `limit`.
-    /// The place is a sequence for open handoffs, and a change for ended ones.
+    /// The handoffs of a backlog behind this place that have changed after `changed_after`, at most `limit`. The part ends
+    /// early after [`LOOKED_AT_MAX`] handoffs, or where the caller's rate allows no more. The place is a sequence for open
+    /// handoffs, and a change for ended ones.
     pub fn backlog(
         &self,
         backlog: Backlog,
@@ -55,25 +61,33 @@ impl View<'_> {
             Backlog::Ended => List::changes(),
         };
         let range = (Bound::Excluded(list.key(place)), Bound::Included(list.key(u64::MAX)));
-        let found = self.store.scan(list.table, range, Order::Ascending, limit)?;
-        let mut handoffs = Vec::new();
-        for (_, record) in &found {
-            let (handoff, task) = match backlog {
-                Backlog::Open => {
-                    // Only the ids of the place are used.
-                    let place = list.handoff_place(0, &record.value)?;
-                    (place.handoff, place.task)
-                }
-                Backlog::Ended => match ChangePlace::decode(&record.value)? {
-                    ChangePlace { task, ended: Some(handoff) } => (handoff, task),
-                    ChangePlace { ended: None, .. } => continue,
-                },
+        let mut page = BacklogPage { handoffs: Vec::new(), next: None };
+        for (looked_at, entry) in self.entries(&list, range, Order::Ascending, limit).enumerate() {
+            let (number, record) = match (entry, page.next) {
+                (Ok(entry), _) => entry,
+                // The caller's rate is used up: the part ends here, and the next one continues.
+                (Err(BrokerError::LimitExceeded { .. }), Some(_)) => return Ok(page),
+                (Err(error), _) => return Err(error),
             };
-            handoffs.extend(self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?);
+            page.next = Some(number);
+            let found = match backlog {
+                Backlog::Open => {
+                    let place = list.handoff_place(number, &record.value)?;
+                    Some((place.handoff, place.task))
+                }
+                Backlog::Ended => {
+                    let ChangePlace { task, ended } = ChangePlace::decode(&record.value)?;
+                    ended.map(|handoff| (handoff, task))
+                }
+            };
+            if let Some((handoff, task)) = found {
+                page.handoffs.extend(self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?);
+            }
+            if page.handoffs.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
+                return Ok(page);
+            }
         }
-        let last = found.last().filter(|_| found.len() == limit);
-        let next = last.map(|(key, _)| list.number(key)).transpose()?;
-        Ok(BacklogPage { handoffs, next })
+        Ok(BacklogPage { next: None, ..page })
     }
 
     /// The handoff of a change, if it matches, the caller may see it, and it has not changed again since: a later change
@@ -97,6 +111,14 @@ impl View<'_> {
         let is_meant =
             stored.as_ref().and_then(EntityRecord::as_handoff).is_some_and(|record| is_meant(record.changed));
         let whole = self.whole_handoff(stored)?.filter(|_| is_meant);
-        Ok(whole.filter(|handoff| filter.fits(handoff) && self.access.may_see_handoff(self.caller, handoff)))
+        // Most handoffs are of other agents. A policy decision about each would cost more than the rest of the watch.
+        let reach = self.access.reach(self.caller, Purpose::ReadHandoffs)?;
+        let is_in_reach = |handoff: &Handoff| match reach {
+            Reach::Nothing => false,
+            Reach::Own(agent) => handoff.sender == *agent || handoff.was_offered_to(agent),
+            Reach::Everything => true,
+        };
+        let is_seen = |handoff: &Handoff| is_in_reach(handoff) && self.access.may_see_handoff(self.caller, handoff);
+        Ok(whole.filter(|handoff| filter.fits(handoff) && is_seen(handoff)))
     }
 }

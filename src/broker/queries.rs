@@ -161,7 +161,7 @@ pub struct CustodyPage {
 }
 
 /// The most bytes of entries and envelopes in one page, so that any page fits a frame.
-const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+pub(crate) const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The context of a query: the caller, the rules and the store.
 #[derive(Debug, Clone, Copy)]

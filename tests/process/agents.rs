@@ -418,3 +418,34 @@ async fn a_message_that_has_waited_longer_than_the_clock_window_is_signed_again(
     let refused = send(usize::MAX).await.unwrap_err();
     assert_eq!(refused.reason(), Some("TIMESTAMP_OUTSIDE_WINDOW"), "a clock that stays late: {refused}");
 }
+
+#[tokio::test]
+async fn a_list_of_large_cards_has_pages_that_fit_a_frame() {
+    const AGENTS: usize = 72;
+    let broker = Broker::start();
+    let operator = broker.operator().await;
+    let mut ids = Vec::new();
+    for number in 0..AGENTS {
+        let name = format!("a{number:02}");
+        // Some 60 KB.
+        let skill =
+            |number| v1::AgentSkill { name: format!("s{number}"), description: "x".repeat(1000), ..Default::default() };
+        let card = v1::AgentCard { skills: (0..60).map(skill).collect(), ..card(&name, "") };
+        let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
+        operator.answer(operator.agents().register_agent(request).await).unwrap();
+        ids.push(name);
+    }
+    let (mut listed, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+    loop {
+        let request = v1::ListAgentsRequest { page_size: 1000, page_token, ..Default::default() };
+        let page = operator.answer(operator.agents().list_agents(request).await).unwrap();
+        listed.extend(page.agents.into_iter().map(|agent| agent.card.unwrap().agent_id));
+        (pages, page_token) = (pages + 1, page.next_page_token);
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    listed.retain(|id| id.starts_with('a'));
+    assert_eq!(listed, ids, "each agent is on one page");
+    assert!(pages > 1);
+}

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    Page, View,
+    PAGE_BYTES_MAX, Page, View,
     logs::{Log, LogPage},
 };
 use crate::{
@@ -17,9 +17,6 @@ use crate::{
     records::{List, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
     store::Table,
 };
-
-/// The most bytes of the entries of one page, so that it fits in a frame.
-const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 impl View<'_> {
     /// One plan that the caller may see, with its subtasks.

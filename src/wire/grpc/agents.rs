@@ -13,7 +13,7 @@ use crate::{
         directory::{Entry, Filter, check_key, check_voucher},
         engine::{CardField, CardUpdate, Command, KEYS_MAX, KeyChange},
         identity::{Proof, random_bytes},
-        queries::{make_token as make_number_token, parse_token as parse_number_token},
+        queries::{PAGE_BYTES_MAX, make_token as make_number_token, parse_token as parse_number_token},
     },
     domain::{
         handoff::Priority,
@@ -375,7 +375,7 @@ fn directory_page(
         languages: &languages,
         task_type: &request.task_type,
     };
-    let mut page = Vec::new();
+    let (mut page, mut bytes) = (Vec::new(), 0);
     let mut left = EXAMINED_MAX;
     while left > 0 {
         // One more than the page, to learn whether another page follows.
@@ -390,7 +390,9 @@ fn directory_page(
         };
         left -= part;
         for entry in found.into_iter().filter(|entry| is_wanted(entry)) {
-            if page.len() == size {
+            bytes += entry.record.card.encoded_len();
+            // A page has at least one agent, of any size.
+            if page.len() == size || (bytes > PAGE_BYTES_MAX && !page.is_empty()) {
                 let last = page.last().map(|entry: &Arc<Entry>| entry.id());
                 return (page, last);
             }

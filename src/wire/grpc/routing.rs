@@ -311,8 +311,11 @@ fn without_nodes(graph: v1::Graph) -> v1::Graph {
 
 // -------------------------------------------------------------------------------------------------------------- runs
 
+/// The most runs of a page. Each has up to 256 nodes, some 60 KiB, and a page must fit a frame.
+const RUNS_MAX: usize = 32;
+
 fn list_runs(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
-    let size = page_size(request.page_size);
+    let size = page_size(request.page_size).min(RUNS_MAX);
     let mut checks = Checks::default();
     let graph = checks.optional_id("graph_id", &request.graph_id, GraphId::parse);
     let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);

@@ -4,7 +4,7 @@
 //! neither a dump of the memory nor a log line reveals one.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -29,6 +29,7 @@ pub const CHALLENGE_LIFETIME: Duration = Duration::from_secs(60);
 pub const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 /// The most open challenges. Any client can ask for one, so the oldest is dropped instead of refusing a new one.
 const CHALLENGES_MAX: usize = 65_536;
+/// The most tokens. Of the agent with the most, the oldest gives way to a new one, so that no agent is refused.
 const TOKENS_MAX: usize = 100_000;
 /// The lifetime of a code for a login to the web console.
 pub const LOGIN_CODE_LIFETIME: Duration = Duration::from_secs(60);
@@ -114,42 +115,45 @@ struct Tokens {
     out: HashMap<Digest, (Proven, Timestamp)>,
     /// The tokens of each agent, in the order in which they were issued.
     of: HashMap<AgentId, VecDeque<Digest>>,
+    /// The tokens by their expiry, and the agents by the number of their tokens: a login must not search all tokens.
+    by_expiry: BTreeSet<(Timestamp, Digest)>,
+    by_count: BTreeSet<(usize, AgentId)>,
 }
 
 impl Tokens {
-    fn add(
-        &mut self,
-        token: Digest,
-        (agent, key_id): Proven,
-        expires_at: Timestamp,
-        now: Timestamp,
-    ) -> Result<(), BrokerError> {
-        let of_one = self.of.get(&agent).map_or(0, VecDeque::len);
-        // An agent at its limit gives up its oldest token; only a full table is searched for expired tokens.
-        if of_one >= TOKENS_OF_ONE_MAX {
-            let oldest = self.of.get_mut(&agent).and_then(VecDeque::pop_front);
-            // The agent is not refused: its earlier processes may have left their tokens without a use.
-            oldest.map(|oldest| self.out.remove(&oldest));
-        } else if self.out.len() >= TOKENS_MAX {
-            self.forget_ended(now);
+    fn add(&mut self, token: Digest, (agent, key_id): Proven, expires_at: Timestamp, now: Timestamp) {
+        while let Some((_, ended)) = self.by_expiry.first().copied().filter(|(expires_at, _)| *expires_at <= now) {
+            self.remove(&ended);
         }
-        if self.out.len() >= TOKENS_MAX {
-            return Err(BrokerError::LimitExceeded {
-                what: "too many tokens are valid at the same time",
-                retry_after: CHALLENGE_LIFETIME,
-            });
+        // Earlier processes of an agent may have left their tokens without a use.
+        let gives_way = match self.of.get(&agent) {
+            Some(own) if own.len() >= TOKENS_OF_ONE_MAX => Some(&agent),
+            Some(_) | None if self.out.len() >= TOKENS_MAX => self.by_count.last().map(|(_, agent)| agent),
+            Some(_) | None => None,
+        };
+        if let Some(oldest) = gives_way.and_then(|agent| self.of.get(agent)?.front().copied()) {
+            self.remove(&oldest);
         }
-        self.of.entry(agent.clone()).or_default().push_back(token);
+        self.change(&agent, |tokens| tokens.push_back(token));
+        self.by_expiry.insert((expires_at, token));
         self.out.insert(token, ((agent, key_id), expires_at));
-        Ok(())
     }
 
-    fn forget_ended(&mut self, now: Timestamp) {
-        self.out.retain(|_, (_, expires_at)| *expires_at > now);
-        self.of.retain(|_, tokens| {
-            tokens.retain(|token| self.out.contains_key(token));
-            !tokens.is_empty()
-        });
+    fn remove(&mut self, token: &Digest) {
+        let Some(((agent, _), expires_at)) = self.out.remove(token) else { return };
+        self.by_expiry.remove(&(expires_at, *token));
+        self.change(&agent, |tokens| tokens.retain(|other| other != token));
+    }
+
+    /// Changes the tokens of an agent, and their count.
+    fn change(&mut self, agent: &AgentId, change: impl FnOnce(&mut VecDeque<Digest>)) {
+        let mut tokens = self.of.remove(agent).unwrap_or_default();
+        self.by_count.remove(&(tokens.len(), agent.clone()));
+        change(&mut tokens);
+        if !tokens.is_empty() {
+            self.by_count.insert((tokens.len(), agent.clone()));
+            self.of.insert(agent.clone(), tokens);
+        }
     }
 }
 
@@ -207,7 +211,7 @@ impl Identities {
         let token = hex::encode(random_bytes(ids));
         let expires_at = now.plus(TOKEN_LIFETIME);
         let of = (agent, proof.key_id.clone());
-        self.tokens.lock().expect("no holder panics").add(digest(&token), of, expires_at, now)?;
+        self.tokens.lock().expect("no holder panics").add(digest(&token), of, expires_at, now);
         Ok((token, expires_at))
     }
 
@@ -471,15 +475,20 @@ mod tests {
         let of = |number: usize| (AgentId::parse(&format!("a{number}")).unwrap(), key_id.clone());
         let token = |number: usize| digest(&number.to_string());
         for number in 0..TOKENS_MAX * 2 {
-            tokens.add(token(number), of(0), at(10), at(0)).unwrap();
+            tokens.add(token(number), of(0), at(10), at(0));
         }
         assert_eq!(tokens.out.len(), TOKENS_OF_ONE_MAX);
         assert!(tokens.out.contains_key(&token(TOKENS_MAX * 2 - 1)) && !tokens.out.contains_key(&token(0)));
         let others = TOKENS_MAX - TOKENS_OF_ONE_MAX;
-        (0..others)
-            .for_each(|number| tokens.add(digest(&format!("b{number}")), of(1 + number), at(20), at(0)).unwrap());
-        assert!(tokens.add(token(0), of(others + 1), at(20), at(9)).is_err(), "all are out");
-        tokens.add(token(0), of(others + 1), at(20), at(10)).unwrap();
-        assert_eq!(tokens.of.len(), others + 1, "what has ended is forgotten");
+        let of_other = |number: usize| digest(&format!("b{number}"));
+        (0..others).for_each(|number| tokens.add(of_other(number), of(1 + number), at(20), at(0)));
+        assert_eq!(tokens.out.len(), TOKENS_MAX);
+        tokens.add(of_other(others), of(others + 1), at(20), at(9));
+        assert_eq!(tokens.out.len(), TOKENS_MAX);
+        assert_eq!(tokens.of[&of(0).0].len(), TOKENS_OF_ONE_MAX - 1, "the agent with the most gave up its oldest");
+        assert!((0..=others).all(|number| tokens.out.contains_key(&of_other(number))));
+        tokens.add(token(0), of(0), at(20), at(10));
+        assert_eq!((tokens.of.len(), tokens.out.len()), (others + 2, others + 2), "what has ended is forgotten");
+        assert_eq!((tokens.by_expiry.len(), tokens.by_count.len()), (others + 2, others + 2));
     }
 }

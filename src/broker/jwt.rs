@@ -38,8 +38,8 @@ pub enum OperatorKeysError {
     /// The file is neither a PEM file nor a key set.
     #[error("the file has no public key; it must be a PEM file (Ed25519, EC or RSA) or a JSON Web Key Set")]
     NoKey,
-    /// An entry of the key set is no key for signatures.
-    #[error("key {id:?} of the key set cannot be used: {problem}")]
+    /// No entry of the key set is a key for signatures. This is the first of them.
+    #[error("key {id:?} of the key set cannot be used, and no other can: {problem}")]
     Unusable {
         /// The id of the key.
         id: String,
@@ -55,10 +55,11 @@ impl std::fmt::Debug for OperatorKeys {
 }
 
 impl OperatorKeys {
-    /// Parses a PEM file with one public key, or a JSON Web Key Set.
+    /// Parses a PEM file with one public key, or a JSON Web Key Set. Ignores keys of a set that are not understood or not
+    /// for signatures, as RFC 7517, section 5, requires: a set may gain a key for another use.
     pub fn parse(text: &str, audience: String, issuer: Option<String>) -> Result<Self, OperatorKeysError> {
-        let keys = match serde_json::from_str::<jwk::JwkSet>(text) {
-            Ok(set) => set.keys.iter().map(from_jwk).collect::<Result<Vec<_>, _>>()?,
+        let keys = match serde_json::from_str::<KeySet>(text) {
+            Ok(set) => usable(set)?,
             Err(_) => vec![from_pem(text.as_bytes()).ok_or(OperatorKeysError::NoKey)?],
         };
         if keys.is_empty() {
@@ -121,10 +122,34 @@ fn from_pem(pem: &[u8]) -> Option<SigningKey> {
 const RSA: [Algorithm; 6] =
     [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
 
-fn from_jwk(key: &jwk::Jwk) -> Result<SigningKey, OperatorKeysError> {
+/// A key set whose keys may be of kinds that this program does not know.
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<serde_json::Value>,
+}
+
+fn usable(set: KeySet) -> Result<Vec<SigningKey>, OperatorKeysError> {
+    let (mut keys, mut first_problem) = (Vec::new(), None);
+    for key in set.keys {
+        match from_jwk(key) {
+            Ok(key) => keys.push(key),
+            Err(problem) => {
+                tracing::debug!(%problem, "ignored a key of operators");
+                first_problem.get_or_insert(problem);
+            }
+        }
+    }
+    if keys.is_empty() { Err(first_problem.unwrap_or(OperatorKeysError::NoKey)) } else { Ok(keys) }
+}
+
+fn from_jwk(key: serde_json::Value) -> Result<SigningKey, OperatorKeysError> {
     use jwk::{AlgorithmParameters, EllipticCurve};
-    let id = key.common.key_id.clone();
+    let id = key.get("kid").and_then(serde_json::Value::as_str).map(str::to_owned);
     let unusable = |problem: String| OperatorKeysError::Unusable { id: id.clone().unwrap_or_default(), problem };
+    let key: jwk::Jwk = serde_json::from_value(key).map_err(|error| unusable(error.to_string()))?;
+    if !matches!(key.common.public_key_use, None | Some(jwk::PublicKeyUse::Signature)) {
+        return Err(unusable("its use must be \"sig\"".to_owned()));
+    }
     let algorithms = match &key.algorithm {
         AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
             vec![Algorithm::EdDSA]
@@ -139,8 +164,8 @@ fn from_jwk(key: &jwk::Jwk) -> Result<SigningKey, OperatorKeysError> {
         // With a shared secret, every party that can check a token could also make one.
         _ => return Err(unusable("it must be an Ed25519, P-256, P-384 or RSA public key".to_owned())),
     };
-    let decoding = DecodingKey::from_jwk(key).map_err(|error| unusable(error.to_string()))?;
-    Ok(SigningKey { id: id.clone(), key: decoding, algorithms })
+    let decoding = DecodingKey::from_jwk(&key).map_err(|error| unusable(error.to_string()))?;
+    Ok(SigningKey { id, key: decoding, algorithms })
 }
 
 #[cfg(test)]
@@ -276,6 +301,15 @@ mod tests {
         let good = set(json!({"kty": "OKP", "crv": "Ed25519", "kid": "one", "x": x, "use": "sig"}));
         let keys = OperatorKeys::parse(&good, "baton".into(), None).unwrap();
         assert_eq!(keys.operator(&signer.token(&claims()), now()).as_deref(), Some("olga"));
+        let signs = json!({"kty": "OKP", "crv": "Ed25519", "kid": "one", "x": x});
+        let encrypts = json!({"kty": "OKP", "crv": "Ed25519", "kid": "one", "x": x, "use": "enc"});
+        let unknown = json!({"kty": "AKP", "alg": "ML-DSA-44", "kid": "three", "pub": "AAAA"});
+        let mixed = json!({"keys": [unknown, encrypts, signs]}).to_string();
+        let keys = OperatorKeys::parse(&mixed, "baton".into(), None).unwrap();
+        assert_eq!(keys.keys.len(), 1, "keys for other uses are ignored");
+        assert_eq!(keys.operator(&signer.token(&claims()), now()).as_deref(), Some("olga"));
+        assert!(OperatorKeys::parse(&set(unknown), "baton".into(), None).is_err());
+        assert!(OperatorKeys::parse(&set(encrypts), "baton".into(), None).is_err());
         let secret = set(json!({"kty": "oct", "kid": "two", "k": "c2VjcmV0"}));
         assert!(OperatorKeys::parse(&secret, "baton".into(), None).is_err());
         assert!(OperatorKeys::parse("{\"keys\": []}", "baton".into(), None).is_err());

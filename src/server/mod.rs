@@ -145,6 +145,7 @@ pub async fn run(
     let bucket = config.blob_bucket.as_ref().map(Bucket::open).transpose().map_err(ServerError::Bucket)?.map(Arc::new);
     let folder = DataFolder::open(&config.data, &*ids, bucket.clone())?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
+    let watched = Watched::before_load(&config, &setup);
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     note_expiry(&setup, &config.settings.metrics);
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;
@@ -193,7 +194,8 @@ pub async fn run(
         tokio::spawn(look_for_bucket(bucket));
     }
     let deleting = tokio::spawn(delete_removed(folder.store.clone(), folder.blobs.clone()));
-    let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
+    let fresh =
+        tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, watched, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone(), broker.settings().metrics.clone()));
     let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone())));
@@ -246,18 +248,42 @@ fn describe(policies: &Policies) -> String {
     format!("{} rules, sha256 {}", policies.rule_ids().len(), hex::encode(policies.digest()))
 }
 
+/// The files that a change makes the broker load again.
+struct Watched {
+    certificates: reload::Files,
+    /// `None`: the policies are none of a file.
+    policies: Option<reload::Files>,
+    operators: Option<reload::Files>,
+}
+
+impl Watched {
+    fn before_load(config: &Config, setup: &TlsSetup) -> Self {
+        let (setup, policy) = (setup.clone(), config.policy.clone());
+        Self {
+            certificates: reload::Files::before_load(move || setup.paths().into_iter().map(Into::into).collect()),
+            policies: matches!(policy, PolicySource::Path(_))
+                .then(|| reload::Files::before_load(move || policy.files())),
+            operators: config
+                .operators
+                .clone()
+                .map(|tokens| reload::Files::before_load(move || vec![tokens.keys.clone()])),
+        }
+    }
+}
+
 /// The sources of configuration that can be reloaded.
 fn sources(
     config: &Config,
     setup: TlsSetup,
+    watched: Watched,
     tls: &Arc<ArcSwap<rustls::ServerConfig>>,
     broker: &Broker,
 ) -> Vec<reload::Source> {
-    let (tls, files) = (tls.clone(), setup.clone());
+    let tls = tls.clone();
     let metrics = config.settings.metrics.clone();
     let certificates = reload::Source {
         what: "certificates",
-        files: Box::new(move || files.paths().into_iter().map(Into::into).collect()),
+        files: watched.certificates,
         load: Box::new(move || {
             // Load, then store: an unusable certificate leaves the previous one in force.
             tls.store(Arc::new(setup.load().map_err(|error| error.to_string())?));
@@ -268,12 +294,9 @@ fn sources(
         refused: AuditAction::CertificatesRefused,
     };
     let (source, listen, policies) = (config.policy.clone(), config.listen, config.settings.policies.clone());
-    let policy = matches!(source, PolicySource::Path(_)).then(|| reload::Source {
+    let policy = watched.policies.map(|files| reload::Source {
         what: "policies",
-        files: {
-            let source = source.clone();
-            Box::new(move || source.files())
-        },
+        files,
         load: Box::new(move || {
             let loaded = source.load(listen).map_err(|error| error.to_string())?;
             let details = describe(&loaded);
@@ -283,12 +306,9 @@ fn sources(
         loaded: AuditAction::PolicyLoaded,
         refused: AuditAction::PolicyRefused,
     });
-    let operators = config.operators.clone().map(|tokens| reload::Source {
+    let operators = config.operators.clone().zip(watched.operators).map(|(tokens, files)| reload::Source {
         what: "keys of operators",
-        files: {
-            let path = tokens.keys.clone();
-            Box::new(move || vec![path.clone()])
-        },
+        files,
         load: {
             let broker = broker.clone();
             Box::new(move || {

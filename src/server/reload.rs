@@ -15,12 +15,35 @@ use crate::{broker::Broker, proto::v1::AuditAction, records::AuditAct};
 /// The interval between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The files of a source, and their marks before the latest load.
+pub(super) struct Files {
+    list: Box<dyn Fn() -> Vec<PathBuf> + Send>,
+    seen: Vec<(PathBuf, Option<Mark>)>,
+}
+
+impl Files {
+    /// Marks the files that `list` finds. Called before the first load, so that a change while the broker starts is
+    /// noticed.
+    pub(super) fn before_load(list: impl Fn() -> Vec<PathBuf> + Send + 'static) -> Self {
+        let seen = marks(list());
+        Self { list: Box::new(list), seen }
+    }
+
+    /// Whether the files have changed since the last call. A change of a mark means a new version, so no file has to be
+    /// read to notice one.
+    fn have_changed(&mut self) -> bool {
+        let now = marks((self.list)());
+        let have_changed = now != self.seen;
+        self.seen = now;
+        have_changed
+    }
+}
+
 /// A reloadable part of the configuration.
 pub(super) struct Source {
     /// The name for the log.
     pub(super) what: &'static str,
-    /// Lists the current files.
-    pub(super) files: Box<dyn Fn() -> Vec<PathBuf> + Send>,
+    pub(super) files: Files,
     /// Loads the files and puts them in force. Returns a description of the new content, or the reason of the refusal.
     pub(super) load: Box<dyn Fn() -> Result<String, String> + Send>,
     pub(super) loaded: AuditAction,
@@ -28,11 +51,6 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The marks of all files. A change of a mark means a new version, so no file has to be read to notice one.
-    fn marks(&self) -> Vec<(PathBuf, Option<Mark>)> {
-        (self.files)().into_iter().map(|path| (path.clone(), mark(&path))).collect()
-    }
-
     fn reload(&self) -> AuditAct {
         let what = self.what;
         let (action, details) = match (self.load)() {
@@ -45,14 +63,13 @@ impl Source {
                 (self.refused, error)
             }
         };
-        let files: Vec<String> = (self.files)().iter().map(|path| path.display().to_string()).collect();
+        let files: Vec<String> = (self.files.list)().iter().map(|path| path.display().to_string()).collect();
         AuditAct { actor: "the broker".to_owned(), action, subject: files.join(", "), details }
     }
 }
 
 /// Checks the files until the task is aborted, at each interval and when `asked` is notified.
-pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<Notify>) {
-    let mut seen: Vec<_> = sources.iter().map(Source::marks).collect();
+pub(super) async fn keep_fresh(broker: Broker, mut sources: Vec<Source>, asked: Arc<Notify>) {
     let mut looks = tokio::time::interval(LOOK_INTERVAL);
     // No burst of checks follows a reload that took long.
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -62,16 +79,13 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
             _ = looks.tick() => false,
         };
         let mut acts = Vec::new();
-        for (source, seen) in sources.iter().zip(&mut seen) {
-            let now = source.marks();
+        for source in &mut sources {
+            // The marks are taken before the load, so a change during the load is noticed at the next check.
+            let have_changed = source.files.have_changed();
             // SIGHUP reloads everything; a periodic check reloads only changed files.
-            if !is_asked && now == *seen {
-                continue;
+            if is_asked || have_changed {
+                acts.push(source.reload());
             }
-            // The marks are older than the content loaded now. So a change during the load is noticed at the
-            // next check.
-            *seen = now;
-            acts.push(source.reload());
         }
         for act in acts {
             broker.note(act).await;
@@ -82,9 +96,35 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
 /// A file's inode, and its time of modification in seconds and nanoseconds.
 type Mark = (u64, i64, i64);
 
+fn marks(paths: Vec<PathBuf>) -> Vec<(PathBuf, Option<Mark>)> {
+    paths.into_iter().map(|path| (path.clone(), mark(&path))).collect()
+}
+
 fn mark(path: &Path) -> Option<Mark> {
     use std::os::unix::fs::MetadataExt as _;
     let file = std::fs::metadata(path).ok()?;
     // The inode too: a file moved into place may have the same time of modification.
     Some((file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_between_the_first_load_and_the_first_check_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.cedar");
+        std::fs::write(&path, "old").unwrap();
+        let mut files = Files::before_load({
+            let path = path.clone();
+            move || vec![path.clone()]
+        });
+        // Moved into place, as its time of modification may be the same.
+        let new = folder.path().join("new");
+        std::fs::write(&new, "new").unwrap();
+        std::fs::rename(&new, &path).unwrap();
+        assert!(files.have_changed());
+        assert!(!files.have_changed());
+    }
 }

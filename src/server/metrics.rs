@@ -10,7 +10,7 @@ use http::{
     header::{ACCEPT, ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
 
 use super::ServerError;
@@ -21,8 +21,8 @@ use crate::{
 
 /// The most connections at a time. Further ones wait in the socket's backlog.
 const CONNECTIONS_MAX: usize = 16;
-/// The time for the head of a request. An idle connection is closed after it, too.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for a connection, which carries one request. A client that sends or reads too slowly is closed after it.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between two counts of the stored mail.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -69,13 +69,15 @@ async fn answer(listener: TcpListener, broker: Broker) {
         let broker = broker.clone();
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                let answer = respond(&request, &broker);
-                async move { Ok::<_, Infallible>(answer) }
+                let broker = broker.clone();
+                async move { Ok::<_, Infallible>(respond(&request, broker).await) }
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(16 * 1024);
+            // A kept connection would hold its place while it is idle.
+            builder.keep_alive(false).max_buf_size(16 * 1024);
+            let served = builder.serve_connection(TokioIo::new(stream), service);
             // An error is a client that hung up, or that speaks no HTTP: nothing to do for the broker.
-            drop(builder.serve_connection(TokioIo::new(stream), service).await);
+            drop(tokio::time::timeout(CONNECTION_TIMEOUT, served).await);
             drop(permit);
         });
     }
@@ -94,7 +96,7 @@ async fn survey(broker: Broker) {
     }
 }
 
-fn respond(request: &Request<Incoming>, broker: &Broker) -> Response<String> {
+async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String> {
     if request.uri().path() != "/metrics" {
         let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
         return page(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text.to_owned());
@@ -105,8 +107,15 @@ fn respond(request: &Request<Incoming>, broker: &Broker) -> Response<String> {
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
-    broker.measure();
-    let figures = broker.settings().metrics.encode();
+    // The figures of the store wait for its log, which may wait for the disk.
+    let measured = tokio::task::spawn_blocking(move || {
+        broker.measure();
+        broker.settings().metrics.encode()
+    });
+    let Ok(figures) = measured.await else {
+        let text = "The figures cannot be read.\n".to_owned();
+        return page(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text);
+    };
     let accepts = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("application/openmetrics-text"));
     if request.headers().get_all(ACCEPT).iter().any(accepts) {
         page(StatusCode::OK, metrics::OPENMETRICS, figures)

@@ -5,6 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
+    time::Duration,
 };
 
 use baton::proto::v1;
@@ -113,6 +114,11 @@ fn other_paths_methods_and_formats_are_answered() {
     assert!(ask(&address, "GET / HTTP/1.1\r\n").starts_with("HTTP/1.1 404 "));
     let answer = ask(&address, "POST /metrics HTTP/1.1\r\n");
     assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD"), "{answer}");
+    // An idle connection of a client that would keep it holds no place.
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: baton\r\n\r\n").unwrap();
+    stream.read_to_string(&mut String::new()).expect("the connection ends with its answer");
     let plain = ask(&address, "GET /metrics HTTP/1.1\r\n");
     assert!(plain.contains("content-type: text/plain; version=0.0.4"), "{plain}");
     assert!(plain.contains("# TYPE baton_verifications_total counter"), "{plain}");

@@ -8,6 +8,7 @@ pub mod console;
 pub mod edge;
 pub mod grpc;
 pub mod http;
+pub mod places;
 pub mod quota;
 pub mod status;
 mod to_proto;

@@ -421,8 +421,10 @@ async fn a_revoked_key_ends_the_session_that_it_began() {
 
 #[tokio::test]
 async fn pages_beyond_the_bound_get_no_stream_and_all_others_go_on() {
-    const STREAMS_MAX: usize = 512;
+    /// Of one caller.
+    const STREAMS_MAX: usize = 64;
     let broker = Broker::start();
+    registered(&broker, &["a"]).await;
     let cookie = logged_in(&broker, &broker.operator_token()).await;
     let head = format!("GET /events HTTP/1.1\r\nhost: {}\r\ncookie: {cookie}\r\n\r\n", broker.address);
     let mut open = Vec::new();
@@ -440,6 +442,13 @@ async fn pages_beyond_the_bound_get_no_stream_and_all_others_go_on() {
     }
     assert_eq!((open.len(), refused), (STREAMS_MAX, 4));
     assert_eq!(get(&broker, "/overview", &cookie).await.status, 200);
+    // The streams of one caller take none of another's.
+    let of_other = logged_in(&broker, &broker.client().await.prove(&identity("a")).await.unwrap()).await;
+    let mut stream = raw::http1(&broker).await;
+    stream.write_all(head.replace(&cookie, &of_other).as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
     // A closed page makes room for another one.
     drop(open.split_off(STREAMS_MAX / 2));
     eventually("a place is free", async || {

@@ -2,20 +2,25 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::{body::Body, extract::State, response::Response};
+use axum::{Extension, body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{Console, cookie};
-use crate::broker::Broker;
+use crate::{
+    broker::{Broker, access::Caller},
+    wire::places::{Place, Places},
+};
 
 /// The most streams of all browsers. A page without a stream tries again, and can be reloaded by hand.
 const STREAMS_MAX: usize = 512;
+/// The most streams of one caller, so that no caller can use up those of all.
+const STREAMS_OF_ONE_MAX: usize = 64;
 /// The shortest time between two events, so that the pages of a busy broker cost little.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest time between two events. It bounds the age of what is no change of a handoff, such as presence.
@@ -57,13 +62,17 @@ impl Ticks {
 }
 
 /// Makes the bound on streams.
-pub(super) fn places() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(STREAMS_MAX))
+pub(super) fn places() -> Arc<Places> {
+    Places::new(STREAMS_OF_ONE_MAX, STREAMS_MAX)
 }
 
 /// Streams an event at each change, until the session or the broker ends.
-pub(super) async fn events(State(console): State<Console>, headers: HeaderMap) -> Response {
-    let Ok(place) = Arc::clone(&console.streams).try_acquire_owned() else {
+pub(super) async fn events(
+    State(console): State<Console>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(place) = console.streams.take(&caller) else {
         return super::plain(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are open.\n");
     };
     // One event may wait: a slow reader gets the next one after it, and misses none that matters.
@@ -81,12 +90,7 @@ pub(super) async fn events(State(console): State<Console>, headers: HeaderMap) -
     answer
 }
 
-async fn follow(
-    console: Console,
-    secret: String,
-    _place: OwnedSemaphorePermit,
-    events: mpsc::Sender<Result<Bytes, Infallible>>,
-) {
+async fn follow(console: Console, secret: String, _place: Place, events: mpsc::Sender<Result<Bytes, Infallible>>) {
     let broker = &console.broker;
     let mut ticks = console.ticks.0.clone();
     ticks.mark_unchanged();

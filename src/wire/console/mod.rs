@@ -33,6 +33,7 @@ use self::{events::Ticks, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{Category, Refusal},
+    wire::places::Places,
 };
 
 /// The style sheet of all pages.
@@ -49,7 +50,7 @@ struct Console {
     shared: Arc<SharedPages>,
     ticks: Ticks,
     /// The bound on streams of events.
-    streams: Arc<Semaphore>,
+    streams: Arc<Places>,
 }
 
 /// The routes of the console, without `/`.

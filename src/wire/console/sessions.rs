@@ -4,6 +4,7 @@
 //! again at each request.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{Mutex, MutexGuard},
     time::Duration,
@@ -22,7 +23,7 @@ use crate::{
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// A session ends at this age.
 const AGE_MAX: Duration = Duration::from_secs(8 * 60 * 60);
-/// The most sessions. The one with the oldest request gives way to a new one.
+/// The most sessions. Of the caller with the most, the one with the oldest request gives way to a new one.
 const SESSIONS_MAX: usize = 1024;
 /// The most sessions of one caller, so that no caller can end those of the others.
 const SESSIONS_OF_ONE_MAX: usize = 16;
@@ -62,11 +63,15 @@ impl Sessions {
     fn add(&self, secret: Digest, caller: Caller, credential: Credential, now: Timestamp) {
         let mut open = self.open();
         open.retain(|_, session| session.is_in_time(now));
-        let of_one = open.values().filter(|session| session.caller == caller).count();
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        open.values().for_each(|session| *counts.entry(session.caller.to_string()).or_default() += 1);
+        let count_of = |caller: &Caller| counts.get(&caller.to_string()).copied().unwrap_or_default();
+        let of_one = count_of(&caller);
         let gives_way = |session: &Session| of_one < SESSIONS_OF_ONE_MAX || session.caller == caller;
         if of_one >= SESSIONS_OF_ONE_MAX || open.len() >= SESSIONS_MAX {
             let candidates = open.iter().filter(|(_, session)| gives_way(session));
-            let oldest = candidates.min_by_key(|(_, session)| session.used).map(|(digest, _)| *digest);
+            let first = |session: &Session| (Reverse(count_of(&session.caller)), session.used);
+            let oldest = candidates.min_by_key(|(_, session)| first(session)).map(|(digest, _)| *digest);
             oldest.map(|oldest| open.remove(&oldest));
         }
         open.insert(secret, Session { caller, credential, begun: now, used: now });
@@ -199,6 +204,22 @@ mod tests {
         assert!(is_open(&sessions, "other", "b", 60));
         assert!(!is_open(&sessions, "0", "a", 60));
         assert!(is_open(&sessions, "1", "a", 60));
+    }
+
+    #[test]
+    fn the_caller_with_the_most_sessions_gives_way_when_all_are_taken() {
+        let sessions = Sessions::default();
+        begun(&sessions, "oldest", "b", 0);
+        begun(&sessions, "a0", "a", 1);
+        begun(&sessions, "a1", "a", 2);
+        for number in 3..SESSIONS_MAX {
+            begun(&sessions, &number.to_string(), &format!("c{number}"), 3);
+        }
+        begun(&sessions, "new", "d", 4);
+        assert!(!is_open(&sessions, "a0", "a", 5), "its caller had two");
+        for (secret, name) in [("oldest", "b"), ("a1", "a"), ("new", "d")] {
+            assert!(is_open(&sessions, secret, name, 5), "{secret}");
+        }
     }
 
     #[test]

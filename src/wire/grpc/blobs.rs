@@ -1,7 +1,7 @@
 //! `BlobService`: the bytes go between the stream of a call and a file. The engine decides about records alone.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     io,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -18,7 +18,7 @@ use crate::{
     blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
     broker::{
         Broker, BrokerError,
-        access::{Caller, Purpose},
+        access::Purpose,
         engine::{Command, NewBlob},
     },
     codes::ErrorCode,
@@ -26,6 +26,7 @@ use crate::{
     ids::WorkspaceId,
     proto::v1::{self, blob_service_server::BlobService},
     records::BlobRecord,
+    wire::places::Places,
 };
 
 /// The most bytes of data in one message of `WriteBlob`.
@@ -36,20 +37,22 @@ const RETRY_READ_AFTER: Duration = Duration::from_secs(1);
 const FOUND_MAX: usize = 1000;
 /// The most responses of `ReadBlob` that wait for the client.
 const RESPONSES_MAX: usize = 1;
-/// The most reads of one caller, and of all callers. Each holds two responses in memory.
-const READS_MAX: (usize, usize) = (64, 512);
+/// The most reads of one caller. Each holds two responses in memory.
+const READS_OF_ONE_MAX: usize = 64;
+/// The most reads of all callers.
+const READS_MAX: usize = 512;
 
 pub(super) struct Blobs {
     broker: Broker,
     /// The uploads that a stream is writing.
     writing: Arc<Mutex<HashSet<BlobDigest>>>,
-    /// The reads of each caller.
-    reading: Arc<Mutex<HashMap<String, usize>>>,
+    /// The reads in progress.
+    reading: Arc<Places>,
 }
 
 impl Blobs {
     pub(super) fn new(broker: Broker) -> Self {
-        Self { broker, writing: Arc::default(), reading: Arc::default() }
+        Self { broker, writing: Arc::default(), reading: Places::new(READS_OF_ONE_MAX, READS_MAX) }
     }
 
     fn files(&self) -> Result<Arc<BlobFiles>, Status> {
@@ -77,36 +80,6 @@ impl Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.upload);
-    }
-}
-
-/// The place of a read among those of its caller. Its drop gives the place back.
-struct Reading {
-    all: Arc<Mutex<HashMap<String, usize>>>,
-    caller: String,
-}
-
-impl Reading {
-    fn begin(all: &Arc<Mutex<HashMap<String, usize>>>, caller: &Caller) -> Result<Self, Status> {
-        let caller = caller.to_string();
-        let mut reads = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = reads.get(&caller).copied().unwrap_or_default();
-        if own >= READS_MAX.0 || reads.values().sum::<usize>() >= READS_MAX.1 {
-            let what = "too many blobs are being read";
-            return Err(refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }));
-        }
-        reads.insert(caller.clone(), own + 1);
-        Ok(Self { all: all.clone(), caller })
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        let mut reads = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        match reads.get_mut(&self.caller) {
-            Some(own) if *own > 1 => *own -= 1,
-            Some(_) | None => drop(reads.remove(&self.caller)),
-        }
     }
 }
 
@@ -217,7 +190,10 @@ impl BlobService for Blobs {
         let rest = rest.ok_or_else(|| refuse(BrokerError::BlobOutOfRange { committed: blob.size }))?;
         let mut left = if read_length == 0 { rest } else { read_length };
         let files = self.files()?;
-        let reading = Reading::begin(&self.reading, &caller)?;
+        let what = "too many blobs are being read";
+        let reading = self.reading.take(&caller);
+        let reading =
+            reading.ok_or_else(|| refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }))?;
         let mut reader = on_disk({
             let size = blob.size;
             move || files.read(&digest, read_offset, size)

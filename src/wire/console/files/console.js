@@ -10,6 +10,13 @@ const login = document.getElementById("login");
 const code = new URLSearchParams(location.hash.slice(1)).get("code");
 if (login && code) {
   history.replaceState(null, "", location.pathname);
+  logInWith(code);
+}
+
+// A link of another caller must not replace an open session without a question.
+async function logInWith(code) {
+  const answer = await fetch("/overview", { headers: { "baton-refresh": "1" }, cache: "no-store" });
+  if (answer.status !== 401 && !confirm("This address ends your session and logs you in with its code. Go on?")) return;
   login.elements.code.value = code;
   login.submit();
 }

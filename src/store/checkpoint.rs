@@ -131,8 +131,11 @@ impl Manifest {
         let is_empty = |copy: &Result<Option<Self>, Damage>| {
             copy.as_ref().is_ok_and(|copy| copy.as_ref().is_none_or(|copy| copy.tables.is_empty()))
         };
+        // A first start that was cut off leaves a draft of a manifest.
+        let is_draft = |path: &Path| COPIES.iter().any(|name| path.ends_with(disk::draft_of(Path::new(name))));
         let files = files_of(&store.join(TABLES_FOLDER));
-        Self::copies(store).iter().all(is_empty) && files.is_ok_and(|files| files.iter().all(|path| is_copy(path)))
+        let has_no_table = |files: Vec<PathBuf>| files.iter().all(|path| is_copy(path) || is_draft(path));
+        Self::copies(store).iter().all(is_empty) && files.is_ok_and(has_no_table)
     }
 
     /// The newest intact copy, and the damages of the others.

@@ -297,7 +297,8 @@ fn a_power_cut_at_any_moment_loses_no_receipted_group_and_damages_nothing() {
     assert!(ops.iter().filter(used_again).count() > 5, "files of the log were used again");
     for cut in 0..cuts() {
         let model = if cut % 2 == 0 { Model::Ext4 } else { Model::Posix };
-        let moment = rng.roll(ops.len() + 1);
+        // A third of the cuts are at the first operations, one after the other, because a first start makes all folders.
+        let moment = if cut < cuts() / 3 { cut / 2 } else { rng.roll(ops.len() + 1) };
         let what = format!("cut {cut}, {model:?}, after operation {moment} of {}", ops.len());
         let image_folder = image(&Disk::default(), folder.path(), &ops[..moment], model, &mut rng);
         let done = receipted(&ops[..moment], 0);

@@ -16,10 +16,14 @@ use baton::{
     proto::v1::{self, MessageType},
     time::{Clock, SystemClock, Timestamp},
 };
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Broker, PATIENCE, a_request, baton, card, exit_of, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, baton, card, eventually, exit_of, new_task};
 
 /// The agent's reactions to its mail.
 #[derive(Default)]
@@ -392,6 +396,46 @@ fn a_command_with_too_large_a_context_names_the_limit() {
         assert_eq!(code, Some(8), "{text}");
         assert!(text.contains("PAYLOAD_TOO_LARGE") && !text.contains("no broker answers"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_link_that_has_lost_its_session_serves_over_another_one() {
+    let broker = two_agents().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (server, to) = (listener.local_addr().unwrap().to_string(), broker.address.clone());
+    let (cut, is_cut) = tokio::sync::oneshot::channel::<()>();
+    let relay = tokio::spawn(async move {
+        let mut first = Some(is_cut);
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut broker = TcpStream::connect(&to).await.unwrap();
+            let passed_on = tokio::io::copy_bidirectional(&mut client, &mut broker);
+            match first.take() {
+                Some(is_cut) => drop(tokio::select! { passed = passed_on => passed.map(drop), _ = is_cut => Ok(()) }),
+                None => drop(passed_on.await),
+            }
+        }
+    });
+    let link = broker.link_by("alice", server, Arc::new(SystemClock)).await;
+    cut.send(()).unwrap();
+    let sending = {
+        let link = link.clone();
+        let text = v1::Info::default();
+        tokio::spawn(async move { link.send("bob", MessageType::Info, &About::default(), &text).await })
+    };
+    eventually("the call finds that the session is over", async || {
+        tokio::time::timeout(Duration::ZERO, link.live()).await.is_err()
+    })
+    .await;
+    let (stop, (seen, _)) = (CancellationToken::new(), mpsc::unbounded_channel());
+    let serving = tokio::spawn({
+        let stop = stop.clone();
+        async move { link.serve(Mail { plan: Plan::default(), seen }, stop).await }
+    });
+    sending.await.unwrap().unwrap();
+    stop.cancel();
+    serving.await.unwrap().unwrap();
+    relay.abort();
 }
 
 /// A clock that is an hour late for this number of readings.

@@ -197,8 +197,13 @@ impl Broker {
 
     /// The same with this clock.
     pub(crate) async fn link_at(&self, name: &str, clock: Arc<dyn Clock>) -> Link {
+        self.link_by(name, self.address.clone(), clock).await
+    }
+
+    /// The same through this address.
+    pub(crate) async fn link_by(&self, name: &str, server: String, clock: Arc<dyn Clock>) -> Link {
         let options = LinkOptions {
-            broker: Options { server: self.address.clone(), ca: Some(self.ca()), ..Options::default() },
+            broker: Options { server, ca: Some(self.ca()), ..Options::default() },
             identity: identity(name),
             credit: 16,
             trust: Trust::default(),

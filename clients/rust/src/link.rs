@@ -128,6 +128,15 @@ impl Link {
         }
     }
 
+    /// The agent on its present session. `None`: no session is open. Fails if the link has ended.
+    pub(super) fn session_to_serve(&self) -> Result<Option<Arc<Agent>>, ClientError> {
+        match &*self.inner.present.borrow() {
+            Present::Live(agent) => Ok(Some(Arc::clone(agent))),
+            Present::Away => Ok(None),
+            Present::Over(why) => Err(ClientError::SessionEnded(why.clone())),
+        }
+    }
+
     /// The agent, if a session is open.
     pub(super) fn present(&self) -> Option<Arc<Agent>> {
         match &*self.inner.present.borrow() {

@@ -171,8 +171,29 @@ impl Link {
         // Outlives the sessions: a handler goes on while the link reconnects, and is acked over the next session.
         let mut running = JoinSet::new();
         let mut backoff = Backoff::new();
-        let mut agent = self.live().await?;
+        // None, if a call has found that the session is over: no call opens the next one.
+        let (mut session, mut delay) = (self.session_to_serve()?, None);
         loop {
+            let agent = match session.take() {
+                Some(agent) => agent,
+                None => {
+                    // Reconnecting can take as long as the backoff and the time limit of opening together. `stop` does not
+                    // wait for it.
+                    let opened = tokio::select! {
+                        opened = self.open_again(&mut backoff, delay) => opened,
+                        () = stop.cancelled() => Err(ClientError::SessionEnded("the agent has stopped".to_owned())),
+                    };
+                    match opened {
+                        Ok(agent) => agent,
+                        Err(error) => {
+                            // Without a session no ack can be sent. So the handlers get no grace period: they are aborted
+                            // when `running` is dropped.
+                            self.over(error.to_string());
+                            return if stop.is_cancelled() { Ok(()) } else { Err(error) };
+                        }
+                    }
+                }
+            };
             backoff.session_begins();
             if serving.serve_session(&agent, &mut running, &stop).await {
                 // `over` comes last, because handlers may send over the link during the grace period.
@@ -182,22 +203,7 @@ impl Link {
             }
             backoff.session_ends();
             self.left(&agent);
-            let delay = agent.session.reconnect_after();
-            // Reconnecting can take as long as the backoff and the time limit of opening together. `stop` does not wait
-            // for it.
-            let opened = tokio::select! {
-                opened = self.open_again(&mut backoff, delay) => opened,
-                () = stop.cancelled() => Err(ClientError::SessionEnded("the agent has stopped".to_owned())),
-            };
-            agent = match opened {
-                Ok(agent) => agent,
-                Err(error) => {
-                    // Without a session no ack can be sent. So the handlers get no grace period: they are aborted when
-                    // `running` is dropped.
-                    self.over(error.to_string());
-                    return if stop.is_cancelled() { Ok(()) } else { Err(error) };
-                }
-            };
+            delay = agent.session.reconnect_after();
         }
     }
 }

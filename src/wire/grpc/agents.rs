@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{agents_watch, auth, checked, page_size, refuse, refuse_shared, responses::Responses};
+use super::{agents_watch, auth, checked, look, page_size, refuse, refuse_shared, responses::Responses};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -13,7 +13,7 @@ use crate::{
         directory::{Entry, Filter, check_key, check_voucher},
         engine::{CardField, CardUpdate, Command, KEYS_MAX, KeyChange},
         identity::{Proof, random_bytes},
-        queries::{PAGE_BYTES_MAX, make_token as make_number_token, parse_token as parse_number_token},
+        queries::{PAGE_BYTES_MAX, View, make_token as make_number_token, parse_token as parse_number_token},
     },
     domain::{
         handoff::Priority,
@@ -68,9 +68,15 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.count_card_change(&caller).map_err(refuse)?;
         let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
-        // With an invitation the engine decides: it uses the invitation up in the commit of the registration.
+        let permitted = self.broker.access().reach(&caller, Purpose::Enroll);
         if invitation.is_empty() {
-            self.broker.access().reach(&caller, Purpose::Enroll).map_err(refuse)?;
+            permitted.map_err(refuse)?;
+        // The engine decides: it uses the invitation up in the commit of the registration. An unknown one takes none of its
+        // time, because a stranger may try any number of them.
+        } else if permitted.is_err() {
+            let key = InvitationRecord::key(&invitation);
+            let known = move |view: View<'_>| view.store.get(&key)?.map(drop).ok_or(BrokerError::InvitationInvalid);
+            look(&self.broker, &caller, known).await.map_err(refuse)?;
         }
         let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
         // An agent may omit its keys to keep them. The reply reveals the kept keys, so the caller must be the agent or

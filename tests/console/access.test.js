@@ -81,6 +81,18 @@ scenario("C1: the address of `baton console` is good for one login", async (scen
   scene.expects(/status of 403/);
 });
 
+scenario("C1: an address for a login replaces no open session without a question", async (scene) => {
+  const page = await scene.operator();
+  const { url } = await scene.baton("console");
+  await page.goto("about:blank");
+  const asked = page.waitForEvent("dialog");
+  await page.goto(url);
+  await asked; // the suite says no
+  scene.expects(/dialog: You are logged in as/);
+  await page.goto(scene.origin + "/overview");
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+});
+
 scenario("C2: the checks of this suite see a violation of the policy", async (scene) => {
   const page = await scene.operator();
   await page.evaluate(() => {

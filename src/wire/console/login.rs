@@ -25,6 +25,8 @@ struct LoginPage {
     is_refused: bool,
     /// The agent of the connection's client certificate.
     certified: Option<String>,
+    /// The caller of the browser's session. The script asks before a code replaces it.
+    present: Option<String>,
     next: String,
 }
 
@@ -63,10 +65,13 @@ fn next_page(next: &str) -> &str {
 pub(super) async fn form(
     State(console): State<Console>,
     connection: Option<Extension<ConnectInfo>>,
+    headers: HeaderMap,
     Query(query): Query<LoginQuery>,
 ) -> Response {
     let certified = certified(&console.broker, connection).map(|agent| agent.to_string());
-    page(StatusCode::OK, &LoginPage { is_refused: false, certified, next: query.next })
+    let present = cookie::of(&headers).and_then(|secret| console.sessions.caller(&secret, &console.broker, false));
+    let present = present.map(|caller| caller.to_string());
+    page(StatusCode::OK, &LoginPage { is_refused: false, certified, present, next: query.next })
 }
 
 /// The registered agent of the connection's client certificate.
@@ -86,7 +91,7 @@ pub(super) async fn log_in(
     let certified = certified(broker, connection);
     let Ok((caller, credential)) = proven(broker, &form, certified.clone()) else {
         let certified = certified.map(|agent| agent.to_string());
-        return page(StatusCode::FORBIDDEN, &LoginPage { is_refused: true, certified, next: form.next });
+        return page(StatusCode::FORBIDDEN, &LoginPage { is_refused: true, certified, present: None, next: form.next });
     };
     // The browser forgets the secret of its former session, so no request could end that one.
     if let Some(former) = cookie::of(&headers) {

@@ -15,8 +15,11 @@ if (login && code) {
 
 // A link of another caller must not replace an open session without a question.
 async function logInWith(code) {
-  const answer = await fetch("/overview", { headers: { "baton-refresh": "1" }, cache: "no-store" });
-  if (answer.status !== 401 && !confirm("This address ends your session and logs you in with its code. Go on?")) return;
+  // Asked for again, because a browser that follows a link from another site shows no session.
+  const answer = await fetch("/login", { cache: "no-store" });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const { present } = page.getElementById("login").dataset;
+  if (present && !confirm(`You are logged in as ${present}. End this session, and log in with the code of this address?`)) return;
   login.elements.code.value = code;
   login.submit();
 }

@@ -151,9 +151,11 @@ impl Session {
 
     /// Sends a heartbeat with this state, and repeats it in all later heartbeats.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
-        self.ask(Request::Heartbeat(heartbeat.clone()), self.answer_max).await?;
-        *self.heartbeat.lock().expect("no holder panics") = heartbeat;
-        Ok(())
+        let set = |heartbeat| std::mem::replace(&mut *self.heartbeat.lock().expect("no holder panics"), heartbeat);
+        // Before it is sent, so that no older state follows it.
+        let former = set(heartbeat.clone());
+        let answered = self.ask(Request::Heartbeat(heartbeat), self.answer_max).await;
+        answered.map(drop).inspect_err(|_| drop(set(former)))
     }
 
     async fn acknowledge(&self, delivery_id: &str, outcome: Outcome) -> Result<v1::Acknowledged, ClientError> {
@@ -234,11 +236,10 @@ async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, 
         turns.tick().await;
         // A strong sender here would keep the stream open after the session is dropped.
         let Some(frames) = frames.upgrade() else { return };
-        let heartbeat = heartbeat.lock().expect("no holder panics").clone();
-        let frame = v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat)) };
-        if frames.send(frame).await.is_err() {
-            return;
-        }
+        let Ok(place) = frames.reserve().await else { return };
+        // Sent with the state locked, so that no newer state is sent before this one.
+        let heartbeat = heartbeat.lock().expect("no holder panics");
+        place.send(v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat.clone())) });
     }
 }
 

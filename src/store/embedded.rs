@@ -109,6 +109,8 @@ struct Opened {
 #[derive(Default)]
 struct Compaction {
     is_running: bool,
+    /// A caller requested space, and the flush of the newest removals is not done yet.
+    is_asked: bool,
     /// A caller requested the compaction of every table with removals, and it has not started yet.
     is_wanted: bool,
     /// The running one was requested.
@@ -172,7 +174,7 @@ impl Opened {
     /// Requests a compaction of every table with removals. A running compaction goes on with it.
     fn request_compaction(&self) {
         let mut compaction = self.compaction();
-        compaction.is_wanted = true;
+        (compaction.is_asked, compaction.is_wanted) = (false, true);
         self.urgency.set_space_wanted(true);
     }
 
@@ -214,8 +216,8 @@ impl Opened {
 
     /// Starts a thread that compacts the tables that are worth it, unless one runs.
     fn start_compaction(self: &Arc<Self>, failures: &Arc<Failures>) {
-        // A running one looks again before it ends. Merges that are behind come first.
-        if self.compaction().is_running || self.tables.is_behind() {
+        // A running one looks again before it ends. With too many files, merges come first, and the next flush tries again.
+        if self.compaction().is_running || self.tables.has_too_many_runs() {
             return;
         }
         let chosen = self.next_to_compact();
@@ -314,7 +316,8 @@ impl EmbeddedStore {
 
     /// Starts to write the active memtable into table files. If the flush before still runs, waits for it: this back-pressure
     /// keeps commits from outrunning a slow disk.
-    fn start_flush(&self, opened: &Arc<Opened>, log: &Log) {
+    /// With `wants_space`, a compaction of every table with removals follows.
+    fn start_flush(&self, opened: &Arc<Opened>, log: &Log, wants_space: bool) {
         let mut flushing = self.flushing.lock().expect("no holder panics");
         self.finish_flush(opened, &mut flushing);
         if self.failures.is_poisoned() {
@@ -326,11 +329,16 @@ impl EmbeddedStore {
         let (memtable, former) = opened.memtables_mut().rotate();
         opened.active_bytes.store(0, Ordering::Relaxed);
         opened.urgency.set_flush_late(false);
+        // Here, since the flush before has ended: at its end it would take the request for its own.
+        opened.compaction().is_asked |= wants_space;
         let (flushed, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
             // A failed flush poisons the store, and the next recovery reads its records from the log again. The
             // immutable memtable serves reads meanwhile.
             failures.note(&flushed.flush(&memtable, upto));
+            if wants_space {
+                flushed.request_compaction();
+            }
             flushed.start_merge(&failures);
             flushed.start_compaction(&failures);
         };
@@ -424,7 +432,7 @@ impl Store for EmbeddedStore {
         let opened = self.opened()?;
         let compaction = opened.compaction();
         // During a compaction the files of both versions exist, and the sum would show more than the store needs.
-        let is_known = !compaction.is_running && !compaction.is_wanted;
+        let is_known = !compaction.is_running && !compaction.is_wanted && !compaction.is_asked;
         is_known.then(|| opened.tables.size_bytes() + log.entries.size_bytes())
     }
 
@@ -433,8 +441,7 @@ impl Store for EmbeddedStore {
         if let Some(opened) = self.opened() {
             // The newest removals are in the memtable; until they are tombstones in table files, a merge cannot drop their
             // records.
-            opened.request_compaction();
-            self.start_flush(&opened, &log);
+            self.start_flush(&opened, &log, true);
         }
     }
 
@@ -478,7 +485,7 @@ impl Store for EmbeddedStore {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
         }
         if active_bytes >= MEM_TABLE_BYTES {
-            self.start_flush(&opened, &log);
+            self.start_flush(&opened, &log, false);
         }
         Ok(outcomes)
     }

@@ -394,7 +394,7 @@ fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
 }
 
 /// The files in a folder, without unfinished drafts.
-pub(super) fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let all = entries(folder).map_err(|damage| io::Error::other(damage.problem))?;
     Ok(all.into_iter().filter(|path| path.is_file() && !name_of(path).starts_with('.')).collect())
 }

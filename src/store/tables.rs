@@ -13,14 +13,13 @@ use std::{
 
 use bytes::Bytes;
 use lsm_tree::{
-    AbstractTree as _, AnyTree, Cache, Config, DescriptorTable, Guard as _, SeqNo, SequenceNumberCounter,
+    AbstractTree as _, AnyTree, Cache, Config, DescriptorTable, Guard as _, SeqNo, SequenceNumberCounter, TableId,
     compaction::Leveled,
     config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy},
 };
 
 use super::{
     KeyBytes, KeyRange, Order, Table,
-    checkpoint::files_of,
     mem_table::MemTable,
     record_codec::encode_record,
     throttle::{EarlySync, MergeThrottle, Throttle, Urgency},
@@ -41,6 +40,9 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
 const MERGES_MAX: usize = 16;
 /// The unmerged files of a table at which a flush waits for merges. Each of them makes reads slower.
 const RUNS_MAX: usize = 16;
+/// The unmerged files of a table at which a compaction of it ends. It keeps other merges off the table, and the library
+/// cannot write a number of unmerged files above 255.
+const RUNS_BEFORE_COMPACTION_MAX: usize = 8 * RUNS_MAX;
 /// The unmerged files of a table that are merged at a time. More of them are less writing, and slower reads.
 const RUNS_A_MERGE: u8 = 6;
 /// The smallest table, in bytes, for a merge that gives space back.
@@ -199,10 +201,9 @@ impl Tables {
         self.runs_max() >= RUNS_MAX
     }
 
-    /// Whether a table has so many unmerged files that no merge of it may go on without them. The library counts them in a
-    /// byte.
+    /// Whether a table has [`RUNS_BEFORE_COMPACTION_MAX`] unmerged files or more.
     pub(super) fn has_too_many_runs(&self) -> bool {
-        self.runs_max() >= RUNS_MAX * 8
+        self.runs_max() >= RUNS_BEFORE_COMPACTION_MAX
     }
 
     /// Whether a table has more unmerged files than merges should leave.
@@ -272,9 +273,8 @@ impl Tables {
         merge: impl FnOnce(&AnyTree) -> lsm_tree::Result<T>,
     ) -> lsm_tree::Result<Option<T>> {
         let tree = self.tree(table).expect("it has files to merge");
-        let written = |path: &Path| files_of(path).unwrap_or_default();
-        let folder = self.work.join(table.name()).join(FILES_FOLDER);
-        let before = written(&folder);
+        // The library counts its files, so those of this merge and of later flushes have this number or a higher one.
+        let first_new = tree.next_table_id();
         let error = match merge(tree) {
             Ok(merged) => return Ok(Some(merged)),
             Err(lsm_tree::Error::Io(error)) => error,
@@ -288,20 +288,25 @@ impl Tables {
         // is half written meanwhile.
         let _writing = self.writing.lock().expect("no flush panics");
         let present = self.files(table);
-        for path in written(&folder).iter().filter(|path| !before.contains(path) && !present.contains(path)) {
-            if let Err(error) = disk::remove_if_there(path) {
+        for path in (first_new..tree.next_table_id()).map(|id| self.file(table, id)) {
+            if !present.contains(&path)
+                && let Err(error) = disk::remove_if_there(&path)
+            {
                 tracing::debug!(path = %path.display(), %error, "failed to remove what a merge has left");
             }
         }
         Ok(None)
     }
 
+    fn file(&self, table: Table, id: TableId) -> PathBuf {
+        self.work.join(table.name()).join(FILES_FOLDER).join(id.to_string())
+    }
+
     /// The table files of a table.
     pub(super) fn files(&self, table: Table) -> Vec<PathBuf> {
-        let folder = self.work.join(table.name()).join(FILES_FOLDER);
         let version = self.tree(table).map(|tree| tree.current_version());
-        let ids = version.iter().flat_map(|version| version.iter_tables().map(lsm_tree::Table::id));
-        ids.map(|id| folder.join(id.to_string())).collect()
+        let files = version.iter().flat_map(|version| version.iter_tables());
+        files.map(|file| self.file(table, file.id())).collect()
     }
 
     pub(super) fn size_bytes(&self) -> u64 {

@@ -139,10 +139,7 @@ impl Link {
 
     /// The agent, if a session is open.
     pub(super) fn present(&self) -> Option<Arc<Agent>> {
-        match &*self.inner.present.borrow() {
-            Present::Live(agent) => Some(Arc::clone(agent)),
-            Present::Away | Present::Over(_) => None,
-        }
+        self.session_to_serve().ok().flatten()
     }
 
     /// Waits until the link has ended. Returns the reason.

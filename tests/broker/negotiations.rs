@@ -544,9 +544,8 @@ fn a_bidder_that_has_left_wins_no_award() {
     }
 }
 
-/// A redrive asks the agents of the offers again.
-#[test]
-fn a_redriven_award_is_not_offered_to_a_bidder_that_has_left() {
+/// An award of a mandate that bob, its only bidder, has turned down.
+fn turned_down() -> (World, Session, String) {
     let mut world = analysts();
     let mut bob = world.connect("bob");
     let id = world.try_negotiate("all:analyst", &mandate(v1::AwardRule::Soonest), "t").unwrap();
@@ -555,6 +554,13 @@ fn a_redriven_award_is_not_offered_to_a_bidder_that_has_left() {
     world.pass(30 * SECOND);
     mail(&mut world, &mut bob);
     world.turn_down("bob", &id).unwrap();
+    (world, bob, id)
+}
+
+/// A redrive asks the agents of the offers again.
+#[test]
+fn a_redriven_award_is_not_offered_to_a_bidder_that_has_left() {
+    let (mut world, _, _) = turned_down();
     world.deregister("bob", false).unwrap();
     let dead = world.dead_letters();
     assert_refused(world.redrive(dead[0].number, None), ErrorCode::ReceiverUnknown);
@@ -636,14 +642,7 @@ fn a_mandate_for_a_task_that_has_another_handoff_by_then_fails() {
 
 #[test]
 fn a_mandated_handoff_that_no_bidder_takes_is_a_dead_letter_that_can_be_redriven() {
-    let mut world = analysts();
-    let mut bob = world.connect("bob");
-    let id = world.try_negotiate("all:analyst", &mandate(v1::AwardRule::Soonest), "t").unwrap();
-    world.offer("bob", &id, &confident(0.5)).unwrap();
-    mail(&mut world, &mut bob);
-    world.pass(30 * SECOND);
-    mail(&mut world, &mut bob);
-    world.turn_down("bob", &id).unwrap();
+    let (mut world, mut bob, id) = turned_down();
     let failed = world.negotiation(&id);
     assert_eq!((failed.state, failed.failure.as_ref().unwrap().code), (State::Failed, ErrorCode::NoCandidate));
     let dead = world.dead_letters();

@@ -8,12 +8,14 @@ use tonic::Code;
 
 use super::{
     super::{
+        broker::Session,
         fixture::{Fixture, Verdict, expect},
         refusal::Refusal,
     },
     cases,
     sending::send,
 };
+use crate::report::Failed;
 use baton_client::{
     proto::v1::{self, MessageType, connect_response::Response as Said},
     time::Moment,
@@ -173,7 +175,8 @@ async fn lost_ack(fixture: &mut Fixture) -> Verdict {
     fixture.never_handled(step, &envelope.message_id)
 }
 
-async fn late_ack(fixture: &mut Fixture) -> Verdict {
+/// Cuts the connection while a handler works on a message. Returns the next session, and the message.
+async fn cut_while_handled(fixture: &mut Fixture, step: &str) -> Result<(Session, v1::Envelope), Failed> {
     let session = fixture.connected().await?;
     fixture.handle("Info", "wait").await?;
     let envelope = fixture.info("once");
@@ -181,8 +184,12 @@ async fn late_ack(fixture: &mut Fixture) -> Verdict {
     fixture.handling("the message is delivered", &envelope.message_id).await?;
     fixture.broker.relay.cut();
     drop(session);
+    Ok((fixture.session(step).await?, envelope))
+}
+
+async fn late_ack(fixture: &mut Fixture) -> Verdict {
     let step = "the handler returns on the next session, and then the message comes again";
-    let mut session = fixture.session(step).await?;
+    let (mut session, envelope) = cut_while_handled(fixture, step).await?;
     fixture.handle("Info", "return").await?;
     let id = fixture.harness.tell(json!({"command": "release"}));
     fixture.done("the handler returns", id).await?;
@@ -195,15 +202,8 @@ async fn late_ack(fixture: &mut Fixture) -> Verdict {
 }
 
 async fn running_handler(fixture: &mut Fixture) -> Verdict {
-    let session = fixture.connected().await?;
-    fixture.handle("Info", "wait").await?;
-    let envelope = fixture.info("once");
-    fixture.deliver(&session, &envelope);
-    fixture.handling("the message is delivered", &envelope.message_id).await?;
-    fixture.broker.relay.cut();
-    drop(session);
     let step = "the message comes again while its handler works";
-    let mut session = fixture.session(step).await?;
+    let (mut session, envelope) = cut_while_handled(fixture, step).await?;
     let delivery_id = fixture.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
     // For later mail only: the handler that runs already goes on waiting.
     fixture.handle("Info", "return").await?;

@@ -22,13 +22,14 @@ use std::{
     },
 };
 
+use lsm_tree::{AbstractTree as _, AnyTree};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     Table,
     layout::{Damage, TABLES_FOLDER, WORK_FOLDER, entries},
     tables::{FILES_FOLDER, open_tree},
-    throttle::Throttle,
     wal::Position,
 };
 use crate::disk;
@@ -37,7 +38,7 @@ const COPIES: [&str; 2] = ["MANIFEST", "MANIFEST.copy"];
 /// The bytes at the end of each table file that every start checks; the library finds the rest from there, and checks
 /// each part that it reads.
 const TAIL_BYTES: u64 = 64 * 1024;
-/// The most copies of a table that merges change meanwhile.
+/// The most copies of a table after the first, each of which a merge changed meanwhile.
 const TRIES: usize = 20;
 
 /// The files of the tables.
@@ -55,35 +56,24 @@ pub(super) struct Manifest {
 struct TableFiles {
     /// The small files by name, in hex: what the library says about its table files.
     small: BTreeMap<String, String>,
-    files: Digests,
+    /// The table files by name.
+    files: BTreeMap<String, Digest>,
 }
 
 /// What a file must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Digest {
     bytes: u64,
-    crc32c: u32,
+    /// The XXH3 of all bytes, which the library computes while it writes them.
+    xxh3: u128,
     tail_crc32c: u32,
 }
 
-impl Digest {
-    /// Calls `rest` after each small part of the file.
-    fn of(path: &Path, mut rest: impl FnMut()) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let mut digest = Self { bytes: file.metadata()?.len(), crc32c: 0, tail_crc32c: tail(&file)? };
-        let (mut at, mut chunk) = (0, vec![0; 256 * 1024]);
-        while at < digest.bytes {
-            let count = file.read_at(&mut chunk, at)?;
-            // The file became shorter while it was read; the loop would not end.
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            digest.crc32c = crc32c::crc32c_append(digest.crc32c, &chunk[..count]);
-            at += count as u64;
-            rest();
-        }
-        Ok(digest)
-    }
+/// The XXH3 of all bytes of a file.
+fn xxh3(mut file: &File) -> io::Result<u128> {
+    let mut hasher = Xxh3::new();
+    io::copy(&mut file, &mut hasher)?;
+    Ok(hasher.digest128())
 }
 
 /// The checksum of the end of a file.
@@ -183,7 +173,7 @@ impl Manifest {
                 // The cheap checks first; the whole file is read only if they pass.
                 Ok(file.metadata()?.len() == digest.bytes
                     && tail(&file)? == digest.tail_crc32c
-                    && (!whole || Digest::of(&path, || {})? == *digest))
+                    && (!whole || xxh3(&file)? == digest.xxh3))
             };
             match is_right() {
                 Ok(true) => {}
@@ -231,9 +221,6 @@ pub(super) struct Checkpoint {
     flushed_upto: AtomicU64,
 }
 
-/// The checksums of table files by their names in the tree.
-type Digests = BTreeMap<String, Digest>;
-
 impl Checkpoint {
     /// Makes `work/` from a manifest whose files are intact, and removes all other files.
     pub(super) fn open(store: &Path, manifest: Manifest) -> io::Result<Self> {
@@ -261,42 +248,15 @@ impl Checkpoint {
         self.flushed_upto.load(Ordering::Acquire)
     }
 
-    /// Takes over a table whose files were merged into `files`. No record has changed.
-    pub(super) fn save_merged(&self, table: Table, files: &[PathBuf], throttle: &mut Throttle) -> lsm_tree::Result<()> {
-        // A merge may have written many gigabytes. They are read before the manifest is locked, because the next flush
-        // waits for the manifest, and commits for the flush.
-        let former =
-            self.manifest.lock().expect("no holder panics").tables.get(table.name()).cloned().unwrap_or_default();
-        let mut read = Digests::new();
-        for path in files.iter().filter(|path| !former.files.contains_key(&name_of(path))) {
-            match Digest::of(path, || throttle.rest()) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // a later merge has removed it
-                digest => drop(read.insert(name_of(path), digest?)),
-            }
-        }
-        // 0 never raises the position in the log.
-        self.save_with(&[table], &read, 0, throttle)
-    }
-
-    /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all others have.
-    pub(super) fn save(&self, changed: &[Table], upto: Position, throttle: &mut Throttle) -> lsm_tree::Result<()> {
-        self.save_with(changed, &Digests::new(), upto, throttle)
-    }
-
-    /// Saves these tables. `read` has the checksums of files that were read before.
-    fn save_with(
-        &self,
-        changed: &[Table],
-        read: &Digests,
-        upto: Position,
-        throttle: &mut Throttle,
-    ) -> lsm_tree::Result<()> {
+    /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all
+    /// others have.
+    pub(super) fn save(&self, changed: &[Table], upto: Position) -> lsm_tree::Result<()> {
         let mut manifest = self.manifest.lock().expect("no holder panics");
         let mut next = manifest.clone();
         next.number += 1;
         next.flushed_upto = next.flushed_upto.max(upto);
         for table in changed {
-            let files = self.take_over(*table, manifest.tables.get(table.name()), read, throttle)?;
+            let files = self.take_over(*table, manifest.tables.get(table.name()))?;
             next.tables.insert(table.name().to_owned(), files);
         }
         // The names of the new files are durable before a manifest names them.
@@ -310,44 +270,38 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Adds the present files of a table to the folder, and syncs them. `read` has the checksums of files that were read
-    /// before.
-    fn take_over(
-        &self,
-        table: Table,
-        former: Option<&TableFiles>,
-        read: &Digests,
-        throttle: &mut Throttle,
-    ) -> lsm_tree::Result<TableFiles> {
+    /// Adds the present files of a table to the folder, and syncs them.
+    fn take_over(&self, table: Table, former: Option<&TableFiles>) -> lsm_tree::Result<TableFiles> {
         let copy = self.store.join(WORK_FOLDER).join("copy");
         let mut tries = 0;
-        // A merge may replace files while they are copied. A copy that the library opens is of one moment, and the
-        // library removes the files that do not belong to it.
-        while let Err(error) = copy_tree(&self.store.join(WORK_FOLDER).join(table.name()), &copy) {
-            tries += 1;
-            if tries == TRIES {
-                return Err(error);
+        // A merge may replace files while they are copied. A copy that the library opens is of one moment.
+        let version = loop {
+            match copy_tree(&self.store.join(WORK_FOLDER).join(table.name()), &copy) {
+                Ok(opened) => break opened.current_version(),
+                Err(error) if tries == TRIES => return Err(error),
+                Err(_) => tries += 1,
             }
-        }
+        };
         let mut tree = TableFiles::default();
         for path in files_of(&copy)? {
             tree.small.insert(name_of(&path), hex::encode(fs::read(&path)?));
         }
-        for path in files_of(&copy.join(FILES_FOLDER))? {
-            let name = name_of(&path);
-            let is_known = former.is_some_and(|former| former.files.contains_key(&name));
-            let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
-            if !is_known {
-                // A checkpoint that failed may have left it. The library gives no name twice while a store is open.
-                if !target.exists() {
-                    disk::link(&path, &target)?;
-                }
-                disk::sync(&File::open(&target)?, &target)?;
-            }
-            // A table file never changes, so a known one keeps its checksum and is not read again.
-            let digest = match former.and_then(|former| former.files.get(&name)).or_else(|| read.get(&name)) {
+        for written in version.iter_tables() {
+            let name = written.id().to_string();
+            // A table file never changes, so a known one keeps its digest.
+            let digest = match former.and_then(|former| former.files.get(&name)) {
                 Some(digest) => *digest,
-                None => Digest::of(&target, || throttle.rest())?,
+                None => {
+                    let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
+                    // A checkpoint that failed may have left it. The library gives no name twice while a store is open.
+                    if !target.exists() {
+                        disk::link(&copy.join(FILES_FOLDER).join(&name), &target)?;
+                    }
+                    let file = File::open(&target)?;
+                    disk::sync(&file, &target)?;
+                    let xxh3 = written.checksum().into_u128();
+                    Digest { bytes: file.metadata()?.len(), xxh3, tail_crc32c: tail(&file)? }
+                }
             };
             tree.files.insert(name, digest);
         }
@@ -378,8 +332,8 @@ pub(super) fn remove_work(store: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a tree, and opens the copy once.
-fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
+/// Copies a tree, and opens the copy.
+fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<AnyTree> {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
@@ -390,7 +344,7 @@ fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
     for path in files_of(&from.join(FILES_FOLDER))? {
         disk::link(&path, &to.join(FILES_FOLDER).join(name_of(&path)))?;
     }
-    open_tree(to, None).map(drop)
+    open_tree(to, None)
 }
 
 /// The files in a folder, without unfinished drafts.

@@ -109,13 +109,21 @@ struct Opened {
 #[derive(Default)]
 struct Compaction {
     is_running: bool,
-    /// A caller requested space, and the flush of the newest removals is not done yet.
-    is_asked: bool,
-    /// A caller requested the compaction of every table with removals, and it has not started yet.
-    is_wanted: bool,
-    /// The running one was requested.
-    is_requested: bool,
+    request: SpaceRequest,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The newest request to compact every table with removals.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum SpaceRequest {
+    #[default]
+    None,
+    /// The newest removals are being flushed.
+    Flushing,
+    /// No compaction has looked at it yet.
+    Waiting,
+    /// The running compaction carries it out.
+    Running,
 }
 
 impl Opened {
@@ -133,9 +141,8 @@ impl Opened {
 
     /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
     fn flush(&self, memtable: &MemTable, upto: Position) -> lsm_tree::Result<()> {
-        let mut throttle = self.throttle(Work::Flush);
-        let changed = self.tables.flush(memtable, &mut throttle)?;
-        self.checkpoint.save(&changed, upto, &mut throttle)
+        let changed = self.tables.flush(memtable, &mut self.throttle(Work::Flush))?;
+        self.checkpoint.save(&changed, upto)
     }
 
     fn throttle(&self, work: Work) -> Throttle {
@@ -147,7 +154,7 @@ impl Opened {
     }
 
     fn save_merged(&self, table: Table) -> lsm_tree::Result<()> {
-        self.checkpoint.save_merged(table, &self.tables.files(table), &mut self.throttle(Work::Merge))
+        self.checkpoint.save(&[table], self.checkpoint.flushed_upto())
     }
 
     /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
@@ -173,19 +180,22 @@ impl Opened {
 
     /// Requests a compaction of every table with removals. A running compaction goes on with it.
     fn request_compaction(&self) {
-        let mut compaction = self.compaction();
-        (compaction.is_asked, compaction.is_wanted) = (false, true);
+        self.compaction().request = SpaceRequest::Waiting;
         self.urgency.set_space_wanted(true);
     }
 
     /// The tables to compact now; none ends the running compaction.
     fn next_to_compact(&self) -> Vec<Table> {
         let mut compaction = self.compaction();
-        let is_wanted = std::mem::take(&mut compaction.is_wanted);
-        let chosen = self.tables.worth_compacting(is_wanted);
+        let chosen = self.tables.worth_compacting(compaction.request == SpaceRequest::Waiting);
         compaction.is_running = !chosen.is_empty();
-        compaction.is_requested = is_wanted && compaction.is_running;
-        self.urgency.set_space_wanted(compaction.is_requested);
+        compaction.request = match compaction.request {
+            SpaceRequest::Waiting if compaction.is_running => SpaceRequest::Running,
+            // The end of the flush starts the compaction.
+            SpaceRequest::Flushing => SpaceRequest::Flushing,
+            _ => SpaceRequest::None,
+        };
+        self.urgency.set_space_wanted(compaction.request == SpaceRequest::Running);
         chosen
     }
 
@@ -194,8 +204,10 @@ impl Opened {
     fn give_up_compaction(&self) {
         let mut compaction = self.compaction();
         compaction.is_running = false;
-        compaction.is_wanted |= std::mem::take(&mut compaction.is_requested);
-        self.urgency.set_space_wanted(compaction.is_wanted);
+        if compaction.request == SpaceRequest::Running {
+            compaction.request = SpaceRequest::Waiting;
+        }
+        self.urgency.set_space_wanted(compaction.request == SpaceRequest::Waiting);
     }
 
     fn compact(&self, mut chosen: Vec<Table>) -> lsm_tree::Result<()> {
@@ -330,7 +342,9 @@ impl EmbeddedStore {
         opened.active_bytes.store(0, Ordering::Relaxed);
         opened.urgency.set_flush_late(false);
         // Here, since the flush before has ended: at its end it would take the request for its own.
-        opened.compaction().is_asked |= wants_space;
+        if wants_space {
+            opened.compaction().request = SpaceRequest::Flushing;
+        }
         let (flushed, failures) = (opened.clone(), self.failures.clone());
         let flush = move || {
             // A failed flush poisons the store, and the next recovery reads its records from the log again. The
@@ -432,7 +446,7 @@ impl Store for EmbeddedStore {
         let opened = self.opened()?;
         let compaction = opened.compaction();
         // During a compaction the files of both versions exist, and the sum would show more than the store needs.
-        let is_known = !compaction.is_running && !compaction.is_wanted && !compaction.is_asked;
+        let is_known = !compaction.is_running && compaction.request == SpaceRequest::None;
         is_known.then(|| opened.tables.size_bytes() + log.entries.size_bytes())
     }
 
@@ -720,7 +734,7 @@ mod tests {
         assert!(store.size_bytes().is_some());
         opened.request_compaction();
         assert_eq!(store.size_bytes(), None);
-        *opened.compaction() = Compaction { is_running: true, is_requested: true, ..Compaction::default() };
+        *opened.compaction() = Compaction { is_running: true, request: SpaceRequest::Running, ..Compaction::default() };
         opened.give_up_compaction();
         assert_eq!(store.size_bytes(), None, "the compaction has failed");
         assert_eq!(opened.next_to_compact(), [], "no table is large enough");

@@ -314,9 +314,8 @@ async def test_what_has_no_answer_is_sent_again_on_the_next_session(broker, agen
     assert broker.sessions == 2
 
 
-async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
-    envelope = message(broker, "one")
-    await broker.deliver(envelope)
+async def acked_between_sessions(broker, agent):
+    """Acks a delivery while the agent has no session, and waits for the next session. Returns the deliveries."""
     deliveries = agent.deliveries()
     delivery = await anext(deliveries)
     await broker.out.put(None)  # the session ends
@@ -325,6 +324,13 @@ async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
     await delivery.ack()
     while broker.sessions < 2:
         await asyncio.sleep(0.001)
+    return deliveries
+
+
+async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
+    envelope = message(broker, "one")
+    await broker.deliver(envelope)
+    deliveries = await acked_between_sessions(broker, agent)
     await broker.deliver(envelope)
     await broker.deliver(message(broker, "two"))
     assert (await anext(deliveries)).payload.text == "two"
@@ -334,14 +340,7 @@ async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
 async def test_a_lost_ack_is_not_that_of_the_redriven_handoff(broker, agent):
     request = of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1)
     await broker.deliver(request)
-    deliveries = agent.deliveries()
-    delivery = await anext(deliveries)
-    await broker.out.put(None)  # the session ends
-    while agent._link.session is not None:
-        await asyncio.sleep(0.001)
-    await delivery.ack()
-    while broker.sessions < 2:
-        await asyncio.sleep(0.001)
+    deliveries = await acked_between_sessions(broker, agent)
     await broker.deliver(request, "redriven", handoff_id="0198c0de-0000-7000-8000-000000000001")
     redriven = await asyncio.wait_for(anext(deliveries), PATIENCE_SECONDS)
     assert (redriven.delivery_id, redriven.handoff_id) == ("redriven", "0198c0de-0000-7000-8000-000000000001")

@@ -224,7 +224,7 @@ fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Hando
     })
 }
 
-/// The gone agents among those that this step may ask or withdraw the offer of, each once and in order.
+/// The gone agents that this step could ask, or whose offer it could withdraw. Each once, sorted.
 fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
     let next = handoff.filter(|handoff| !handoff.state.is_final()).map_or(&[][..], |handoff| &handoff.next_candidates);
     let new: &[AgentId] = match input {

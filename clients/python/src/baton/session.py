@@ -45,7 +45,7 @@ class Session:
         self._heartbeat = heartbeat
         self._request_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[v1.ConnectResponse]] = {}
-        # The sizes of the sent frames without an answer, also of those that no call waits for any more.
+        # By request id, the bytes of each frame that the broker has not answered, even if its caller has given up.
         self._unanswered: dict[int, int] = {}
         self._refused_id = 0
         self._refusal: BatonError | None = None

@@ -42,7 +42,8 @@ type session struct {
 // question is a frame without an answer yet.
 type question struct {
 	answer chan *v1.ConnectResponse
-	bytes  int
+	// The size of the frame's envelope; 0 for any other frame.
+	envelopeBytes int
 }
 
 type inboxEntry struct {
@@ -123,11 +124,11 @@ func (a *Agent) reopen(wait time.Duration, backoff *time.Duration) (*session, er
 			return s, nil
 		}
 		// A slow broker is asked again. One that restarts between two steps of the proof refuses the second, so a refusal
-		// counts only when it repeats.
-		if !isPassing(err) && !errors.Is(err, context.DeadlineExceeded) {
-			if refusals++; refusals > 1 || a.life.Err() != nil {
-				return nil, err
-			}
+		// counts only when the next attempt is refused too.
+		if isPassing(err) || errors.Is(err, context.DeadlineExceeded) {
+			refusals = 0
+		} else if refusals++; refusals > 1 || a.life.Err() != nil {
+			return nil, err
 		}
 		a.options.Logger.Debug("failed to connect", "error", a.tls.explain(err))
 		wait = 0
@@ -147,7 +148,10 @@ func (a *Agent) enterSession(s *session) {
 	credit := a.credit
 	a.mu.Unlock()
 	if credit > 0 {
-		if err := s.giveCredit(a.life, credit); err != nil {
+		// Each change of the credit waits for this one, also at the end of Serve.
+		ctx, cancel := context.WithTimeout(a.life, callTimeout)
+		defer cancel()
+		if err := s.giveCredit(ctx, credit); err != nil {
 			s.end(err)
 		}
 	}
@@ -183,7 +187,7 @@ func (a *Agent) current(ctx context.Context) (*session, error) {
 // ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends first.
 func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.ConnectResponse, error) {
 	answer := make(chan *v1.ConnectResponse, 1)
-	bytes := proto.Size(request)
+	envelopeBytes := proto.Size(request.GetEnvelope())
 	s.mu.Lock()
 	if s.leaving {
 		s.mu.Unlock()
@@ -191,7 +195,7 @@ func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.Conn
 	}
 	s.next++
 	id := s.next
-	s.answers[id] = &question{answer, bytes}
+	s.answers[id] = &question{answer, envelopeBytes}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -293,14 +297,14 @@ func isTooLarge(err error) bool {
 	return e.Code == codes.OutOfRange || e.ErrorCode() == v1.ErrorCode_ERROR_CODE_PAYLOAD_TOO_LARGE
 }
 
-// blameLargest refuses the largest unanswered frame after the broker has ended the session because of a frame's size.
-// Sent again, the frame would end the next session too.
+// blameLargest refuses the largest unanswered envelope after the broker has ended the session because of a frame's
+// size. Sent again, the envelope would end the next session too. No other frame can be too large.
 func (s *session) blameLargest(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var largest *question
 	for _, one := range s.answers {
-		if largest == nil || one.bytes > largest.bytes {
+		if one.envelopeBytes > 0 && (largest == nil || one.envelopeBytes > largest.envelopeBytes) {
 			largest = one
 		}
 	}

@@ -1,4 +1,5 @@
 import type { KeyObject } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import type { TLSSocket } from "node:tls";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
@@ -171,6 +172,8 @@ export class Agent {
   private constructor(options: AgentOptions) {
     if ((options.credit ?? 0) > CREDIT_MAX) throw new RangeError(`credit is at most ${CREDIT_MAX}`);
     this.#options = options;
+    // Each call that waits for mail listens to it. Node would take more than ten listeners for a leak and warn.
+    setMaxListeners(0, this.#life.signal);
     this.#keyId = options.keyId ?? "k1";
     this.log = options.log ?? ((): void => undefined);
     this.#token = options.token ?? "";
@@ -1055,8 +1058,10 @@ export class Agent {
       } catch (caught) {
         if (isOver()) return;
         const error = BatonError.of(caught);
-        // A broker that restarts between two steps of the proof refuses the second, so a refusal counts only when it repeats.
-        if (!isPassing(error) && ++refusals > 1) {
+        // A broker that restarts between two steps of the proof refuses the second, so a refusal counts only when the
+        // next attempt is refused too.
+        refusals = isPassing(error) ? 0 : refusals + 1;
+        if (refusals > 1) {
           this.#end(error);
           return;
         }

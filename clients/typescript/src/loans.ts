@@ -7,6 +7,7 @@ import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled } from "./errors.js";
 import { endedBy, type HandedOver, isFinalState, type OnView } from "./handovers.js";
 import { BROKER_ID, type Conversation } from "./mail.js";
+import { Later } from "./serve.js";
 import { sleep } from "./session.js";
 import {
   type Envelope,
@@ -149,7 +150,14 @@ export async function outcomeOf(
       throw new TaskRecalled(taskId, lent.handoffId, "LOAN_TIMEOUT", payload.errorMessage, epoch, true);
     }
     if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
-    const isEnd = await isReturned(agent, lent, epoch);
+    let isEnd: boolean;
+    try {
+      isEnd = await isReturned(agent, lent, epoch);
+    } catch (error) {
+      // Otherwise its job would extend it, and the broker would hold back the later mail of the task.
+      await letter.finish(new Later(0, "the call that waited for the status has failed"));
+      throw error;
+    }
     await letter.finish();
     const { status, details, result = {} } = payload;
     if (isEnd) return { taskId, epoch: epoch + 1n, status, result, details };

@@ -1,4 +1,4 @@
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { type Client, Code } from "@connectrpc/connect";
 import { BatonError, SessionEnded } from "./errors.js";
@@ -13,8 +13,7 @@ export const CALL_TIMEOUT_MS = 30_000;
 const GO_AWAY_PATIENCE_MS = 5_000;
 
 interface Waiting {
-  /** The size of the question's payload, in bytes. */
-  readonly bytes: number;
+  readonly request: Request;
   resolve: (response: v1.ConnectResponse) => void;
   reject: (error: Error) => void;
 }
@@ -84,8 +83,7 @@ export class Session {
     const onAbort = (): void => {
       reject(signal?.reason as Error);
     };
-    const bytes = request.case === "envelope" ? (request.value.payload?.value?.length ?? 0) : 0;
-    this.#waiting.set(requestId, { bytes, resolve, reject });
+    this.#waiting.set(requestId, { request, resolve, reject });
     signal?.addEventListener("abort", onAbort);
     try {
       this.#frames.push(create(v1.ConnectRequestSchema, { requestId, request }));
@@ -126,12 +124,18 @@ export class Session {
   }
 
   /**
-   * Refuses the largest unanswered question after the broker has ended the session because of a frame's size. Sent again, the
-   * frame would end the next session too.
+   * Refuses the largest unanswered envelope after the broker has ended the session because of a frame's size. Sent
+   * again, the envelope would end the next session too. No other frame can be too large.
    */
   #blameLargest(cause: BatonError): void {
-    const [largest] = [...this.#waiting.values()].sort((a, b) => b.bytes - a.bytes);
-    largest?.reject(cause);
+    let largest: { waiting: Waiting; bytes: number } | undefined;
+    for (const waiting of this.#waiting.values()) {
+      const { request } = waiting;
+      if (request.case !== "envelope") continue;
+      const bytes = toBinary(v1.EnvelopeSchema, create(v1.EnvelopeSchema, request.value)).length;
+      if (bytes > (largest?.bytes ?? -1)) largest = { waiting, bytes };
+    }
+    largest?.waiting.reject(cause);
   }
 
   async #read(

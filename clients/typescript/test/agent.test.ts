@@ -1,11 +1,16 @@
 import assert from "node:assert/strict";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:http2";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
+import { setImmediate as turn } from "node:timers/promises";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
-import { Code, createClient } from "@connectrpc/connect";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { connectNodeAdapter } from "@connectrpc/connect-node";
 import {
   Agent,
   BatonError,
@@ -25,6 +30,7 @@ import {
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
 import { handle, Jobs, Poison } from "../src/serve.js";
+import { deferred } from "../src/session.js";
 import { Agents, Broker, Mail, patient, refusal, temporaryFolder, unique } from "./broker.js";
 
 let broker: Broker;
@@ -50,6 +56,59 @@ async function own(settings?: string): Promise<Broker> {
 function hello(text: string): v1.Info {
   return create(v1.InfoSchema, { text });
 }
+
+test("many calls may wait for mail at once", async () => {
+  const alice = await agents.named("alice");
+  const warnings: Error[] = [];
+  const warned = (warning: Error): void => void warnings.push(warning);
+  process.on("warning", warned);
+  try {
+    for (let i = 0; i < 20; i++) {
+      const conversation = await alice.mail.converse(`handoff ${i}`);
+      conversation.next().catch(() => undefined);
+    }
+    await turn();
+  } finally {
+    process.off("warning", warned);
+  }
+  assert.deepEqual(warnings, []);
+});
+
+test("a refusal to reconnect counts only if the next attempt is refused too", async () => {
+  const failures: Code[] = [];
+  const over = deferred<undefined>();
+  const moody = connectNodeAdapter({
+    routes: (router) => {
+      router.service(v1.AgentService, {
+        createChallenge: () => {
+          const code = failures.shift();
+          if (code !== undefined) throw new ConnectError("not in the mood", code);
+          return {};
+        },
+        createToken: () => ({ token: "token" }),
+      });
+      router.service(v1.BrokerService, {
+        connect: async function* () {
+          yield { response: { case: "welcome" as const, value: {} } };
+          await over.promise;
+        },
+      });
+    },
+  });
+  const server = createServer(moody).listen(0, "127.0.0.1");
+  try {
+    await once(server, "listening");
+    const { card: _, ...options } = broker.options("alice");
+    const { port } = server.address() as AddressInfo;
+    const alice = await agents.connect({ ...options, server: `http://127.0.0.1:${port}` });
+    failures.push(Code.PermissionDenied, Code.Unavailable, Code.PermissionDenied, Code.Unauthenticated);
+    over.resolve(undefined);
+    // The last one is the first refusal that follows another.
+    assert.equal((await patient(alice.ended)).code, Code.Unauthenticated);
+  } finally {
+    server.close();
+  }
+});
 
 test("a wrong key is refused", async () => {
   const options = broker.options("alice");

@@ -1,10 +1,21 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
+import { create } from "@bufbuild/protobuf";
 import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
-import { type Agent, HandoffFailed, jsonSection, type OwnedTask, type Recalled, TaskRecalled, v1 } from "../src/index.js";
+import { Code } from "@connectrpc/connect";
+import {
+  type Agent,
+  BatonError,
+  HandoffFailed,
+  jsonSection,
+  type OwnedTask,
+  type Recalled,
+  TaskRecalled,
+  v1,
+} from "../src/index.js";
 import { Queue } from "../src/queue.js";
-import { Agents, Broker, patient, refusal, unique } from "./broker.js";
+import { Agents, Broker, Mail, patient, PATIENCE_MS, refusal, unique } from "./broker.js";
 
 // Lent tasks that come back: by a result, a recall, the loan timeout, or the end of the delegating call.
 
@@ -180,6 +191,23 @@ test("an outer recall ends the inner loan", async () => {
   assert.equal((await worker.isStopped(ticket, 4n)).handoffId, outer);
   await assert.rejects(patient(lending), recalled("RECALL", 4n));
   await isOwned(alice, ticket, 4n);
+});
+
+test("a final status that the delegating call fails at is given out again", async () => {
+  const [alice, bob, carol] = [await agents.named("alice"), await agents.named("bob"), await agents.named("carol")];
+  const ticket = unique("ticket");
+  const [first, second] = [new Worker(bob), new Worker(carol)];
+  alice.mail.lookAfterMs = PATIENCE_MS; // a look asks for the task too
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  const inner = (await taken(first.owned)).delegate(carol.id, SUPPORT, GOALS);
+  inner.catch(() => undefined);
+  const { taskId, epoch } = await taken(second.owned);
+  // At a later epoch than that of the loan the call asks for the task.
+  alice.getTask = () => Promise.reject(new BatonError(Code.Unimplemented, "no tasks"));
+  const update = { status: v1.TaskStatus.COMPLETED, details: "found" };
+  await carol.send(alice.id, { taskId, epoch }, create(v1.TaskStatusUpdateSchema, update));
+  await assert.rejects(patient(lending), /no tasks/);
+  assert.equal((await new Mail(alice).next("baton.v1.TaskStatusUpdate")).payload.details, "found");
 });
 
 test("a recall by another process of the delegator ends the call", async () => {

@@ -5,7 +5,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { clone, create } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
-import { type Client, createClient } from "@connectrpc/connect";
+import { type Client, Code, createClient } from "@connectrpc/connect";
 import {
   type Agent,
   BatonError,
@@ -25,11 +25,12 @@ import {
   VerificationError,
 } from "../src/index.js";
 import { Audit } from "../src/audit.js";
+import { SessionEnded } from "../src/errors.js";
 import { Mail as MailOf } from "../src/mail.js";
 import { Queue } from "../src/queue.js";
 import { Jobs } from "../src/serve.js";
 import { deferred, Session } from "../src/session.js";
-import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
+import { Agents, Broker, Mail, patient, PATIENCE_MS, refusal, unique } from "./broker.js";
 import { Relay } from "./relay.js";
 
 let broker: Broker;
@@ -392,6 +393,27 @@ async function stalled(): Promise<Session> {
   return Session.open(client, {}, new AbortController().signal, () => undefined);
 }
 
+test("only an envelope is blamed for its size", async () => {
+  const session = await stalled();
+  const tooLarge = new BatonError(Code.OutOfRange, "too large");
+  const answers = Promise.allSettled([
+    session.ask({ case: "acknowledgement", value: { deliveryId: "x".repeat(1000) } }),
+    session.ask({ case: "envelope", value: makeEnvelope("alice", "bob", {}, hello()) }),
+    session.ask({ case: "envelope", value: makeEnvelope("alice", "bob", { taskId: "ticket" }, hello()) }),
+  ]);
+  session.end(tooLarge);
+  const [acked, small, large] = await answers;
+  for (const one of [acked, small]) assert.ok(one.status === "rejected" && one.reason instanceof SessionEnded);
+  assert.ok(large.status === "rejected" && large.reason === tooLarge);
+});
+
+test("without an envelope nothing is blamed for its size", async () => {
+  const session = await stalled();
+  const credited = session.giveCredit(16);
+  session.end(new BatonError(Code.OutOfRange, "too large"));
+  await credited; // the next session begins with the credit
+});
+
 /** Checks that a promise settles after 30 s. */
 async function assertBounded({ mock }: TestContext, promise: Promise<unknown>): Promise<void> {
   const over: number[] = [];
@@ -464,8 +486,10 @@ test("the signals of handled messages are collected, also with the listener of a
   const offer = await taken(signals);
   setFlagsFromString("--expose-gc");
   const collect = runInNewContext("gc") as () => void;
-  for (let round = 0; round < 300 && (message.deref() ?? offer.deref()) !== undefined; round++) {
-    await turn();
+  // The agent holds them until the broker has answered its acks.
+  const until = Date.now() + PATIENCE_MS;
+  while ((message.deref() ?? offer.deref()) !== undefined && Date.now() < until) {
+    await wait(5);
     collect();
   }
   assert.deepEqual([message.deref(), offer.deref()], [undefined, undefined]);

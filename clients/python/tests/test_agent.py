@@ -1,7 +1,9 @@
 """The session, against a scripted broker that lies and drops connections."""
 
 import asyncio
+import contextlib
 import datetime
+import functools
 import ipaddress
 from types import SimpleNamespace
 
@@ -16,6 +18,8 @@ from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
+import baton.agent
+import baton.dispatch
 import baton.handoffs
 from baton import (
     Agent,
@@ -28,6 +32,7 @@ from baton import (
     public_bytes,
     sign_envelope,
     v1,
+    verify_envelope,
 )
 from baton._gen.baton.v1 import agent_service_pb2_grpc, broker_service_pb2_grpc, handoff_service_pb2_grpc
 from baton.signing import pae, receipt_body
@@ -86,7 +91,9 @@ class LyingBroker(
             yield frame
         reading.cancel()
         if self.ends_with is not None:
-            await context.abort(self.ends_with, "as the test wants it")
+            status = status_of(*self.ends_with)
+            details = ("grpc-status-details-bin", status.SerializeToString())
+            await context.abort(self.ends_with[0], status.message, (details,) if status.details else ())
 
     async def read(self, requests):
         async for frame in requests:
@@ -113,9 +120,7 @@ class LyingBroker(
 
     def knows_only(self, *delivery_ids):
         """Has the acknowledgement of any other delivery refused as DELIVERY_UNKNOWN."""
-        info = any_pb2.Any()
-        info.Pack(error_details_pb2.ErrorInfo(reason="DELIVERY_UNKNOWN", domain="baton"))
-        status = status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="not leased", details=[info])
+        status = status_of(grpc.StatusCode.NOT_FOUND, "DELIVERY_UNKNOWN")
 
         def answer(frame):
             is_known = frame.acknowledgement.delivery_id in delivery_ids
@@ -139,6 +144,13 @@ class LyingBroker(
 
     def acknowledgements(self):
         return [frame.acknowledgement for frame in self.frames if frame.HasField("acknowledgement")]
+
+
+def status_of(code, reason):
+    """The status of a refusal. An empty reason stands for none."""
+    info = any_pb2.Any()
+    info.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="baton"))
+    return status_pb2.Status(code=code.value[0], message="as the test wants it", details=[info] if reason else [])
 
 
 def delivered(envelope, delivery_id="", **fields):
@@ -314,6 +326,44 @@ async def test_what_has_no_answer_is_sent_again_on_the_next_session(broker, agen
     assert broker.sessions == 2
 
 
+def refuses_once_as_outside_of_the_window(broker):
+    """Has the next envelope refused as TIMESTAMP_OUTSIDE_WINDOW."""
+    take, status = broker.on_envelope, status_of(grpc.StatusCode.INVALID_ARGUMENT, "TIMESTAMP_OUTSIDE_WINDOW")
+
+    def refuse(frame):
+        broker.on_envelope = take
+        return [v1.ConnectResponse(request_id=frame.request_id, error=status)]
+
+    broker.on_envelope = refuse
+
+
+async def test_a_message_that_has_waited_too_long_is_signed_again(broker, agent, monkeypatch):
+    monkeypatch.setattr(baton.agent, "_SIGN_AGAIN_AFTER", datetime.timedelta())
+    refuses_once_as_outside_of_the_window(broker)
+    receipt = await agent.send(v1.Info(text="late"), receiver_id="bob")
+    first, second = broker.envelopes()
+    assert first.message_id == second.message_id == receipt.message_id
+    assert first.timestamp.ToNanoseconds() < second.timestamp.ToNanoseconds()
+    assert first.payload == second.payload
+    verify_envelope(second, v1.AgentKey(key_id="k1", public_key=public_bytes(agent._key)))
+
+
+@pytest.mark.parametrize("is_signed_by_the_caller", [False, True])
+async def test_a_message_that_has_not_waited_or_is_to_stay_as_it_is_is_not_signed_again(
+    broker, agent, monkeypatch, is_signed_by_the_caller
+):
+    age = datetime.timedelta() if is_signed_by_the_caller else datetime.timedelta(hours=1)
+    monkeypatch.setattr(baton.agent, "_SIGN_AGAIN_AFTER", age)
+    refuses_once_as_outside_of_the_window(broker)
+    envelope = make_envelope(v1.Info(text="late"), sender_id="alice", receiver_id="bob")
+    sign_envelope(envelope, "k1", agent._key)
+    by_the_agent = functools.partial(agent.send, v1.Info(text="late"), receiver_id="bob")
+    sending = functools.partial(agent.send_envelope, envelope) if is_signed_by_the_caller else by_the_agent
+    with pytest.raises(BatonError, match="TIMESTAMP_OUTSIDE_WINDOW"):
+        await sending()
+    assert len(broker.envelopes()) == 1
+
+
 async def acked_between_sessions(broker, agent):
     """Acks a delivery while the agent has no session, and waits for the next session. Returns the deliveries."""
     deliveries = agent.deliveries()
@@ -456,6 +506,101 @@ async def test_a_call_that_ends_late_leaves_the_redelivery_to_the_next(broker, s
     served.release()
     assert (await broker.has_acknowledgement("third")).HasField("ack")
     assert served.calls.empty()
+
+
+async def test_a_message_that_comes_again_before_its_handler_begins_is_handled_once(broker, served):
+    envelope = message(broker, "one")
+    for number in range(20):
+        await broker.deliver(envelope, f"delivery {number}")
+    await broker.deliver(message(broker, "two"), "other")
+    calls = [await served.begun(), await served.begun()]
+    assert sorted(call.payload.text for call in calls) == ["one", "two"]
+    for _ in range(20):
+        served.release()  # more than the calls, so that no further one waits
+    acks = [await broker.has_acknowledgement(delivery_id) for delivery_id in ("delivery 19", "other")]
+    assert all(one.HasField("ack") for one in acks)
+    assert len(broker.acknowledgements()) == 2
+    assert served.calls.empty()
+
+
+async def test_a_request_that_could_not_be_rejected_comes_again(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        agent.on(v1.Info)(lambda delivery: delivery.ack())
+        await agent.connect()
+        take, status = broker.on_envelope, status_of(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED")
+        broker.on_envelope = lambda frame: [v1.ConnectResponse(request_id=frame.request_id, error=status)]
+        request = of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1)
+        await broker.deliver(request, "first")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not broker.envelopes() or agent._dispatcher._held:
+                await asyncio.sleep(0.001)
+        broker.on_envelope = take
+        await broker.deliver(request, "second", attempt=2)
+        assert (await broker.has_acknowledgement("second")).HasField("ack")
+        assert [one.message_type for one in broker.envelopes()] == [v1.MESSAGE_TYPE_HANDOFF_REJECT] * 2
+
+
+async def test_unread_mail_is_given_back_all_at_once(broker, agent):
+    for text in ("one", "two", "three"):
+        await broker.deliver(message(broker, text))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while agent._mail._mail.qsize() < 3:
+            await asyncio.sleep(0.001)
+    asked, waiting = [], []
+
+    def answer_at_the_third(frame):
+        asked.append(frame)
+        if len(asked) < 3:
+            return []
+        waiting.extend(agent._link.session._answers)
+        return [answer for one in asked for answer in broker.acknowledged(one)]
+
+    broker.on_acknowledgement = answer_at_the_third
+    await asyncio.wait_for(agent.close(), PATIENCE_SECONDS)
+    assert all(frame.acknowledgement.nack.cause == v1.NACK_CAUSE_SHUTDOWN for frame in asked)
+    assert waiting == [frame.request_id for frame in asked], "each waits for its answer when the last one comes"
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_close(broker, server, monkeypatch):
+    monkeypatch.setattr(baton.dispatch, "_CANCEL_SECONDS", 0.1)
+    begun, released = asyncio.Event(), asyncio.Event()
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.on(v1.Info)
+        async def work(_delivery):
+            begun.set()
+            while not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+
+        await agent.connect()
+        await broker.deliver(message(broker, "one"))
+        await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
+        closing = asyncio.create_task(agent.close(datetime.timedelta()))
+        closed, _ = await asyncio.wait([closing], timeout=PATIENCE_SECONDS)
+        released.set()
+        await closing
+        assert closed
+
+
+async def test_a_close_that_was_cancelled_can_be_called_again(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        worker = Worker(agent)
+        await agent.connect()
+        await broker.deliver(message(broker, "one"), "first")
+        await worker.begun()
+        closing = asyncio.create_task(agent.close(datetime.timedelta(seconds=PATIENCE_SECONDS)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not agent._dispatcher._is_stopping:
+                await asyncio.sleep(0.001)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        worker.release()
+        await asyncio.wait_for(agent.close(), PATIENCE_SECONDS)
+        assert broker.acknowledgements()[0].HasField("ack")
+        with pytest.raises(BatonError, match="the session has ended"):
+            await agent.send(v1.Info(), receiver_id="bob")
 
 
 async def test_an_ack_that_is_refused_lets_the_message_come_again(broker, agent):
@@ -695,10 +840,13 @@ async def test_too_large_a_frame_is_not_sent(broker, agent):
     assert broker.sessions == 1
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT])
-async def test_a_message_that_ends_the_session_is_not_sent_again(broker, agent, code):
+TOO_LARGE = [(grpc.StatusCode.OUT_OF_RANGE, ""), (grpc.StatusCode.INVALID_ARGUMENT, "PAYLOAD_TOO_LARGE")]
+
+
+@pytest.mark.parametrize(("code", "reason"), TOO_LARGE)
+async def test_a_message_that_ends_the_session_is_not_sent_again(broker, agent, code, reason):
     take = broker.on_envelope
-    broker.ends_with, broker.on_envelope = code, lambda _: [None]
+    broker.ends_with, broker.on_envelope = (code, reason), lambda _: [None]
     with pytest.raises(BatonError) as refused:
         await agent.send(v1.Info(text="bad"), receiver_id="bob")
     assert refused.value.code is code
@@ -708,8 +856,8 @@ async def test_a_message_that_ends_the_session_is_not_sent_again(broker, agent, 
     assert broker.sessions == 2
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT])
-async def test_of_the_messages_that_wait_when_the_session_ends_the_largest_is_refused(broker, agent, code):
+@pytest.mark.parametrize(("code", "reason"), TOO_LARGE)
+async def test_of_the_messages_that_wait_when_the_session_ends_the_largest_is_refused(broker, agent, code, reason):
     take, asked = broker.on_envelope, []
 
     def end_at_the_third(frame):
@@ -719,7 +867,7 @@ async def test_of_the_messages_that_wait_when_the_session_ends_the_largest_is_re
         broker.on_envelope = take
         return [None]
 
-    broker.ends_with, broker.on_envelope = code, end_at_the_third
+    broker.ends_with, broker.on_envelope = (code, reason), end_at_the_third
     texts = ["small", "x" * 1000, "another"]
     sending = [asyncio.create_task(agent.send(v1.Info(text=text), receiver_id="bob")) for text in texts]
     with pytest.raises(BatonError) as refused:
@@ -729,6 +877,18 @@ async def test_of_the_messages_that_wait_when_the_session_ends_the_largest_is_re
     await asyncio.wait_for(asyncio.gather(sending[0], sending[2]), PATIENCE_SECONDS)
     sent = [v1.Info.FromString(one.payload.value).text for one in broker.envelopes()]
     assert (sent[:3], sorted(sent[3:])) == (texts, ["another", "small"])
+
+
+async def test_a_session_that_ends_for_another_reason_refuses_no_message(broker, agent):
+    take = broker.on_envelope
+
+    def end_once(_frame):
+        broker.on_envelope = take
+        return [None]
+
+    broker.ends_with, broker.on_envelope = (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"), end_once
+    await asyncio.wait_for(agent.send(v1.Info(text="again"), receiver_id="bob"), PATIENCE_SECONDS)
+    assert [v1.Info.FromString(one.payload.value).text for one in broker.envelopes()] == ["again", "again"]
 
 
 async def test_too_large_a_heartbeat_goes_without_its_content(broker, server):

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -52,6 +52,8 @@ _LOG = logging.getLogger("baton")
 
 _HANDLED_MAX = 4096
 _PAGE_SIZE = 500
+_SIGN_AGAIN_AFTER = timedelta(seconds=1)
+"""The age of a message from which a refusal of its time is due to the wait, and not to a wrong clock."""
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
 
@@ -131,6 +133,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         )
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
         self._sorter: asyncio.Task[None] | None = None
+        self._is_being_closed = False
         # The messages that are handled and whose ack the broker may not have, with the delivery_id of the latest ack.
         self._handled: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._mail = Conversation()
@@ -263,10 +266,19 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
     async def close(self, grace: timedelta = timedelta(seconds=10)) -> None:
         """Accepts no more mail, waits up to `grace` for the handlers, then closes the session and the connection.
 
-        Deliveries that a handler still holds after `grace`, and mail that was never read, are nacked as SHUTDOWN.
+        Deliveries that a handler still holds after `grace`, and mail that was never read, are nacked as SHUTDOWN. If
+        the call is cancelled, another call goes on with it. While a call is under way, another returns at once.
         """
-        if self._link.is_closing:
+        if self._is_being_closed:
             return
+        self._is_being_closed = True
+        try:
+            await self._close(grace)
+        except BaseException:
+            self._is_being_closed = False
+            raise
+
+    async def _close(self, grace: timedelta) -> None:
         await self._link.closing()
         await self._dispatcher.stop(grace)
         if self._link.session is not None:
@@ -318,8 +330,10 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
     ) -> v1.Receipt:
         """Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature verified.
 
-        After a lost connection the agent sends the same bytes again, until the broker answers. Raises BatonError if the
-        broker refuses or does not answer in time; VerificationError if the broker did not sign the receipt.
+        After a lost connection the agent sends the same bytes again, until the broker answers. If the message has
+        waited longer than the broker's clock window, the agent signs it again, with the present time and the same id.
+        Raises BatonError if the broker refuses or does not answer in time; VerificationError if the broker did not sign
+        the receipt.
         """
         envelope = make_envelope(
             payload,
@@ -330,8 +344,25 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
             correlation_id=correlation_id,
             expires_at=expires_at,
         )
+        return await self._sign_and_send(envelope)
+
+    async def _sign_and_send(self, envelope: v1.Envelope) -> v1.Receipt:
+        """Sends an envelope of this agent as `send` does."""
         sign_envelope(envelope, self.key_id, self._key)
-        return await self.send_envelope(envelope)
+        check_envelope(envelope)
+        return await self._receipt(envelope, self._ask_and_sign_again(envelope))
+
+    async def _ask_and_sign_again(self, envelope: v1.Envelope) -> v1.Receipt:
+        try:
+            return await self._link.ask_until_answered(envelope)
+        except BatonError as error:
+            age = datetime.now(UTC) - envelope.timestamp.ToDatetime(tzinfo=UTC)
+            if error.reason != "TIMESTAMP_OUTSIDE_WINDOW" or age < _SIGN_AGAIN_AFTER:
+                raise
+        # The broker detects a repeat before it checks the time, so it has not accepted the message.
+        envelope.timestamp.GetCurrentTime()
+        sign_envelope(envelope, self.key_id, self._key)
+        return await self._link.ask_until_answered(envelope)
 
     async def send_envelope(self, envelope: v1.Envelope) -> v1.Receipt:
         """Sends a signed envelope unchanged; otherwise as `send`. A repeated envelope gets its first receipt again.
@@ -340,9 +371,13 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for an overlong id.
         """
         check_envelope(envelope)
+        return await self._receipt(envelope, self._link.ask_until_answered(envelope))
+
+    async def _receipt(self, envelope: v1.Envelope, asking: Awaitable[v1.Receipt]) -> v1.Receipt:
+        """Waits up to the send timeout for the receipt of an envelope, and verifies it."""
         try:
             async with asyncio.timeout(self._send_timeout.total_seconds()):
-                receipt = await self._link.ask_until_answered(envelope)
+                receipt = await asking
         except TimeoutError:
             text = f"no receipt for message {envelope.message_id} in time; the broker may or may not have accepted it"
             raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
@@ -379,10 +414,9 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
     async def _hand_over(self, request: v1.Envelope, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
         handoff_id, task_id, epoch = request.message_id, request.task_id, request.epoch
         on_view(v1.SENDER_VIEW_IDLE)
-        sign_envelope(request, self.key_id, self._key)
         on_view(v1.SENDER_VIEW_HANDOFF_INITIATED)
         with self._dispatcher.conversation(handoff_id, task_id, epoch) as mail:
-            await self.send_envelope(request)
+            await self._sign_and_send(request)
             on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
             handover = Handover(
                 self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch, on_view=on_view
@@ -498,9 +532,8 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
             prompt=questions.prompt_of(question, answer_by, within, schema),
         )
         envelope = make_envelope(update, sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch)
-        sign_envelope(envelope, self.key_id, self._key)
         with self._dispatcher.answers(envelope.message_id) as mail:
-            await self.send_envelope(envelope)
+            await self._sign_and_send(envelope)
             return await questions.answer_to(self, mail, task_id, envelope.message_id)
 
     async def checkpoint(self, task_id: str, epoch: int, context: Iterable[v1.ContextSection]) -> v1.Receipt:
@@ -526,8 +559,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
             handoffs.context_of(sections), sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch
         )
         envelope.message_type = v1.MESSAGE_TYPE_CONTEXT_CHECKPOINT
-        sign_envelope(envelope, self.key_id, self._key)
-        return await self.send_envelope(envelope)
+        return await self._sign_and_send(envelope)
 
     # --------------------------------------------------------------------------------------------- negotiations
 
@@ -546,11 +578,10 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         envelope = make_envelope(
             request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
         )
-        sign_envelope(envelope, self.key_id, self._key)
         terms = request.handoff if request.HasField("handoff") else None
         negotiation_id = envelope.message_id
         with self._dispatcher.negotiation(negotiation_id) as mail:
-            await self.send_envelope(envelope)
+            await self._sign_and_send(envelope)
             async with Negotiation(
                 self, mail, negotiation_id, task_id=task_id, epoch=epoch, terms=terms
             ) as negotiation:
@@ -717,6 +748,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
         await self._directory.verify(mandate)
 
     async def _give_back(self) -> None:
-        for delivery in self._mail.rest():
-            with contextlib.suppress(BatonError):
-                await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
+        # All at once: a broker that does not answer is waited for once, and not once for each message.
+        text = "the agent is stopping"
+        nacks = (delivery.nack(v1.NACK_CAUSE_SHUTDOWN, text) for delivery in self._mail.rest())
+        await asyncio.gather(*nacks, return_exceptions=True)

@@ -61,6 +61,8 @@ _NEWS = (
 _OF_A_NEGOTIATION = (v1.TaskOffer, v1.TaskDecline, v1.NegotiationClosed)
 # The requests for offers that are remembered for later counter-offers.
 _REQUESTS_MAX = 1024
+# The time that a cancelled handler gets for its cleanup and for the nack of its delivery.
+_CANCEL_SECONDS = 10.0
 # Steps of an open handoff: one side of it waits for the answer.
 _STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
 _WAITED_FOR_SOON = timedelta(seconds=2)
@@ -202,6 +204,7 @@ class Dispatcher:
         """Passes a delivery to its queue, its handler or the agent's mail."""
         self._stop_work(delivery)
         if self.has_handlers or self._waiting_for(delivery) is not None:
+            self._hold(delivery)  # before the next delivery is processed, which may be of the same message
             task = asyncio.create_task(self._give(delivery), context=for_handler(delivery.trace_context))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -212,14 +215,17 @@ class Dispatcher:
         try:
             await self._route(delivery)
         except BatonError as error:
+            self._let_go(delivery)  # it comes again
             _LOG.warning("what became of %r could not be told: %s", delivery, error)
+        except BaseException:
+            self._let_go(delivery)
+            raise
 
     async def _route(self, delivery: Delivery) -> None:
         payload = delivery.payload
         mail = self._waiting_for(delivery)
         handler = self.handlers.get(type(payload))
         if mail is not None:
-            self._hold(delivery)
             mail.put(delivery)
         elif self._is_stopping:
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
@@ -247,7 +253,8 @@ class Dispatcher:
     async def stop(self, grace: timedelta) -> None:
         """Waits up to `grace` for the running handlers and for the mail they wait for, then cancels the rest.
 
-        The deliveries of cancelled handlers, and mail that arrives meanwhile, are nacked as SHUTDOWN.
+        The deliveries of cancelled handlers, and mail that arrives meanwhile, are nacked as SHUTDOWN. A handler that
+        does not end when it is cancelled is left behind.
         """
         self._is_stopping = True
         running = {
@@ -257,7 +264,10 @@ class Dispatcher:
             _, late = await asyncio.wait(running, timeout=grace.total_seconds())
             for task in late:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                _, left = await asyncio.wait(late, timeout=_CANCEL_SECONDS)
+                if left:
+                    _LOG.warning("%d handlers go on although they were cancelled", len(left))
 
     def _waiting_for(self, delivery: Delivery) -> Conversation | None:
         payload, envelope = delivery.payload, delivery.envelope
@@ -318,7 +328,6 @@ class Dispatcher:
         if delivery.handoff_request and 0 < capacity <= self.active_count:
             await self._reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
             return
-        self._hold(delivery)
         self.active_count += 1
         try:
             with self.conversation(delivery.handoff_id) as mail:
@@ -385,7 +394,6 @@ class Dispatcher:
                 _LOG.error("handoff %s is cancelled, for its context cannot be sent: %s", wanted.handoff_id, error)
             await delivery.ack_for_sure()
 
-        self._hold(delivery)
         await self._guarded(lambda: delivery, f"the accept of handoff {delivery.handoff_id}", run())
 
     async def _handle(self, delivery: Delivery, handler: Handler) -> None:
@@ -394,7 +402,6 @@ class Dispatcher:
             if not delivery.is_settled:
                 await delivery.ack_for_sure()
 
-        self._hold(delivery)
         await self._guarded(lambda: delivery, delivery.envelope.message_id, run())
 
     async def _guarded(self, in_hand: Callable[[], Delivery | None], what: str, handling: Awaitable[None]) -> None:

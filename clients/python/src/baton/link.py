@@ -78,7 +78,7 @@ class Link:
     async def ask_until_answered(self, envelope: v1.Envelope) -> v1.Receipt:
         """Sends the same bytes on each session until the broker answers. Raises BatonError.
 
-        Raises the refusal if the session ended because of this envelope.
+        Raises the refusal if the session ended because of this envelope's size.
         """
         while True:
             session = await self.live()

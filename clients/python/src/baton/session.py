@@ -19,14 +19,11 @@ CALL_TIMEOUT_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 
 
-_REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE}
-
-
 class SessionEndedError(BatonError):
     """The session ended with its open questions. The broker may or may not have taken them."""
 
     refusal: BatonError | None = None
-    """The broker's refusal of this frame, if it ended the session. The same bytes would end the next session too."""
+    """The refusal of this frame for its size, if that ended the session. Sent again, it would end the next one too."""
 
 
 class Session:
@@ -88,7 +85,7 @@ class Session:
         """Sends one frame and waits for its answer.
 
         Raises BatonError; SessionEndedError if the session ends first; OUT_OF_RANGE if the frame is too large. If the
-        broker ended the session because of a frame, the largest sent one without an answer has the `refusal`.
+        broker ended the session because of a frame's size, the largest sent one without an answer has the `refusal`.
         """
         frame.request_id = next(self._request_ids)
         answer = asyncio.get_running_loop().create_future()
@@ -157,7 +154,9 @@ class Session:
             if not end.reason:
                 broken = BatonError.from_call(error)
                 end = _ended(broken.message, broken.reason, broken.retry_delay)
-                if broken.code in _REFUSALS and self._unanswered:
+                # An older broker and a proxy give no reason.
+                is_too_large = broken.code is grpc.StatusCode.OUT_OF_RANGE or broken.reason == "PAYLOAD_TOO_LARGE"
+                if is_too_large and self._unanswered:
                     self._refused_id = max(self._unanswered, key=self._unanswered.__getitem__)
                     self._refusal = broken
         except asyncio.CancelledError:

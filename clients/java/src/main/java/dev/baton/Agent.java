@@ -51,6 +51,7 @@ import java.lang.System.Logger.Level;
 import java.security.KeyPair;
 import java.time.Clock;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
@@ -107,6 +108,8 @@ public final class Agent implements AutoCloseable {
     /** The number of handled messages without a confirmed ack that are remembered. */
     private static final int HANDLED_MAX = 4096;
     private static final int PAGE_SIZE = 500;
+    /** The age of a message from which a refusal of its time is due to the wait, and not to a wrong clock. */
+    private static final Duration SIGN_AGAIN_AFTER = Duration.ofSeconds(1);
     /** The maximum number of agents on a page of findAgents. */
     private static final int FOUND_MAX = 1000;
 
@@ -361,11 +364,13 @@ public final class Agent implements AutoCloseable {
 
     /**
      * Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature verified. After a lost
-     * connection the agent sends the same bytes again, until the broker answers. Throws {@link BatonException} if the
-     * broker refuses or does not answer in time; {@link VerificationException} if the broker did not sign the receipt.
+     * connection the agent sends the same bytes again, until the broker answers. If the message has waited longer than
+     * the broker's clock window, the agent signs it again, with the present time and the same id. Throws
+     * {@link BatonException} if the broker refuses or does not answer in time; {@link VerificationException} if the
+     * broker did not sign the receipt.
      */
     public Receipt send(String receiverId, Envelopes.About about, Message payload) throws InterruptedException {
-        return send(envelope(receiverId, about, payload));
+        return sendOwn(envelope(receiverId, about, payload));
     }
 
     /**
@@ -377,7 +382,28 @@ public final class Agent implements AutoCloseable {
         return send(envelope, sendTimeout);
     }
 
-    Receipt send(Envelope envelope, Duration within) throws InterruptedException {
+    /** Sends an envelope that this agent made and signed, as {@link #send(String, Envelopes.About, Message)} does. */
+    Receipt sendOwn(Envelope envelope) throws InterruptedException {
+        return sendOwn(envelope, sendTimeout);
+    }
+
+    Receipt sendOwn(Envelope envelope, Duration within) throws InterruptedException {
+        Deadline deadline = Deadline.in(within);
+        try {
+            return send(envelope, within);
+        } catch (BatonException e) {
+            Instant made = Times.toInstant(envelope.getTimestamp());
+            boolean isOld = Duration.between(made, clock.instant()).compareTo(SIGN_AGAIN_AFTER) >= 0;
+            if (!isOld || !e.reason().equals("TIMESTAMP_OUTSIDE_WINDOW")) {
+                throw e;
+            }
+        }
+        // The broker detects a repeat before it checks the time, so it has not accepted the message.
+        Envelope anew = envelope.toBuilder().setTimestamp(Times.ofInstant(clock.instant())).build();
+        return send(Signing.sign(anew, keyId, key), deadline.leftAtMost(within));
+    }
+
+    private Receipt send(Envelope envelope, Duration within) throws InterruptedException {
         Limits.check(envelope);
         Receipt receipt = link.askUntilAnswered(envelope, within);
         Signing.verifyReceipt(receipt, directory.key(welcome.getBrokerId(), receipt.getKeyId()));
@@ -437,7 +463,7 @@ public final class Agent implements AutoCloseable {
         Conversation conversation = dispatcher.conversation(handoffId, request.getTaskId(), request.getEpoch());
         try {
             show(handoffId, SenderView.SENDER_VIEW_HANDOFF_INITIATED);
-            send(request, deadline.leftAtMost(sendTimeout));
+            sendOwn(request, deadline.leftAtMost(sendTimeout));
             show(handoffId, SenderView.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT);
             return new Handover(this, conversation, context, request).end(deadline);
         } finally {
@@ -704,7 +730,7 @@ public final class Agent implements AutoCloseable {
         Envelope checkpoint = envelope.toBuilder()
                 .setMessageType(MessageType.MESSAGE_TYPE_CONTEXT_CHECKPOINT)
                 .build();
-        return send(Signing.sign(checkpoint, keyId, key));
+        return sendOwn(Signing.sign(checkpoint, keyId, key));
     }
 
     /** Returns the graphs, and the runs through them. */
@@ -782,7 +808,7 @@ public final class Agent implements AutoCloseable {
         // Opened before the question is sent, for the answer may arrive before the receipt.
         Conversation answers = dispatcher.answers(questionId);
         try {
-            send(envelope);
+            sendOwn(envelope);
             return Question.answerTo(this, answers, taskId, questionId);
         } finally {
             dispatcher.closeAnswers(questionId, answers);

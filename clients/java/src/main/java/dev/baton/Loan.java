@@ -220,12 +220,12 @@ final class Loan {
                 Handoff handoff = agent.getHandoff(request.getMessageId());
                 if (handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED) {
                     TaskRecall recall = TaskRecall.newBuilder().setReasonText(text).build();
-                    return agent.send(agent.envelope("", about, recall), deadline.leftAtMost(TAKE_BACK_TIME));
+                    return agent.sendOwn(agent.envelope("", about, recall), deadline.leftAtMost(TAKE_BACK_TIME));
                 }
                 if (Handover.isOpen(handoff)) {
                     HandoffCancel cancel = HandoffCancel.newBuilder().setReasonText(text).build();
                     Envelope envelope = agent.envelope(handoff.getCandidateId(), about, cancel);
-                    agent.send(envelope, deadline.leftAtMost(TAKE_BACK_TIME));
+                    agent.sendOwn(envelope, deadline.leftAtMost(TAKE_BACK_TIME));
                 }
                 return null;
             } catch (BatonException e) {

@@ -48,7 +48,7 @@ public final class Negotiations {
         // Opened before the request is sent, for an offer may arrive before the receipt.
         Negotiation negotiation = open(envelope.getMessageId(), about);
         try {
-            agent.send(envelope);
+            agent.sendOwn(envelope);
             return negotiation;
         } catch (RuntimeException | InterruptedException e) {
             negotiation.close();

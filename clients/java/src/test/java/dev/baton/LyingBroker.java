@@ -116,10 +116,13 @@ final class LyingBroker implements AutoCloseable {
 
     /** Returns the refusal of an acknowledgement after the delivery's deadline. */
     static ConnectResponse deliveryUnknown(ConnectRequest frame) {
-        com.google.rpc.Status error = refusal(Status.Code.NOT_FOUND, "DELIVERY_UNKNOWN");
+        return refused(frame, Status.Code.NOT_FOUND, "DELIVERY_UNKNOWN");
+    }
+
+    static ConnectResponse refused(ConnectRequest frame, Status.Code code, String reason) {
         return ConnectResponse.newBuilder()
                 .setRequestId(frame.getRequestId())
-                .setError(error)
+                .setError(refusal(code, reason))
                 .build();
     }
 

@@ -33,8 +33,12 @@ import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import io.grpc.Status;
 import java.nio.file.Path;
+import java.security.KeyPair;
+import java.time.Clock;
 import java.time.Duration;
 import java.time.Instant;
+import java.time.ZoneId;
+import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -44,6 +48,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -105,6 +110,39 @@ class SessionTest {
             assertEquals(2, broker.envelopes.size());
             assertEquals(broker.envelopes.get(0).toByteString(), broker.envelopes.get(1).toByteString());
             RealBroker.until("another session", () -> broker.sessions.size() == 2);
+        }
+    }
+
+    @Test
+    void aMessageThatHasWaitedTooLongIsSignedAgain() throws Exception {
+        AtomicReference<Instant> now = new AtomicReference<>(Instant.now());
+        refuseOnceAsOutsideOfTheWindow(() -> now.updateAndGet(before -> before.plus(Duration.ofMinutes(10))));
+        KeyPair key = Keys.generate();
+        try (Agent alice = broker.agent("alice").key(key).clock(clockOf(now)).connect()) {
+            Receipt receipt = alice.send("bob", About.NOTHING, info("late"));
+            assertEquals(List.of("late", "late"), texts());
+            Envelope second = broker.envelopes.get(1);
+            assertEquals(broker.envelopes.get(0).getMessageId(), second.getMessageId());
+            assertEquals(receipt.getMessageId(), second.getMessageId());
+            assertEquals(now.get(), Times.toInstant(second.getTimestamp()));
+            assertEquals(Signing.sign(second, "k1", key), second);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aMessageThatHasNotWaitedOrIsToStayAsItIsIsNotSignedAgain(boolean isSignedByTheCaller) throws Exception {
+        AtomicReference<Instant> now = new AtomicReference<>(Instant.now());
+        Duration wait = isSignedByTheCaller ? Duration.ofMinutes(10) : Duration.ZERO;
+        refuseOnceAsOutsideOfTheWindow(() -> now.updateAndGet(before -> before.plus(wait)));
+        try (Agent alice = broker.agent("alice").clock(clockOf(now)).connect()) {
+            Envelope envelope = alice.envelope("bob", About.NOTHING, info("late"));
+            Executable sending = isSignedByTheCaller
+                    ? () -> alice.send(envelope)
+                    : () -> alice.send("bob", About.NOTHING, info("late"));
+            var refused = assertThrows(BatonException.class, sending);
+            assertEquals("TIMESTAMP_OUTSIDE_WINDOW", refused.reason());
+            assertEquals(1, broker.envelopes.size());
         }
     }
 
@@ -548,6 +586,36 @@ class SessionTest {
             assertEquals("bob", cancel.getReceiverId());
             assertEquals(about, new About(cancel.getTaskId(), cancel.getEpoch(), cancel.getCorrelationId()));
         }
+    }
+
+    /** Has the next envelope refused as TIMESTAMP_OUTSIDE_WINDOW, after this. */
+    private void refuseOnceAsOutsideOfTheWindow(Runnable before) {
+        var receipts = broker.onEnvelope;
+        broker.onEnvelope = (frame, out) -> {
+            broker.onEnvelope = receipts;
+            before.run();
+            out.onNext(LyingBroker.refused(frame, Status.Code.INVALID_ARGUMENT, "TIMESTAMP_OUTSIDE_WINDOW"));
+        };
+    }
+
+    /** Returns a clock that shows the time that a test sets. */
+    private static Clock clockOf(AtomicReference<Instant> now) {
+        return new Clock() {
+            @Override
+            public Instant instant() {
+                return now.get();
+            }
+
+            @Override
+            public ZoneId getZone() {
+                return ZoneOffset.UTC;
+            }
+
+            @Override
+            public Clock withZone(ZoneId zone) {
+                return this;
+            }
+        };
     }
 
     private static void assertRefused(String field, Executable sending) {

@@ -351,6 +351,33 @@ fn give_space_back(store: &EmbeddedStore) {
     }
 }
 
+#[test]
+fn a_running_compaction_ends_with_a_recovery_and_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    let (ended, is_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let store = EmbeddedStore::open(&path).unwrap();
+        let large = "x".repeat(100_000);
+        let commit = |write| {
+            assert_eq!(store.commit(vec![Change { expectations: vec![], writes: vec![write] }]).unwrap(), [Ok(())]);
+        };
+        (0..500).for_each(|number| commit(put(Table::Tasks, &format!("{number:04}"), 1, &large)));
+        give_space_back(&store);
+        for removed in 0..2 {
+            commit(delete(Table::Tasks, &format!("{removed:04}")));
+            // The flush of the removal starts a compaction, and both calls wait for the flush.
+            store.give_space_back();
+            if removed == 0 {
+                store.recover().unwrap();
+            }
+        }
+        drop(store);
+        ended.send(count(&EmbeddedStore::open(&path).unwrap())).unwrap();
+    });
+    assert_eq!(is_ended.recv_timeout(std::time::Duration::from_secs(300)), Ok(498));
+}
+
 /// Without the request, the library keeps the space until it has a reason to merge the table.
 #[test]
 fn what_is_removed_gives_its_space_back_and_the_rest_stays_whole() {

@@ -293,10 +293,9 @@ impl Checkpoint {
                 Some(digest) => *digest,
                 None => {
                     let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
-                    // A checkpoint that failed may have left it. The library gives no name twice while a store is open.
-                    if !target.exists() {
-                        disk::link(&copy.join(FILES_FOLDER).join(&name), &target)?;
-                    }
+                    // A checkpoint that failed may have left a part of it.
+                    disk::remove_if_there(&target)?;
+                    disk::link(&copy.join(FILES_FOLDER).join(&name), &target)?;
                     let file = File::open(&target)?;
                     disk::sync(&file, &target)?;
                     let xxh3 = written.checksum().into_u128();

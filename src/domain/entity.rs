@@ -105,7 +105,8 @@ pub trait Reader {
     /// The current entity, with all writes of this transaction. `None`: the entity does not exist.
     fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError>;
 
-    /// Whether the agent's presence lease is over. A gone agent is asked only if no present agent can be.
+    /// Whether the agent's presence lease is over, or the agent has left. A gone agent is asked only if no present agent
+    /// can be.
     fn is_gone(&mut self, agent: &AgentId) -> bool;
 
     /// The head of a workspace's entry. `None`: the workspace has no entry with this number, or the reader has no

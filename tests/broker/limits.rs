@@ -79,6 +79,26 @@ fn a_message_to_a_type_goes_to_an_agent_with_room() {
 }
 
 #[test]
+fn a_fallback_with_a_full_mailbox_does_not_refuse_the_request() {
+    let limits = AgentLimits { mailbox_max: 1, ..AgentLimits::default() };
+    let mut world = World::with_settings(&["a", "b", "c:team"], Settings { limits, ..Settings::default() });
+    world.send(world.info("a", "c", "one")).unwrap();
+    let body = v1::HandoffRequest {
+        task_type: "x".into(),
+        fallback_candidates: vec!["type:team".into()],
+        ..v1::HandoffRequest::default()
+    };
+    let request = |world: &World, to: &str, task: &str| {
+        let request = world.envelope("a", to, v1::MessageType::HandoffRequest, &body);
+        v1::Envelope { task_id: task.into(), epoch: 1, ..request }
+    };
+    let handoff = world.send(request(&world, "b", "t1")).unwrap().handoff_id;
+    let handoff = world.handoff(&handoff);
+    assert_eq!((handoff.candidate.as_str(), handoff.next_candidates.len()), ("b", 0));
+    assert_refused(world.send(request(&world, "type:team", "t2")), ErrorCode::LimitExceeded);
+}
+
+#[test]
 fn a_repeat_is_answered_also_where_something_new_is_over_a_limit() {
     let mut world = world(AgentLimits { mailbox_max: 1, ..AgentLimits::default() });
     let mut envelope = world.info("a", "b", "one");

@@ -544,6 +544,17 @@ fn a_bidder_that_has_left_wins_no_award() {
     }
 }
 
+#[test]
+fn a_requester_that_has_left_hands_no_task_over() {
+    let mut world = analysts();
+    let id = world.try_negotiate("all:analyst", &mandate(v1::AwardRule::HighestConfidence), "t").unwrap();
+    world.offer("bob", &id, &confident(0.5)).unwrap();
+    world.deregister("alice", false).unwrap();
+    world.pass(30 * SECOND);
+    assert_eq!(world.negotiation(&id).failure.as_ref().unwrap().code, ErrorCode::NoOffer);
+    assert_eq!(world.rows(Table::Tasks), 0);
+}
+
 /// An award of a mandate that bob, its only bidder, has turned down.
 fn turned_down() -> (World, Session, String) {
     let mut world = analysts();

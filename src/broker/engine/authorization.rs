@@ -41,13 +41,13 @@ impl<'a> Work<'a> {
 }
 
 impl Engine {
-    /// Checks that this agent is registered and may be asked to take the task.
+    /// Checks that both agents are registered and that this one may be asked to take the task.
     pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
-        // The directory also has the agents that have left.
-        let registered = self.env.directory.get(to).filter(|to| to.is_registered());
-        let (Some(from), Some(to)) = (self.env.directory.get(work.from), registered) else {
-            return Err(receiver_unknown(to));
-        };
+        // The directory also has the agents that have left. One that has left can neither get a task nor send its context.
+        let registered = |agent| self.env.directory.get(agent).filter(|entry| entry.is_registered());
+        let from = registered(work.from);
+        let from = from.ok_or_else(|| BrokerError::AgentUnknown { agent: work.from.to_string() })?;
+        let to = registered(to).ok_or_else(|| receiver_unknown(to))?;
         let mode = match work.mode {
             Mode::Transfer => "TRANSFER",
             Mode::Delegate => "DELEGATE",

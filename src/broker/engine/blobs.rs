@@ -170,7 +170,8 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let range = HoldKeys::range_of(workspace, None);
-        for (key, _) in self.env.store.scan(Table::Blobs, range, Order::Ascending, HELD_MAX * 2)? {
+        // All of them: the limit does not count the holds of a batch, so there may be some more than `HELD_MAX`.
+        for (key, _) in self.env.store.scan(Table::Blobs, range, Order::Ascending, usize::MAX)? {
             let digest = HoldKeys::digest(&key)?;
             self.release(transaction, &digest, workspace, now)?;
         }

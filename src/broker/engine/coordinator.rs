@@ -213,7 +213,7 @@ impl Engine {
         }
         let envelope = self.composed(transaction, order, now)?;
         let header = envelope.header();
-        let (Candidates { agents, passed_over }, terms) = match (order, envelope.body()) {
+        let (Candidates { agents, passed_over, .. }, terms) = match (order, envelope.body()) {
             (Order::Request(order), Body::Request(request)) => {
                 let mut candidates = self.candidates(header, request, now)?;
                 // A type may include the former owner, which must not get the task back by its rank.

@@ -33,18 +33,15 @@ use crate::{
 /// The time for which an agent that has rejected an offer with OVERLOADED counts as full.
 const OVERLOADED_FOR: Duration = Duration::from_secs(30);
 
+/// The receipt of an accepted envelope.
+pub(super) enum Accepted {
+    New(v1::Receipt),
+    Repeat(v1::Receipt),
+}
+
 impl Engine {
     /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
-    pub(super) fn submit(
-        &mut self,
-        envelope: &VerifiedEnvelope,
-        is_from_sender: bool,
-        now: Timestamp,
-    ) -> Result<v1::Receipt, Refused> {
-        if is_from_sender {
-            // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
-            self.seen(&envelope.header().sender, now);
-        }
+    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<Accepted, Refused> {
         if self.batch.failed {
             // After a failed commit the state on disk is unknown, so no message can be checked against it.
             return Err(refused(BrokerError::StoreUnavailable));
@@ -55,14 +52,9 @@ impl Engine {
         if let Some(known) = self.read(&mut transaction, &key).map_err(refused)? {
             let receipt = repeat(envelope, &known.value)?;
             self.env.settings.metrics.repeated(envelope.header().message_type);
-            return Ok(receipt);
+            return Ok(Accepted::Repeat(receipt));
         }
-        let receipt = self.take_new(transaction, envelope, now)?;
-        if !is_from_sender {
-            // Only a new message shows that its sender lives: each receiver of an old one could send a copy.
-            self.seen(&envelope.header().sender, now);
-        }
-        Ok(receipt)
+        self.take_new(transaction, envelope, now).map(Accepted::New)
     }
 
     /// Accepts a message with an unknown id, after its checks, by its step.
@@ -110,7 +102,7 @@ impl Engine {
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
             Body::Reject { reason, suggestions, retry_after, .. } => {
                 let suggested = self.suggested(envelope.header(), suggestions, now).map_err(refused)?;
-                let Candidates { agents, passed_over } = &suggested;
+                let Candidates { agents, passed_over, .. } = &suggested;
                 let receipt =
                     self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: None }, now)?;
                 let is_overloaded = *reason == i32::from(v1::RejectReason::Overloaded);
@@ -203,7 +195,7 @@ impl Engine {
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
         self.check_choice(header, request)?;
-        let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
+        let Candidates { agents, passed_over, .. } = &self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }

@@ -58,6 +58,7 @@ use self::{
     delivery::Delivery,
     entities::Entities,
     loads::Loads,
+    messages::Accepted,
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
@@ -182,12 +183,25 @@ impl Engine {
         let now = self.keep_time(now);
         match command {
             Command::Submit { envelope, is_from_sender, reply } => {
-                let outcome = self.submit(&envelope, is_from_sender, now);
+                let sender = &envelope.header().sender;
+                if is_from_sender {
+                    // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
+                    self.seen(sender, now);
+                }
+                let accepted = self.submit(&envelope, now);
+                // Without a session only a new message shows that its sender lives: each receiver of an old one could send a
+                // copy.
+                let shows_life = !is_from_sender && matches!(accepted, Ok(Accepted::New(_)));
+                let outcome = accepted.map(|(Accepted::New(receipt) | Accepted::Repeat(receipt))| receipt);
                 if let Err(refusal) = &outcome {
                     self.env.settings.metrics.refused(envelope.header().message_type, &**refusal);
                 }
                 log_refusal(&envelope, &outcome);
                 self.batch.answer(reply, outcome);
+                // After the answer, because the end of an absence is a change of its own.
+                if shows_life {
+                    self.seen(sender, now);
+                }
             }
             Command::Apply { about, input, reply } => {
                 let outcome = self.apply(&about, &input, now);

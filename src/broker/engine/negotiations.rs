@@ -189,7 +189,7 @@ impl Engine {
             }
             // A named agent and all agents of a type are not ranked: each is asked, if it has the required skills.
             Receiver::Agent(_) | Receiver::AllOf(_) | Receiver::Absent => {
-                let mut all = self.receivers(header, now)?;
+                let mut all = self.permitted_receivers(header, now)?;
                 all.retain(|agent| self.env.directory.unfit(agent, &wanted(None)).is_none());
                 all
             }

@@ -1,5 +1,7 @@
 //! The context of a subtask: its inputs, and the results that it gets, within the bytes of a payload.
 
+use std::collections::BTreeMap;
+
 use fixedbitset::FixedBitSet;
 use prost::Message as _;
 use serde_json::{Map, Value, json};
@@ -22,7 +24,7 @@ const RESULTS_BYTES_MAX: usize = 640 * 1024;
 /// The bytes of a context that are kept for the marks of results which are left out: one for each direct dependency, and
 /// one for each earlier subtask.
 const MARKS_BYTES_MAX: usize = 128 * 1024;
-/// The bytes of a context that are kept for the names and digests of its sections, and for the consumed topics.
+/// The bytes of a context that are kept for the names and digests of its sections.
 const NAMES_BYTES_MAX: usize = 16 * 1024;
 
 /// The bytes that are left in the context of a subtask.
@@ -31,6 +33,18 @@ struct Room {
     results: usize,
     /// For the marks of results that are left out.
     marks: usize,
+    /// The results that were looked at, by subtask. A result is large, and one that many topics have is read again only
+    /// where it fits.
+    known: BTreeMap<usize, Known>,
+}
+
+/// A result that was looked at.
+struct Known {
+    /// The bytes that it takes in the context.
+    bytes: usize,
+    /// What stands for it where it is left out.
+    mark: Value,
+    mark_bytes: usize,
 }
 
 impl Engine {
@@ -58,8 +72,12 @@ impl Engine {
             inputs.iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| section(name, (*text).clone())),
         );
         let others: usize = sections.iter().map(v1::ContextSection::encoded_len).sum();
-        let room = PAYLOAD_BYTES_MAX.saturating_sub(others + MARKS_BYTES_MAX + NAMES_BYTES_MAX);
-        let mut left = Room { results: room.min(RESULTS_BYTES_MAX), marks: MARKS_BYTES_MAX };
+        // A topic is a key of the section of consumed results, with the braces around its own results.
+        let topics: usize =
+            subtask.consumes.iter().map(|topic| Value::from(topic.as_str()).to_string().len() + 4).sum();
+        let room = PAYLOAD_BYTES_MAX.saturating_sub(others + topics + MARKS_BYTES_MAX + NAMES_BYTES_MAX);
+        let known = BTreeMap::new();
+        let mut left = Room { results: room.min(RESULTS_BYTES_MAX), marks: MARKS_BYTES_MAX, known };
         let (terms, links) = (&spec.terms, &spec.links);
         let mut results = |engine: &mut Self, places: &mut dyn Iterator<Item = usize>| {
             let mut all = Map::new();
@@ -104,6 +122,11 @@ impl Engine {
         left: &mut Room,
     ) -> Result<Option<Value>, BrokerError> {
         let Some(number) = plan.subtasks[place].result else { return Ok(None) };
+        if let Some(known) = left.known.get(&place)
+            && known.bytes > left.results
+        {
+            return Ok(marked(known, &mut left.marks));
+        }
         let entry = self.entity_record(transaction, &EntityId::PlanEntry(plan.id.clone(), number))?;
         let Some(EntityRecord::PlanEntry(entry)) = entry.as_deref() else { return Ok(None) };
         let Event::Subtask(change) = &entry.0.event else { return Ok(None) };
@@ -112,20 +135,30 @@ impl Engine {
         let size = whole.to_string().len();
         // With the id of the subtask in front of it, two quotes, a colon and a comma.
         let with_id = |json: usize| json + change.subtask.len() + 4;
-        if let Some(results) = left.results.checked_sub(with_id(size)) {
-            left.results = results;
-            return Ok(Some(whole));
-        }
         let mark = json!({
             "omitted": true,
             "success": report.success,
             "numeric_value": report.numeric_value,
             "size_bytes": size,
         });
-        let Some(marks) = left.marks.checked_sub(with_id(mark.to_string().len())) else { return Ok(None) };
-        left.marks = marks;
-        Ok(Some(mark))
+        let mark_bytes = with_id(mark.to_string().len());
+        let known = Known { bytes: with_id(size), mark, mark_bytes };
+        let result = match left.results.checked_sub(known.bytes) {
+            Some(results) => {
+                left.results = results;
+                Some(whole)
+            }
+            None => marked(&known, &mut left.marks),
+        };
+        left.known.insert(place, known);
+        Ok(result)
     }
+}
+
+/// The mark of a result that is left out. `None`: no room is left for it.
+fn marked(known: &Known, left: &mut usize) -> Option<Value> {
+    *left = left.checked_sub(known.mark_bytes)?;
+    Some(known.mark.clone())
 }
 
 fn section(name: &str, json: String) -> v1::ContextSection {

@@ -226,7 +226,7 @@ impl Engine {
         };
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Request(request) = envelope.body() else { return Err(BrokerError::Internal.into()) };
-        let Candidates { mut agents, passed_over } = self.candidates(envelope.header(), request, now)?;
+        let Candidates { mut agents, passed_over, .. } = self.candidates(envelope.header(), request, now)?;
         // The agents of earlier attempts are asked after all others.
         agents.sort_by_key(|agent| order.tried.contains(agent));
         let terms = Some(self.terms(request)?);
@@ -468,7 +468,8 @@ impl Engine {
 fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
     let handoffs = transaction.all_written().filter_map(|record| record.as_handoff());
     let requested = handoffs.map(|record| &record.handoff).filter(|handoff| {
-        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && handoff.offers.len() == 1
+        let offers = handoff.offers.iter().filter(|offer| !offer.passed_over).count();
+        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && offers == 1
     });
     requested.map(|handoff| handoff.candidate.clone()).collect()
 }

@@ -29,6 +29,8 @@ pub(super) struct Candidates {
     pub(super) agents: Vec<AgentId>,
     /// The agents that are passed over, as if each had rejected with `NO_SKILL`.
     pub(super) passed_over: Vec<PassedOver>,
+    /// The refusal of an agent that was left out because its mailbox is full.
+    refusal: Option<BrokerError>,
 }
 
 impl Engine {
@@ -58,6 +60,9 @@ impl Engine {
         // The agents of one type are in this order already.
         if !request.fallback_candidates.is_empty() {
             found.agents.sort_by_key(|agent| self.env.directory.is_full(agent, now));
+        }
+        if let Some(refusal) = found.refusal.take().filter(|_| found.agents.is_empty()) {
+            return Err(refusal);
         }
         found.agents = admission::candidates(header, found.agents, found.passed_over.is_empty())?;
         found.passed_over.truncate(PASSED_OVER_MAX);
@@ -94,7 +99,17 @@ impl Engine {
             let asked = others.filter(|agent| agent != work.from && self.check_hand_off(work, agent).is_ok());
             asked.take(PASSED_OVER_OF_TYPE).for_each(|agent| self.add_named(found, agent, request));
         }
-        found.agents.extend(permitted(able, |agent| self.check_mailbox(agent))?);
+        // No further one can be asked, and the first look at a mailbox counts its letters.
+        let most = found.agents.len() + OFFERS_MAX;
+        for agent in able {
+            if found.agents.len() == most {
+                break;
+            }
+            match self.check_mailbox(&agent) {
+                Ok(()) => found.agents.push(agent),
+                Err(refusal) => found.refusal = Some(refusal),
+            }
+        }
         Ok(())
     }
 
@@ -199,6 +214,15 @@ impl Engine {
 
     /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.
     pub(super) fn receivers(&mut self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+        let able = self.permitted_receivers(header, now)?;
+        match &header.receiver {
+            Receiver::Absent | Receiver::Agent(_) => Ok(able),
+            Receiver::AnyOf(_) | Receiver::AllOf(_) => self.receivers_of_type(header, able),
+        }
+    }
+
+    /// The agents that a message could go to, whether their mailboxes have room or not.
+    pub(super) fn permitted_receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let of_type = match &header.receiver {
             Receiver::Absent => return Ok(Vec::new()),
             Receiver::Agent(agent) => {
@@ -212,8 +236,7 @@ impl Engine {
                 self.env.directory.of_type(agent_type).iter().map(|entry| entry.id()).collect()
             }
         };
-        let able = permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))?;
-        self.receivers_of_type(header, able)
+        permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))
     }
 
     /// The receivers of a message to a type, out of the able and permitted agents, best first: the first one whose mailbox

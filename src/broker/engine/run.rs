@@ -164,7 +164,8 @@ impl Reader for OpenTransaction<'_> {
 
     fn is_gone(&mut self, agent: &AgentId) -> bool {
         // The custody entry records the gone agents: a replay has no directory, and must give the same answer.
-        let is_gone = self.engine.env.directory.is_gone(agent, self.now);
+        let directory = &self.engine.env.directory;
+        let is_gone = directory.is_gone(agent, self.now) || directory.has_left(agent);
         if is_gone {
             self.gone.push(agent.clone());
         }

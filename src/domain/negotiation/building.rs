@@ -85,9 +85,9 @@ impl Building {
         self.negotiation.closed_at = Some(self.now);
         // Ranked without a rule too: without an eligible offer the requester has nothing to decide.
         let ranked = award::ranked(&self.negotiation, around, self.now);
-        let Some((bidder, offer)) = ranked.first() else {
+        if ranked.is_empty() {
             return self.fail(ErrorCode::NoOffer, "no offer stands that keeps the request's floors", true);
-        };
+        }
         match self.negotiation.rule {
             None => {
                 self.negotiation.state = State::Deciding;
@@ -99,14 +99,20 @@ impl Building {
                 let task = self.negotiation.mandate.as_ref().zip(self.negotiation.task.as_ref());
                 let task = task.map(|(mandate, (task, _))| (task.clone(), self.now.plus(mandate.timeouts.whole)));
                 let handoff = task.as_ref().map(|_| self.negotiation.id);
+                // The handoff may ask a later candidate until its end, and knows no offers, so only an offer that stands until
+                // then is one. The same holds for a gone agent, which is asked last.
+                let deadline = task.as_ref().map(|(_, deadline)| *deadline);
+                let stands =
+                    |offer: &Offer| deadline.zip(offer.valid_until).is_none_or(|(deadline, until)| deadline <= until);
+                let best = ranked.iter().position(|(agent, offer)| stands(offer) || !around.is_gone(agent));
+                let best = best.unwrap_or_default();
+                let (bidder, offer) = &ranked[best];
                 self.award(offer.id, bidder.clone(), handoff);
-                if let Some((task, whole_deadline)) = task {
-                    // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask. It
-                    // may ask one until its end, and knows no offers, so only an offer that stands until then is one.
-                    let stands = |offer: &Offer| offer.valid_until.is_none_or(|until| whole_deadline <= until);
-                    let fallbacks = ranked[1..].iter().filter(|(_, offer)| stands(offer));
-                    let asked = ranked[..1].iter().chain(fallbacks).take(OFFERS_MAX);
-                    let candidates = asked.map(|(agent, _)| agent.clone()).collect();
+                // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask.
+                let fallbacks = ranked[best + 1..].iter().filter(|(_, offer)| stands(offer));
+                let asked = ranked[best..=best].iter().chain(fallbacks).take(OFFERS_MAX);
+                let candidates = asked.map(|(agent, _)| agent.clone()).collect();
+                if let Some((task, _)) = task {
                     let negotiation = self.negotiation.id;
                     self.effects.push(Effect::Open(Award { negotiation, task, candidates }));
                 }

@@ -24,6 +24,10 @@ impl Surroundings for Read<'_> {
         self.0.load(agent)
     }
 
+    fn is_gone(&mut self, agent: &AgentId) -> bool {
+        self.0.is_gone(agent)
+    }
+
     fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
         self.0.may_hand_off(from, to, mandate)
     }

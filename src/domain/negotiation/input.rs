@@ -181,6 +181,8 @@ pub trait Surroundings {
     fn waiting_mail(&mut self, negotiation: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError>;
     /// The load of an agent, in permille of its capacity.
     fn load(&mut self, agent: &AgentId) -> u32;
+    /// Whether the agent would be asked only after all present ones.
+    fn is_gone(&mut self, agent: &AgentId) -> bool;
     /// Whether the agent is registered and the policies let the requester hand it this work. Without a mandate no task
     /// moves, and the policies are not asked.
     fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool;

@@ -45,6 +45,7 @@ struct World {
     unfetched: BTreeSet<AgentId>,
     loads: BTreeMap<AgentId, u32>,
     forbidden: BTreeSet<AgentId>,
+    gone: BTreeSet<AgentId>,
     /// Each `NegotiationClosed`, in order.
     closed: Vec<(AgentId, Closed)>,
     /// Each notice to the requester, in order.
@@ -61,8 +62,8 @@ impl Reader for World {
         Ok(self.entities.get(id).cloned())
     }
 
-    fn is_gone(&mut self, _: &AgentId) -> bool {
-        false
+    fn is_gone(&mut self, agent: &AgentId) -> bool {
+        self.gone.contains(agent)
     }
 
     fn waiting_mail(&mut self, _: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError> {
@@ -523,6 +524,20 @@ fn an_offer_that_ends_before_the_handoff_may_is_awarded_first_or_not_at_all() {
     assert_eq!(world.asked, [agent("bob"), agent("dave")]);
     world.handoff_says("dave", reject());
     assert_eq!((world.state(), world.told()), (State::Failed, vec!["carol"]));
+}
+
+#[test]
+fn a_gone_bidder_is_asked_last_so_its_offer_must_stand_until_then() {
+    let whole = i64::try_from(Timeouts::default().whole.as_secs()).unwrap();
+    for (end, asked) in [(whole - 1, vec!["carol"]), (whole, vec!["carol", "bob"])] {
+        let mut world = opened(mandated(&["bob", "carol"], AwardRule::HighestConfidence));
+        world.gone.insert(agent("bob"));
+        let best = NewOffer { confidence: 0.9, valid_until: Some(at(end)), ..an_offer(2) };
+        world.say(offer("bob", "alice", best)).unwrap();
+        world.bid("carol", 3, 0.6).unwrap();
+        world.handoff_says("carol", reject());
+        assert_eq!(world.asked, asked.into_iter().map(agent).collect::<Vec<_>>(), "{end}");
+    }
 }
 
 #[test]

@@ -327,8 +327,6 @@ impl TransitionBuilder {
     }
 
     fn take_turn(&mut self, turn: &Turn) {
-        // A node by its type names no agent, so its participant is known only now.
-        self.run.participants.extend(turn.by.clone());
         let graph = self.run.graph.clone();
         let node = graph.node(&turn.node).expect("an active node is in the graph");
         // Without a choice left no tool is offered, so every routing call of the turn is refused (SPEC 12, law 14).
@@ -382,6 +380,8 @@ impl TransitionBuilder {
 
     /// Adds the turn with its answer to the log, then the super-step that it may begin.
     fn record(&mut self, turn: &Turn, outcome: TurnOutcome, offered: &[Tool]) {
+        // A node by its type names no agent, so its participant is known only now.
+        self.run.participants.extend(turn.by.clone());
         let results = results(&turn.calls, &outcome, offered);
         let remaining = self.run.remaining(&turn.node);
         let record = TurnRecord {

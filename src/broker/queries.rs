@@ -46,6 +46,7 @@ use crate::{
     time::Timestamp,
 };
 
+pub use self::blobs::BlobSearch;
 pub use self::contexts::{ContextView, SectionQuery, section_info};
 pub use self::handoff_changes::{Backlog, BacklogPage};
 pub use self::handoffs::HandoffFilter;
@@ -382,13 +383,7 @@ impl View<'_> {
         token: &str,
     ) -> Result<Page<DeadLetterRecord>, BrokerError> {
         let list = self.dead_letters_of(filter)?;
-        let read = |number, value: &Bytes| {
-            let Some(mut dead) = self.wanted_dead_letter(filter, number, value)? else { return Ok(None) };
-            if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
-                *raw = Bytes::new(); // a list does not show the bytes, and a page of them could exceed a frame
-            }
-            Ok(Some(dead))
-        };
+        let read = |number, value: &Bytes| self.wanted_dead_letter(filter, number, value);
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 
@@ -396,7 +391,8 @@ impl View<'_> {
         self.list(Purpose::ReadDeadLetters, List::of_dead_letters, filter.agent.as_ref())
     }
 
-    /// The dead letter of a list entry, if it matches. The entries of an agent's list hold only the number.
+    /// The dead letter of a list entry, if it matches, without the bytes of a refused envelope. The entries of an agent's list
+    /// hold only the number.
     fn wanted_dead_letter(
         &self,
         filter: &DeadLetterFilter,
@@ -408,8 +404,13 @@ impl View<'_> {
             true => self.store.get(&key)?.map(|record| record.value),
             false => Some(value.clone()),
         };
-        let dead = record.map(|value| DeadLetterRecord::decode(&key.key, &value)).transpose()?;
-        Ok(dead.filter(|dead| filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead)))
+        let Some(mut dead) = record.map(|value| DeadLetterRecord::decode(&key.key, &value)).transpose()? else {
+            return Ok(None);
+        };
+        if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
+            *raw = Bytes::new(); // some of them together can have many megabytes
+        }
+        Ok(Some(dead).filter(|dead| filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead)))
     }
 
     /// The dead letters with numbers after `after` and up to `last`, oldest first, at most `limit` matching ones.

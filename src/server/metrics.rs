@@ -96,6 +96,9 @@ async fn survey(broker: Broker) {
     }
 }
 
+/// The turn to measure.
+static MEASURING: Semaphore = Semaphore::const_new(1);
+
 async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String> {
     if request.uri().path() != "/metrics" {
         let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
@@ -107,8 +110,11 @@ async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
-    // The figures of the store wait for its log, which may wait for the disk.
+    // The figures of the store wait for its log, which may wait for the disk. The thread has the turn until it ends, also for
+    // a client that is gone.
+    let turn = MEASURING.acquire().await.expect("the semaphore is never closed");
     let measured = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         broker.measure();
         broker.settings().metrics.encode()
     });

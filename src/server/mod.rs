@@ -146,6 +146,15 @@ pub async fn run(
     let folder = DataFolder::open(&config.data, &*ids, bucket.clone())?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let watched = Watched::before_load(&config, &setup);
+    // The configuration was read before the folder was opened, which may take long.
+    if watched.policies.is_some() {
+        match config.policy.load(config.listen) {
+            Ok(loaded) => config.settings.policies.store(loaded),
+            Err(error) => {
+                tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force")
+            }
+        }
+    }
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     note_expiry(&setup, &config.settings.metrics);
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;

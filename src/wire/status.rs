@@ -11,10 +11,12 @@ use crate::codes::Refusal;
 /// The domain of every `google.rpc.ErrorInfo` of the broker.
 pub const DOMAIN: &str = "baton";
 
-/// The most violations that a status lists. It travels in headers, whose size clients limit.
-const VIOLATIONS_MAX: usize = 100;
-/// The most bytes of the message of a status.
-const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// The most bytes of the violations that a status lists. A status travels in headers, of which gRPC for Java and for C take
+/// 8 KiB. The details are in base64.
+const VIOLATIONS_BYTES_MAX: usize = 2 * 1024;
+/// The most bytes of the message of a status. It is in the headers twice: in base64, and as text that can take three times its
+/// bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// The status of a refusal: code, message and ErrorInfo, with BadRequest and RetryInfo where they apply.
 pub fn of(refusal: &dyn Refusal) -> Status {
@@ -23,21 +25,35 @@ pub fn of(refusal: &dyn Refusal) -> Status {
         refusal.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut details = ErrorDetails::with_error_info(code.name(), DOMAIN, metadata);
     let violations = refusal.violations();
-    for violation in violations.iter().take(VIOLATIONS_MAX) {
-        details.add_bad_request_violation(&violation.path, &violation.problem);
-    }
-    if let Some((more, last)) = violations.get(VIOLATIONS_MAX..).and_then(|rest| Some((rest.len(), rest.last()?))) {
-        details.add_bad_request_violation(&last.path, format!("and {more} more"));
+    let mut left = VIOLATIONS_BYTES_MAX;
+    for (place, violation) in violations.iter().enumerate() {
+        let bytes = violation.path.len() + violation.problem.len();
+        if bytes <= left {
+            details.add_bad_request_violation(&violation.path, &violation.problem);
+        } else if place == 0 {
+            let room = left.saturating_sub(violation.path.len());
+            details.add_bad_request_violation(&violation.path, shortened(violation.problem.clone(), room));
+        } else {
+            let more = violations.len() - place;
+            details.add_bad_request_violation(&violation.path, format!("and {more} more"));
+            break;
+        }
+        left = left.saturating_sub(bytes);
     }
     if let Some(retry_after) = refusal.retry_after() {
         details.set_retry_info(Some(retry_after));
     }
-    let mut message = refusal.to_string();
-    if message.len() > MESSAGE_BYTES_MAX {
-        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        message.push('…');
-    }
+    let message = shortened(refusal.to_string(), MESSAGE_BYTES_MAX);
     Status::with_error_details(code.category().grpc_code(), message, details)
+}
+
+/// The first bytes of a text, with an ellipsis if it has more.
+fn shortened(mut text: String, bytes_max: usize) -> String {
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max));
+        text.push('…');
+    }
+    text
 }
 
 /// The status of a refusal as a message, for answers on a session.
@@ -108,13 +124,23 @@ mod tests {
     }
 
     #[test]
-    fn a_status_lists_a_hundred_violations_and_counts_the_others() {
-        let violation = |number| FieldViolation { path: format!("list[{number}]"), problem: "é".repeat(100) };
-        let status = of(&BrokerError::Fields { violations: (0..1000).map(violation).collect() });
-        let details = status.get_error_details();
-        let listed = &details.bad_request().unwrap().field_violations;
-        let (last, field) = (&listed[100], "list[999]");
-        assert_eq!((listed.len(), last.field.as_str(), last.description.as_str()), (101, field, "and 900 more"));
-        assert!(status.message().ends_with("é…") && status.message().len() <= MESSAGE_BYTES_MAX + '…'.len_utf8());
+    fn a_status_fits_the_headers_of_every_client_and_counts_what_it_leaves_out() {
+        let violation = |number| FieldViolation { path: format!("list[{number:03}]"), problem: "é".repeat(100) };
+        let of_many = |violations: Vec<FieldViolation>| {
+            let status = of(&BrokerError::Fields { violations });
+            let mut headers = http::HeaderMap::new();
+            status.add_header(&mut headers).unwrap();
+            // As HTTP/2 counts a list of headers.
+            let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+            assert!(bytes < 8 * 1024, "{bytes}");
+            let listed = status.get_error_details().bad_request().unwrap().field_violations.clone();
+            (status.message().to_owned(), listed)
+        };
+        let (message, listed) = of_many((0..1000).map(violation).collect());
+        assert!(message.ends_with("é…") && message.len() <= MESSAGE_BYTES_MAX + '…'.len_utf8());
+        let last = listed.last().unwrap();
+        assert_eq!((listed.len(), last.field.as_str(), last.description.as_str()), (10, "list[009]", "and 991 more"));
+        let (_, listed) = of_many(vec![FieldViolation { path: "list".into(), problem: "é".repeat(10_000) }]);
+        assert!(listed[0].description.ends_with("é…"));
     }
 }

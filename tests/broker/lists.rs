@@ -95,7 +95,7 @@ impl World {
         let mut place = if backlog == Backlog::Open { 0 } else { after };
         loop {
             let page = self.view(caller).backlog(backlog, &filter, after, place, 2).unwrap();
-            found.extend(page.handoffs.iter().map(|handoff| (handoff.id.to_string(), handoff.state)));
+            found.extend(page.handoffs.iter().map(|(_, handoff)| (handoff.id.to_string(), handoff.state)));
             match page.next {
                 Some(next) => place = next,
                 None => return found,

@@ -698,8 +698,8 @@ fn a_removed_plan_holds_no_blob_and_ends_each_of_its_holds_once() {
     assert_eq!(world.rows(Table::Plans), 0);
     world.pass(DAY * 2);
     let alice = agent("alice");
-    assert!(world.view(&alice).blob(&[1; 32]).is_err());
-    assert!(world.view(&alice).blob(&[2; 32]).is_ok(), "the task holds it");
+    assert!(world.view(&alice).blob(&[1; 32], None).is_err());
+    assert!(world.view(&alice).blob(&[2; 32], None).is_ok(), "the task holds it");
     assert_eq!(world.rows(Table::Blobs), 4, "a blob, its hold in two entries, and the quota of its writer");
 }
 

@@ -83,6 +83,8 @@ scenario("C1: the address of `baton console` is good for one login", async (scen
 
 scenario("C1: an address for a login replaces no open session without a question", async (scene) => {
   const page = await scene.operator();
+  const session = async () => (await page.context().cookies()).map((cookie) => cookie.value);
+  const before = await session();
   const { url } = await scene.baton("console");
   await page.goto("about:blank");
   const asked = page.waitForEvent("dialog");
@@ -91,6 +93,7 @@ scenario("C1: an address for a login replaces no open session without a question
   scene.expects(/dialog: You are logged in as/);
   await page.goto(scene.origin + "/overview");
   await page.getByRole("heading", { name: "Overview" }).waitFor();
+  assert.deepEqual(await session(), before);
 });
 
 scenario("C2: the checks of this suite see a violation of the policy", async (scene) => {

@@ -8,45 +8,43 @@ use crate::{
     ids::AgentId,
     policy::Action,
     records::{BlobRecord, HoldKeys, UploadRecord},
-    store::{Order, Table},
+    store::{KeyBytes, Order, Table},
 };
 
+/// The outcome of one read for a blob.
+#[derive(Debug)]
+pub enum BlobSearch {
+    /// The caller may read the blob.
+    Found(BlobRecord),
+    /// The caller takes part in none of the holders up to this one. Others may follow.
+    NotUpTo(KeyBytes),
+}
+
 impl View<'_> {
-    /// A blob that the caller may read. One that it may not read is unknown to it.
-    pub fn blob(&self, digest: &BlobDigest) -> Result<BlobRecord, BrokerError> {
+    /// Looks for a blob that the caller may read, among the next [`READ_AT_A_TIME`] holders. One that it may not read is
+    /// unknown to it. Other agents decide how many workspaces hold a blob: so no number of them ends the search, and
+    /// one read looks at few.
+    pub fn blob(&self, digest: &BlobDigest, after: Option<KeyBytes>) -> Result<BlobSearch, BrokerError> {
         let unknown = || BrokerError::BlobUnknown { blob: hex::encode(digest) };
         let stored = self.store.get(&BlobRecord::key(digest))?.ok_or_else(unknown)?;
         let mut range = HoldKeys::range_of_holders(digest);
-        loop {
-            let found = self.store.scan(Table::Blobs, range.clone(), Order::Ascending, READ_AT_A_TIME)?;
-            let is_last = found.len() < READ_AT_A_TIME;
-            for (key, _) in found {
-                let workspace = HoldKeys::workspace(&key)?;
-                range.0 = std::ops::Bound::Excluded(key);
-                let Some(owner) = self.blob_holder(&workspace)? else { continue };
-                let participants = &owner.participants;
-                if self.access.about_workspace(self.caller, Action::ReadBlob, &workspace, participants).is_ok() {
-                    return Ok(BlobRecord::decode(&stored.value)?);
-                }
-            }
-            // Other agents decide how many workspaces hold the blob, so no number of them may end the search.
-            if is_last {
-                return Err(unknown());
+        if let Some(after) = after {
+            // The call counts for its first part.
+            self.count(READ_AT_A_TIME)?;
+            range.0 = std::ops::Bound::Excluded(after);
+        }
+        let mut found = self.store.scan(Table::Blobs, range, Order::Ascending, READ_AT_A_TIME)?;
+        for (key, _) in &found {
+            let workspace = HoldKeys::workspace(key)?;
+            let Some(owner) = self.blob_holder(&workspace)? else { continue };
+            let participants = &owner.participants;
+            if self.access.about_workspace(self.caller, Action::ReadBlob, &workspace, participants).is_ok() {
+                return Ok(BlobSearch::Found(BlobRecord::decode(&stored.value)?));
             }
         }
-    }
-
-    /// Those of some blobs that the caller may not read.
-    pub fn missing_blobs(&self, digests: &[BlobDigest]) -> Result<Vec<BlobDigest>, BrokerError> {
-        let mut missing = Vec::new();
-        for digest in digests {
-            match self.blob(digest) {
-                Ok(_) => {}
-                Err(BrokerError::BlobUnknown { .. }) => missing.push(*digest),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(missing)
+        let may_follow = found.len() == READ_AT_A_TIME;
+        let (last, _) = found.pop().filter(|_| may_follow).ok_or_else(unknown)?;
+        Ok(BlobSearch::NotUpTo(last))
     }
 
     /// The blobs that a workspace holds, by digest. The token of a page is the last digest of the page before.

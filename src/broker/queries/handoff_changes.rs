@@ -28,8 +28,8 @@ pub enum Backlog {
 /// A part of a backlog.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BacklogPage {
-    /// The handoffs that match and that the caller may see.
-    pub handoffs: Vec<Arc<Handoff>>,
+    /// The handoffs that match and that the caller may see, with their places.
+    pub handoffs: Vec<(u64, Arc<Handoff>)>,
     /// The place after which the next part begins. `None`: this was the last part.
     pub next: Option<u64>,
 }
@@ -81,7 +81,8 @@ impl View<'_> {
                 }
             };
             if let Some((handoff, task)) = found {
-                page.handoffs.extend(self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?);
+                let found = self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?;
+                page.handoffs.extend(found.map(|found| (number, found)));
             }
             if page.handoffs.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
                 return Ok(page);

@@ -107,7 +107,7 @@ impl View<'_> {
     }
 
     /// Counts examined entries against the caller's rate, if the caller is an agent.
-    fn count(&self, many: usize) -> Result<(), BrokerError> {
+    pub(super) fn count(&self, many: usize) -> Result<(), BrokerError> {
         match (self.rates, self.caller) {
             (Some(rates), Caller::Agent(agent)) => rates.check_reads(agent, many),
             (None, _) | (_, Caller::Operator(_) | Caller::Anonymous) => Ok(()),

@@ -396,7 +396,8 @@ fn directory_page(
         };
         left -= part;
         for entry in found.into_iter().filter(|entry| is_wanted(entry)) {
-            bytes += entry.record.card.encoded_len();
+            let heartbeat = directory.presence(&entry.id()).heartbeat;
+            bytes += entry.record.card.encoded_len() + heartbeat.map_or(0, |(heartbeat, _)| heartbeat.encoded_len());
             // A page has at least one agent, of any size.
             if page.len() == size || (bytes > PAGE_BYTES_MAX && !page.is_empty()) {
                 let last = page.last().map(|entry: &Arc<Entry>| entry.id());

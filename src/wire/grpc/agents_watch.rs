@@ -81,6 +81,8 @@ impl Watcher {
         self.cursor = self.cursor.max(there);
         self.send(Event::CaughtUp(true)).await;
         let mut interval = tokio::time::interval(self.broker.settings().heartbeat_interval);
+        // One look is enough after a time in which the client took nothing.
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         interval.reset();
         loop {
             tokio::select! {

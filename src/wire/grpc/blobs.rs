@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use itertools::Itertools as _;
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -18,8 +19,9 @@ use crate::{
     blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
     broker::{
         Broker, BrokerError,
-        access::Purpose,
+        access::{Caller, Purpose},
         engine::{Command, NewBlob},
+        queries::BlobSearch,
     },
     codes::ErrorCode,
     envelope::Checks,
@@ -80,6 +82,21 @@ impl Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.upload);
+    }
+}
+
+/// A blob that the caller may read. Looks at its holders part by part, so that a call which is cancelled ends, and sleeps
+/// while the caller is over its rate of reads.
+async fn readable(broker: &Broker, caller: &Caller, digest: BlobDigest) -> Result<BlobRecord, BrokerError> {
+    let mut after = None;
+    loop {
+        let from = after.clone();
+        match look(broker, caller, move |view| view.blob(&digest, from)).await {
+            Ok(BlobSearch::Found(blob)) => return Ok(blob),
+            Ok(BlobSearch::NotUpTo(last)) => after = Some(last),
+            Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -185,7 +202,7 @@ impl BlobService for Blobs {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
         let v1::ReadBlobRequest { sha256, read_offset, read_length } = request.into_inner();
         let digest = digest_of("sha256", &sha256)?;
-        let blob = look(&self.broker, &caller, move |view| view.blob(&digest)).await.map_err(refuse)?;
+        let blob = readable(&self.broker, &caller, digest).await.map_err(refuse)?;
         let rest = blob.size.checked_sub(read_offset).filter(|rest| read_length <= *rest);
         let rest = rest.ok_or_else(|| refuse(BrokerError::BlobOutOfRange { committed: blob.size }))?;
         let mut left = if read_length == 0 { rest } else { read_length };
@@ -230,7 +247,7 @@ impl BlobService for Blobs {
     async fn get_blob(&self, request: Request<v1::GetBlobRequest>) -> Result<Response<v1::GetBlobResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
         let digest = digest_of("sha256", &request.get_ref().sha256)?;
-        let blob = look(&self.broker, &caller, move |view| view.blob(&digest)).await.map_err(refuse)?;
+        let blob = readable(&self.broker, &caller, digest).await.map_err(refuse)?;
         Ok(Response::new(v1::GetBlobResponse { blob: Some(blob.to_v1()) }))
     }
 
@@ -244,10 +261,15 @@ impl BlobService for Blobs {
             return Err(refuse(field("sha256s", &format!("must have at most {FOUND_MAX} entries"))));
         }
         self.broker.count_reads(&caller, wanted.len()).map_err(refuse)?;
-        let digests: Vec<BlobDigest> =
-            wanted.iter().map(|digest| digest_of("sha256s", digest)).collect::<Result<_, _>>()?;
-        let missing = look(&self.broker, &caller, move |view| view.missing_blobs(&digests)).await.map_err(refuse)?;
-        let sha256s = missing.iter().map(|digest| Bytes::copy_from_slice(digest)).collect();
+        let digests = wanted.iter().map(|digest| digest_of("sha256s", digest)).collect::<Result<Vec<_>, _>>()?;
+        let mut sha256s = Vec::new();
+        for digest in digests.into_iter().unique() {
+            match readable(&self.broker, &caller, digest).await {
+                Ok(_) => {}
+                Err(BrokerError::BlobUnknown { .. }) => sha256s.push(Bytes::copy_from_slice(&digest)),
+                Err(error) => return Err(refuse(error)),
+            }
+        }
         Ok(Response::new(v1::FindMissingBlobsResponse { sha256s }))
     }
 

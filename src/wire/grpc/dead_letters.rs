@@ -50,13 +50,8 @@ impl DeadLetterService for DeadLetters {
     ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let number = number(&request.get_ref().dead_letter_id)?;
-        let whole = move |view: View<'_>| {
-            let dead = view.dead_letter(number)?;
-            let bytes = view.dead_bytes(&dead)?;
-            Ok((dead, bytes))
-        };
-        let (dead, bytes) = look(&self.broker, &caller, whole).await.map_err(refuse)?;
-        let dead_letter = Some(with_bytes(&dead, bytes));
+        let dead_letter = look(&self.broker, &caller, move |view| whole(view, number)).await.map_err(refuse)?;
+        let dead_letter = Some(dead_letter);
         Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
     }
 
@@ -158,7 +153,12 @@ struct Redrive {
 impl Redrive {
     async fn run(&self) -> Result<(), BrokerError> {
         // The first tick is immediate, so the pause is only between two redrives.
-        let mut turns = self.pause.map(tokio::time::interval);
+        let mut turns = self.pause.map(|pause| {
+            let mut turns = tokio::time::interval(pause);
+            // A caller that read nothing for a while gets no burst of redrives.
+            turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            turns
+        });
         let mut after = Some(0);
         while let Some(from) = after {
             let (found, next) = find(&self.broker, &self.caller, &self.filter, from, self.last).await?;
@@ -241,8 +241,11 @@ async fn find_first(
     Ok(None)
 }
 
-fn with_bytes(dead: &DeadLetterRecord, DeadBytes { envelope, context_digest }: DeadBytes) -> v1::DeadLetter {
-    v1::DeadLetter { envelope_bytes: envelope, context_digest, ..to_proto::dead_letter(dead) }
+/// A dead letter with its bytes.
+fn whole(view: View<'_>, number: u64) -> Result<v1::DeadLetter, BrokerError> {
+    let dead = view.dead_letter(number)?;
+    let DeadBytes { envelope, context_digest } = view.dead_bytes(&dead)?;
+    Ok(v1::DeadLetter { envelope_bytes: envelope, context_digest, ..to_proto::dead_letter(&dead) })
 }
 
 /// Sends the matching dead letters with their envelopes, as fast as the caller takes them.
@@ -258,9 +261,11 @@ async fn export(
         let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
             taker.wanted().await;
-            let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|bytes| (dead, bytes));
-            let (dead, bytes) = look(broker, caller, whole).await?;
-            let dead_letter = Some(with_bytes(&dead, bytes));
+            let dead_letter = match look(broker, caller, move |view| whole(view, dead.number)).await {
+                // It was removed since it was found.
+                Err(BrokerError::DeadLetterUnknown { .. }) => continue,
+                whole => Some(whole?),
+            };
             taker.send(v1::ExportDeadLettersResponse { dead_letter }).await;
         }
         after = next;

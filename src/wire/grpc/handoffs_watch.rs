@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
+
 use super::{
-    look, refuse,
+    log_watch, look, refuse,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -15,7 +17,6 @@ use crate::{
         access::Caller,
         queries::{Backlog, HandoffFilter, View},
     },
-    domain::handoff::Handoff,
     proto::v1::{self, watch_handoffs_response::Event},
     wire::to_proto,
 };
@@ -105,18 +106,30 @@ impl Watcher {
         loop {
             self.taker.wanted().await;
             let filter = self.filter.clone();
-            let read = move |view: View<'_>| view.backlog(backlog, &filter, changed_after, place, HANDOFFS_AT_ONCE);
-            let page = match look(&self.broker, &self.caller, read).await {
-                Err(BrokerError::LimitExceeded { retry_after, .. }) => {
-                    tokio::time::sleep(retry_after).await;
-                    continue;
-                }
-                page => page?,
+            let read = move |view: View<'_>| {
+                let page = view.backlog(backlog, &filter, changed_after, place, HANDOFFS_AT_ONCE)?;
+                let mut shown: Vec<_> =
+                    page.handoffs.iter().map(|(place, handoff)| (*place, to_proto::handoff(handoff))).collect();
+                log_watch::keep_first_of(&mut shown, |(_, handoff)| handoff.encoded_len());
+                let next = match shown.last() {
+                    Some((last, _)) if shown.len() < page.handoffs.len() => Some(*last),
+                    _ => page.next,
+                };
+                Ok((shown, next))
             };
-            for handoff in page.handoffs {
-                self.send(event(&handoff)).await;
+            let (shown, next) = match look(&self.broker, &self.caller, read).await {
+                Err(BrokerError::LimitExceeded { retry_after, .. }) => {
+                    tokio::select! {
+                        () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
+                        () = tokio::time::sleep(retry_after) => continue,
+                    }
+                }
+                read => read?,
+            };
+            for (_, handoff) in shown {
+                self.send(event(handoff)).await;
             }
-            match page.next {
+            match next {
                 Some(next) => place = next,
                 None => return Ok(()),
             }
@@ -135,13 +148,20 @@ impl Watcher {
             }
             let filter = self.filter.clone();
             let read = look(&self.broker, &self.caller, move |view| {
-                let shown = changes.iter().map(|change| Ok((change.number, view.changed(change, &filter)?)));
-                shown.collect::<Result<Vec<_>, BrokerError>>()
+                let shown = changes.iter().map(|change| {
+                    let handoff = view.changed(change, &filter)?;
+                    Ok((change.number, handoff.map(|handoff| to_proto::handoff(&handoff))))
+                });
+                let mut shown = shown.collect::<Result<Vec<_>, BrokerError>>()?;
+                log_watch::keep_first_of(&mut shown, |(_, handoff)| {
+                    handoff.as_ref().map_or(0, v1::Handoff::encoded_len)
+                });
+                Ok(shown)
             });
             for (number, handoff) in read.await? {
                 self.cursor = number;
                 if let Some(handoff) = handoff {
-                    self.send(event(&handoff)).await;
+                    self.send(event(handoff)).await;
                 }
             }
         }
@@ -152,6 +172,6 @@ impl Watcher {
     }
 }
 
-fn event(handoff: &Handoff) -> Event {
-    Event::Handoff(Box::new(to_proto::handoff(handoff)))
+fn event(handoff: v1::Handoff) -> Event {
+    Event::Handoff(Box::new(handoff))
 }

@@ -64,9 +64,14 @@ pub(super) async fn follow(mut watcher: impl LogWatcher, broker: Broker) -> Resu
 /// Keeps the first entries of a read, so that a watcher whose client stops reading holds few bytes. The rest is read
 /// again.
 pub(super) fn keep_first<E: Message>(entries: &mut Vec<E>) {
+    keep_first_of(entries, E::encoded_len);
+}
+
+/// As [`keep_first`], of entries that have this many bytes.
+pub(super) fn keep_first_of<E>(entries: &mut Vec<E>, bytes_of: impl Fn(&E) -> usize) {
     let mut bytes = 0;
     let over = entries.iter().position(|entry| {
-        bytes += entry.encoded_len();
+        bytes += bytes_of(entry);
         bytes > HELD_BYTES_MAX
     });
     entries.truncate(over.map_or(entries.len(), |over| over.max(1)));

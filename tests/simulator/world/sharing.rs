@@ -7,7 +7,7 @@ use baton::{
         Refused, Reply,
         access::{Access, Caller},
         engine::{Command, NewBlob},
-        queries::{SectionQuery, View},
+        queries::{BlobSearch, SectionQuery, View},
     },
     codes::{ErrorCode, Refusal as _},
     domain::mailbox::EnvelopePlace,
@@ -230,7 +230,7 @@ impl World {
         let digest = signing::sha256(&[&content(self.rng.roll(6))]);
         let caller = self.caller(agent);
         let Some(view) = self.view(&caller) else { return };
-        let sees = view.blob(&digest).is_ok();
+        let sees = matches!(view.blob(&digest, None), Ok(BlobSearch::Found(_)));
         let laws = self.disk.laws.lock().unwrap();
         laws.blobs.see_answer(&self.agents[agent].id, &digest, sees, &laws.contexts);
         drop(laws);

@@ -16,9 +16,10 @@ if (login && code) {
 // A link of another caller must not replace an open session without a question.
 async function logInWith(code) {
   // Asked for again, because a browser that follows a link from another site shows no session.
-  const answer = await fetch("/login", { cache: "no-store" });
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const { present } = page.getElementById("login").dataset;
+  const answer = await fetch("/login", { cache: "no-store" }).then((answer) => answer.text()).catch(() => "");
+  const form = new DOMParser().parseFromString(answer, "text/html").getElementById("login");
+  // Without an answer it is not known whether somebody is logged in.
+  const present = form ? form.dataset.present : "somebody else, perhaps";
   if (present && !confirm(`You are logged in as ${present}. End this session, and log in with the code of this address?`)) return;
   login.elements.code.value = code;
   login.submit();

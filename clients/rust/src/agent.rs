@@ -178,20 +178,26 @@ impl Agent {
         let session = Session::open(&client).await?;
         // A session begins with a credit of 0 (SPEC 4).
         session.credit(credit).await?;
-        let composer = Composer { identity, clock, ids };
-        Ok(Self {
+        Ok(Self::on(session, client, Composer { identity, clock, ids }))
+    }
+
+    /// The agent on this session.
+    pub(super) fn on(session: Session, client: Client, composer: Composer) -> Self {
+        Self {
             client,
             session,
             composer,
             renewed: Mutex::default(),
             known_keys: Mutex::default(),
             trust: Trust::default(),
-        })
+        }
     }
 
-    /// Replaces the rule by which sender keys are accepted, and drops the cached keys: see [`Trust`].
+    /// Replaces the rule by which keys of senders are accepted, and drops the cached keys: see [`Trust`]. Keys that are
+    /// pinned for the broker also verify the receipts.
     #[must_use]
-    pub fn trusting(self, trust: Trust) -> Self {
+    pub fn trusting(mut self, trust: Trust) -> Self {
+        self.session.pinned_keys = trust.pins_of(&AgentId::broker()).cloned();
         Self { trust, known_keys: Mutex::default(), ..self }
     }
 
@@ -435,7 +441,12 @@ impl KeyRing for Ring<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{envelope::keys::PrivateKey, ids::SystemIds};
+    use crate::{
+        envelope::{keys::PrivateKey, signing},
+        ids::SystemIds,
+        proto::v1::connect_response::Response,
+        script::Script,
+    };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
@@ -484,6 +495,28 @@ mod tests {
         assert_eq!(delivered(right.clone()).counterpart(), "alice");
         let end = v1::Envelope { payload: None, ..right };
         assert_eq!(delivered(end).counterpart(), "baton", "a notice of the end shows no mandate");
+    }
+
+    #[tokio::test]
+    async fn the_pinned_keys_of_the_broker_verify_its_receipts() {
+        let other = PrivateKey::generate(&SystemIds).public();
+        for is_pinned in [true, false] {
+            let (agent, mut script) = Script::open_agent();
+            let key = script.key.clone();
+            let keys = if is_pinned { vec![other.clone(), key.public()] } else { vec![other.clone()] };
+            let agent = agent.trusting(Trust::Pinned([(AgentId::broker(), keys)].into()));
+            let answering = async {
+                let (request_id, _) = script.hear().await;
+                let receipt = v1::Receipt::default();
+                let signature = key.sign(&signing::receipt_input(&receipt)).to_vec().into();
+                script.say(request_id, Response::Receipt(v1::Receipt { signature, ..receipt }));
+            };
+            let (sent, ()) = tokio::join!(agent.session.send(bytes::Bytes::new()), answering);
+            match is_pinned {
+                true => drop(sent.unwrap()),
+                false => assert!(matches!(sent, Err(ClientError::Unverified { .. })), "{sent:?}"),
+            }
+        }
     }
 
     #[test]

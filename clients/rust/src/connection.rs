@@ -189,6 +189,14 @@ impl Client {
         }
     }
 
+    /// A client whose calls fail.
+    #[cfg(test)]
+    pub(super) fn of_no_server() -> Self {
+        // Nothing listens on port 1, and no connection is tried before the first call.
+        let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        Self { server: String::new(), is_certified: true, channel, token: Token::default(), compression: None }
+    }
+
     /// The same connection with this token.
     pub fn with_token(&self, token: &str) -> Result<Self, ClientError> {
         let value = format!("Bearer {token}").parse().map_err(|_| ClientError::Token)?;

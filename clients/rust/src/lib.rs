@@ -94,6 +94,8 @@ pub mod protocol;
 mod questions;
 mod runs;
 mod schemas;
+#[cfg(test)]
+mod script;
 mod serve;
 mod session;
 mod threads;

@@ -69,8 +69,8 @@ pub(super) struct Inner {
 enum Present {
     /// A session is open.
     Live(Arc<Agent>),
-    /// No session is open; the link will open another.
-    Away,
+    /// No session is open; the link will open another, after this delay if the broker has named one.
+    Away(Option<Duration>),
     /// No further session will be opened, for this reason.
     Over(String),
 }
@@ -83,7 +83,7 @@ impl Link {
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
-        let (present, _) = watch::channel(Present::Away);
+        let (present, _) = watch::channel(Present::Away(None));
         let known_sections = KnownSections::default();
         let inner = Inner { options, waiting: Arc::default(), known_sections, composer, present };
         let link = Self { inner: Arc::new(inner), views: None };
@@ -119,27 +119,28 @@ impl Link {
     pub async fn live(&self) -> Result<Arc<Agent>, ClientError> {
         let mut present = self.inner.present.subscribe();
         // `wait_for` tests the present value first, so an open session is returned at once.
-        let settled = present.wait_for(|present| !matches!(present, Present::Away)).await;
+        let settled = present.wait_for(|present| !matches!(present, Present::Away(_))).await;
         match settled.as_deref() {
             Ok(Present::Live(agent)) => Ok(Arc::clone(agent)),
             Ok(Present::Over(why)) => Err(ClientError::SessionEnded(why.clone())),
             // Cannot occur: the predicate excludes `Away`, and `self` holds the sender.
-            Ok(Present::Away) | Err(_) => Err(ClientError::SessionEnded("the agent has ended".to_owned())),
+            Ok(Present::Away(_)) | Err(_) => Err(ClientError::SessionEnded("the agent has ended".to_owned())),
         }
     }
 
-    /// The agent on its present session. `None`: no session is open. Fails if the link has ended.
-    pub(super) fn session_to_serve(&self) -> Result<Option<Arc<Agent>>, ClientError> {
+    /// The agent on its present session. `None`: no session is open, and the next one is opened after the delay, if the
+    /// broker has named one. Fails if the link has ended.
+    pub(super) fn session_to_serve(&self) -> Result<(Option<Arc<Agent>>, Option<Duration>), ClientError> {
         match &*self.inner.present.borrow() {
-            Present::Live(agent) => Ok(Some(Arc::clone(agent))),
-            Present::Away => Ok(None),
+            Present::Live(agent) => Ok((Some(Arc::clone(agent)), None)),
+            Present::Away(delay) => Ok((None, *delay)),
             Present::Over(why) => Err(ClientError::SessionEnded(why.clone())),
         }
     }
 
     /// The agent, if a session is open.
     pub(super) fn present(&self) -> Option<Arc<Agent>> {
-        self.session_to_serve().ok().flatten()
+        self.session_to_serve().ok().and_then(|(agent, _)| agent)
     }
 
     /// Waits until the link has ended. Returns the reason.
@@ -147,7 +148,7 @@ impl Link {
         let mut present = self.inner.present.subscribe();
         match present.wait_for(|present| matches!(present, Present::Over(_))).await.as_deref() {
             Ok(Present::Over(why)) => why.clone(),
-            Ok(Present::Live(_) | Present::Away) | Err(_) => "the agent has ended".to_owned(),
+            Ok(Present::Live(_) | Present::Away(_)) | Err(_) => "the agent has ended".to_owned(),
         }
     }
 
@@ -246,10 +247,11 @@ impl Link {
         self.inner.present.send_if_modified(|present| match present {
             // Several calls can report the end of one session. A late report must not mark its successor as ended.
             Present::Live(live) if Arc::ptr_eq(live, agent) => {
-                *present = Present::Away;
+                // Kept for a `serve` that begins later.
+                *present = Present::Away(agent.session.reconnect_after());
                 true
             }
-            Present::Live(_) | Present::Away | Present::Over(_) => false,
+            Present::Live(_) | Present::Away(_) | Present::Over(_) => false,
         });
     }
 
@@ -342,5 +344,46 @@ impl Backoff {
         let wait = self.next;
         self.next = (wait * 2).min(BACKOFF_MAX);
         wait
+    }
+}
+
+#[cfg(test)]
+impl Link {
+    /// A link with this agent's session.
+    pub(super) fn of(agent: Agent) -> Self {
+        let composer = crate::script::composer();
+        let options = LinkOptions {
+            broker: Options::default(),
+            identity: composer.identity.clone(),
+            credit: 1,
+            trust: Trust::default(),
+            handler_timeout: None,
+            stop_grace: Duration::from_secs(60),
+        };
+        let (present, _) = watch::channel(Present::Live(Arc::new(agent)));
+        let known_sections = KnownSections::default();
+        let inner = Inner { options, waiting: Arc::default(), known_sections, composer, present };
+        Self { inner: Arc::new(inner), views: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{proto::v1::connect_response::Response, script::Script};
+
+    #[tokio::test]
+    async fn the_delay_that_a_broker_names_is_kept_for_a_serve_that_begins_later() {
+        let (agent, script) = Script::open_agent();
+        let link = Link::of(agent);
+        let agent = link.live().await.unwrap();
+        let reconnect_after = Some(prost_types::Duration { seconds: 7, nanos: 0 });
+        script.say(0, Response::GoAway(v1::GoAway { reconnect_after, ..Default::default() }));
+        agent.session.next_delivery().await.unwrap_err();
+        // As a call does that finds the session over.
+        link.left(&agent);
+        let (session, delay) = link.session_to_serve().unwrap();
+        assert!(session.is_none());
+        assert_eq!(delay, Some(Duration::from_secs(7)));
     }
 }

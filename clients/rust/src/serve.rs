@@ -172,7 +172,7 @@ impl Link {
         let mut running = JoinSet::new();
         let mut backoff = Backoff::new();
         // None, if a call has found that the session is over: no call opens the next one.
-        let (mut session, mut delay) = (self.session_to_serve()?, None);
+        let (mut session, mut delay) = self.session_to_serve()?;
         loop {
             let agent = match session.take() {
                 Some(agent) => agent,
@@ -233,14 +233,7 @@ impl<H: Handler> Serving<H> {
 
     async fn take(self: &Arc<Self>, agent: &Arc<Agent>, delivery: v1::Delivery, running: &mut JoinSet<()>) {
         let key = key_of(&delivery);
-        // Delivery is at least once (SPEC 4): a message comes again after its lease or its session has ended, while its
-        // handler still runs. A second handler would do the work twice.
-        if self.is_known(&key, &delivery.delivery_id) {
-            return;
-        }
-        // The handler is done, but the broker has not accepted its ack.
-        if self.book().returning.contains(&key) {
-            self.ack(agent, &key, &delivery.delivery_id).await;
+        if self.is_repeat(agent, &key, &delivery.delivery_id).await {
             return;
         }
         let delivery_id = delivery.delivery_id.clone();
@@ -257,6 +250,21 @@ impl<H: Handler> Serving<H> {
         };
         tracing::warn!(message_id = %key.0, %problem, "failed to handle a delivery");
         self.nack(agent, &delivery_id, cause, None, &problem.to_string()).await;
+    }
+
+    /// Whether the message has reached a handler before. If the handler is done, acks the delivery.
+    async fn is_repeat(&self, agent: &Agent, key: &Key, delivery_id: &str) -> bool {
+        // Delivery is at least once (SPEC 4): a message comes again after its lease or its session has ended, while its
+        // handler still runs. A second handler would do the work twice.
+        if self.is_known(key, delivery_id) {
+            return true;
+        }
+        // The handler is done, but the broker has not accepted its ack.
+        let is_handled = self.book().returning.contains(key);
+        if is_handled {
+            self.ack(agent, key, delivery_id).await;
+        }
+        is_handled
     }
 
     /// Whether a handler already works on the message. The handler then continues under the new delivery id.
@@ -390,7 +398,7 @@ impl<H: Handler> Serving<H> {
                 () = &mut grace, if !self.give_up.is_cancelled() => self.give_up.cancel(),
                 Ok(delivery) = agent.session.next_delivery() => {
                     // The broker dispatched it before the credit of 0 took effect.
-                    if !self.is_known(&key_of(&delivery), &delivery.delivery_id) {
+                    if !self.is_repeat(agent, &key_of(&delivery), &delivery.delivery_id).await {
                         self.nack(agent, &delivery.delivery_id, NackCause::Shutdown, None, "the agent stops").await;
                     }
                 }
@@ -447,4 +455,50 @@ fn key_of(delivery: &v1::Delivery) -> Key {
     // nothing.
     let message_id = v1::Envelope::decode(delivery.envelope.clone()).map(|envelope| envelope.message_id);
     (message_id.unwrap_or_default(), delivery.handoff_id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        proto::v1::{acknowledgement::Outcome, connect_request::Request, connect_response::Response},
+        script::Script,
+    };
+
+    struct Idle;
+
+    impl Handler for Idle {
+        async fn handle(&self, _: Link, _: Delivered) -> Result<(), NotTaken> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handled_message_that_comes_again_while_the_agent_stops_is_acked() {
+        let (agent, mut script) = Script::open_agent();
+        let link = Link::of(agent);
+        let agent = link.live().await.unwrap();
+        let envelope = v1::Envelope { message_id: "m".to_owned(), ..Default::default() }.encode_to_vec().into();
+        let again = v1::Delivery { delivery_id: "d".to_owned(), envelope, ..Default::default() };
+        let book = Book { returning: VecDeque::from([key_of(&again)]), ..Default::default() };
+        let (handler, give_up) = (Arc::new(Idle), CancellationToken::new());
+        let serving = Arc::new(Serving { link, handler, book: Mutex::new(book), give_up });
+        // The agent stops as soon as its last handler returns.
+        let returned = CancellationToken::new();
+        let mut running = JoinSet::new();
+        running.spawn(returned.clone().cancelled_owned());
+        let answering = async {
+            let (credit, _) = script.hear().await;
+            script.say(credit, Response::Credited(v1::Credited::default()));
+            script.say(0, Response::Delivery(again));
+            let (request_id, request) = script.hear().await;
+            script.say(request_id, Response::Acknowledged(v1::Acknowledged::default()));
+            returned.cancel();
+            request
+        };
+        let ((), told) = tokio::join!(serving.finish(&agent, running), answering);
+        let Request::Acknowledgement(told) = told else { panic!("{told:?}") };
+        assert_eq!(told.outcome, Some(Outcome::Ack(v1::Ack {})));
+        assert!(serving.book().returning.is_empty(), "the broker has accepted the ack");
+    }
 }

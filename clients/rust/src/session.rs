@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    mem, slice,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +17,7 @@ use tokio::{
     time,
 };
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
-use tonic::Streaming;
+use tonic::{Code, Status, Streaming};
 
 use super::{Client, ClientError, error::Refused};
 use crate::{
@@ -34,13 +35,41 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 type Answer = Result<Response, ClientError>;
 
+/// A request without an answer.
+#[derive(Debug)]
+struct Unanswered {
+    answer: oneshot::Sender<Answer>,
+    /// The size of the request's envelope; 0 for a request without one.
+    envelope_bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct Pending {
-    answers: HashMap<u64, oneshot::Sender<Answer>>,
+    answers: HashMap<u64, Unanswered>,
     /// Why the session has ended; `None` while it is open.
     ended: Option<String>,
     /// The reconnect delay that the broker asked for.
     reconnect_after: Option<Duration>,
+}
+
+impl Pending {
+    /// Refuses the largest envelope without an answer. Sent again, it would end the next session too.
+    fn blame_largest(&mut self, refusal: ClientError) {
+        let envelopes = self.answers.iter().filter(|(_, asked)| asked.envelope_bytes > 0);
+        let largest = envelopes.max_by_key(|(_, asked)| asked.envelope_bytes).map(|(request_id, _)| *request_id);
+        if let Some(asked) = largest.and_then(|request_id| self.answers.remove(&request_id)) {
+            // The caller may have stopped waiting.
+            drop(asked.answer.send(Err(refusal)));
+        }
+    }
+}
+
+/// The agent's own state, sent with every heartbeat.
+#[derive(Debug, Default)]
+struct OwnState {
+    heartbeat: v1::Heartbeat,
+    /// How many calls have set the state.
+    calls: u64,
 }
 
 /// An open session.
@@ -49,12 +78,13 @@ pub struct Session {
     /// The broker's first frame.
     pub welcome: v1::Welcome,
     broker_key: PublicKey,
+    /// The keys that verify receipts instead of the key of the welcome; `None`: no keys of the broker are pinned.
+    pub(super) pinned_keys: Option<Vec<PublicKey>>,
     frames: mpsc::Sender<v1::ConnectRequest>,
     pending: Arc<Mutex<Pending>>,
     next_request: AtomicU64,
     deliveries: tokio::sync::Mutex<mpsc::Receiver<v1::Delivery>>,
-    /// The agent's own state, sent with every heartbeat.
-    heartbeat: Arc<Mutex<v1::Heartbeat>>,
+    own_state: Arc<Mutex<OwnState>>,
     /// [`ANSWER_MAX`], except in tests.
     answer_max: Duration,
 }
@@ -70,25 +100,36 @@ impl Session {
         let Some(Ok(broker_key)) = key else {
             return Err(ClientError::Answer("the welcome has no good key of the broker".to_owned()));
         };
+        Ok(Self::begun(welcome, broker_key, frames, responses))
+    }
+
+    /// The session of this stream, whose welcome has been read.
+    pub(super) fn begun(
+        welcome: v1::Welcome,
+        broker_key: PublicKey,
+        frames: mpsc::Sender<v1::ConnectRequest>,
+        responses: impl Stream<Item = Result<v1::ConnectResponse, Status>> + Unpin + Send + 'static,
+    ) -> Self {
         let (sender, deliveries) = mpsc::channel(DELIVERIES_MAX);
         let pending = Arc::new(Mutex::new(Pending::default()));
         tokio::spawn(read(responses, sender, pending.clone()));
-        let heartbeat = Arc::default();
+        let own_state = Arc::default();
         let interval = welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
         // `tokio::time::interval` panics on zero, and the value comes from the peer.
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
-            tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&heartbeat)));
+            tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&own_state)));
         }
-        Ok(Self {
+        Self {
             welcome,
             broker_key,
+            pinned_keys: None,
             frames,
             pending,
             next_request: AtomicU64::new(1),
             deliveries: tokio::sync::Mutex::new(deliveries),
-            heartbeat,
+            own_state,
             answer_max: ANSWER_MAX,
-        })
+        }
     }
 
     /// Sends an envelope unchanged. Returns the broker's receipt, with a verified signature. The broker checks the
@@ -97,9 +138,12 @@ impl Session {
     /// # Errors
     ///
     /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for a frame that is too large, of
-    /// which nothing is sent; [`ClientError::Unverified`] for a receipt that the broker has not signed or that names
-    /// another message; [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have
-    /// accepted the message then.
+    /// which nothing is sent. If a broker or a proxy with a lower limit ends the session because of a frame's size, the
+    /// largest envelope without a receipt is refused, with `PAYLOAD_TOO_LARGE` or the code `OUT_OF_RANGE`.
+    ///
+    /// [`ClientError::Unverified`] for a receipt that the broker has not signed or that names another message;
+    /// [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have accepted the message
+    /// then.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
         // Bytes that do not decode are sent too: the broker's refusal names the fault.
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
@@ -107,7 +151,8 @@ impl Session {
         match self.ask(Request::Envelope(envelope), Duration::MAX).await? {
             Response::Receipt(receipt) => {
                 let input = signing::receipt_input(&receipt);
-                if !self.broker_key.verifies(&input, &receipt.signature) {
+                let keys = self.pinned_keys.as_deref().unwrap_or(slice::from_ref(&self.broker_key));
+                if !keys.iter().any(|key| key.verifies(&input, &receipt.signature)) {
                     return Err(ClientError::unverified("the receipt is not signed by the broker"));
                 }
                 // A signed receipt of another message proves nothing about this one.
@@ -151,11 +196,21 @@ impl Session {
 
     /// Sends a heartbeat with this state, and repeats it in all later heartbeats.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
-        let set = |heartbeat| std::mem::replace(&mut *self.heartbeat.lock().expect("no holder panics"), heartbeat);
+        let own_state = || self.own_state.lock().expect("no holder panics");
         // Before it is sent, so that no older state follows it.
-        let former = set(heartbeat.clone());
+        let (former, call) = {
+            let mut own = own_state();
+            own.calls += 1;
+            (mem::replace(&mut own.heartbeat, heartbeat.clone()), own.calls)
+        };
         let answered = self.ask(Request::Heartbeat(heartbeat), self.answer_max).await;
-        answered.map(drop).inspect_err(|_| drop(set(former)))
+        answered.map(drop).inspect_err(|_| {
+            let mut own = own_state();
+            // The state of a later call stays.
+            if own.calls == call {
+                own.heartbeat = former;
+            }
+        })
     }
 
     async fn acknowledge(&self, delivery_id: &str, outcome: Outcome) -> Result<v1::Acknowledged, ClientError> {
@@ -168,10 +223,11 @@ impl Session {
 
     async fn ask(&self, request: Request, limit: Duration) -> Answer {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let envelope_bytes = if let Request::Envelope(envelope) = &request { envelope.len() } else { 0 };
         let frame = v1::ConnectRequest { request_id, request: Some(request) };
         // Before the insert below, so that a refused frame leaves no waiting entry.
         check_frame(&frame)?;
-        let (sender, receiver) = oneshot::channel();
+        let (answer, receiver) = oneshot::channel();
         {
             // The check and the insert share one lock. Otherwise the session could end in between, and the request
             // would never be answered.
@@ -179,7 +235,7 @@ impl Session {
             if let Some(why) = &pending.ended {
                 return Err(ClientError::SessionEnded(why.clone()));
             }
-            pending.answers.insert(request_id, sender);
+            pending.answers.insert(request_id, Unanswered { answer, envelope_bytes });
         }
         let answered = time::timeout(limit, async {
             self.frames.send(frame).await.ok()?;
@@ -230,7 +286,7 @@ pub(super) async fn open_stream(
 }
 
 /// Sends heartbeats until the session is dropped.
-async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, heartbeat: Arc<Mutex<v1::Heartbeat>>) {
+async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, own_state: Arc<Mutex<OwnState>>) {
     let mut turns = tokio::time::interval(interval);
     loop {
         turns.tick().await;
@@ -238,22 +294,26 @@ async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, 
         let Some(frames) = frames.upgrade() else { return };
         let Ok(place) = frames.reserve().await else { return };
         // Sent with the state locked, so that no newer state is sent before this one.
-        let heartbeat = heartbeat.lock().expect("no holder panics");
-        place.send(v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat.clone())) });
+        let own = own_state.lock().expect("no holder panics");
+        place.send(v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(own.heartbeat.clone())) });
     }
 }
 
 async fn read(
-    mut responses: Streaming<v1::ConnectResponse>,
+    mut responses: impl Stream<Item = Result<v1::ConnectResponse, Status>> + Unpin,
     deliveries: mpsc::Sender<v1::Delivery>,
     pending: Arc<Mutex<Pending>>,
 ) {
+    let mut refusal = None;
     let why = loop {
         let (request_id, response) = match responses.next().await {
             Some(Ok(v1::ConnectResponse { request_id, response: Some(response) })) => (request_id, response),
             // A response of a later version of the schema. Its broker may expect that clients skip it.
             Some(Ok(v1::ConnectResponse { response: None, .. })) => continue,
-            Some(Err(status)) => break status.message().to_owned(),
+            Some(Err(status)) => {
+                refusal = refusal_of_size(&status);
+                break status.message().to_owned();
+            }
             None => break "the broker has closed it".to_owned(),
         };
         match response {
@@ -277,15 +337,27 @@ async fn read(
                 };
                 if let Some(waiting) = waiting {
                     // The caller may have stopped waiting, for example by a timeout of its own.
-                    drop(waiting.send(answer));
+                    drop(waiting.answer.send(answer));
                 }
             }
         }
     };
     let mut pending = pending.lock().expect("no holder panics");
+    if let Some(refusal) = refusal {
+        pending.blame_largest(refusal);
+    }
     // Both under one lock: a request that wakes up finds the reason, and no request is inserted after the clear.
     pending.ended = Some(why);
     pending.answers.clear(); // drops the senders, which fails every waiting request
+}
+
+/// The refusal in the status that has ended a session, if it says that a frame was too large. An older broker and a
+/// proxy give no reason.
+fn refusal_of_size(status: &Status) -> Option<ClientError> {
+    // The server is only named by errors of the connection, which this is not.
+    let refusal = ClientError::of("", status);
+    let is_of_size = status.code() == Code::OutOfRange || refusal.reason() == Some(ErrorCode::PayloadTooLarge.name());
+    is_of_size.then_some(refusal)
 }
 
 fn unexpected(response: &Response) -> ClientError {
@@ -295,23 +367,14 @@ fn unexpected(response: &Response) -> ClientError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{envelope::keys::PrivateKey, ids::SystemIds};
+    use crate::script::Script;
+    use tonic_types::{ErrorDetails, StatusExt as _};
 
     #[tokio::test]
     async fn what_a_broker_answers_at_once_has_a_time_limit_and_a_message_has_none() {
-        // The frames and the mail are held, so the session stays open. No answer comes.
-        let (frames, _sent) = mpsc::channel(FRAMES_MAX);
-        let (_mail, deliveries) = mpsc::channel(1);
-        let session = Session {
-            welcome: v1::Welcome::default(),
-            broker_key: PrivateKey::generate(&SystemIds).public(),
-            frames,
-            pending: Arc::default(),
-            next_request: AtomicU64::new(1),
-            deliveries: tokio::sync::Mutex::new(deliveries),
-            heartbeat: Arc::default(),
-            answer_max: Duration::from_millis(1),
-        };
+        // The script is held, so the session stays open. No answer comes.
+        let (mut session, _script) = Script::open();
+        session.answer_max = Duration::from_millis(1);
         let answers = [
             session.ack("d").await,
             session.nack("d", v1::Nack::default()).await,
@@ -324,5 +387,59 @@ mod tests {
         }
         assert!(session.pending.lock().unwrap().answers.is_empty(), "no request waits any more");
         assert!(time::timeout(session.answer_max * 20, session.send(Bytes::new())).await.is_err());
+    }
+
+    type Sent = Result<v1::Receipt, ClientError>;
+
+    /// The outcomes of a large and a small message whose session ends with this status before their receipts.
+    async fn ended_by(status: Status) -> (Sent, Sent) {
+        let (session, mut script) = Script::open();
+        let ending = async {
+            script.hear().await;
+            script.hear().await;
+            script.end(status);
+        };
+        let (large, small, ()) =
+            tokio::join!(session.send(vec![0; 1000].into()), session.send(vec![0; 10].into()), ending);
+        (large, small)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_ends_because_of_a_size_refuses_the_largest_message_alone() {
+        let status = |reason: &str| {
+            let details = ErrorDetails::with_error_info(reason, "baton", []);
+            Status::with_error_details(Code::InvalidArgument, "the broker ends the session", details)
+        };
+        for status in [Status::out_of_range("the limit of a proxy"), status("PAYLOAD_TOO_LARGE")] {
+            let code = status.code();
+            let (large, small) = ended_by(status).await;
+            assert!(matches!(&large, Err(ClientError::Refused(refused)) if refused.code == code), "{large:?}");
+            assert!(matches!(small, Err(ClientError::SessionEnded(_))), "{small:?}");
+        }
+        let (large, small) = ended_by(status("MALFORMED")).await;
+        assert!(matches!(large, Err(ClientError::SessionEnded(_))), "{large:?}");
+        assert!(matches!(small, Err(ClientError::SessionEnded(_))), "{small:?}");
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_that_is_refused_leaves_the_state_of_a_later_one() {
+        let (session, mut script) = Script::open();
+        let state = |status: &str| v1::Heartbeat { status: status.to_owned(), ..Default::default() };
+        let answering = async {
+            let (first, second) = (script.hear().await.0, script.hear().await.0);
+            script.say(first, Response::Error(tonic_types::pb::Status::default()));
+            script.say(second, Response::Credited(v1::Credited::default()));
+            let third = script.hear().await.0;
+            script.say(third, Response::Error(tonic_types::pb::Status::default()));
+        };
+        let beating = async {
+            let (first, second) = tokio::join!(session.heartbeat(state("first")), session.heartbeat(state("second")));
+            assert!(matches!(first, Err(ClientError::Refused(_))), "{first:?}");
+            second.unwrap();
+            assert_eq!(session.own_state.lock().unwrap().heartbeat, state("second"));
+            session.heartbeat(state("third")).await.unwrap_err();
+            assert_eq!(session.own_state.lock().unwrap().heartbeat, state("second"), "the last one is undone");
+        };
+        tokio::join!(beating, answering);
     }
 }

@@ -12,7 +12,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The authority for keys of agents. The broker's own key is always accepted.
+/// The authority for keys of agents. The broker's own key needs no pin and no voucher, but if keys of the agent `baton`
+/// are pinned, only they are accepted as the broker's.
 #[derive(Debug, Clone, Default)]
 pub enum Trust {
     /// The broker: the keys in its directory.
@@ -27,17 +28,26 @@ pub enum Trust {
 impl Trust {
     /// Whether this key is accepted as the agent's.
     pub fn accepts(&self, agent: &AgentId, key: &v1::AgentKey, now: Timestamp) -> bool {
+        if let Some(keys) = self.pins_of(agent) {
+            // The bytes of the key decide. A pin says nothing about the key's id in the directory.
+            return keys.iter().any(|pin| pin.as_bytes()[..] == key.public_key);
+        }
         match self {
             _ if *agent == AgentId::broker() => true,
             Self::Broker => true,
-            Self::Pinned(pins) => {
-                // The bytes of the key decide. A pin says nothing about the key's id in the directory.
-                pins.get(agent).is_some_and(|keys| keys.iter().any(|pin| pin.as_bytes()[..] == key.public_key))
-            }
+            Self::Pinned(_) => false,
             Self::Operators(operators) => key.vouchers.iter().any(|voucher| {
                 let operator = KeyId::parse(&voucher.operator_key_id).ok().and_then(|id| operators.get(&id));
                 operator.is_some_and(|operator| holds(operator, agent, key, voucher, now))
             }),
+        }
+    }
+
+    /// The keys that are pinned for this agent; `None`: no pin names it.
+    pub(super) fn pins_of(&self, agent: &AgentId) -> Option<&Vec<PublicKey>> {
+        match self {
+            Self::Pinned(pins) => pins.get(agent),
+            Self::Broker | Self::Operators(_) => None,
         }
     }
 }
@@ -131,5 +141,10 @@ mod tests {
         assert!(trust.accepts(&id("alice"), &agent_key("any-name", &key(2), vec![]), at(0)));
         assert!(!trust.accepts(&id("alice"), &agent_key("k1", &key(3), vec![]), at(0)));
         assert!(!trust.accepts(&id("bob"), &agent_key("k1", &key(2), vec![]), at(0)));
+        let broker = AgentId::broker();
+        assert!(trust.accepts(&broker, &agent_key("b", &key(5), vec![]), at(0)), "no key of the broker is pinned");
+        let trust = Trust::Pinned(HashMap::from([(broker.clone(), vec![key(4).public()])]));
+        assert!(trust.accepts(&broker, &agent_key("b", &key(4), vec![]), at(0)));
+        assert!(!trust.accepts(&broker, &agent_key("b", &key(5), vec![]), at(0)), "another key is pinned");
     }
 }

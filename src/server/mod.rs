@@ -151,7 +151,7 @@ pub async fn run(
         match config.policy.load(config.listen) {
             Ok(loaded) => config.settings.policies.store(loaded),
             Err(error) => {
-                tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force")
+                tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force");
             }
         }
     }

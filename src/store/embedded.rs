@@ -334,8 +334,7 @@ impl EmbeddedStore {
     }
 
     /// Starts to write the active memtable into table files. If the flush before still runs, waits for it: this back-pressure
-    /// keeps commits from outrunning a slow disk.
-    /// With `wants_space`, a compaction of every table with removals follows.
+    /// keeps commits from outrunning a slow disk. With `wants_space`, a compaction of every table with removals follows.
     fn start_flush(&self, opened: &Arc<Opened>, log: &Log, wants_space: bool) {
         let mut flushing = self.flushing.lock().expect("no holder panics");
         self.finish_flush(opened, &mut flushing);

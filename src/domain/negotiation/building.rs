@@ -108,11 +108,11 @@ impl Building {
                 let best = best.unwrap_or_default();
                 let (bidder, offer) = &ranked[best];
                 self.award(offer.id, bidder.clone(), handoff);
-                // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask.
-                let fallbacks = ranked[best + 1..].iter().filter(|(_, offer)| stands(offer));
-                let asked = ranked[best..=best].iter().chain(fallbacks).take(OFFERS_MAX);
-                let candidates = asked.map(|(agent, _)| agent.clone()).collect();
                 if let Some((task, _)) = task {
+                    // The losers in their order are the fallbacks of the handoff, at most as many as a handoff may ask.
+                    let fallbacks = ranked[best + 1..].iter().filter(|(_, offer)| stands(offer));
+                    let asked = ranked[best..=best].iter().chain(fallbacks).take(OFFERS_MAX);
+                    let candidates = asked.map(|(agent, _)| agent.clone()).collect();
                     let negotiation = self.negotiation.id;
                     self.effects.push(Effect::Open(Award { negotiation, task, candidates }));
                 }

@@ -468,8 +468,8 @@ impl Engine {
 fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
     let handoffs = transaction.all_written().filter_map(|record| record.as_handoff());
     let requested = handoffs.map(|record| &record.handoff).filter(|handoff| {
-        let offers = handoff.offers.iter().filter(|offer| !offer.passed_over).count();
-        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && offers == 1
+        let is_first = handoff.made_offers().count() == 1;
+        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && is_first
     });
     requested.map(|handoff| handoff.candidate.clone()).collect()
 }

@@ -204,7 +204,7 @@ impl TransitionBuilder {
 
     /// Whether the number of offers permits another one. An agent that was passed over had none.
     fn has_offers_left(&self) -> bool {
-        self.handoff.offers.iter().filter(|offer| !offer.passed_over).count() < OFFERS_MAX
+        self.handoff.made_offers().count() < OFFERS_MAX
     }
 
     /// Whether the loop guard and the earlier offers permit an offer to this agent.

@@ -298,7 +298,7 @@ fn word_to_negotiation(before: Option<&Handoff>, handoff: &Handoff) -> Option<do
         return None;
     }
     // An agent that was passed over has heard nothing of the handoff.
-    let asked = handoff.offers.iter().filter(|offer| !offer.passed_over).map(|offer| offer.candidate.clone()).collect();
+    let asked = handoff.made_offers().map(|offer| offer.candidate.clone()).collect();
     let word = match &handoff.failure {
         None => negotiation::Word::Taken { handoff: handoff.id, by: handoff.candidate.clone(), asked },
         Some(failure) => {

@@ -445,6 +445,11 @@ impl Task {
 }
 
 impl Handoff {
+    /// The offers that an agent got: those of agents that were passed over are left out.
+    pub fn made_offers(&self) -> impl Iterator<Item = &Offer> {
+        self.offers.iter().filter(|offer| !offer.passed_over)
+    }
+
     /// Whether no offer is pending, and the broker waits until it may ask the candidate once more.
     pub fn waits_to_retry(&self) -> bool {
         let is_pending = |offer: &Offer| offer.outcome == OfferOutcome::Pending;

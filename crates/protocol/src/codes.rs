@@ -3,8 +3,6 @@
 
 use std::{fmt, time::Duration};
 
-use tonic::Code;
-
 /// The kind of a refusal, by the caller's possible reaction. Each is named after its gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
@@ -37,22 +35,22 @@ pub enum Category {
 }
 
 impl Category {
-    /// The gRPC code of the category (SPEC 11).
-    pub const fn grpc_code(self) -> Code {
+    /// The number of the category's gRPC code (SPEC 11), as `google.rpc.Code` has it.
+    pub const fn grpc_code(self) -> i32 {
         match self {
-            Self::InvalidArgument => Code::InvalidArgument,
-            Self::Unauthenticated => Code::Unauthenticated,
-            Self::PermissionDenied => Code::PermissionDenied,
-            Self::NotFound => Code::NotFound,
-            Self::AlreadyExists => Code::AlreadyExists,
-            Self::FailedPrecondition => Code::FailedPrecondition,
-            Self::Aborted => Code::Aborted,
-            Self::OutOfRange => Code::OutOfRange,
-            Self::ResourceExhausted => Code::ResourceExhausted,
-            Self::Unavailable => Code::Unavailable,
-            Self::Unimplemented => Code::Unimplemented,
+            Self::InvalidArgument => 3,
+            Self::Unauthenticated => 16,
+            Self::PermissionDenied => 7,
+            Self::NotFound => 5,
+            Self::AlreadyExists => 6,
+            Self::FailedPrecondition => 9,
+            Self::Aborted => 10,
+            Self::OutOfRange => 11,
+            Self::ResourceExhausted => 8,
+            Self::Unavailable => 14,
+            Self::Unimplemented => 12,
             // A notification code appears in notices only. As a refusal it would be a bug of the broker.
-            Self::Internal | Self::NotificationOnly => Code::Internal,
+            Self::Internal | Self::NotificationOnly => 13,
         }
     }
 }

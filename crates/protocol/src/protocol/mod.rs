@@ -8,6 +8,7 @@ mod header;
 mod message_rules;
 mod negotiation;
 mod numbered;
+mod skill;
 mod trace;
 mod workspace;
 
@@ -17,5 +18,6 @@ pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
 };
 pub use negotiation::AwardRule;
+pub use skill::Skill;
 pub use trace::TraceContext;
 pub use workspace::{Append, ENTRY_BYTES_MAX};

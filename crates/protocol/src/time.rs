@@ -71,6 +71,7 @@ pub fn span_from_parts(seconds: i64, nanoseconds: i32) -> Option<Duration> {
 }
 
 /// The same point in time as the schema has it.
+#[cfg(feature = "prost-types")]
 impl From<Timestamp> for prost_types::Timestamp {
     fn from(time: Timestamp) -> Self {
         let (seconds, nanos) = time.to_parts();

@@ -9,8 +9,9 @@ use tonic::{
 };
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-use super::status;
-use crate::envelope::EnvelopeError;
+use baton_envelope::envelope::EnvelopeError;
+
+use crate::status;
 
 /// Encodes `T` and decodes `U`. `build.rs` names it for the generated services.
 #[derive(Debug)]

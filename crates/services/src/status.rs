@@ -3,10 +3,11 @@
 use std::{collections::HashMap, time::Duration};
 
 use prost::Message as _;
-use tonic::Status;
+use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::codes::Refusal;
+use baton_envelope::proto;
+use baton_protocol::codes::Refusal;
 
 /// The domain of every `google.rpc.ErrorInfo` of the broker.
 pub const DOMAIN: &str = "baton";
@@ -44,7 +45,7 @@ pub fn of(refusal: &dyn Refusal) -> Status {
         details.set_retry_info(Some(retry_after));
     }
     let message = shortened(refusal.to_string(), MESSAGE_BYTES_MAX);
-    Status::with_error_details(code.category().grpc_code(), message, details)
+    Status::with_error_details(Code::from_i32(code.category().grpc_code()), message, details)
 }
 
 /// The first bytes of a text, with an ellipsis if it has more.
@@ -57,10 +58,10 @@ fn shortened(mut text: String, bytes_max: usize) -> String {
 }
 
 /// The status of a refusal as a message, for answers on a session.
-pub fn message_of(refusal: &dyn Refusal) -> tonic_types::pb::Status {
+pub fn message_of(refusal: &dyn Refusal) -> proto::Status {
     let status = of(refusal);
     // The encoded details of a status are this message.
-    tonic_types::pb::Status::decode(status.details()).unwrap_or_else(|_| tonic_types::pb::Status {
+    proto::Status::decode(status.details()).unwrap_or_else(|_| proto::Status {
         code: status.code() as i32,
         message: status.message().to_owned(),
         details: Vec::new(),
@@ -80,14 +81,31 @@ pub const RETRY_OVERUSE_AFTER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
+    use std::fmt;
+
+    use baton_envelope::{envelope::EnvelopeError, proto::v1};
+    use baton_protocol::codes::{ErrorCode, FieldViolation};
 
     use super::*;
-    use crate::{
-        broker::BrokerError,
-        codes::{ErrorCode, FieldViolation},
-        proto::v1,
-    };
+
+    #[derive(Debug)]
+    struct ShuttingDown;
+
+    impl fmt::Display for ShuttingDown {
+        fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("the broker is shutting down")
+        }
+    }
+
+    impl Refusal for ShuttingDown {
+        fn code(&self) -> ErrorCode {
+            ErrorCode::ShuttingDown
+        }
+
+        fn retry_after(&self) -> Option<Duration> {
+            Some(RECONNECT_AFTER)
+        }
+    }
 
     #[test]
     fn the_codes_are_those_of_the_schema() {
@@ -101,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_section_in_the_docs() {
-        let docs = include_str!("../../docs/errors.md");
+        let docs = include_str!("../../../docs/errors.md");
         for code in ErrorCode::ALL {
             assert!(docs.contains(&format!("\n## {}\n", code.name())), "docs/errors.md lacks {}", code.name());
         }
@@ -110,24 +128,24 @@ mod tests {
     #[test]
     fn a_status_says_reason_fields_and_when_to_retry() {
         let violations = vec![FieldViolation { path: "envelope.task_id".into(), problem: "must not be empty".into() }];
-        let status = of(&BrokerError::Fields { violations });
+        let status = of(&EnvelopeError::Fields { violations });
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "envelope.task_id must not be empty"));
         let details = status.get_error_details();
         assert_eq!(details.error_info().unwrap().reason, "FIELD_INVALID");
         assert_eq!(details.error_info().unwrap().domain, "baton");
         assert_eq!(details.bad_request().unwrap().field_violations[0].field, "envelope.task_id");
-        let status = of(&BrokerError::ShuttingDown);
+        let status = of(&ShuttingDown);
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.get_error_details().retry_info().is_some());
-        assert_eq!(message_of(&BrokerError::ShuttingDown).code, Code::Unavailable as i32);
-        assert_eq!(message_of(&BrokerError::ShuttingDown).details.len(), 2);
+        assert_eq!(message_of(&ShuttingDown).code, Code::Unavailable as i32);
+        assert_eq!(message_of(&ShuttingDown).details.len(), 2);
     }
 
     #[test]
     fn a_status_fits_the_headers_of_every_client_and_counts_what_it_leaves_out() {
         let violation = |number| FieldViolation { path: format!("list[{number:03}]"), problem: "é".repeat(100) };
         let of_many = |violations: Vec<FieldViolation>| {
-            let status = of(&BrokerError::Fields { violations });
+            let status = of(&EnvelopeError::Fields { violations });
             let mut headers = http::HeaderMap::new();
             status.add_header(&mut headers).unwrap();
             // As HTTP/2 counts a list of headers.

@@ -205,7 +205,7 @@ impl ClientError {
     }
 
     /// The error in an answer on a session or a stream.
-    pub fn of_message(message: &tonic_types::pb::Status) -> Self {
+    pub fn of_message(message: &crate::proto::Status) -> Self {
         use prost::Message as _;
         let code = Code::from_i32(message.code);
         let status = Status::with_details(code, message.message.clone(), message.encode_to_vec().into());
@@ -227,7 +227,7 @@ impl Refused {
     /// A refusal by this client, with this code and text.
     pub(super) fn of_client(code: ErrorCode, message: String) -> Self {
         Self {
-            code: code.category().grpc_code(),
+            code: Code::from_i32(code.category().grpc_code()),
             reason: code.name().to_owned(),
             message,
             metadata: BTreeMap::new(),

@@ -74,23 +74,18 @@
 
 mod agent;
 mod blob;
-pub mod codes;
 mod compose;
 mod connection;
 mod contexts;
-pub mod envelope;
 mod error;
 mod finding;
 mod handoffs;
-pub mod ids;
 mod limits;
 mod link;
 mod loans;
 mod negotiations;
 mod pipeline;
 mod plans;
-pub mod proto;
-pub mod protocol;
 mod questions;
 mod runs;
 mod schemas;
@@ -99,11 +94,13 @@ mod script;
 mod serve;
 mod session;
 mod threads;
-pub mod time;
 mod trace;
 mod trust;
 mod waiting;
 mod workspace;
+
+pub use baton_envelope::envelope;
+pub use baton_protocol::{codes, ids, protocol, time};
 
 pub use agent::{Agent, Delivered};
 pub use blob::BlobProgress;
@@ -127,6 +124,12 @@ pub use threads::{Step, Thread, ThreadRun};
 pub use trace::{current_trace, in_trace};
 pub use trust::{Trust, vouch};
 pub use workspace::{Workspace, WorkspaceUpdate};
+
+/// The schema: its messages, with a client of each service.
+pub mod proto {
+    pub use baton_envelope::proto::{Any, DESCRIPTORS, Status};
+    pub use baton_services::v1;
+}
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

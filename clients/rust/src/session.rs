@@ -427,10 +427,10 @@ mod tests {
         let state = |status: &str| v1::Heartbeat { status: status.to_owned(), ..Default::default() };
         let answering = async {
             let (first, second) = (script.hear().await.0, script.hear().await.0);
-            script.say(first, Response::Error(tonic_types::pb::Status::default()));
+            script.say(first, Response::Error(crate::proto::Status::default()));
             script.say(second, Response::Credited(v1::Credited::default()));
             let third = script.hear().await.0;
-            script.say(third, Response::Error(tonic_types::pb::Status::default()));
+            script.say(third, Response::Error(crate::proto::Status::default()));
         };
         let beating = async {
             let (first, second) = tokio::join!(session.heartbeat(state("first")), session.heartbeat(state("second")));

@@ -8,13 +8,15 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    codes::{ErrorCode, Refusal as _},
-    domain::coordinator::Order,
-    domain::handoff::{
+use baton_domain::{
+    coordinator::Order,
+    handoff::{
         Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
         Task, TaskStatus, Timeouts, Transition, step,
     },
+};
+use baton_protocol::{
+    codes::{ErrorCode, Refusal as _},
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use baton::{
+use baton_domain::handoff::{
+    Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State, Task,
+    TaskStatus, Timeouts, step,
+};
+use baton_protocol::{
     codes::Refusal as _,
-    domain::handoff::{
-        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State, Task,
-        TaskStatus, Timeouts, step,
-    },
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };

@@ -1,0 +1,128 @@
+//! The messages of the coordinator `baton.coordinator`, as effects of steps.
+//!
+//! The coordinator has no mailbox and no session. A step that concerns it says which message the coordinator sends
+//! next, and the engine composes and signs that message and applies it in the same commit. This module must not know
+//! the format of an envelope, or the key that signs it.
+
+use crate::{
+    handoff::{Priority, TaskStatus},
+    ids::{AgentId, MessageId, PlanId, TaskId, Topic},
+    plan::Report,
+};
+
+/// A message that the coordinator sends next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// A request to hand a task on.
+    Request(Box<RequestOrder>),
+    /// A request to carry out a subtask of a plan.
+    Subtask(Box<SubtaskOrder>),
+    /// The cancellation of an open handoff of the coordinator.
+    Cancel {
+        /// The open handoff to cancel.
+        handoff: MessageId,
+        /// The task of the handoff.
+        task: TaskId,
+        /// The task's epoch.
+        epoch: u64,
+        /// The candidate.
+        to: AgentId,
+        /// The reason, for people to read.
+        reason_text: String,
+    },
+    /// The recall of a task that the coordinator has lent.
+    Recall {
+        /// The handoff that lent the task.
+        handoff: MessageId,
+        /// The task to take back.
+        task: TaskId,
+        /// The task's epoch.
+        epoch: u64,
+        /// The reason, for people to read.
+        reason_text: String,
+    },
+    /// The final status of a task of a plan, which the coordinator owns.
+    Status {
+        /// The task of the subtask.
+        task: TaskId,
+        /// The task's epoch at that time.
+        epoch: u64,
+        /// The final status.
+        status: TaskStatus,
+        /// The reason, for people to read.
+        details: String,
+    },
+    /// An entry with the result of a subtask for the workspace of its plan.
+    Append {
+        /// The plan, which owns the workspace.
+        plan: PlanId,
+        /// The id of the subtask.
+        subtask: String,
+        /// A topic that the subtask produces.
+        topic: Topic,
+        /// The result.
+        report: Box<Report>,
+    },
+    /// The last known context of a task, for the candidate that has accepted a handoff of the coordinator.
+    Context {
+        /// The handoff that the candidate has accepted.
+        handoff: MessageId,
+        /// The task of the handoff.
+        task: TaskId,
+        /// The task's epoch.
+        epoch: u64,
+        /// The candidate.
+        to: AgentId,
+        /// The sections that the candidate asks for. Empty: all sections.
+        wanted_sections: Vec<String>,
+    },
+}
+
+/// The terms of an [`Order::Subtask`]. The plan has all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubtaskOrder {
+    /// The id of the request and of its handoff.
+    pub id: MessageId,
+    /// The plan of the subtask.
+    pub plan: PlanId,
+    /// The place of the subtask in the plan.
+    pub place: usize,
+    /// The epoch of the subtask's task; 1 if the request creates it.
+    pub epoch: u64,
+    /// The round of the task.
+    pub round: u32,
+    /// The attempt, from 1 on.
+    pub attempt: u32,
+    /// The agent that submitted the plan. The request has no more rights than this agent.
+    pub submitter: AgentId,
+    /// The digest of the submission's content.
+    pub submission_digest: [u8; 32],
+    /// The agents of earlier attempts, which are asked after all others.
+    pub tried: Vec<AgentId>,
+}
+
+/// The terms of an [`Order::Request`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestOrder {
+    /// The id of the request and of its handoff.
+    pub id: MessageId,
+    /// The task to hand on.
+    pub task: TaskId,
+    /// The task's epoch.
+    pub epoch: u64,
+    /// The receiver: an agent's id, or `type:NAME`.
+    pub receiver: String,
+    /// The agent that owned the task before. It is not asked to take the task.
+    pub former_owner: AgentId,
+    /// The kind of work.
+    pub task_type: String,
+    /// The priority of the handoff.
+    pub priority: Priority,
+    /// For whom the coordinator asks: an agent's id, or `operator:NAME`. The request has no more rights than this
+    /// principal.
+    pub submitter: String,
+    /// The reason, for people to read.
+    pub reason_text: String,
+    /// What the candidate has to know to decide, for people to read.
+    pub summary: String,
+}

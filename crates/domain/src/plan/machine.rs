@@ -1,0 +1,653 @@
+//! The machine of a plan: total over every state and input.
+//!
+//! A word of a task is checked against the handoff of the present attempt, and what the plan decides about a task it
+//! decides from the task itself. So a word that comes late, from the outbox, can only find that nothing is left to do.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Event, Input, Plan, PlanEntry, PlanState, Rejection, Report, Spec, Submission, SubtaskChange, SubtaskRun,
+    SubtaskState, Word, numeric_value, spec::ROUNDS_MAX,
+};
+use crate::{
+    Effect, Entity, EntityId, Mail, ReadError, Reader, StepError, Told, Transition,
+    codes::ErrorCode,
+    coordinator::{Order, SubtaskOrder},
+    handoff::{Advice, Handoff, Notice, Priority, Task, TaskStatus},
+    ids::{MessageId, PlanId, TaskId, Topic},
+    mailbox::backoff,
+    time::Timestamp,
+};
+
+/// The most bytes of a cause.
+const CAUSE_BYTES_MAX: usize = 1024;
+
+/// Applies one input to a plan.
+pub(crate) fn step(
+    id: &PlanId,
+    input: &crate::Input,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<Transition, StepError> {
+    let known = read_plan(read, id)?;
+    match input {
+        crate::Input::Plan(Input::Submit(submission)) => submit(known.as_deref(), submission, read, now),
+        crate::Input::Plan(Input::Cancel { by, reason }) => cancel(id, known, by, reason, read, now),
+        crate::Input::Plan(Input::Retry { by }) => retry(id, known, by, read, now),
+        crate::Input::Time => match known {
+            Some(plan) => pass_time(&plan, read, now),
+            None => Ok(Transition::default()),
+        },
+        crate::Input::Told(Told::Plan(word)) => match known {
+            Some(plan) => hear(&plan, word, read, now),
+            None => Ok(Transition::default()),
+        },
+        // A plan has no mail, and no call about anything else is an input of it.
+        crate::Input::Handoff { .. }
+        | crate::Input::Append { .. }
+        | crate::Input::Routing(_)
+        | crate::Input::Thread(_)
+        | crate::Input::Negotiation(_)
+        | crate::Input::Acked { .. }
+        | crate::Input::Undeliverable { .. }
+        | crate::Input::AgentGone
+        | crate::Input::Told(Told::Run(_) | Told::Handoff(_) | Told::Negotiation(_)) => Ok(Transition::default()),
+        #[cfg(debug_assertions)]
+        crate::Input::Told(Told::Probe(_)) => Ok(Transition::default()),
+    }
+}
+
+fn read_plan(read: &mut dyn Reader, id: &PlanId) -> Result<Option<Arc<Plan>>, ReadError> {
+    Ok(match read.entity(&EntityId::Plan(id.clone()))? {
+        Some(Entity::Plan(plan)) => Some(plan),
+        Some(_) | None => None,
+    })
+}
+
+fn read_spec(read: &mut dyn Reader, id: &PlanId) -> Result<Arc<Spec>, ReadError> {
+    match read.entity(&EntityId::PlanSpec(id.clone()))? {
+        Some(Entity::PlanSpec(spec)) => Ok(spec),
+        // The spec is written with the plan, and removed after it.
+        Some(_) | None => Err(ReadError),
+    }
+}
+
+fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, ReadError> {
+    Ok(match read.entity(&EntityId::Task(id.clone()))? {
+        Some(Entity::Task(task)) => Some(task),
+        Some(_) | None => None,
+    })
+}
+
+fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Handoff>>, ReadError> {
+    Ok(match read.entity(&EntityId::Handoff(id))? {
+        Some(Entity::Handoff(handoff)) => Some(handoff),
+        Some(_) | None => None,
+    })
+}
+
+// ------------------------------------------------------------------------------------------------------------- calls
+
+fn submit(
+    known: Option<&Plan>,
+    submission: &Submission,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<Transition, StepError> {
+    let Submission { spec, by, message, digest, content_digest } = submission;
+    if let Some(known) = known {
+        // A submitter that lost its receipt may sign the plan again under a new id, so the content decides (SPEC 9).
+        let is_same = known.submitter == *by && known.content_digest == *content_digest;
+        let exists = Rejection::Exists { plan: spec.id.clone() };
+        return if is_same { Ok(Transition::default()) } else { Err(exists.into()) };
+    }
+    let plan = Plan {
+        id: spec.id.clone(),
+        submitter: by.clone(),
+        submission: *message,
+        submission_digest: *digest,
+        content_digest: *content_digest,
+        state: PlanState::Running,
+        reason: String::new(),
+        round: 1,
+        subtasks: spec.subtasks.iter().map(|_| SubtaskRun::pending(now)).collect(),
+        log_length: 0,
+        created_at: now,
+        updated_at: now,
+        deadline: now.plus(spec.terms.whole_timeout),
+        dependency_timeout: spec.terms.dependency_timeout,
+        ended_at: None,
+    };
+    let mut builder = TransitionBuilder::new(plan, spec.clone(), now);
+    builder.log(Event::Submitted { by: by.clone() });
+    builder.go_on(read)?;
+    let mut transition = builder.done();
+    transition.writes.push(Entity::PlanSpec(spec.clone()));
+    Ok(transition)
+}
+
+fn cancel(
+    id: &PlanId,
+    known: Option<Arc<Plan>>,
+    by: &str,
+    reason: &str,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<Transition, StepError> {
+    let plan = known.ok_or_else(|| Rejection::Unknown { plan: id.clone() })?;
+    match plan.state {
+        PlanState::Running => {}
+        // A repeated cancel finds the outcome that it asks for. After an end by itself the caller must learn that its
+        // cancel came too late.
+        PlanState::Cancelled => return Ok(Transition::default()),
+        PlanState::Completed | PlanState::Failed => return Err(Rejection::Final { state: plan.state }.into()),
+    }
+    // The orders below apply in this commit: otherwise an agent would own a task of an ended plan (SPEC 12, law 13).
+    let reason = if reason.is_empty() { format!("{by} cancelled the plan") } else { reason.to_owned() };
+    let mut builder = TransitionBuilder::of(&plan, read, now)?;
+    for place in 0..plan.subtasks.len() {
+        if !plan.subtasks[place].state.is_final() {
+            builder.stop(place, TaskStatus::Canceled, &reason, read)?;
+            builder.end(place, SubtaskState::Cancelled, None, &reason);
+        }
+    }
+    builder.end_plan(PlanState::Cancelled, &reason);
+    Ok(builder.done())
+}
+
+fn retry(
+    id: &PlanId,
+    known: Option<Arc<Plan>>,
+    by: &str,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<Transition, StepError> {
+    let plan = known.ok_or_else(|| Rejection::Unknown { plan: id.clone() })?;
+    if !plan.state.is_final() {
+        return Err(Rejection::Running.into());
+    }
+    let is_left = |subtask: &SubtaskRun| subtask.state != SubtaskState::Completed;
+    // The ids of tasks have room for two digits of the round. A completed plan would start nothing, and would be
+    // RUNNING without a subtask that could end it.
+    if plan.round >= ROUNDS_MAX || !plan.subtasks.iter().any(is_left) {
+        return Err(Rejection::NothingToRetry { state: plan.state, rounds: plan.round }.into());
+    }
+    let mut builder = TransitionBuilder::of(&plan, read, now)?;
+    builder.plan.state = PlanState::Running;
+    builder.plan.reason.clear();
+    builder.plan.round += 1;
+    // Each round has the whole time of its own: the deadline of the round before may be long past.
+    builder.plan.deadline = now.plus(builder.spec.terms.whole_timeout);
+    builder.plan.ended_at = None;
+    for subtask in builder.plan.subtasks.iter_mut().filter(|subtask| is_left(subtask)) {
+        // The agents of earlier rounds go on seeing the plan, and are asked after all others.
+        let mut tried = std::mem::take(&mut subtask.tried);
+        tried.extend(subtask.agent.take().filter(|agent| !tried.contains(agent)));
+        *subtask = SubtaskRun { tried, ..SubtaskRun::pending(now) };
+    }
+    let round = builder.plan.round;
+    builder.log(Event::Retried { round, by: by.to_owned() });
+    builder.go_on(read)?;
+    Ok(builder.done())
+}
+
+// ------------------------------------------------------------------------------------------------------ time and words
+
+fn pass_time(plan: &Plan, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
+    if plan.next_deadline().is_none_or(|deadline| now < deadline) {
+        return Ok(Transition::default());
+    }
+    let mut builder = TransitionBuilder::of(plan, read, now)?;
+    // Goes before the timeouts of subtasks: if both have passed, a skipped subtask would start others, and the plan
+    // would outlive its whole timeout.
+    if plan.deadline <= now {
+        let cause = "the time of the plan was up";
+        for place in 0..plan.subtasks.len() {
+            let state = match plan.subtasks[place].state {
+                SubtaskState::Pending | SubtaskState::Ready => SubtaskState::Skipped,
+                SubtaskState::HandingOff | SubtaskState::Running => SubtaskState::TimedOut,
+                SubtaskState::Completed
+                | SubtaskState::Failed
+                | SubtaskState::TimedOut
+                | SubtaskState::Skipped
+                | SubtaskState::Cancelled => continue,
+            };
+            builder.stop(place, TaskStatus::Failed, cause, read)?;
+            builder.end(place, state, Some(ErrorCode::WholeTimeout), cause);
+        }
+        builder.end_plan(PlanState::Failed, cause);
+        return Ok(builder.done());
+    }
+    // Dependencies go before their dependents, wherever they stand in the plan: a subtask that is skipped here restarts
+    // the clocks of its descendants (SPEC 9), whose `waits_since` is therefore read anew. They are skipped because of it,
+    // as DEPENDENCY_FAILED.
+    for place in builder.spec.links.order.clone() {
+        let subtask = &builder.plan.subtasks[place];
+        let is_over = subtask.waits_since.plus(plan.dependency_timeout) <= now;
+        if subtask.state == SubtaskState::Pending && is_over {
+            let waited = builder.waiting_for(place).join(", ");
+            let cause = format!("its dependencies did not end in time: {waited}");
+            builder.end(place, SubtaskState::Skipped, Some(ErrorCode::DependencyTimeout), &cause);
+        }
+    }
+    builder.go_on(read)?;
+    Ok(builder.done())
+}
+
+fn hear(plan: &Plan, word: &Word, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
+    // Goes before the checks of the attempt: the append follows the result, so the subtask has ended already.
+    if let Word::NotAppended { subtask, topic, code, text } = word {
+        let mut builder = TransitionBuilder::of(plan, read, now)?;
+        let (subtask, topic, code) = (subtask.clone(), topic.clone(), *code);
+        builder.log(Event::NotAppended { subtask, topic, code, text: cut(text) });
+        return Ok(builder.done());
+    }
+    let mut builder = TransitionBuilder::of(plan, read, now)?;
+    let (subtask, handoff) = match word {
+        Word::NotStarted { subtask, handoff, .. }
+        | Word::Taken { subtask, handoff, .. }
+        | Word::NotTaken { subtask, handoff, .. }
+        | Word::Reported { subtask, handoff, .. }
+        | Word::Recalled { subtask, handoff } => (subtask, handoff),
+        Word::NotAppended { .. } => unreachable!("logged above"),
+    };
+    // An ended attempt, or one that a later attempt has replaced, must not end the present one. The word is late and
+    // not wrong, so no error follows.
+    let Some(place) = builder.spec.place(subtask) else { return Ok(Transition::default()) };
+    let known = &plan.subtasks[place];
+    if known.handoff != Some(*handoff) || !known.state.is_active() {
+        return Ok(Transition::default());
+    }
+    match (word, known.state) {
+        (Word::Taken { owner, due, .. }, SubtaskState::HandingOff) => {
+            let subtask = &mut builder.plan.subtasks[place];
+            (subtask.agent, subtask.deadline) = (Some(owner.clone()), *due);
+            builder.change(place, SubtaskState::Running, None);
+        }
+        // A refusal by a rule, or because another task has the id, does not change with time.
+        (Word::NotStarted { code, text, .. }, SubtaskState::HandingOff) => {
+            let is_lasting = matches!(
+                code,
+                ErrorCode::PermissionDenied | ErrorCode::NotOwner | ErrorCode::TaskFinal | ErrorCode::FieldInvalid
+            );
+            builder.fail(place, SubtaskState::Failed, *code, text, !is_lasting, read)?;
+        }
+        (Word::NotTaken { code, text, .. }, SubtaskState::HandingOff) => {
+            builder.fail(place, SubtaskState::Failed, *code, text, true, read)?;
+        }
+        (Word::Reported { message, is_completed: true, .. }, SubtaskState::Running) => {
+            let report = read.report(*message)?.unwrap_or_default();
+            builder.complete(place, report, read)?;
+        }
+        (Word::Reported { message, details, .. }, SubtaskState::Running) => {
+            let response = read.report(*message)?.map(|report| report.response).filter(|text| !text.is_empty());
+            // The response says more than the details, but an agent that fails early often reports no result.
+            let text = response.unwrap_or_else(|| details.clone());
+            let text = if text.is_empty() { "the agent reported FAILED" } else { &text };
+            builder.fail(place, SubtaskState::Failed, ErrorCode::SubtaskFailed, text, true, read)?;
+        }
+        (Word::Recalled { .. }, SubtaskState::Running) => {
+            let text = "the time of the subtask was up, and its task was taken back";
+            builder.fail(place, SubtaskState::TimedOut, ErrorCode::TaskRecalled, text, true, read)?;
+        }
+        // A word of the other half of the attempt is one that its handoff has overtaken.
+        (Word::Taken { .. } | Word::NotStarted { .. } | Word::NotTaken { .. }, SubtaskState::Running)
+        | (Word::Reported { .. } | Word::Recalled { .. }, SubtaskState::HandingOff)
+        | (
+            Word::Taken { .. }
+            | Word::NotStarted { .. }
+            | Word::NotTaken { .. }
+            | Word::Reported { .. }
+            | Word::Recalled { .. }
+            | Word::NotAppended { .. },
+            SubtaskState::Pending
+            | SubtaskState::Ready
+            | SubtaskState::Completed
+            | SubtaskState::Failed
+            | SubtaskState::TimedOut
+            | SubtaskState::Skipped
+            | SubtaskState::Cancelled,
+        )
+        | (Word::NotAppended { .. }, SubtaskState::HandingOff | SubtaskState::Running) => {
+            return Ok(Transition::default());
+        }
+    }
+    builder.go_on(read)?;
+    Ok(builder.done())
+}
+
+fn cut(text: &str) -> String {
+    let end = (0..=CAUSE_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+// ------------------------------------------------------------------------------------------------------- transitions
+
+/// A transition under construction.
+struct TransitionBuilder {
+    plan: Plan,
+    spec: Arc<Spec>,
+    entries: Vec<PlanEntry>,
+    effects: Vec<Effect>,
+    /// The subtasks that have become ready in this step.
+    newly_ready: BTreeSet<usize>,
+    now: Timestamp,
+}
+
+impl TransitionBuilder {
+    fn new(plan: Plan, spec: Arc<Spec>, now: Timestamp) -> Self {
+        Self { plan, spec, entries: Vec::new(), effects: Vec::new(), newly_ready: BTreeSet::new(), now }
+    }
+
+    fn of(plan: &Plan, read: &mut dyn Reader, now: Timestamp) -> Result<Self, ReadError> {
+        Ok(Self::new(plan.clone(), read_spec(read, &plan.id)?, now))
+    }
+
+    fn done(self) -> Transition {
+        let Self { mut plan, spec, entries, effects, now, .. } = self;
+        plan.updated_at = now;
+        let active = plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        // SPEC 12, law 13.
+        debug_assert!(active <= spec.terms.max_concurrency as usize);
+        debug_assert_eq!(
+            plan.state.is_final(),
+            plan.subtasks.iter().all(|subtask| subtask.state.is_final()),
+            "a plan ends with its last subtask"
+        );
+        let mut writes = vec![Entity::Plan(Arc::new(plan))];
+        writes.extend(entries.into_iter().map(|entry| Entity::PlanEntry(Arc::new(entry))));
+        Transition { writes, effects }
+    }
+
+    fn log(&mut self, event: Event) -> u64 {
+        self.plan.log_length += 1;
+        let number = self.plan.log_length;
+        self.entries.push(PlanEntry { plan: self.plan.id.clone(), number, at: self.now, event });
+        number
+    }
+
+    /// Sets the state of a subtask, and records it. The clocks of its descendants start anew.
+    fn change(&mut self, place: usize, state: SubtaskState, report: Option<Report>) {
+        let subtask = &mut self.plan.subtasks[place];
+        subtask.state = state;
+        // A time of another state must not stay behind: `next_deadline` would wake the plan, and `pass_time` would find
+        // nothing to do.
+        if state != SubtaskState::Running {
+            subtask.deadline = None;
+        }
+        if state != SubtaskState::Ready {
+            subtask.retry_at = None;
+        }
+        if state.is_final() {
+            subtask.ended_at = Some(self.now);
+        }
+        if let Some(report) = &report {
+            subtask.numeric_value = report.numeric_value;
+        }
+        let change = SubtaskChange {
+            subtask: self.spec.subtasks[place].id.clone(),
+            state,
+            attempt: subtask.attempts,
+            task_round: subtask.task_round,
+            handoff: subtask.handoff,
+            agent: subtask.agent.clone(),
+            code: subtask.code,
+            cause: subtask.cause.clone(),
+            report,
+        };
+        let is_result = change.report.is_some();
+        let number = self.log(Event::Subtask(Box::new(change)));
+        if is_result {
+            self.plan.subtasks[place].result = Some(number);
+        }
+        // The timeout is for plans that stand still (SPEC 9). All ancestors count, because a long chain of dependencies
+        // moves while its last subtask waits.
+        for (other, subtask) in self.plan.subtasks.iter_mut().enumerate() {
+            if subtask.state == SubtaskState::Pending && self.spec.links.ancestors[other].contains(place) {
+                subtask.waits_since = self.now;
+            }
+        }
+    }
+
+    /// Ends a subtask without a result.
+    fn end(&mut self, place: usize, state: SubtaskState, code: Option<ErrorCode>, cause: &str) {
+        let subtask = &mut self.plan.subtasks[place];
+        (subtask.code, subtask.cause) = (code, cut(cause));
+        self.change(place, state, None);
+    }
+
+    fn task_of(&self, place: usize, read: &mut dyn Reader) -> Result<Option<Arc<Task>>, ReadError> {
+        let subtask = &self.plan.subtasks[place];
+        if subtask.task_round == 0 {
+            return Ok(None);
+        }
+        // The id may belong to a task that an agent has created with this name. The plan moves only a task that names
+        // the plan.
+        let Ok(id) = TaskId::parse(&self.spec.task_id(place, subtask.task_round)) else { return Ok(None) };
+        let is_own = |task: &Arc<Task>| task.plan.as_ref().is_some_and(|plan| plan.plan == self.plan.id);
+        Ok(read_task(read, &id)?.filter(is_own).filter(|task| !task.status.is_final()))
+    }
+
+    /// Takes the subtask's task from its candidate or its owner, and ends it.
+    fn stop(&mut self, place: usize, status: TaskStatus, reason: &str, read: &mut dyn Reader) -> Result<(), ReadError> {
+        let Some(task) = self.task_of(place, read)? else { return Ok(()) };
+        let reason = cut(reason);
+        // The later order must name the epoch that the former leaves behind: a recall moves the owner and raises the
+        // epoch, a cancellation does neither.
+        let mut epoch = task.epoch;
+        if let Some(loan) = task.loans.first() {
+            let (task, handoff) = (task.id.clone(), loan.handoff);
+            let order = Order::Recall { task, epoch, handoff, reason_text: reason.clone() };
+            self.effects.push(Effect::Order(order));
+            epoch += 1;
+        } else if let Some(open) = task.open_handoff
+            && let Some(handoff) = read_handoff(read, open)?
+        {
+            let (to, task) = (handoff.candidate.clone(), task.id.clone());
+            let order = Order::Cancel { handoff: open, task, epoch, to, reason_text: reason.clone() };
+            self.effects.push(Effect::Order(order));
+        }
+        self.effects.push(Effect::Order(Order::Status { task: task.id.clone(), epoch, status, details: reason }));
+        Ok(())
+    }
+
+    /// The attempt has failed: the next one follows after a pause, or the subtask ends.
+    fn fail(
+        &mut self,
+        place: usize,
+        state: SubtaskState,
+        code: ErrorCode,
+        text: &str,
+        may_help: bool,
+        read: &mut dyn Reader,
+    ) -> Result<(), ReadError> {
+        let most = self.spec.subtasks[place].attempts_max;
+        let subtask = &mut self.plan.subtasks[place];
+        (subtask.code, subtask.cause) = (Some(code), cut(text));
+        if may_help && subtask.attempts < most {
+            // From the id of the handoff, and not drawn: a replay of the step must give the same time.
+            let jitter = subtask.handoff.map_or(0, |handoff| handoff.as_bytes()[15]);
+            subtask.retry_at = Some(self.now.plus(backoff(subtask.attempts, jitter)));
+            self.change(place, SubtaskState::Ready, None);
+            return Ok(());
+        }
+        // No attempt follows, so the task must end too. Between attempts it stays open, since the next attempt hands
+        // over the same task.
+        self.stop(place, TaskStatus::Failed, text, read)?;
+        self.change(place, state, None);
+        Ok(())
+    }
+
+    fn complete(&mut self, place: usize, mut report: Report, read: &mut dyn Reader) -> Result<(), ReadError> {
+        // A number that the agent states counts before one that the broker reads out of its text.
+        if report.numeric_value.is_none() && self.spec.terms.extract_numeric {
+            report.numeric_value = numeric_value(&report.response);
+        }
+        let subtask = &mut self.plan.subtasks[place];
+        (subtask.code, subtask.cause) = (None, String::new());
+        let spec = self.spec.clone();
+        // One order for each topic, so that a full workspace refuses one of them without the result or the other
+        // topics.
+        for topic in spec.subtasks[place].produces.iter().filter_map(|topic| Topic::parse(topic).ok()) {
+            let (plan, subtask) = (self.plan.id.clone(), spec.subtasks[place].id.clone());
+            let order = Order::Append { plan, subtask, topic, report: Box::new(report.clone()) };
+            self.effects.push(Effect::Order(order));
+        }
+        // The agent has ended its loan, not the task: the coordinator owns the task again, and ends it.
+        if let Some(task) = self.task_of(place, read)? {
+            let (task, epoch) = (task.id.clone(), task.epoch);
+            let details = "the plan has the result".to_owned();
+            let order = Order::Status { task, epoch, status: TaskStatus::Completed, details };
+            self.effects.push(Effect::Order(order));
+        }
+        self.change(place, SubtaskState::Completed, Some(report));
+        Ok(())
+    }
+
+    /// The ids of the direct dependencies that have not ended.
+    fn waiting_for(&self, place: usize) -> Vec<String> {
+        let open = self.spec.links.direct[place].iter().filter(|need| !self.plan.subtasks[**need].state.is_final());
+        open.map(|need| self.spec.subtasks[*need].id.clone()).collect()
+    }
+
+    /// Does all that follows: makes subtasks ready, skips the dependents of incomplete ones, starts what has a slot,
+    /// and ends the plan with its last subtask.
+    fn go_on(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {
+        let spec = self.spec.clone();
+        // Dependencies stand before their dependents, so one pass is enough.
+        for place in spec.links.order.iter().copied() {
+            if self.plan.subtasks[place].state == SubtaskState::Pending {
+                self.look_at_needs(place);
+            }
+        }
+        // Before the check for the end: a plan with a subtask that can start has not ended.
+        self.start_ready(read)?;
+        if self.plan.subtasks.iter().all(|subtask| subtask.state.is_final()) {
+            let missing: Vec<&str> = (self.plan.subtasks.iter().zip(&spec.subtasks))
+                .filter(|(run, subtask)| run.state != SubtaskState::Completed && !subtask.is_optional)
+                .map(|(_, subtask)| subtask.id.as_str())
+                .collect();
+            match missing.is_empty() {
+                true => self.end_plan(PlanState::Completed, ""),
+                false => self.end_plan(PlanState::Failed, &format!("not completed: {}", missing.join(", "))),
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_needs(&mut self, place: usize) {
+        let mut waits = false;
+        for need in &self.spec.links.direct[place] {
+            let (run, subtask) = (&self.plan.subtasks[*need], &self.spec.subtasks[*need]);
+            match run.state {
+                SubtaskState::Completed => {}
+                SubtaskState::Failed | SubtaskState::TimedOut | SubtaskState::Skipped | SubtaskState::Cancelled => {
+                    // One missing dependency decides, even while others run: their results could not start this subtask
+                    // any more.
+                    if !subtask.is_optional {
+                        let because = if run.cause.is_empty() { String::new() } else { format!(": {}", run.cause) };
+                        let cause = format!("{} is {}{because}", subtask.id, run.state.name());
+                        return self.end(place, SubtaskState::Skipped, Some(ErrorCode::DependencyFailed), &cause);
+                    }
+                }
+                SubtaskState::Pending | SubtaskState::Ready | SubtaskState::HandingOff | SubtaskState::Running => {
+                    waits = true;
+                }
+            }
+        }
+        if !waits {
+            // The log shows READY only of a subtask that waits for a slot.
+            self.plan.subtasks[place].state = SubtaskState::Ready;
+            self.newly_ready.insert(place);
+        }
+    }
+
+    fn start_ready(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {
+        let most = self.spec.terms.max_concurrency as usize;
+        let mut active = self.plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        for place in 0..self.plan.subtasks.len() {
+            let subtask = &self.plan.subtasks[place];
+            if subtask.state != SubtaskState::Ready || subtask.retry_at.is_some_and(|at| at > self.now) {
+                continue;
+            }
+            // In the order of the plan, so that of two subtasks for one slot the earlier one starts.
+            if active < most {
+                active += 1;
+                self.start(place, read)?;
+            // Recorded once, and not at each look while the subtask waits.
+            } else if self.newly_ready.contains(&place) {
+                self.change(place, SubtaskState::Ready, None);
+            } else {
+                // It waits for a slot now, and for no time.
+                self.plan.subtasks[place].retry_at = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, place: usize, read: &mut dyn Reader) -> Result<(), ReadError> {
+        let round = self.plan.round;
+        let subtask = &mut self.plan.subtasks[place];
+        subtask.attempts += 1;
+        subtask.task_round = round;
+        subtask.started_at = Some(self.now);
+        // The agent of the attempt before is asked after all others, since it has just failed or lost the task (SPEC
+        // 9).
+        if let Some(former) = subtask.agent.take()
+            && !subtask.tried.contains(&former)
+        {
+            subtask.tried.push(former);
+        }
+        let (attempt, tried) = (subtask.attempts, subtask.tried.clone());
+        let handoff = attempt_id(self.plan.submission, place, round, attempt, self.now);
+        self.plan.subtasks[place].handoff = Some(handoff);
+        // The first attempt of a round creates the task, at epoch 1. A later one continues the task at its present
+        // epoch.
+        let epoch = self.task_of(place, read)?.map_or(1, |task| task.epoch);
+        self.change(place, SubtaskState::HandingOff, None);
+        self.effects.push(Effect::Order(Order::Subtask(Box::new(SubtaskOrder {
+            id: handoff,
+            plan: self.plan.id.clone(),
+            place,
+            epoch,
+            round,
+            attempt,
+            submitter: self.plan.submitter.clone(),
+            submission_digest: self.plan.submission_digest,
+            tried,
+        }))));
+        Ok(())
+    }
+
+    fn end_plan(&mut self, state: PlanState, reason: &str) {
+        (self.plan.state, self.plan.reason, self.plan.ended_at) = (state, cut(reason), Some(self.now));
+        self.log(Event::Ended { state, reason: cut(reason) });
+        if state == PlanState::Failed {
+            // The submitter has to act: to retry the plan, or to find another way (SPEC 2).
+            let message = format!("plan {} has failed: {}", self.plan.id, cut(reason));
+            let notice = Notice { code: ErrorCode::PlanFailed, message, advice: Advice::None, is_critical: true };
+            let (to, about) = (self.plan.submitter.clone(), Some(self.plan.submission));
+            let mail = Mail::Notice { notice, about, task: None };
+            self.effects.push(Effect::Deliver { to, mail, priority: Priority::default(), report_to: None });
+        }
+    }
+}
+
+/// The id of an attempt's handoff: a UUID of version 7 with this time, and the random part of the submission's id, in
+/// which the subtask, the round and the attempt change four bytes. So each attempt of a plan has an id of its own.
+fn attempt_id(submission: MessageId, place: usize, round: u32, attempt: u32, now: Timestamp) -> MessageId {
+    let mut bytes = *submission.as_bytes();
+    let milliseconds = u64::try_from(now.unix_milliseconds()).unwrap_or(0).to_be_bytes();
+    bytes[..6].copy_from_slice(&milliseconds[2..]);
+    bytes[6] = 0x70 | (bytes[6] & 0x0f);
+    bytes[8] = 0x80 | (bytes[8] & 0x3f);
+    let place = u16::try_from(place).unwrap_or(u16::MAX).to_be_bytes();
+    let low = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+    for (at, own) in [place[0], place[1], low(round), low(attempt)].into_iter().enumerate() {
+        bytes[12 + at] ^= own;
+    }
+    MessageId::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton::store::{
+use baton_store::{
     Change, EmbeddedStore, Found, OpenError, Order, Store, Table,
     conformance::{NaiveStore, delete, put},
     read_all,
@@ -87,7 +87,7 @@ fn flush(store: EmbeddedStore) {
     drop(store);
 }
 
-fn commit(store: &EmbeddedStore, writes: Vec<baton::store::Write>) {
+fn commit(store: &EmbeddedStore, writes: Vec<baton_store::Write>) {
     assert!(store.commit(vec![Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
 }
 
@@ -353,10 +353,10 @@ fn no_value_is_taken_for_a_part_of_the_store() {
         let own = files(&folder.join("wal")).into_values();
         for value in own.chain(look_alikes.clone()) {
             let key = format!("{number:06}");
-            let record = baton::store::Record { revision: 1, value: value.into() };
-            let key_of = |table| baton::store::Key { table, key: key.as_str().into() };
+            let record = baton_store::Record { revision: 1, value: value.into() };
+            let key_of = |table| baton_store::Key { table, key: key.as_str().into() };
             let write =
-                baton::store::Write { key: key_of(Table::Envelopes), record: Some(record.clone()), is_new: true };
+                baton_store::Write { key: key_of(Table::Envelopes), record: Some(record.clone()), is_new: true };
             commit(&store, vec![write]);
             whole.insert(("envelopes", key.into_bytes()), (1, record.value.to_vec()));
             number += 1;
@@ -410,7 +410,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// The file of this test's finds. Proptest finds a place by itself only beside a lib.rs or a main.rs.
 fn finds() -> Option<Box<dyn FailurePersistence>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proptest-regressions/damage.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/proptest-regressions/damage.txt");
     Some(Box::new(FileFailurePersistence::Direct(path)))
 }
 

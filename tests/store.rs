@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use baton::store::{
+use baton_store::{
     Change, EmbeddedStore, Found, MemoryStore, OpenError, Order, Store, Table,
     conformance::{self, NaiveStore, delete, expect, put},
     read_all,
@@ -48,7 +48,7 @@ fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
 
 /// The file of this test's finds. Proptest finds a place by itself only beside a lib.rs or a main.rs.
 fn finds() -> Option<Box<dyn FailurePersistence>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proptest-regressions/store.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/proptest-regressions/store.txt");
     Some(Box::new(FileFailurePersistence::Direct(path)))
 }
 

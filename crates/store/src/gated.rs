@@ -7,7 +7,7 @@ use super::{
 };
 
 /// A [`MemoryStore`] in which reads of chosen records wait until the gate is opened.
-pub(crate) struct GatedStore {
+pub struct GatedStore {
     store: MemoryStore,
     waits: fn(&Key) -> bool,
     is_open: Mutex<bool>,
@@ -16,12 +16,12 @@ pub(crate) struct GatedStore {
 
 impl GatedStore {
     /// A closed gate for the records that `waits` selects.
-    pub(crate) fn new(waits: fn(&Key) -> bool) -> Self {
+    pub fn new(waits: fn(&Key) -> bool) -> Self {
         Self { store: MemoryStore::default(), waits, is_open: Mutex::new(false), opened: Condvar::new() }
     }
 
     /// Opens the gate: all waiting reads continue.
-    pub(crate) fn open(&self) {
+    pub fn open(&self) {
         *self.is_open.lock().unwrap() = true;
         self.opened.notify_all();
     }

@@ -640,7 +640,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::store::conformance::put;
+    use crate::conformance::put;
 
     /// A log whose next append fails in this way, after the entry was written.
     struct FailingLog {

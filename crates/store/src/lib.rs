@@ -6,12 +6,15 @@
 //! revisions that it was computed from, and the store applies the change only if they still hold. A group is a list of
 //! changes with one sync; the broker commits one group per commit batch.
 
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+
 mod checkpoint;
 pub mod conformance;
+pub mod disk;
 mod dump;
 mod embedded;
-#[cfg(test)]
-pub(crate) mod gated;
+pub mod gated;
 mod key;
 mod layout;
 mod mem_table;
@@ -27,6 +30,7 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
+use baton_protocol::{ids, time};
 pub use dump::{Found, read_all};
 pub use embedded::EmbeddedStore;
 pub use key::{Key, KeyBytes, KeyMap};
@@ -261,6 +265,12 @@ pub trait Store: Send + Sync + 'static {
     /// Reopens the store after a failed commit, from the state on disk, so that it takes commits again.
     fn recover(&self) -> Result<(), OpenError> {
         Ok(())
+    }
+}
+
+impl std::fmt::Debug for dyn Store {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a store")
     }
 }
 

@@ -13,26 +13,26 @@ use std::{
 };
 
 /// The mode of every folder.
-pub(crate) const FOLDER_MODE: u32 = 0o700;
+pub const FOLDER_MODE: u32 = 0o700;
 /// The mode of every file.
-pub(crate) const FILE_MODE: u32 = 0o600;
+pub const FILE_MODE: u32 = 0o600;
 /// The bytes of a page of memory on most machines.
 const BLOCK: usize = 4096;
 
 /// The bytes of a file between two syncs while it is written. The disk takes the sync of another file only behind a sync that
 /// is under way, so this bounds how long such a one waits. Small in debug builds, so that tests have such syncs.
-pub(crate) const SYNC_BYTES: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 1024 * 1024 };
+pub const SYNC_BYTES: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 1024 * 1024 };
 
 /// Sets the umask of the process, so that later files of this process, including those of libraries, are closed to
 /// other users.
-pub(crate) fn keep_to_owner() {
+pub fn keep_to_owner() {
     use rustix::fs::Mode;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
 /// Creates a missing folder with its parents. Syncs the parent of each new folder. Syncs the parent of the last folder
 /// in any case: an earlier process may have created that folder and ended before its sync.
-pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+pub fn make_folder(path: &Path) -> io::Result<()> {
     let around = folder_around(path);
     let is_new = !path.is_dir();
     if is_new {
@@ -55,7 +55,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Writes a file atomically: the name leads to the old content or to the whole new one. Replaces an existing file.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
     remove_if_there(&draft)?; // left by an interrupted write, perhaps with other permissions
     write_synced(&draft, bytes).and_then(|()| rename(&draft, path)).inspect_err(|_| {
@@ -79,7 +79,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes bytes at an offset of a file. `path` is the file's name.
-pub(crate) fn write_at(file: &File, path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
+pub fn write_at(file: &File, path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
     file.write_all_at(bytes, at)?;
     #[cfg(test)]
     trace::note(path, || trace::Op::Write { at, bytes: bytes.to_vec() });
@@ -88,7 +88,7 @@ pub(crate) fn write_at(file: &File, path: &Path, bytes: &[u8], at: u64) -> io::R
 }
 
 /// Syncs a file's content and the metadata to find it.
-pub(crate) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
+pub fn sync_data(file: &File, path: &Path) -> io::Result<()> {
     file.sync_data()?;
     #[cfg(test)]
     trace::note(path, || trace::Op::Sync);
@@ -97,7 +97,7 @@ pub(crate) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Syncs a file's content and all that the file system keeps of the file.
-pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
+pub fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()?;
     #[cfg(test)]
     trace::note(path, || trace::Op::Sync);
@@ -106,14 +106,14 @@ pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// The free bytes of the disk that has this folder, for users without privileges.
-pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// Gives a file a second name; copies the file where the file system has no second names. The content and the name are
 /// not synced.
-pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
+pub fn link(from: &Path, to: &Path) -> io::Result<()> {
     match std::fs::hard_link(from, to) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
             return Err(error);
@@ -127,14 +127,14 @@ pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The path of the draft of a file or folder. The complete draft is renamed to `path`.
-pub(crate) fn draft_of(path: &Path) -> PathBuf {
+pub fn draft_of(path: &Path) -> PathBuf {
     let mut draft = OsString::from(path);
     draft.push(".new");
     draft.into()
 }
 
 /// Removes a file if it exists.
-pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Err(_) => Ok(()),
@@ -147,7 +147,7 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
 }
 
 /// Renames a file or folder, and syncs the folder of the new name.
-pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     #[cfg(test)]
     trace::note(from, || trace::Op::Rename(to.to_owned()));
@@ -155,9 +155,9 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Syncs the names in a folder.
-pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+pub fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
-    #[cfg(test)]
+    #[cfg(debug_assertions)]
     record::synced(path);
     #[cfg(test)]
     trace::note(path, || trace::Op::SyncFolder);
@@ -165,7 +165,7 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// The folder that contains this name.
-pub(crate) fn folder_around(path: &Path) -> &Path {
+pub fn folder_around(path: &Path) -> &Path {
     match path.parent() {
         Some(around) if around.as_os_str().is_empty() => Path::new("."),
         Some(around) => around,
@@ -173,9 +173,9 @@ pub(crate) fn folder_around(path: &Path) -> &Path {
     }
 }
 
-/// Records syncs for tests: which names a power cut leaves.
-#[cfg(test)]
-pub(crate) mod record {
+/// Records syncs for tests, once a thread has asked for it: which names a power cut leaves.
+#[cfg(debug_assertions)]
+pub mod record {
     use std::{
         cell::RefCell,
         collections::BTreeMap,
@@ -184,29 +184,28 @@ pub(crate) mod record {
     };
 
     thread_local! {
-        static SYNCED: RefCell<Vec<(PathBuf, Vec<PathBuf>)>> = const { RefCell::new(Vec::new()) };
+        static SYNCED: RefCell<Option<Vec<(PathBuf, Vec<PathBuf>)>>> = const { RefCell::new(None) };
     }
 
     /// Records that a folder was synced with the names that it has now.
     pub(super) fn synced(path: &Path) {
-        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
-        SYNCED.with_borrow_mut(|synced| synced.push((path.to_owned(), names)));
+        SYNCED.with_borrow_mut(|synced| {
+            let Some(synced) = synced else { return };
+            let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+            synced.push((path.to_owned(), names));
+        });
     }
 
-    /// The syncs of this thread since the last call: each folder, with the names it had at that moment.
-    pub(crate) fn take() -> Vec<(PathBuf, Vec<PathBuf>)> {
-        SYNCED.take()
+    /// The syncs of this thread since the last call: each folder, with the names it had at that moment. The first call
+    /// begins the record.
+    pub fn take() -> Vec<(PathBuf, Vec<PathBuf>)> {
+        SYNCED.replace(Some(Vec::new())).unwrap_or_default()
     }
 
     /// Copies a folder as a power cut would leave it, on a disk that keeps a name only if the name's folder was synced
     /// after it. `trusts` selects folders whose names are all kept. A sync of a draft counts for the name that the
     /// draft got later.
-    pub(crate) fn survivors(
-        synced: &[(PathBuf, Vec<PathBuf>)],
-        folder: &Path,
-        to: &Path,
-        trusts: &dyn Fn(&Path) -> bool,
-    ) {
+    pub fn survivors(synced: &[(PathBuf, Vec<PathBuf>)], folder: &Path, to: &Path, trusts: &dyn Fn(&Path) -> bool) {
         let known: BTreeMap<PathBuf, &Vec<PathBuf>> =
             synced.iter().map(|(path, names)| (present_name(path), names)).collect();
         copy(&known, folder, to, trusts);

@@ -6,7 +6,7 @@
 
 mod plan;
 
-pub use baton_client::envelope::*;
+pub use baton_envelope::envelope::*;
 pub use plan::{plan_of, plan_to_v1, timeouts_to_v1};
 
 use crate::{

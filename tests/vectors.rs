@@ -1,10 +1,8 @@
 //! The signing layouts against `vectors/`, which the tests of every language run.
 
-use baton::{
-    broker::{
-        BrokerIdentity,
-        directory::{Directory, Entry},
-    },
+use baton_broker_core::{
+    BrokerIdentity,
+    directory::{Directory, Entry},
     envelope::{
         self, KeyRing, KeyRingError,
         keys::{PrivateKey, PublicKey, PublicKeyError},
@@ -18,7 +16,7 @@ use baton::{
 use serde_json::Value;
 
 fn read(name: &str) -> Value {
-    let path = format!("{}/vectors/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../vectors/{name}", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -137,9 +135,9 @@ fn directory_with(case: &Value) -> Directory {
     let broker = BrokerIdentity {
         key_id: KeyId::parse("b").unwrap(),
         key: PrivateKey::from_seed(&[1; 32]),
-        coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        coordinator: baton_broker_core::Signer::new(PrivateKey::from_seed(&[77; 32])),
     };
-    let presence = baton::broker::Settings::default().presence_rule(baton::time::Timestamp::default());
+    let presence = baton_broker_core::Settings::default().presence_rule(baton_broker_core::time::Timestamp::default());
     Directory::new(&broker, presence, [Entry::parse(record).unwrap()])
 }
 

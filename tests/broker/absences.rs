@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::proto::v1::{self, MessageType, NextStep, Severity};
+use baton_broker_core::proto::v1::{self, MessageType, NextStep, Severity};
 use prost::Message as _;
 
 use crate::world::{Session, World};

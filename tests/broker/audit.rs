@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{
-        BrokerLimits, Retention, Settings,
-        access::Caller,
-        directory::{CARD_BYTES_MAX, Entry},
-    },
+use baton_broker_core::{
+    BrokerLimits, Retention, Settings,
+    access::Caller,
     codes::ErrorCode,
+    directory::{CARD_BYTES_MAX, Entry},
     envelope::{keys::PrivateKey, signing},
     ids::AgentId,
     proto::v1,
@@ -78,7 +76,7 @@ fn the_audit_log_has_only_so_many_entries() {
     assert_eq!(kept(&world), [10], "a smaller bound counts from the next start on");
 }
 
-fn entry(world: &World, name: &str, metadata: usize) -> Result<Entry, baton::broker::BrokerError> {
+fn entry(world: &World, name: &str, metadata: usize) -> Result<Entry, baton_broker_core::BrokerError> {
     let public_key = PrivateKey::from_seed(&signing::sha256(&[name.as_bytes()])).public().as_bytes().to_vec().into();
     let card = v1::AgentCard {
         agent_id: name.to_owned(),

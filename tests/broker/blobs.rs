@@ -2,18 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton::{
+use baton_broker_core::{
+    BlobLimits, Settings,
+    access::Caller,
     blobs::{BlobFiles, Removed},
-    broker::{
-        BlobLimits, Settings,
-        access::Caller,
-        engine::{Command, NewBlob},
-        queries::BlobSearch,
-    },
     codes::ErrorCode,
+    engine::{Command, NewBlob},
     envelope::signing,
     ids::{AgentId, WorkspaceId},
     proto::v1::{self, context_section::Content},
+    queries::BlobSearch,
     records::BlobRecord,
 };
 
@@ -215,7 +213,7 @@ fn a_context_that_refers_to_a_blob_must_name_a_complete_one_that_its_author_may_
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.send(world.accept("b", "a", &id, 1)).unwrap();
     let send = |world: &mut World, payload: &v1::TaskContextTransfer| {
-        let payload = Some(baton::envelope::payload_of(payload));
+        let payload = Some(baton_broker_core::envelope::payload_of(payload));
         let envelope = v1::Envelope { payload, ..world.context("a", "b", &id, 1) };
         world.send(envelope)
     };

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{Settings, directory::Liveness, engine::Fate},
+use baton_broker_core::{
+    Settings,
     codes::ErrorCode,
+    directory::Liveness,
     domain::{dead_letter::ParkReason, handoff::State},
+    engine::Fate,
     proto::v1,
     records::AuditHead,
     store::Table,

@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{
-        BrokerError, Retention, Settings,
-        access::Caller,
-        engine::{Command, Fate, Reassignment},
-        queries::SectionQuery,
-    },
+use baton_broker_core::{
+    BrokerError, Retention, Settings,
+    access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::{
         Receiver,
         context::{BASES_MAX, VERSIONS_MAX},
     },
+    engine::{Command, Fate, Reassignment},
     envelope::{context_of_sections, sections, signing},
     ids::{AgentId, TaskId},
     proto::v1::{
         self, HistoryFilter, MessageType, context_section::Content, custody_entry::Event,
         get_context_section_response::Content as Answer,
     },
+    queries::SectionQuery,
     store::Table,
 };
 use prost::Message as _;
@@ -361,7 +359,7 @@ fn a_secret_section_is_shown_to_its_parties_only() {
     // The envelope is in no custody log, for no caller, and the log replays.
     for caller in [agent("a"), olga.clone()] {
         let page = world.view(&caller).custody(&task(), 0, 1000, true).unwrap();
-        let mut replay = baton::replay::Replay::new(task(), None);
+        let mut replay = baton_broker_core::replay::Replay::new(task(), None);
         for shown in &page.entries {
             replay.take(shown).unwrap();
             assert!(!String::from_utf8_lossy(&shown.envelope).contains("hunter2"));

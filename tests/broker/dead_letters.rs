@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{
-        engine::{Command, Fate},
-        queries::HandoffFilter,
-    },
+use baton_broker_core::{
     codes::ErrorCode,
     domain::{
         dead_letter::{DeadState, ParkReason},
         handoff::State,
         mailbox::AttemptEnd,
     },
+    engine::{Command, Fate},
     ids::{AgentId, TaskId},
     proto::v1::{self, MessageType},
+    queries::HandoffFilter,
     records::DeadEnvelope,
 };
 use prost::Message as _;

@@ -2,9 +2,9 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use baton::{
-    broker::engine::{ConsumerKind, Fate},
+use baton_broker_core::{
     codes::ErrorCode,
+    engine::{ConsumerKind, Fate},
     store::{Order, Store as _, Table},
 };
 use prost::Message as _;
@@ -12,8 +12,8 @@ use prost::Message as _;
 use crate::world::{Session, World, assert_refused};
 
 fn texts(session: &mut Session) -> Vec<String> {
-    let text = |envelope: baton::proto::v1::Envelope| {
-        baton::proto::v1::Info::decode(envelope.payload.unwrap().value).unwrap().text
+    let text = |envelope: baton_broker_core::proto::v1::Envelope| {
+        baton_broker_core::proto::v1::Info::decode(envelope.payload.unwrap().value).unwrap().text
     };
     session.deliveries().into_iter().map(|(_, envelope)| text(envelope)).collect()
 }
@@ -88,7 +88,7 @@ fn another_session_of_the_agent_takes_over_and_sees_the_second_attempt() {
     world.send(world.info("a", "b", "one")).unwrap();
     assert_eq!(first.delivery().0.attempt, 1);
     world.engine.handle(
-        baton::broker::engine::Command::Credit { consumer: second.consumer, outstanding_max: 1, reply: None },
+        baton_broker_core::engine::Command::Credit { consumer: second.consumer, outstanding_max: 1, reply: None },
         world.now,
     );
     world.disconnect(first);
@@ -136,7 +136,7 @@ fn poison_is_a_dead_letter_at_once_and_the_rest_of_the_line_moves() {
     let (delivery, _) = b.delivery();
     world.acknowledge(&b, &delivery, Fate::Poison { text: "cannot parse".into() }).unwrap();
     assert_eq!(dead_letters(&world), 1);
-    assert_eq!(world.handoff(&id).state, baton::domain::handoff::State::Failed, "its handoff hears of it");
+    assert_eq!(world.handoff(&id).state, baton_broker_core::domain::handoff::State::Failed, "its handoff hears of it");
     assert_eq!(a.deliveries().len(), 1, "and so does its sender");
     assert_eq!(b.deliveries().len(), 1, "the notice to drop comes after it in the line");
 }

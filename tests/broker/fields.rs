@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use baton::{
+use baton_broker_core::{
     codes::{ErrorCode, Refusal as _},
     envelope::UnverifiedEnvelope,
     proto::{Any, DESCRIPTORS, v1},
@@ -61,11 +61,16 @@ fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
     }
 }
 
+/// The folder of the whole project.
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 /// The functions of the broker and of the envelope's parser, as texts.
 fn functions() -> Vec<String> {
     let mut functions = Vec::new();
-    for folder in ["src/wire", "src/broker", "src/envelope.rs", "src/records", "clients/rust/src/envelope"] {
-        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut functions);
+    for folder in ["src/wire", "crates/broker/src", "crates/replay/src", "crates/envelope/src"] {
+        collect(&root().join(folder), &mut functions);
     }
     functions
 }
@@ -113,7 +118,7 @@ fn every_field_of_a_request_has_an_effect_or_is_refused() {
         let mut parts = line.splitn(3, ' ').map(str::trim);
         let (field, place, text) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap_or_default());
         if place != "carried" {
-            let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(place)).unwrap();
+            let source = fs::read_to_string(root().join(place)).unwrap();
             assert!(!text.is_empty() && source.contains(text), "{field}: {place} does not have {text:?}");
         }
         assert!(elsewhere.insert(field.to_owned()), "{field} is listed twice");

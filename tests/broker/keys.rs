@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{
-        Away, Reply,
-        access::Caller,
-        directory::Entry,
-        engine::{Command, KeyChange},
-    },
+use baton_broker_core::{
+    Away, Reply,
+    access::Caller,
     codes::ErrorCode,
+    directory::Entry,
+    engine::{Command, KeyChange},
     envelope::{self, keys::PrivateKey},
     ids::{AgentId, KeyId},
     proto::v1,
@@ -95,11 +93,11 @@ fn revoking_ends_sessions_and_keeps_handoffs_and_mail() {
     assert!(!session.was_sent_away(), "a new key is no reason");
     change(&mut world, operator(), "b", revoke("k1")).unwrap();
     assert_eq!(session.sent_away(), Some(Away::KeyRevoked));
-    assert_eq!(world.handoff(&receipt.handoff_id).state, baton::domain::handoff::State::Deciding);
+    assert_eq!(world.handoff(&receipt.handoff_id).state, baton_broker_core::domain::handoff::State::Deciding);
     let mut accept = world.accept("b", "a", &receipt.handoff_id, 1);
     envelope::sign(&mut accept, &key_id("k2"), &PrivateKey::from_seed(&[2; 32]));
     world.send_signed(&accept).unwrap();
-    assert_eq!(world.handoff(&receipt.handoff_id).state, baton::domain::handoff::State::Accepted);
+    assert_eq!(world.handoff(&receipt.handoff_id).state, baton_broker_core::domain::handoff::State::Accepted);
 }
 
 #[test]

@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{AgentLimits, Settings},
-    codes::ErrorCode,
-    proto::v1,
-};
+use baton_broker_core::{AgentLimits, Settings, codes::ErrorCode, proto::v1};
 
 use crate::world::{World, assert_refused};
 

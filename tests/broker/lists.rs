@@ -2,17 +2,15 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use baton::{
-    broker::{
-        AgentLimits,
-        access::Caller,
-        limits::Rates,
-        queries::{Backlog, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
-    },
+use baton_broker_core::{
+    AgentLimits,
+    access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::handoff::State,
     ids::{AgentId, TaskId},
+    limits::Rates,
     proto::v1::{self, TaskStatus},
+    queries::{Backlog, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
 };
 
 use crate::world::{World, operator};

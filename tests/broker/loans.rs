@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{
+use baton_broker_core::{
     codes::ErrorCode,
     domain::handoff::{Cause, State, TaskStatus},
     proto::v1::{self, MessageType},

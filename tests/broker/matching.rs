@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{
-        Away, Reply,
-        directory::Busy,
-        engine::{CardField, CardUpdate, Command},
-    },
+use baton_broker_core::{
+    Away, Reply,
     codes::ErrorCode,
+    directory::Busy,
     domain::{
         dead_letter::ParkReason,
         handoff::{OfferOutcome, State},
         matching::{Summary, Wanted},
     },
+    engine::{CardField, CardUpdate, Command},
     ids::AgentId,
     proto::v1::{self, Envelope, MessageType},
 };
@@ -464,7 +462,10 @@ fn a_deregistered_agent_stays_readable_and_its_id_is_never_used_again() {
         assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::ReceiverUnknown);
         assert_refused(world.send(world.request("a", "type:analyst", 1)), ErrorCode::ReceiverUnknown);
         assert_refused(world.send(world.info("b", "a", "x")), ErrorCode::KeyNotValid);
-        let again = baton::broker::directory::Entry::parse(baton::records::AgentRecord::new(card.clone(), world.now));
+        let again = baton_broker_core::directory::Entry::parse(baton_broker_core::records::AgentRecord::new(
+            card.clone(),
+            world.now,
+        ));
         assert_refused(world.register_as(operator(), again.unwrap(), ""), ErrorCode::AgentExists);
         world.restart();
     }
@@ -542,7 +543,7 @@ fn the_ranking_uses_what_the_broker_knows() {
     let ranking = world.engine.directory().rank(&wanted, world.now, |_| true);
     assert_eq!(ranking.agents().map(ToString::to_string).collect::<Vec<_>>(), ["c", "b"]);
     let (facts, score, busy) = ranking.from(1).next().unwrap();
-    let factors = baton::domain::matching::explain(&wanted, &facts);
+    let factors = baton_broker_core::domain::matching::explain(&wanted, &facts);
     assert_eq!(factors[1].text, "1 of 4 in use");
     assert!((factors.iter().map(|factor| factor.value * factor.weight).sum::<f64>() - score).abs() < 1e-12);
     assert_eq!((busy.load.in_use, busy.owned), (1, 0));

@@ -2,15 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton::{
-    broker::{Settings, access::Caller, engine::Command, queries::NegotiationFilter},
+use baton_broker_core::{
+    Settings,
+    access::Caller,
     codes::ErrorCode,
     domain::{
         handoff::State as HandoffState,
         negotiation::{Negotiation, State, ThreadState},
     },
+    engine::Command,
     ids::{AgentId, MessageId},
     proto::v1::{self, MessageType, NegotiationState},
+    queries::NegotiationFilter,
     store::Table,
 };
 use prost::Message as _;
@@ -220,7 +223,7 @@ fn bids_of_others_are_seen_by_the_requester_and_operators_alone() {
     let by = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
     assert!(world.view(&by("bob")).negotiation(id).is_ok());
     let hidden = world.view(&by("mallory")).negotiation(id).unwrap_err();
-    assert_eq!(baton::codes::Refusal::code(&hidden), ErrorCode::PermissionDenied);
+    assert_eq!(baton_broker_core::codes::Refusal::code(&hidden), ErrorCode::PermissionDenied);
     let listed =
         |caller: &Caller| world.view(caller).negotiations(&NegotiationFilter::default(), 10, "").unwrap().entries.len();
     assert_eq!((listed(&by("alice")), listed(&by("bob")), listed(&operator())), (1, 0, 1), "bob made no offer");
@@ -678,7 +681,7 @@ fn a_negotiation_is_removed_some_time_after_its_end() {
     assert_eq!(world.negotiation(&id).state, State::Settled);
     world.pass(Duration::from_secs(2 * 24 * 3600));
     let gone = world.view(&operator()).negotiation(MessageId::parse(&id).unwrap()).unwrap_err();
-    assert_eq!(baton::codes::Refusal::code(&gone), ErrorCode::NegotiationUnknown);
+    assert_eq!(baton_broker_core::codes::Refusal::code(&gone), ErrorCode::NegotiationUnknown);
     let listed = world.view(&operator()).negotiations(&NegotiationFilter::default(), 10, "").unwrap();
     assert!(listed.entries.is_empty());
 }

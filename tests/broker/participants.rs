@@ -3,17 +3,15 @@
 
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
-use baton::{
-    broker::{
-        AgentLimits, BrokerError, Settings,
-        access::Caller,
-        engine::Fate,
-        limits::Rates,
-        queries::{DeadLetterFilter, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
-    },
+use baton_broker_core::{
+    AgentLimits, BrokerError, Settings,
+    access::Caller,
     codes::ErrorCode,
+    engine::Fate,
     ids::{AgentId, MessageId, TaskId},
+    limits::Rates,
     proto::v1::{self, TaskStatus},
+    queries::{DeadLetterFilter, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
 };
 
 use crate::world::{World, assert_refused, operator};
@@ -164,7 +162,7 @@ fn what_is_not_ones_own_is_as_if_it_were_not_there() {
     for (caller, code) in [(agent("c"), ErrorCode::PermissionDenied), (Caller::Anonymous, ErrorCode::IdentityMissing)] {
         let view = world.view(&caller);
         let refused = |error: BrokerError, id: &str| {
-            assert_eq!(baton::codes::Refusal::code(&error), code, "{error}");
+            assert_eq!(baton_broker_core::codes::Refusal::code(&error), code, "{error}");
             text(error, id)
         };
         let of_task = |id: &str| refused(view.task(&task(id)).unwrap_err(), &format!("Task::\"{id}\""));

@@ -2,18 +2,16 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use baton::{
-    broker::{
-        Retention, Settings,
-        access::Caller,
-        engine::{Command, NewBlob},
-    },
+use baton_broker_core::{
+    Retention, Settings,
+    access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId, Input,
         plan::{self, PlanState},
         workspace::Limits,
     },
+    engine::{Command, NewBlob},
     envelope::{digest_of, struct_of},
     ids::{AgentId, PlanId, WorkspaceId},
     policy::{Policies, Source},
@@ -83,7 +81,7 @@ impl World {
     fn plan(&self) -> v1::PlanRun {
         let caller = operator();
         let (plan, spec) = self.view(&caller).plan(&id()).expect("the plan is known");
-        baton::records::plan_run_to_v1(&plan, Some(&spec))
+        baton_broker_core::records::plan_run_to_v1(&plan, Some(&spec))
     }
 
     fn states(&self) -> String {
@@ -257,7 +255,7 @@ fn results_are_entries_of_the_workspace_of_the_plan() {
     world.submit(report()).unwrap();
     let mut workers = world.workers(&["bob"]);
     workers.complete(&mut world, "fetch", "42");
-    let query = baton::broker::queries::EntryQuery {
+    let query = baton_broker_core::queries::EntryQuery {
         workspace: WorkspaceId::parse("plan:q3").unwrap(),
         topics: Vec::new(),
         after: 0,
@@ -491,7 +489,7 @@ fn a_plan_with_problems_is_refused_with_all_of_them() {
 #[test]
 fn the_coordinator_hands_off_with_the_rights_of_the_submitter() {
     let rule = r#"@id("not-to-bob") forbid (principal == Agent::"alice", action == Action::"handOff", resource == Agent::"bob");"#;
-    let sources = [Source::new("default", baton::policy::DEFAULT), Source::new("test.cedar", rule)];
+    let sources = [Source::new("default", baton_broker_core::policy::DEFAULT), Source::new("test.cedar", rule)];
     let policies = Policies::parse(&sources).unwrap();
     let settings = Settings::default();
     settings.policies.store(Arc::new(policies));
@@ -618,7 +616,7 @@ fn a_plan_belongs_to_its_submitter_and_shows_itself_to_its_agents() {
     let unknown = world.view(&agent("mallory")).plan(&PlanId::parse("none").unwrap()).unwrap_err();
     assert_eq!((stranger.code(), unknown.code()), (ErrorCode::PermissionDenied, ErrorCode::PermissionDenied));
     let access =
-        baton::broker::access::Access { policies: &world.settings.policies, directory: world.engine.directory() };
+        baton_broker_core::access::Access { policies: &world.settings.policies, directory: world.engine.directory() };
     let (plan, _) = world.view(&operator()).plan(&id()).unwrap();
     assert!(access.may_cancel_plan(&agent("alice"), &plan).is_ok());
     assert!(access.may_cancel_plan(&agent("bob"), &plan).is_err());
@@ -635,10 +633,10 @@ fn an_operator_cannot_take_a_task_of_a_plan() {
     world.submit(plan_of(vec![subtask("a", &[])])).unwrap();
     let mut workers = world.workers(&["bob"]);
     workers.take(&mut world, "a");
-    let wanted = baton::broker::engine::Reassignment {
-        task: baton::ids::TaskId::parse("q3.a").unwrap(),
+    let wanted = baton_broker_core::engine::Reassignment {
+        task: baton_broker_core::ids::TaskId::parse("q3.a").unwrap(),
         expected_epoch: 2,
-        to: baton::domain::Receiver::parse("carol").unwrap(),
+        to: baton_broker_core::domain::Receiver::parse("carol").unwrap(),
         reason_text: String::new(),
     };
     let refused = world.ask(|reply| Command::Reassign { wanted, caller: operator(), reply });

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use baton::{
-    broker::{Settings, access::Caller, directory::Entry, engine::Command},
+use baton_broker_core::{
+    Settings,
+    access::Caller,
     codes::ErrorCode,
+    directory::Entry,
+    engine::Command,
     ids::{AgentId, AgentType},
     policy::{DEFAULT, Policies, Source},
     proto::v1,
@@ -110,7 +113,10 @@ fn a_suggestion_that_the_policy_forbids_is_not_asked() {
 }
 
 fn card(world: &World, name: &str, types: &[&str]) -> Entry {
-    let key = baton::envelope::keys::PrivateKey::from_seed(&baton::envelope::signing::sha256(&[name.as_bytes()]));
+    let key =
+        baton_broker_core::envelope::keys::PrivateKey::from_seed(&baton_broker_core::envelope::signing::sha256(&[
+            name.as_bytes(),
+        ]));
     let card = v1::AgentCard {
         agent_id: name.to_owned(),
         agent_types: types.iter().map(ToString::to_string).collect(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::directory::Liveness,
+use baton_broker_core::{
+    directory::Liveness,
     domain::handoff::{Cause, OfferOutcome, State},
     proto::v1::{self, MessageType},
 };
@@ -92,7 +92,7 @@ fn a_request_on_its_way_to_one_who_goes_is_offered_to_the_next() {
     let kinds: Vec<_> = [world.take_and_ack(&mut b), world.take_and_ack(&mut b)].map(|it| it.message_type()).into();
     assert_eq!(kinds, [MessageType::HandoffRequest, MessageType::ErrorNotification], "told to drop it");
     let late = world.send(world.accept("b", "a", &id, 1));
-    crate::world::assert_refused(late, baton::codes::ErrorCode::HandoffExpired);
+    crate::world::assert_refused(late, baton_broker_core::codes::ErrorCode::HandoffExpired);
     world.audit("t");
 }
 
@@ -143,9 +143,10 @@ fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
     for (session, active_tasks) in [(&busy, 3), (&free, 1)] {
         let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat { active_tasks, capacity: 4, ..Default::default() };
-        world
-            .engine
-            .handle(baton::broker::engine::Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
+        world.engine.handle(
+            baton_broker_core::engine::Command::Heartbeat { consumer, agent, heartbeat, reply: None },
+            world.now,
+        );
     }
     let id = world.send(world.request("a", "type:team", 1)).unwrap().handoff_id;
     let handoff = world.handoff(&id);
@@ -165,7 +166,10 @@ fn a_copy_of_an_old_envelope_is_no_sign_of_life_and_a_new_message_without_a_sess
     assert_eq!(world.send_without_session(&old).unwrap(), receipt);
     let mut refused = world.info("a", "nobody", "hello");
     world.sign(&mut refused);
-    crate::world::assert_refused(world.send_without_session(&refused), baton::codes::ErrorCode::ReceiverUnknown);
+    crate::world::assert_refused(
+        world.send_without_session(&refused),
+        baton_broker_core::codes::ErrorCode::ReceiverUnknown,
+    );
     assert_eq!(world.liveness("a"), Liveness::Gone);
     let mut new = world.info("a", "b", "hello again");
     world.sign(&mut new);
@@ -176,7 +180,7 @@ fn a_copy_of_an_old_envelope_is_no_sign_of_life_and_a_new_message_without_a_sess
 #[test]
 fn an_open_call_of_receive_is_a_sign_of_life() {
     let mut world = World::with(&["a", "b"]);
-    let kind = baton::broker::engine::ConsumerKind::Receive { deliveries_max: None };
+    let kind = baton_broker_core::engine::ConsumerKind::Receive { deliveries_max: None };
     let _call = world.connect_as("b", kind, 16);
     world.pass(LEASE * 10);
     assert_eq!(world.liveness("b"), Liveness::Alive);

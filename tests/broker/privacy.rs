@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use baton::{
-    broker::{Settings, access::Caller},
+use baton_broker_core::{
+    Settings,
+    access::Caller,
     codes::ErrorCode,
     ids::{AgentId, TaskId},
     policy::{Policies, Source},
@@ -165,7 +166,7 @@ fn a_dead_letter_shows_a_context_to_its_parties_only() {
     world.take_and_ack(&mut a);
     world.send(world.context("a", "b", &handoff, 1)).unwrap();
     let (delivery, _) = b.delivery();
-    let fate = baton::broker::engine::Fate::Poison { text: "cannot parse".into() };
+    let fate = baton_broker_core::engine::Fate::Poison { text: "cannot parse".into() };
     world.acknowledge(&b, &delivery, fate).unwrap();
     let dead = world.dead_letters().remove(0);
     for (caller, is_shown) in [(agent("a"), true), (agent("b"), true), (agent("c"), false), (operator(), false)] {
@@ -191,7 +192,7 @@ fn a_false_digest_of_a_context_is_noticed_by_its_parties() {
             accepted.context_digest = vec![9; 32].into();
         }
         shown.entry_bytes = entry.encode_to_vec().into();
-        hash = baton::envelope::signing::custody_hash(&hash, &shown.entry_bytes);
+        hash = baton_broker_core::envelope::signing::custody_hash(&hash, &shown.entry_bytes);
         shown.custody_hash = hash.to_vec().into();
         shown.entry = Some(entry);
         replay.take(&shown).err()

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{access::Caller, queries::TaskFilter},
+use baton_broker_core::{
+    access::Caller,
     codes::ErrorCode,
     domain::handoff::PromptState,
     ids::{AgentId, TaskId},
     proto::v1::{self, MessageType, TaskStatus},
+    queries::TaskFilter,
 };
 use prost::Message as _;
 use prost_types::{Struct, Value, value::Kind};
@@ -280,7 +281,7 @@ fn a_question_needs_waiting_for_input_and_stays_within_its_bounds() {
         prompt: Some(question("c")),
         ..Default::default()
     };
-    in_progress.payload = Some(baton::envelope::payload_of(&payload));
+    in_progress.payload = Some(baton_broker_core::envelope::payload_of(&payload));
     assert_eq!(fields(world.send(in_progress)), ["envelope.payload.prompt"]);
 
     let too_long = v1::TaskPrompt { question: "x".repeat(16 * 1024 + 1), ..question("c") };
@@ -376,7 +377,7 @@ fn the_agent_that_is_asked_reads_the_question_and_nothing_else_of_the_task() {
 fn questions(world: &World, caller: &str) -> Vec<(String, bool)> {
     let (caller, c) = (Caller::Agent(AgentId::parse(caller).unwrap()), AgentId::parse("c").unwrap());
     let page = world.view(&caller).questions(&c, &TaskFilter::default(), 50, "").unwrap();
-    let entry = |shown: &baton::broker::queries::ShownTask| {
+    let entry = |shown: &baton_broker_core::queries::ShownTask| {
         assert_eq!(shown.prompt.as_ref().unwrap().prompt.as_ref().unwrap().answer_by, "c");
         (shown.record.task.id.to_string(), shown.is_asked_only)
     };

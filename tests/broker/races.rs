@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
     domain::{
         routing::RunState,
         threads::{self, Action, RequestEnd, ThreadRunId},

@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton::{
-    broker::{Reassigned, Settings, access::Caller, engine::Reassignment},
+use baton_broker_core::{
+    Reassigned, Settings,
+    access::Caller,
     codes::ErrorCode,
     domain::{
         Receiver,
         dead_letter::ParkReason,
         handoff::{Cause, OfferOutcome, SenderView, State, TaskStatus},
     },
+    engine::Reassignment,
     envelope::{UnverifiedEnvelope, signing},
     ids::{AgentId, TaskId},
     policy::{Policies, Source},
@@ -34,7 +36,7 @@ impl World {
             to: Receiver::parse(to).unwrap(),
             reason_text: "bob is gone".into(),
         };
-        self.ask(|reply| baton::broker::engine::Command::Reassign { wanted, caller, reply })
+        self.ask(|reply| baton_broker_core::engine::Command::Reassign { wanted, caller, reply })
     }
 
     fn owned_by(&self) -> (String, u64) {
@@ -144,7 +146,7 @@ fn the_candidate_gets_only_the_sections_that_it_asks_for() {
     world.take_and_ack(&mut c);
     let wanted = v1::HandoffAccept { wanted_sections: vec!["nothing".into()], ..Default::default() };
     let accept = world.accept("c", "baton.coordinator", &handoff, 3);
-    let payload = Some(baton::envelope::payload_of(&wanted));
+    let payload = Some(baton_broker_core::envelope::payload_of(&wanted));
     world.send(v1::Envelope { payload, ..accept }).unwrap();
     let (_, envelope) = c.delivery();
     let context = v1::TaskContextTransfer::decode(envelope.payload.unwrap().value).unwrap();
@@ -192,7 +194,7 @@ fn a_task_that_all_reject_stays_with_the_coordinator_and_can_be_redriven() {
     // The operator finds the task among those of the coordinator.
     let caller = operator();
     let owner = Some(AgentId::coordinator());
-    let filter = baton::broker::queries::TaskFilter { owner, ..Default::default() };
+    let filter = baton_broker_core::queries::TaskFilter { owner, ..Default::default() };
     assert_eq!(world.view(&caller).tasks(&filter, 10, "").unwrap().entries.len(), 1);
 
     let redriven =
@@ -214,7 +216,7 @@ fn a_takeover_that_fails_after_the_accept_is_a_dead_letter_too() {
     world.take_and_ack(&mut c);
     world.pass(Duration::from_secs(400));
     assert_eq!(world.handoff(&handoff).state, State::Failed);
-    let of_request = |dead: &&baton::records::DeadLetterRecord| {
+    let of_request = |dead: &&baton_broker_core::records::DeadLetterRecord| {
         dead.summary.message_type == i32::from(v1::MessageType::HandoffRequest)
     };
     assert_eq!(world.dead_letters().iter().filter(of_request).count(), 1);
@@ -374,7 +376,7 @@ fn reserved_ids_are_not_registered_and_take_no_mail() {
     let mut card = world.engine.directory().get(&AgentId::parse("a").unwrap()).unwrap().record.clone();
     for id in ["baton.coordinator", "baton.other"] {
         card.card.agent_id = id.to_owned();
-        let entry = baton::broker::directory::Entry::parse(card.clone()).unwrap();
+        let entry = baton_broker_core::directory::Entry::parse(card.clone()).unwrap();
         assert_refused(world.register_as(operator(), entry, ""), ErrorCode::FieldInvalid);
     }
     assert_refused(world.send(world.info("a", "baton.coordinator", "hello")), ErrorCode::ReceiverInvalid);
@@ -399,10 +401,10 @@ fn a_revoked_key_of_the_coordinator_signs_nothing() {
     let (mut world, _a, _b, _c) = of_bob();
     let coordinator = AgentId::coordinator();
     let key = world.engine.directory().get(&coordinator).unwrap().record.card.keys[0].key_id.clone();
-    let key_id = baton::ids::KeyId::parse(&key).unwrap();
-    let change = baton::broker::engine::KeyChange::Revoke { key_id, reason_text: "stolen".into() };
+    let key_id = baton_broker_core::ids::KeyId::parse(&key).unwrap();
+    let change = baton_broker_core::engine::KeyChange::Revoke { key_id, reason_text: "stolen".into() };
     world
-        .ask(|reply| baton::broker::engine::Command::ChangeKeys {
+        .ask(|reply| baton_broker_core::engine::Command::ChangeKeys {
             agent: coordinator,
             change,
             caller: operator(),

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use baton::{
-    broker::{Reply, engine::Command, engine::Fate},
+use baton_broker_core::{
+    Reply,
+    engine::Command,
+    engine::Fate,
     proto::v1::{Envelope, Receipt},
 };
 

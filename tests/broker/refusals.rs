@@ -1,6 +1,6 @@
 //! Invalid input: each case is refused with its code, and no record changes.
 
-use baton::{
+use baton_broker_core::{
     codes::ErrorCode,
     envelope::{self, keys::PrivateKey},
     ids::KeyId,
@@ -259,13 +259,13 @@ fn a_sender_is_not_asked_by_its_type_or_by_a_suggestion() {
     assert_eq!(world.handoff(&id).candidate.as_str(), "c");
     world.send(world.reject("c", "a", &id, &["a"])).unwrap();
     let handoff = world.handoff(&id);
-    assert_eq!(handoff.state, baton::domain::handoff::State::Rejected);
+    assert_eq!(handoff.state, baton_broker_core::domain::handoff::State::Rejected);
     assert!(handoff.offers.iter().all(|offer| offer.candidate.as_str() != "a"));
 }
 
 #[test]
 fn a_delivery_has_one_name() {
-    use baton::broker::engine::Fate;
+    use baton_broker_core::engine::Fate;
     let mut world = World::with(&["a", "b"]);
     let mut b = world.connect("b");
     world.send(world.info("a", "b", "hello")).unwrap();
@@ -341,7 +341,7 @@ fn a_former_owner_is_fenced_off_and_that_is_on_record() {
 
 #[test]
 fn recorded_refusals_are_bounded() {
-    let settings = baton::broker::Settings { refusals_recorded_max: 3, ..Default::default() };
+    let settings = baton_broker_core::Settings { refusals_recorded_max: 3, ..Default::default() };
     let mut world = World::with_settings(&["a", "b"], settings);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     world.hand_over(&mut a, &mut b, 1);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::BrokerError,
+use baton_broker_core::{
+    BrokerError,
     domain::handoff::State,
     proto::v1::MessageType,
     store::{Change, Key, Store as _, Table, Write},
@@ -92,7 +92,7 @@ fn agents_are_still_registered() {
 
 #[test]
 fn after_a_full_disk_it_goes_on_without_a_restart_and_sessions_are_told_to_come_back() {
-    use baton::codes::ErrorCode;
+    use baton_broker_core::codes::ErrorCode;
     use std::sync::atomic::Ordering;
     let mut world = World::with(&["a", "b"]);
     let mut b = world.connect("b");

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::{access::Caller, queries::TaskFilter},
+use baton_broker_core::{
+    access::Caller,
     codes::ErrorCode,
     domain::handoff::{OfferOutcome, ReceiverView, State},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType, TaskStatus},
+    queries::TaskFilter,
 };
 use prost_types::{Struct, Value, value::Kind};
 

@@ -2,9 +2,10 @@
 
 use std::{ops::Bound::Unbounded, time::Duration};
 
-use baton::{
-    broker::{BrokerError, Retention, Settings, engine::Fate},
+use baton_broker_core::{
+    BrokerError, Retention, Settings,
     codes::ErrorCode,
+    engine::Fate,
     ids::{MessageId, TaskId},
     proto::v1::{Envelope, TaskStatus},
     store::{Change, Key, KeyBytes, Order, Record, Store as _, Table, Write},

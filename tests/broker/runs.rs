@@ -2,15 +2,17 @@
 
 use std::{ops::Bound::Unbounded, time::Duration};
 
-use baton::{
-    broker::{access::Caller, engine::Command, queries::RunFilter},
+use baton_broker_core::{
+    access::Caller,
     codes::ErrorCode,
     domain::{
         EntityId, Input,
         routing::{self, Call, Graph, Node, Run, RunId, RunState, Start, Turn, TurnId},
     },
+    engine::Command,
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
     proto::v1,
+    queries::RunFilter,
     store::{Order, Store as _, Table},
 };
 use prost::Message as _;

@@ -1,12 +1,15 @@
 //! Schemas: registration, and the check of a context against the schemas that it names.
 
-use baton::{
-    broker::{Reply, Settings, access::Caller, engine::Command, queries::SectionQuery},
+use baton_broker_core::{
+    Reply, Settings,
+    access::Caller,
     codes::ErrorCode,
     domain::handoff::State,
+    engine::Command,
     envelope::signing,
     ids::{AgentId, TaskId},
     proto::v1::{self, context_section::Content, get_context_section_response::Content as Answer},
+    queries::SectionQuery,
 };
 
 use crate::world::{Refusal, World, assert_refused};
@@ -54,7 +57,7 @@ fn accepted(world: &mut World) -> String {
 }
 
 fn transfer(world: &World, from: &str, id: &str, payload: &v1::TaskContextTransfer) -> v1::Envelope {
-    v1::Envelope { payload: Some(baton::envelope::payload_of(payload)), ..world.context(from, "b", id, 1) }
+    v1::Envelope { payload: Some(baton_broker_core::envelope::payload_of(payload)), ..world.context(from, "b", id, 1) }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use baton::{
-    broker::engine::Fate,
+use baton_broker_core::{
     codes::ErrorCode,
     domain::handoff::State,
+    engine::Fate,
     proto::v1::{self, MessageType, TaskStatus},
     store::{Order, Store as _, Table},
 };
@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 impl World {
     /// The number of letters in an agent's mailbox.
     pub(crate) fn letters(&self, agent: &str) -> usize {
-        let range = baton::records::mailbox_range(&baton::ids::AgentId::parse(agent).unwrap());
+        let range = baton_broker_core::records::mailbox_range(&baton_broker_core::ids::AgentId::parse(agent).unwrap());
         self.disk.scan(Table::Mailbox, range, Order::Ascending, usize::MAX).unwrap().len()
     }
 

@@ -2,16 +2,18 @@
 
 use std::{collections::BTreeSet, ops::Bound::Unbounded, sync::atomic::Ordering::Relaxed, time::Duration};
 
-use baton::{
-    broker::{access::Caller, engine::Command, queries::ThreadFilter},
+use baton_broker_core::{
+    access::Caller,
     codes::ErrorCode,
     domain::{
         EntityId, Input,
         threads::{self, Action, ActionId, Create, IDLE, PLUGIN, Spec, SpecKind, Thread, ThreadRunId},
         workspace::WorkspaceId,
     },
+    engine::Command,
     ids::{AgentId, MessageId, SpecId, TaskId, ThreadId},
     proto::v1::{self, thread_entry::Event},
+    queries::ThreadFilter,
     records::{agent_spec, model_spec},
     store::{Order, Store as _, Table},
 };

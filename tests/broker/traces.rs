@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton::{
+use baton_broker_core::{
     domain::TraceContext,
     proto::v1::{self, MessageType},
 };

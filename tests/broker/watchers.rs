@@ -2,10 +2,11 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use baton::{
-    broker::{Output, Refused, Reply, Update, Updates, WatcherId, engine::Command},
+use baton_broker_core::{
+    Output, Refused, Reply, Update, Updates, WatcherId,
     codes::ErrorCode,
     domain::{EntityId, handoff::State},
+    engine::Command,
     ids::{MessageId, TaskId},
 };
 use tokio::sync::mpsc::{self, error::TryRecvError};

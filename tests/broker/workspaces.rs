@@ -2,22 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton::{
-    broker::{
-        BrokerError, Retention, Settings, Update, Updates, WatcherId,
-        access::Caller,
-        engine::Command,
-        queries::{EntryPage, EntryQuery},
-    },
+use baton_broker_core::{
+    BrokerError, Retention, Settings, Update, Updates, WatcherId,
+    access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId,
         workspace::{Limits, Topic, WorkspaceId},
     },
+    engine::Command,
     envelope::signing,
     ids::AgentId,
     policy::{Policies, Source},
     proto::v1::{self, MessageType, workspace_append::Entry, workspace_entry},
+    queries::{EntryPage, EntryQuery},
     store::Table,
 };
 use bytes::Bytes;
@@ -519,7 +517,7 @@ fn a_clock_that_is_set_back_never_makes_the_times_of_entries_go_back() {
     let (mut world, ..) = World::of_workspace(Settings::default());
     world.append("a", "t", json("1")).unwrap();
     let (seconds, nanos) = world.now.to_parts();
-    world.now = baton::time::Timestamp::from_parts(seconds - 7200, nanos).unwrap();
+    world.now = baton_broker_core::time::Timestamp::from_parts(seconds - 7200, nanos).unwrap();
     world.settle();
     world.append("a", "t", json("2")).unwrap();
     world.pass(Duration::from_secs(60));

@@ -9,22 +9,21 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    broker::{
-        Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
-        access::{Access, Caller},
-        directory::{Entry, Liveness},
-        engine::{Command, ConsumerKind, Engine, Fate},
-        queries::View,
-        refused, send_outputs,
-    },
+use baton_broker_core::{
+    Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
+    access::{Access, Caller},
     codes::{ErrorCode, Refusal as _},
+    directory::{Entry, Liveness},
     domain::mailbox::{ConsumerId, EnvelopePlace},
+    engine::{Command, ConsumerKind, Engine, Fate},
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
+    queries::View,
     records::{AgentRecord, DeadLetterRecord, DecodeError, TaskRecord, read_envelope},
+    refused,
     replay::Replay,
+    send_outputs,
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -393,7 +392,7 @@ impl World {
         TaskRecord::decode(&self.disk.get(&key).unwrap().expect("the task is known").value).unwrap()
     }
 
-    pub(crate) fn handoff(&self, id: &str) -> std::sync::Arc<baton::domain::handoff::Handoff> {
+    pub(crate) fn handoff(&self, id: &str) -> std::sync::Arc<baton_broker_core::domain::handoff::Handoff> {
         let caller = operator();
         self.view(&caller).handoff(MessageId::parse(id).unwrap()).expect("the handoff is known")
     }
@@ -575,6 +574,6 @@ fn broker_identity() -> BrokerIdentity {
     BrokerIdentity {
         key_id: KeyId::parse("broker").unwrap(),
         key: PrivateKey::from_seed(&[9; 32]),
-        coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        coordinator: baton_broker_core::Signer::new(PrivateKey::from_seed(&[77; 32])),
     }
 }

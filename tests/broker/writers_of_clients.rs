@@ -1,6 +1,6 @@
 //! The statements of docs/signing.md for authors of clients.
 
-use baton::{
+use baton_broker_core::{
     envelope::signing,
     proto::v1::{self, MessageType, TaskStatus, custody_entry::Event},
 };

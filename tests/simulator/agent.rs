@@ -8,9 +8,9 @@ mod sharing;
 
 use std::collections::{BTreeMap, HashSet};
 
-use baton::{
-    broker::engine::Fate,
+use baton_broker_core::{
     domain::{EntityId, Input, mailbox::ConsumerId},
+    engine::Fate,
     envelope::{self, keys::PrivateKey},
     ids::{AgentId, IdSource as _, KeyId},
     proto::v1::{self, MessageType as T},
@@ -78,7 +78,7 @@ pub(crate) struct Agent {
 const CONTEXT: &str = r#"{"crash":"segfault"}"#;
 
 pub(crate) fn context() -> v1::TaskContextTransfer {
-    use baton::envelope::signing;
+    use baton_broker_core::envelope::signing;
     let section = v1::ContextSection {
         name: "collected_data".into(),
         content: Some(v1::context_section::Content::Json(CONTEXT.into())),

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
+    BlobLimits,
     blobs::{BlobDigest, BlobFiles, Removed},
-    broker::BlobLimits,
     envelope::signing,
     ids::{AgentId, TaskId, WorkspaceId},
     records::{BlobRecord, BlobUsage, HoldKeys, UploadRecord},

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use baton::{
+use baton_broker_core::{
     domain::{
         context::{BASES_MAX, Origin, Section, Version},
         handoff::{Handoff, State, Task},

@@ -6,8 +6,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use baton::{
-    broker::Event,
+use baton_broker_core::{
+    Event,
     domain::mailbox::{ConsumerId, EnvelopePlace},
     records::{DecodeError, read_envelope},
     store::{

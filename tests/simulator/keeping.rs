@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    broker::Retention,
+use baton_broker_core::{
+    Retention,
     domain::mailbox::{EnvelopePlace, Letter},
     ids::{AgentId, TaskId},
     proto::storage,

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
+    BlobLimits, Retention,
     blobs::BlobFiles,
-    broker::{BlobLimits, Retention},
     domain::{
         EntityId,
         dead_letter::DeadState,

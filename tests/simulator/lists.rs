@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::Bound::Unbounded};
 
-use baton::{
+use baton_broker_core::{
     ids::{MessageId, TaskId},
     records::{ChangePlace, HandoffRecord, List, TaskRecord},
     store::{Key, Order, Store, Table},
@@ -16,7 +16,7 @@ pub(crate) fn see_lists(store: &dyn Store) {
     let is_at = |list: &List, number| is_there(&Key { table: list.table, key: list.key(number) });
     let (open, changes) = (List::open_handoffs(), List::changes());
 
-    let decode = |record: baton::store::Record| TaskRecord::decode(&record.value).unwrap();
+    let decode = |record: baton_broker_core::store::Record| TaskRecord::decode(&record.value).unwrap();
     let tasks: HashMap<TaskId, TaskRecord> = all(Table::Tasks)
         .into_iter()
         .map(|(_, record)| decode(record))

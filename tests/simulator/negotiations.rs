@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use baton::{
+use baton_broker_core::{
     domain::{
         mailbox::{EnvelopePlace, Letter},
         negotiation::{Negotiation, State, Thread, ThreadState},

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
     domain::plan::{Mode, Plan, PlanState, Spec, SubtaskState},
     ids::{AgentId, PlanId, TaskId},
     proto::v1::{self, plan_entry::Event},

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use baton::ids::IdSource;
+use baton_broker_core::ids::IdSource;
 
 #[derive(Debug)]
 pub(crate) struct Rng(u64);

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
     codes::ErrorCode,
     domain::{
         EntityId, Input,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use baton::{
+use baton_broker_core::{
     domain::threads::{
         Boundary, EndedRequest, Event, InForce, Request, RequestEnd, Spec, SpecKind, Thread, ThreadEntry, ThreadRunId,
     },

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use baton::{
-    broker::queries::EntryPage,
+use baton_broker_core::{
     domain::workspace::WorkspaceId,
     ids::MessageId,
     proto::v1,
+    queries::EntryPage,
     records::{MessageRecord, WorkspaceEntryRecord, WorkspaceRecord},
     store::{Change, Record, Table},
 };

@@ -11,21 +11,19 @@ use std::{
     time::Duration,
 };
 
-use baton::{
+use baton_broker_core::{
+    Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
+    access::Caller,
     blobs::{BlobDigest, BlobFiles},
-    broker::{
-        Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
-        access::Caller,
-        directory::Entry,
-        engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
-        refused, send_outputs,
-    },
     codes::ErrorCode,
+    directory::Entry,
     domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, workspace},
+    engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
     envelope::{UnverifiedEnvelope, keys::PrivateKey},
     ids::{KeyId, TaskId},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord},
+    refused, send_outputs,
     store::{Order, Store as _, Table},
     time::Timestamp,
 };
@@ -347,7 +345,7 @@ impl World {
         let identity = BrokerIdentity {
             key_id: KeyId::parse("broker-1").unwrap(),
             key: PrivateKey::from_seed(&[9; 32]),
-            coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+            coordinator: baton_broker_core::Signer::new(PrivateKey::from_seed(&[77; 32])),
         };
         self.open_files();
         // A new process knows only the stored time.
@@ -631,7 +629,7 @@ impl World {
         again.into_iter().for_each(|action| self.does(agent, action));
         // A refused agent looks the task up, and corrects its belief about the owner and the epoch.
         let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
-        if let Ok(id) = baton::ids::TaskId::parse(&task) {
+        if let Ok(id) = baton_broker_core::ids::TaskId::parse(&task) {
             let laws = self.disk.laws.lock().unwrap();
             let Some((owner, epoch)) = laws.owner_of(&id).map(|(owner, epoch)| (owner.to_string(), epoch)) else {
                 return;

@@ -1,7 +1,7 @@
 //! How agents negotiate: they ask for offers, bid, counter and award. Some never decide, come late, bid twice, bid where
 //! they were not asked, or award what is not theirs.
 
-use baton::{
+use baton_broker_core::{
     proto::v1::{self, MessageType as T},
     time::Timestamp,
 };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use baton::{
+use baton_broker_core::{
     domain::{
         EntityId, Input,
         threads::{self, ActionId, Create, PLUGIN, Spec, SpecKind, Thread, ThreadRunId},

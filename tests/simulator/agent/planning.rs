@@ -1,6 +1,6 @@
 //! The plans that agents submit, and how they carry out subtasks.
 
-use baton::{
+use baton_broker_core::{
     envelope::struct_of,
     proto::v1::{self, MessageType as T},
     time::Timestamp,
@@ -102,5 +102,5 @@ impl Agent {
 pub(super) fn digest_in(envelope: &v1::Envelope) -> bytes::Bytes {
     let value = envelope.payload.clone().unwrap_or_default().value;
     let context = v1::TaskContextTransfer::decode(value).unwrap_or_default();
-    baton::envelope::digest_of(&context.sections).to_vec().into()
+    baton_broker_core::envelope::digest_of(&context.sections).to_vec().into()
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton::{
+use baton_broker_core::{
     domain::{
         EntityId, Input,
         routing::{self, Call, Choice, Graph, Node, NodeState, Run, RunId, RunState, Start, Turn, TurnId},
@@ -88,7 +88,7 @@ impl Agent {
                 let start = Start {
                     graph: GraphId::parse(&format!("graph-{}", self.rng.roll(2))).unwrap(),
                     by: Some(self.id.clone()),
-                    task: task.map(|task| baton::ids::TaskId::parse(task).unwrap()),
+                    task: task.map(|task| baton_broker_core::ids::TaskId::parse(task).unwrap()),
                     whole: Duration::from_secs(20 + self.rng.roll(400)),
                 };
                 (RunId(ids.message_id(now)), start)

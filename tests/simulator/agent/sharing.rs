@@ -1,7 +1,7 @@
 //! Contexts and workspaces: agents send and store whole sections, deltas and references, and append entries. Some bases are
 //! unknown, forgotten or of another section, some results are wrong, and some blobs are not theirs.
 
-use baton::{
+use baton_broker_core::{
     blobs::BlobDigest,
     codes::ErrorCode,
     domain::context::BASES_MAX,

@@ -1,8 +1,9 @@
 //! Calls of agents that are no messages: they travel like messages, and may be lost, late or doubled.
 
-use baton::{
-    broker::{Refused, Reply, engine::Command},
+use baton_broker_core::{
+    Refused, Reply,
     domain::{EntityId, Input, routing, threads},
+    engine::Command,
 };
 use tokio::sync::oneshot;
 

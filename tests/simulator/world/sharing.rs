@@ -1,18 +1,16 @@
 //! Blobs and contexts outside of messages: uploads with interruptions, holds that end, files that are deleted late, and
 //! reads by agents with and without the right.
 
-use baton::{
+use baton_broker_core::{
+    Refused, Reply,
+    access::{Access, Caller},
     blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
-    broker::{
-        Refused, Reply,
-        access::{Access, Caller},
-        engine::{Command, NewBlob},
-        queries::{BlobSearch, SectionQuery, View},
-    },
     codes::{ErrorCode, Refusal as _},
     domain::mailbox::EnvelopePlace,
+    engine::{Command, NewBlob},
     envelope::signing,
     ids::WorkspaceId,
+    queries::{BlobSearch, SectionQuery, View},
     records::{ContextSectionRecord, DecodeError},
     store::Store as _,
 };

@@ -1,10 +1,12 @@
 //! Law 9: readers that follow workspaces and logs, are cut, and resume at any number.
 
-use baton::{
-    broker::{Refused, Update, Updates, WatcherId, engine::Command, queries::EntryQuery},
+use baton_broker_core::{
+    Refused, Update, Updates, WatcherId,
     domain::{EntityId, workspace::WorkspaceId},
+    engine::Command,
     ids::TaskId,
     proto::v1,
+    queries::EntryQuery,
 };
 use prost::Message as _;
 use tokio::sync::watch;

@@ -1,0 +1,199 @@
+//! The commit batch: the changes of the commands in hand, and the actions that follow their commit.
+
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
+
+use bytes::Bytes;
+
+use super::watchers::Watcher;
+use crate::{
+    Answered, Away, Output, Refused, Reply,
+    directory::Entry,
+    domain::{EntityId, Header, TraceContext, mailbox::Letter, matching::Statistics},
+    ids::{AgentId, IdMap, KeyId, MessageId},
+    metrics::Event,
+    records::{EntityRecord, Expiration},
+    store::{Change, Key, KeyMap, Record, Write},
+    time::Timestamp,
+};
+
+/// An action on the engine's memory, done after its change is durable.
+#[derive(Debug, Clone)]
+pub(super) enum PostCommit {
+    LetterStored {
+        agent: AgentId,
+        letter: Letter,
+    },
+    LetterRemoved {
+        agent: AgentId,
+        place: u64,
+    },
+    /// A letter with earlier delivery attempts is about to be removed, and spans are on.
+    AttemptsEnded {
+        agent: AgentId,
+        letter: Box<Letter>,
+    },
+    LetterRequeued {
+        agent: AgentId,
+        letter: Letter,
+    },
+    /// The mailbox has this timer in the store. `None`: the mailbox has no timer.
+    MailTimer {
+        agent: AgentId,
+        at: Option<Timestamp>,
+    },
+    /// The timer of an entity has moved. Times are running times.
+    EntityTimer {
+        entity: EntityId,
+        counts_for: Option<AgentId>,
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    },
+    /// A step has changed an entity. `before` is `None` for a new one.
+    EntityMoved {
+        before: Option<Arc<EntityRecord>>,
+        after: Arc<EntityRecord>,
+    },
+    /// The figures count this.
+    Count(Event),
+    /// The log names this accepted message. Absent where the level of the log is above debug.
+    LogAccepted(Box<Header>, Option<Box<TraceContext>>),
+    /// The outbox has a new row with this sequence.
+    OutboxWritten(u64),
+    /// An entity is removed, and its watchers end.
+    EntityRemoved(EntityId),
+    ExpirationStored {
+        kind: Expiration,
+        key: Key,
+        since: Timestamp,
+    },
+    /// The audit log has a new entry of this time.
+    OnRecord {
+        at: Timestamp,
+    },
+    /// The record of a file is removed.
+    FileRemoved(crate::blobs::Removed),
+    AgentStored(Box<Entry>),
+    /// The sessions of the agent are to end.
+    SessionsEnded(AgentId, Away),
+    /// The agent is deregistered, and its mail is to become dead letters.
+    AgentLeft(AgentId),
+    StatisticsStored {
+        agent: AgentId,
+        statistics: Box<Statistics>,
+    },
+}
+
+/// A part of the batch: its changes, the actions after the commit, and the answer.
+#[derive(Debug)]
+pub(super) struct PendingReply {
+    /// The indexes of its changes in the batch.
+    pub(super) changes: Range<usize>,
+    pub(super) post_commit: Vec<PostCommit>,
+    pub(super) answer: Option<Answered>,
+}
+
+impl PendingReply {
+    /// The refusal of the caller, if a caller waits. Sent when the changes are not applied.
+    pub(super) fn refusal(self, error: &Refused) -> Option<Output> {
+        self.answer.map(|answered| Output::Reply(answered.refused(error.clone())))
+    }
+}
+
+/// The position of a write in the batch: the index of the change, and the index of the write in that change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place(pub(super) usize, pub(super) usize);
+
+/// The commands whose changes one sync commits.
+#[derive(Debug, Default)]
+pub(super) struct CommitBatch {
+    pub(super) changes: Vec<Change>,
+    pub(super) replies: Vec<PendingReply>,
+    pub(super) touched: BTreeSet<AgentId>,
+    /// Watchers that the engine registers after the commit.
+    pub(super) watches: Vec<(EntityId, Watcher)>,
+    /// The ids of the messages that the batch accepts and no custody log has.
+    pub(super) accepted: Vec<MessageId>,
+    /// The agents that the batch deregisters. The directory shows that after the commit.
+    pub(super) left: BTreeSet<AgentId>,
+    /// Whether the batch writes a row of the outbox.
+    pub(super) writes_outbox: bool,
+    /// The records that the batch has written so far. Later commands of the batch read them here.
+    pub(super) written: KeyMap<Place>,
+    /// The timers of mailboxes that the batch changes.
+    pub(super) mail_timers: IdMap<AgentId, Option<Timestamp>>,
+    /// The index of the first change of the command in hand.
+    open_from: usize,
+    pub(super) open_post_commit: Vec<PostCommit>,
+    pub(super) head: Head,
+    /// A commit has failed: the state on disk is unknown, and the engine accepts no more commands.
+    pub(super) failed: bool,
+}
+
+/// The values that each commit stores beside its changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Head {
+    pub(super) next_sequence: u64,
+    /// The retention may have removed the ids of messages with a timestamp up to this one.
+    pub(super) message_ids_gone: Timestamp,
+}
+
+impl CommitBatch {
+    /// The first batch after a start.
+    pub(super) fn after(head: Head) -> Self {
+        Self { head, ..Self::default() }
+    }
+
+    /// Takes the batch out for its commit. The new batch reuses the allocated memory of `written`.
+    pub(super) fn take(&mut self) -> Self {
+        let mut batch = std::mem::take(self);
+        batch.written.clear();
+        self.written = std::mem::take(&mut batch.written);
+        // Both outlast the batch: sequences are never used twice, and only a recovery ends a failure.
+        (self.head, self.failed) = (batch.head, batch.failed);
+        batch
+    }
+
+    /// Whether the batch has no changes, replies, watches or touched mailboxes.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_changed = !self.changes.is_empty() || !self.replies.is_empty() || !self.open_post_commit.is_empty();
+        !is_changed && self.touched.is_empty() && self.watches.is_empty()
+    }
+
+    /// Ends the command in hand. Its answer is sent after the commit of all its changes.
+    pub(super) fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, outcome: Result<T, Refused>) {
+        self.close(Some(reply.with(outcome)));
+    }
+
+    /// Ends the command in hand, with an answer if a caller waits.
+    pub(super) fn close(&mut self, answer: Option<Answered>) {
+        let changes = self.open_from..self.changes.len();
+        self.open_from = self.changes.len();
+        let post_commit = std::mem::take(&mut self.open_post_commit);
+        self.replies.push(PendingReply { changes, post_commit, answer });
+    }
+
+    /// The id of a key on this card that the batch stores for another agent, if any.
+    pub(super) fn key_of_another(&self, entry: &Entry) -> Option<KeyId> {
+        let actions = self.replies.iter().flat_map(|pending| &pending.post_commit).chain(&self.open_post_commit);
+        let mut stored = actions.filter_map(|action| match action {
+            PostCommit::AgentStored(stored) if stored.id() != entry.id() => Some(stored),
+            _ => None,
+        });
+        stored.find_map(|other| entry.key_shared_with(other)).cloned()
+    }
+
+    /// Adds a write that no revision guards.
+    pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
+        self.close(None);
+        // The write belongs to no command, so that a conflict of a command does not take it along.
+        let write = Write { key, record: Some(Record { revision: 1, value }), is_new: false };
+        self.changes.push(Change { expectations: Vec::new(), writes: vec![write] });
+        self.close(None);
+    }
+
+    /// The refusals of all callers and watchers of the batch, for a failed commit.
+    pub(super) fn refusals(self, error: &Refused) -> impl Iterator<Item = Output> {
+        let answers = self.replies.into_iter().filter_map(|pending| pending.refusal(error));
+        answers.chain(self.watches.into_iter().map(|(_, watcher)| watcher.output(Err(error.clone()))))
+    }
+}

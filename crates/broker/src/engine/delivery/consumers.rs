@@ -1,0 +1,158 @@
+//! Consumers of mail: sessions and calls of `Receive`, with their credit.
+
+use super::{Delivery, Engine};
+use crate::{
+    Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
+    domain::mailbox::{ConsumerId, Fate, Mailbox},
+    engine::ConsumerKind,
+    ids::AgentId,
+    time::Timestamp,
+};
+
+/// A consumer of one agent's mail.
+#[derive(Debug)]
+pub(in crate::engine) struct Consumer {
+    agent: AgentId,
+    kind: ConsumerKind,
+    events: Events,
+    /// The credit: the most deliveries that the consumer holds at a time.
+    outstanding_max: u32,
+    outstanding: u32,
+    /// The number of deliveries since the consumer was opened.
+    deliveries: u32,
+}
+
+impl Consumer {
+    /// Whether the consumer takes one more delivery now.
+    pub(super) fn has_room(&self) -> bool {
+        self.outstanding < self.outstanding_max && !self.is_done()
+    }
+
+    /// The output that tells the consumer to come back later.
+    pub(in crate::engine) fn go_away(&self, why: Away) -> Output {
+        self.output(Event::GoAway(why))
+    }
+
+    fn output(&self, event: Event) -> Output {
+        Output::Event { to: self.events.clone(), event }
+    }
+
+    pub(in crate::engine) fn is_of(&self, agent: &AgentId) -> bool {
+        self.agent == *agent
+    }
+
+    /// Counts one more outstanding delivery.
+    pub(super) fn lease_begun(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// Counts one outstanding delivery less.
+    pub(super) fn lease_ended(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// Counts a delivery and returns the output that sends it.
+    pub(super) fn deliver(&mut self, delivery: OutgoingDelivery) -> Output {
+        self.deliveries = self.deliveries.saturating_add(1);
+        self.output(Event::Delivery(delivery))
+    }
+
+    /// Whether the consumer has had all the deliveries that it may ever take.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.kind, ConsumerKind::Receive { deliveries_max: Some(most) } if self.deliveries >= most)
+    }
+}
+
+impl Delivery {
+    fn add_consumer(&mut self, id: ConsumerId, consumer: Consumer) {
+        self.consumers_of.entry(consumer.agent.clone()).or_default().push(id);
+        let former = self.consumers.insert(id, consumer);
+        assert!(former.is_none(), "a consumer's id is used once");
+    }
+
+    fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
+        let consumer = self.consumers.remove(&id)?;
+        let others = self.consumers_of.get_mut(&consumer.agent).expect("a consumer is among its agent's");
+        others.retain(|other| *other != id);
+        if others.is_empty() {
+            self.consumers_of.remove(&consumer.agent);
+        }
+        Some(consumer)
+    }
+}
+
+impl Engine {
+    /// Registers a consumer and counts it as a sign of life. Loads the mailbox if it is not in memory.
+    pub(in crate::engine) fn open_consumer(
+        &mut self,
+        id: ConsumerId,
+        agent: &AgentId,
+        kind: ConsumerKind,
+        events: Events,
+    ) {
+        if !self.delivery.mailboxes.contains_key(agent) {
+            // `load_some` loads nothing for an agent without a mailbox in memory.
+            self.delivery.mailboxes.insert(agent.clone(), Mailbox::default());
+            if let Err(error) = self.load_some(agent, 0) {
+                self.delivery.mailboxes.remove(agent);
+                // The consumer's stream of events ends without an error; the log has the cause.
+                return tracing::error!(%agent, %error, "failed to load a mailbox");
+            }
+        }
+        let consumer =
+            Consumer { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, deliveries: 0 };
+        self.delivery.add_consumer(id, consumer);
+        let is_session = kind == ConsumerKind::Session;
+        self.env.directory.change_presence(agent, |presence| {
+            if is_session { presence.signs.sessions += 1 } else { presence.signs.receives += 1 }
+        });
+    }
+
+    /// Sets a consumer's credit. A closed consumer ignores it.
+    pub(in crate::engine) fn credit(&mut self, id: ConsumerId, outstanding_max: u32, now: Timestamp) {
+        if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
+            consumer.outstanding_max = outstanding_max;
+            let agent = consumer.agent.clone();
+            // Mail may wait for this credit.
+            self.batch.touched.insert(agent.clone());
+            self.seen(&agent, now);
+        }
+    }
+
+    pub(in crate::engine) fn answer_credit(&mut self, id: ConsumerId, reply: Option<Reply<Credited>>) {
+        let outstanding_max = self.delivery.consumers.get(&id).map_or(0, |consumer| consumer.outstanding_max);
+        if let Some(reply) = reply {
+            self.batch.answer(reply, Ok(Credited { outstanding_max }));
+        }
+    }
+
+    /// Removes a consumer. The end of a session requeues its deliveries.
+    pub(in crate::engine) fn close_consumer(&mut self, id: ConsumerId, now: Timestamp) {
+        let Some(consumer) = self.delivery.remove_consumer(id) else { return };
+        let is_session = consumer.kind == ConsumerKind::Session;
+        self.env.directory.change_presence(&consumer.agent, |presence| {
+            if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }
+        });
+        // The presence lease of the agent runs from the end of its last session (SPEC 6).
+        self.seen(&consumer.agent, now);
+        // The leases of a `Receive` outlive the call, so only a session requeues its deliveries here.
+        if is_session {
+            for (letter, lease) in self.delivery.held_by(&consumer.agent, id) {
+                self.end_lease(&consumer.agent, letter, lease, &Fate::SessionEnded, now);
+            }
+        }
+        self.batch.touched.insert(consumer.agent);
+    }
+
+    /// Tells these consumers to come back later, and closes those of `Receive` calls.
+    pub(in crate::engine) fn send_away(&mut self, why: Away, is_meant: impl Fn(&Consumer) -> bool, now: Timestamp) {
+        let mut receives = Vec::new();
+        for (id, consumer) in self.delivery.consumers.iter().filter(|(_, consumer)| is_meant(consumer)) {
+            self.outputs.push(consumer.go_away(why));
+            if consumer.kind != ConsumerKind::Session {
+                receives.push(*id); // the wire closes a session itself, a Receive only ends here
+            }
+        }
+        receives.into_iter().for_each(|id| self.close_consumer(id, now));
+    }
+}

@@ -1,0 +1,204 @@
+//! Executing `Effect::Deliver`: a delivery becomes a letter in a mailbox, in the transaction of its step.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{Engine, batch::PostCommit, run::ThisMessage, transaction::Transaction};
+use crate::{
+    BrokerError,
+    domain::{
+        EntityId, Handling, Header, Mail, MessageType,
+        handoff::{Acked, Advice, Notice, Priority},
+        mailbox::{self, EnvelopeOwner, EnvelopePlace, Letter},
+    },
+    envelope,
+    ids::{AgentId, MessageId, TaskId},
+    proto::{Any, v1},
+    records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
+    time::Timestamp,
+};
+
+impl Engine {
+    /// Puts mail into an agent's mailbox. `message` is the input of the step, if the input is a message.
+    pub(super) fn deliver(
+        &mut self,
+        transaction: &mut Transaction,
+        to: AgentId,
+        mail: Mail,
+        (priority, report_to): (Priority, Option<(EntityId, Acked)>),
+        message: Option<ThisMessage<'_>>,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        match mail {
+            Mail::ThisMessage => {
+                // Only the step of a message has this mail.
+                let this = message.ok_or(BrokerError::Internal)?;
+                self.deliver_this(transaction, &to, this, (this.owner, report_to), priority, now);
+            }
+            Mail::Closed(closed) => self.tell_closed(transaction, to, &closed, priority, now),
+            Mail::Opening { entity, expires } => {
+                let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
+                if let Some(handoff) = record.as_handoff().filter(|handoff| handoff.is_under_mandate()) {
+                    return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
+                }
+                let opening = record.opening().ok_or(BrokerError::Internal)?;
+                // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
+                let bytes =
+                    self.envelope_bytes(EnvelopePlace::Message(opening.message)).ok_or(BrokerError::Internal)?;
+                let letter = Letter {
+                    message_sequence: opening.sequence,
+                    trace: record.trace().map(|place| Box::new(place.continued.clone())),
+                    task: record.entity().task().cloned(),
+                    priority,
+                    expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
+                    report_to,
+                    ..Letter::new(self.new_sequence(), opening.message, now)
+                };
+                transaction.put_new(MessageRecord::envelope_key(letter.sequence), bytes);
+                self.store_letter(transaction, to, letter);
+            }
+            Mail::Notice { notice, about, task } => {
+                let content = (MessageType::ErrorNotification, envelope::payload_of(&notice_payload(&notice)));
+                self.write_to(transaction, to, content, (about, task), (priority, report_to), now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a message of the broker into a mailbox.
+    pub(super) fn write_to(
+        &mut self,
+        transaction: &mut Transaction,
+        to: AgentId,
+        (message_type, payload): (MessageType, Any),
+        (about, task): (Option<MessageId>, Option<(TaskId, u64)>),
+        (priority, report_to): (Priority, Option<(EntityId, Acked)>),
+        now: Timestamp,
+    ) {
+        // No message record has this id. The letter owns the envelope alone, which is deleted with the letter.
+        let message = self.env.ids.message_id(now);
+        let sequence = self.new_sequence();
+        let task_id = task.as_ref().map(|(task, _)| task.clone());
+        let trace =
+            self.trace_of_cause(transaction, report_to.as_ref().map(|(entity, _)| entity), about, task_id.as_ref());
+        let mut envelope = v1::Envelope {
+            trace_context: trace.as_deref().map(Into::into),
+            message_id: message.to_string(),
+            sender_id: AgentId::broker().to_string(),
+            receiver_id: to.to_string(),
+            timestamp: Some(now.into()),
+            message_type: message_type.number(),
+            correlation_id: about.map(|id| id.to_string()).unwrap_or_default(),
+            task_id: task_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+            epoch: task.map_or(0, |(_, epoch)| epoch),
+            payload: Some(payload),
+            ..Default::default()
+        };
+        envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
+        transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
+        let expires_at = self.mail_expiry(None, now);
+        let letter = Letter { trace, priority, expires_at, report_to, ..Letter::new(sequence, message, now) };
+        let letter = Letter { task: task_id, ..letter };
+        self.store_letter(transaction, to, letter);
+    }
+
+    /// Puts the message in hand into a mailbox.
+    pub(super) fn deliver_this(
+        &mut self,
+        transaction: &mut Transaction,
+        to: &AgentId,
+        this: ThisMessage<'_>,
+        (envelope_owner, report_to): (EnvelopeOwner, Option<(EntityId, Acked)>),
+        priority: Priority,
+        now: Timestamp,
+    ) {
+        let header = this.envelope.header();
+        let letter = Letter {
+            task: header.task.clone(),
+            priority,
+            expires_at: self.mail_expiry(header.expires_at, now),
+            report_to,
+            envelope_owner,
+            trace: self.continued_by(transaction, header),
+            ..Letter::new(this.sequence, header.message_id, now)
+        };
+        let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };
+        self.store_letter(transaction, to.clone(), letter);
+    }
+
+    pub(super) fn new_sequence(&mut self) -> u64 {
+        let sequence = self.batch.head.next_sequence;
+        self.batch.head.next_sequence += 1;
+        sequence
+    }
+
+    /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.
+    pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
+        transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
+        let at = letter.expires_at;
+        if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
+            // The store may have a timer of this mailbox and time that memory does not know of.
+            transaction.put_over(mail_timer_key(at, &agent), Bytes::new());
+            transaction.post_commit.push(PostCommit::MailTimer { agent: agent.clone(), at: Some(at) });
+        }
+        transaction.post_commit.push(PostCommit::LetterStored { agent, letter });
+    }
+
+    /// The running time at which mail accepted now expires.
+    pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+        mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
+    }
+}
+
+/// Whether the deliveries of a message stand in the order of its task. A message of a negotiation that moves no task holds
+/// up no message that does: an agent may get the award of a task before it acks the request for offers.
+fn stands_in_order(header: &Header) -> bool {
+    match header.rules().handling {
+        Handling::Mail => false,
+        Handling::Negotiation => header.message_type == MessageType::TaskAccept,
+        Handling::Request
+        | Handling::Handoff
+        | Handling::Status
+        | Handling::Task
+        | Handling::Workspace
+        | Handling::Plan
+        | Handling::Heartbeat => true,
+    }
+}
+
+fn notice_payload(notice: &Notice) -> v1::ErrorNotification {
+    let (severity, next_step, next_step_text) = match notice.advice {
+        Advice::KeepTask => (
+            v1::Severity::Warning,
+            v1::NextStep::KeepTask,
+            "you still own the task: try another handoff or go on with it",
+        ),
+        Advice::AskAgain => (
+            v1::Severity::Warning,
+            v1::NextStep::Unspecified,
+            "no agent has the work: ask again, other agents or with other terms",
+        ),
+        Advice::DropTask => (
+            v1::Severity::Warning,
+            v1::NextStep::DropTask,
+            "drop what you received for this handoff and do not work on the task",
+        ),
+        Advice::AskOperator => (
+            v1::Severity::Warning,
+            v1::NextStep::Unspecified,
+            "ask an operator to reassign the task, unless its owner comes back",
+        ),
+        Advice::None => {
+            (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
+        }
+    };
+    let severity = if notice.is_critical { v1::Severity::Critical } else { severity };
+    v1::ErrorNotification {
+        error_code: notice.code.number(),
+        error_message: notice.message.clone(),
+        severity: severity.into(),
+        origin_agent_id: AgentId::broker().to_string(),
+        next_step: next_step.into(),
+        next_step_text: next_step_text.to_owned(),
+    }
+}

@@ -1,0 +1,167 @@
+//! The context of a subtask: its inputs, and the results that it gets, within the bytes of a payload.
+
+use std::collections::BTreeMap;
+
+use fixedbitset::FixedBitSet;
+use prost::Message as _;
+use serde_json::{Map, Value, json};
+
+use super::{Engine, plans::result_json, transaction::Transaction};
+use crate::{
+    BrokerError,
+    domain::{
+        EntityId,
+        handoff::Task,
+        plan::{Event, Mode, Plan},
+    },
+    envelope::{self, PAYLOAD_BYTES_MAX},
+    proto::v1,
+    records::EntityRecord,
+};
+
+/// The most bytes of all results in the context of a subtask. Those beyond it are left out, and marked so.
+const RESULTS_BYTES_MAX: usize = 640 * 1024;
+/// The bytes of a context that are kept for the marks of results which are left out: one for each direct dependency, and
+/// one for each earlier subtask.
+const MARKS_BYTES_MAX: usize = 128 * 1024;
+/// The bytes of a context that are kept for the names and digests of its sections.
+const NAMES_BYTES_MAX: usize = 16 * 1024;
+
+/// The bytes that are left in the context of a subtask.
+struct Room {
+    /// For results.
+    results: usize,
+    /// For the marks of results that are left out.
+    marks: usize,
+    /// The results that were looked at, by subtask. A result is large, and one that many topics have is read again only
+    /// where it fits.
+    known: BTreeMap<usize, Known>,
+}
+
+/// A result that was looked at.
+struct Known {
+    /// The bytes that it takes in the context.
+    bytes: usize,
+    /// What stands for it where it is left out.
+    mark: Value,
+    mark_bytes: usize,
+}
+
+impl Engine {
+    /// The context of a subtask: what is to be done, and the results that it gets.
+    pub(super) fn plan_context(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &Task,
+    ) -> Result<v1::TaskContextTransfer, BrokerError> {
+        let of = task.plan.as_ref().ok_or(BrokerError::Internal)?;
+        let (plan, spec) = self.plan_of_task(transaction, &of.plan)?;
+        let place = spec.place(&of.subtask).ok_or(BrokerError::Internal)?;
+        let (subtask, run) = (&spec.subtasks[place], &plan.subtasks[place]);
+        let description = json!({
+            "description": subtask.description,
+            "role": subtask.role,
+            "task_id": task.id.as_str(),
+            "plan_id": plan.id.as_str(),
+            "subtask_id": subtask.id,
+            "attempt": run.attempts,
+        });
+        let mut sections = vec![section("task_description", description.to_string())];
+        let inputs = [("input", &subtask.input), ("plan_input", &spec.input)];
+        sections.extend(
+            inputs.iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| section(name, (*text).clone())),
+        );
+        let others: usize = sections.iter().map(v1::ContextSection::encoded_len).sum();
+        // A topic is a key of the section of consumed results, with the braces around its own results.
+        let topics: usize =
+            subtask.consumes.iter().map(|topic| Value::from(topic.as_str()).to_string().len() + 4).sum();
+        let room = PAYLOAD_BYTES_MAX.saturating_sub(others + topics + MARKS_BYTES_MAX + NAMES_BYTES_MAX);
+        let known = BTreeMap::new();
+        let mut left = Room { results: room.min(RESULTS_BYTES_MAX), marks: MARKS_BYTES_MAX, known };
+        let (terms, links) = (&spec.terms, &spec.links);
+        let mut results = |engine: &mut Self, places: &mut dyn Iterator<Item = usize>| {
+            let mut all = Map::new();
+            for place in places {
+                if let Some(result) = engine.result_of_attempt(transaction, &plan, place, &mut left)? {
+                    all.insert(spec.subtasks[place].id.clone(), result);
+                }
+            }
+            Ok::<_, BrokerError>(all)
+        };
+        if spec.mode == Mode::Hybrid && terms.pass_dependency_results {
+            let direct = results(self, &mut links.direct[place].iter().copied())?;
+            sections.push(section("dependency_results", Value::Object(direct).to_string()));
+        }
+        if spec.mode != Mode::Parallel && terms.pass_results {
+            let earlier: FixedBitSet = match spec.mode {
+                Mode::Sequential => (0..place).collect(),
+                Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
+            };
+            let previous = results(self, &mut earlier.ones())?;
+            sections.push(section("previous_results", Value::Object(previous).to_string()));
+        }
+        if !subtask.consumes.is_empty() {
+            let mut consumed = Map::new();
+            for topic in &subtask.consumes {
+                let producers = (0..spec.subtasks.len()).filter(|other| spec.subtasks[*other].produces.contains(topic));
+                let of_topic = results(self, &mut producers.filter(|other| *other != place))?;
+                consumed.insert(topic.clone(), Value::Object(of_topic));
+            }
+            sections.push(section("consumed", Value::Object(consumed).to_string()));
+        }
+        Ok(envelope::context_of_sections(sections))
+    }
+
+    /// The result of a subtask as JSON, if it has completed. One that is larger than what is left is marked as omitted.
+    /// `None` also where no room is left for the mark.
+    fn result_of_attempt(
+        &mut self,
+        transaction: &mut Transaction,
+        plan: &Plan,
+        place: usize,
+        left: &mut Room,
+    ) -> Result<Option<Value>, BrokerError> {
+        let Some(number) = plan.subtasks[place].result else { return Ok(None) };
+        if let Some(known) = left.known.get(&place)
+            && known.bytes > left.results
+        {
+            return Ok(marked(known, &mut left.marks));
+        }
+        let entry = self.entity_record(transaction, &EntityId::PlanEntry(plan.id.clone(), number))?;
+        let Some(EntityRecord::PlanEntry(entry)) = entry.as_deref() else { return Ok(None) };
+        let Event::Subtask(change) = &entry.0.event else { return Ok(None) };
+        let Some(report) = &change.report else { return Ok(None) };
+        let whole = Value::Object(result_json(report));
+        let size = whole.to_string().len();
+        // With the id of the subtask in front of it, two quotes, a colon and a comma.
+        let with_id = |json: usize| json + change.subtask.len() + 4;
+        let mark = json!({
+            "omitted": true,
+            "success": report.success,
+            "numeric_value": report.numeric_value,
+            "size_bytes": size,
+        });
+        let mark_bytes = with_id(mark.to_string().len());
+        let known = Known { bytes: with_id(size), mark, mark_bytes };
+        let result = match left.results.checked_sub(known.bytes) {
+            Some(results) => {
+                left.results = results;
+                Some(whole)
+            }
+            None => marked(&known, &mut left.marks),
+        };
+        left.known.insert(place, known);
+        Ok(result)
+    }
+}
+
+/// The mark of a result that is left out. `None`: no room is left for it.
+fn marked(known: &Known, left: &mut usize) -> Option<Value> {
+    *left = left.checked_sub(known.mark_bytes)?;
+    Some(known.mark.clone())
+}
+
+fn section(name: &str, json: String) -> v1::ContextSection {
+    let content = Some(v1::context_section::Content::Json(json));
+    v1::ContextSection { name: name.to_owned(), content, ..Default::default() }
+}

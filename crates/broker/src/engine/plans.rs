@@ -1,0 +1,555 @@
+//! Plans: accepting a submission, sending the coordinator's request for a subtask, keeping results in the workspace, and
+//! removing ended plans.
+//!
+//! The machine of plans decides; this module resolves agents, composes what the coordinator says, and tells the plan of
+//! each request that could not be sent.
+
+use prost::Message as _;
+use serde_json::{Map, Value};
+
+use super::{
+    Engine,
+    batch::PostCommit,
+    resolution::Candidates,
+    retention::Removal,
+    run::{Cause, Origin, RunError, ThisMessage},
+    transaction::Transaction,
+};
+use crate::{
+    BrokerError, Refused,
+    access::Caller,
+    codes::FieldViolation,
+    contexts::payload_in,
+    domain::{
+        EntityId, Input, MessageType, Told,
+        admission::AdmissionError,
+        coordinator::{Order, SubtaskOrder},
+        handoff::{State as HandoffState, Task, TaskStatus},
+        mailbox::{EnvelopeOwner, EnvelopePlace},
+        matching::Wanted,
+        plan::{self, Plan, Problem, Report, Spec, Submission, Word},
+    },
+    envelope::{self, Body, Resolved, VerifiedEnvelope, json_of, signing},
+    ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
+    policy::{Action, Resource},
+    proto::v1,
+    records::{EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
+    refused,
+    store::{Key, Order as ScanOrder, Table},
+    time::Timestamp,
+};
+
+/// The most entries of a log that one commit removes.
+const ENTRIES_AT_ONCE: usize = 256;
+/// The time by which the log of a plan may be ahead of the broker's clock when the plan ends.
+const SET_BACK_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
+/// The most agents that a request for a subtask names after the first.
+const FALLBACKS_MAX: usize = 16;
+
+impl Engine {
+    /// Accepts the submission of a plan.
+    pub(super) fn submit_plan(
+        &mut self,
+        mut transaction: Transaction,
+        envelope: &VerifiedEnvelope,
+        plan: &v1::Plan,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let sender = envelope.header().sender.clone();
+        if !self.env.settings.plans_enabled {
+            return Err(refused(BrokerError::NotSupported {
+                what: "plans, which [plan] of the configuration switches off",
+            }));
+        }
+        let action = Action::SubmitPlan { plan: &plan.plan_id };
+        self.access().check(&Caller::Agent(sender.clone()), action, Resource::Broker).map_err(refused)?;
+        // After the policy, so that a caller without the right does not use the checks.
+        let spec = envelope::plan_of(plan, &self.env.settings.plan_terms);
+        let spec = spec.map_err(|violations| refused(BrokerError::PlanInvalid { violations }))?;
+        let violations = violations(&spec.problems());
+        if !violations.is_empty() {
+            return Err(refused(BrokerError::PlanInvalid { violations }));
+        }
+        let about = EntityId::Plan(spec.id.clone());
+        // The same plan again opens none.
+        if self.entity_record(&mut transaction, &about).map_err(refused)?.is_none() {
+            self.check_running_plans(&sender).map_err(refused)?;
+        }
+        let submission = Submission {
+            spec: spec.into(),
+            by: sender,
+            message: envelope.header().message_id,
+            digest: *envelope.content_digest(),
+            // Over the plan alone: the same plan under another message id is a repeat.
+            content_digest: signing::sha256(&[&plan.encode_to_vec()]),
+        };
+        let sequence = self.batch.head.next_sequence;
+        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Letter, copy: None };
+        let input = Input::Plan(plan::Input::Submit(Box::new(submission)));
+        let cause = Cause { origin: Origin::Message(this), event: None };
+        match self.run(&mut transaction, &about, &input, cause, now) {
+            // The same plan in another message changes nothing, and is accepted.
+            Ok(_) => Ok(self.accept(transaction, this, now)),
+            Err(error) => {
+                // A rejected message leaves no gap in the sequence.
+                self.batch.head.next_sequence = sequence;
+                Err(error.into_refusal())
+            }
+        }
+    }
+
+    /// Checks before the retry of a plan that its submitter may run another one.
+    pub(super) fn check_retry(&mut self, about: &EntityId, input: &Input) -> Result<(), Refused> {
+        let Input::Plan(plan::Input::Retry { .. }) = input else { return Ok(()) };
+        let known = self.entity_record(&mut self.transaction(), about).map_err(refused)?;
+        match known.as_deref() {
+            Some(EntityRecord::Plan(known)) if known.plan.state.is_final() => {
+                self.check_running_plans(&known.plan.submitter).map_err(refused)
+            }
+            // The step refuses it.
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The plan and its subtasks, of a task of a plan.
+    pub(super) fn plan_of_task(
+        &mut self,
+        transaction: &mut Transaction,
+        id: &PlanId,
+    ) -> Result<(std::sync::Arc<Plan>, std::sync::Arc<Spec>), BrokerError> {
+        let plan = self.entity_record(transaction, &EntityId::Plan(id.clone()))?;
+        let spec = self.entity_record(transaction, &EntityId::PlanSpec(id.clone()))?;
+        match (plan.as_deref(), spec.as_deref()) {
+            (Some(EntityRecord::Plan(plan)), Some(EntityRecord::PlanSpec(spec))) => {
+                Ok((plan.plan.clone(), spec.0.clone()))
+            }
+            _ => Err(BrokerError::Internal),
+        }
+    }
+
+    /// Sends the coordinator's request for a subtask. The plan learns of a refusal in a later commit.
+    pub(super) fn start_subtask(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &SubtaskOrder,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let (_, spec) = self.plan_of_task(transaction, &order.plan)?;
+        let (before, sequence) = (transaction.clone(), self.batch.head.next_sequence);
+        // The ranking counts the offers of earlier changes. Those of this transaction are added while it is asked, so that
+        // subtasks that start together go to different agents.
+        let offered = offers_of(transaction);
+        self.count_offers(&offered, |open| open + 1);
+        let sent = self.send_request(transaction, order, &spec, now);
+        self.count_offers(&offered, |open| open.saturating_sub(1));
+        let (code, text) = match sent {
+            Ok(()) => return Ok(()),
+            Err(RunError::Broker(
+                error @ (BrokerError::StoreUnavailable | BrokerError::Internal | BrokerError::CoordinatorKey { .. }),
+                // These are failures of the broker and no answer to the request, so the whole transaction fails.
+            )) => return Err(error.into()),
+            Err(error) => {
+                let refusal = error.into_refusal();
+                (refusal.code(), refusal.to_string())
+            }
+        };
+        // A refused request leaves nothing behind, and the message that led to it keeps its entry in the custody log.
+        *transaction = before;
+        self.batch.head.next_sequence = sequence;
+        let (subtask, handoff) = (spec.subtasks[order.place].id.clone(), order.id);
+        tracing::info!(plan = %order.plan, %subtask, reason = code.name(), "could not hand off a subtask: {text}");
+        let word = Word::NotStarted { subtask, handoff, code, text };
+        // The plan may then start other subtasks, whose requests may be refused too: not one within the other.
+        self.put_outbox(transaction, EntityId::Plan(order.plan.clone()), Told::Plan(word));
+        Ok(())
+    }
+
+    fn count_offers(&self, candidates: &[AgentId], count: impl Fn(u32) -> u32) {
+        for candidate in candidates {
+            self.env.directory.change_activity(candidate, |activity| activity.offers = count(activity.offers));
+        }
+    }
+
+    fn send_request(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &SubtaskOrder,
+        spec: &Spec,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let subtask = &spec.subtasks[order.place];
+        let task = TaskId::parse(&spec.task_id(order.place, order.round)).map_err(|_| BrokerError::Internal)?;
+        let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+        let is_own = |record: &EntityRecord| {
+            let of_plan = |task: &Task| task.plan.as_ref().is_some_and(|of| of.plan == order.plan);
+            // A final task is that of an earlier plan with this id, which was removed before its tasks.
+            record.as_task().is_some_and(|record| of_plan(&record.task) && !record.task.status.is_final())
+        };
+        let is_taken = match known.as_deref() {
+            // An agent may have created a task with this id. Its owner must not lose it to a plan.
+            Some(record) => !is_own(record),
+            None => self.removed_task(transaction, &task)?.is_some(),
+        };
+        if is_taken {
+            let problem = format!("another task has the id {task}");
+            let violations = vec![FieldViolation { path: "plan.plan_id".to_owned(), problem }];
+            return Err(BrokerError::Fields { violations }.into());
+        }
+        let (receiver, fallbacks) = self.receivers_of_subtask(order, spec, now)?;
+        let payload = v1::HandoffRequest {
+            task_type: subtask.task_type.clone(),
+            reason: v1::HandoffReason::Workflow.into(),
+            reason_text: format!("subtask {} of plan {}, attempt {}", subtask.id, spec.id, order.attempt),
+            desired_agent_type: subtask.agent_type.clone(),
+            priority: spec.priority.number(),
+            initial_context_summary: subtask.description.clone(),
+            required_skills: subtask.required_skills.clone(),
+            fallback_candidates: fallbacks,
+            timeouts: envelope::timeouts_to_v1(subtask),
+            mode: v1::HandoffMode::Delegate.into(),
+            loan_timeout: prost_types::Duration::try_from(subtask.timeout).ok(),
+            on_behalf_of: Some(v1::OnBehalfOf {
+                submitter_id: order.submitter.to_string(),
+                plan_id: order.plan.to_string(),
+                subtask_id: subtask.id.clone(),
+                submission_sha256: order.submission_digest.to_vec().into(),
+            }),
+            ..Default::default()
+        };
+        let plan = self.entity_record(transaction, &EntityId::Plan(order.plan.clone()))?;
+        let envelope = v1::Envelope {
+            trace_context: plan.as_ref().and_then(|plan| plan.trace()).map(|place| (&place.continued).into()),
+            message_id: order.id.to_string(),
+            receiver_id: receiver,
+            message_type: MessageType::HandoffRequest.number(),
+            task_id: task.to_string(),
+            epoch: order.epoch,
+            payload: Some(envelope::payload_of(&payload)),
+            ..Default::default()
+        };
+        let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
+        let Body::Request(request) = envelope.body() else { return Err(BrokerError::Internal.into()) };
+        let Candidates { mut agents, passed_over, .. } = self.candidates(envelope.header(), request, now)?;
+        // The agents of earlier attempts are asked after all others.
+        agents.sort_by_key(|agent| order.tried.contains(agent));
+        let terms = Some(self.terms(request)?);
+        let resolved = Resolved { agents: &agents, passed_over: &passed_over, terms };
+        self.send_as_coordinator(transaction, &envelope, resolved, now)
+    }
+
+    /// The receiver and the fallback candidates of a subtask: as the plan names them, or by skills the best agents.
+    fn receivers_of_subtask(
+        &self,
+        order: &SubtaskOrder,
+        spec: &Spec,
+        now: Timestamp,
+    ) -> Result<(String, Vec<String>), BrokerError> {
+        let subtask = &spec.subtasks[order.place];
+        // The most exact wish decides: an agent, then a type, then skills.
+        if !subtask.agent.is_empty() {
+            return Ok((subtask.agent.clone(), subtask.fallback_candidates.clone()));
+        }
+        if !subtask.agent_type.is_empty() {
+            return Ok((format!("type:{}", subtask.agent_type), subtask.fallback_candidates.clone()));
+        }
+        let wanted = Wanted {
+            agent_type: None,
+            required_skills: &subtask.required_skills,
+            preferred_skills: &[],
+            task_type: "",
+            languages: &[],
+            tags: &[],
+            priority: spec.priority,
+            accept_timeout: subtask.timeouts.accept.unwrap_or(self.env.settings.timeouts.accept),
+        };
+        let may_take = |agent: &AgentId| {
+            let entry = self.env.directory.get(agent);
+            let submitter = order.submitter.as_str();
+            !agent.is_reserved()
+                && entry.is_some_and(|entry| {
+                    self.access().may_hand_off_for(submitter, &entry, &subtask.task_type, "DELEGATE").is_ok()
+                })
+        };
+        let ranking = self.env.directory.rank(&wanted, now, may_take);
+        let mut able: Vec<AgentId> = ranking.agents().cloned().collect();
+        able.sort_by_key(|agent| order.tried.contains(agent));
+        let mut names = able.iter().map(ToString::to_string);
+        // No agent at this moment. The plan tries again after a pause, like after any refusal.
+        let Some(first) = names.next() else {
+            let receiver = format!("an agent with {}", subtask.required_skills.join(", "));
+            return Err(AdmissionError::ReceiverUnknown { receiver }.into());
+        };
+        Ok((first, names.chain(subtask.fallback_candidates.iter().cloned()).take(FALLBACKS_MAX).collect()))
+    }
+
+    /// The envelope of an order about a task of a plan. `None`: it needs none any more.
+    pub(super) fn plan_order_envelope(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &Order,
+        now: Timestamp,
+    ) -> Result<Option<v1::Envelope>, RunError> {
+        let id = self.env.ids.message_id(now).to_string();
+        let of = |kind: MessageType, task: &TaskId, epoch: u64, payload| v1::Envelope {
+            message_id: id,
+            message_type: kind.number(),
+            task_id: task.to_string(),
+            epoch,
+            payload: Some(payload),
+            ..Default::default()
+        };
+        Ok(Some(match order {
+            Order::Cancel { handoff, task, epoch, to, reason_text } => {
+                // An overdue handoff ends by its own time.
+                let about = EntityId::Handoff(*handoff);
+                let event = crate::records::CustodyEvent::Time(&about);
+                let cause = Cause { origin: Origin::Broker, event: Some(&event) };
+                self.run(transaction, &about, &Input::Time, cause, now)?;
+                let known = self.entity_record(transaction, &about)?;
+                let known = known.as_deref().and_then(EntityRecord::as_handoff);
+                let Some(open) = known.filter(|record| !record.handoff.state.is_final()) else { return Ok(None) };
+                // The time may have moved the handoff to another candidate just now.
+                let to = if open.handoff.candidate == *to { to } else { &open.handoff.candidate };
+                let payload = envelope::payload_of(&v1::HandoffCancel { reason_text: reason_text.clone() });
+                v1::Envelope {
+                    receiver_id: to.to_string(),
+                    correlation_id: handoff.to_string(),
+                    ..of(MessageType::HandoffCancel, task, *epoch, payload)
+                }
+            }
+            Order::Recall { handoff, task, epoch, reason_text } => {
+                let payload = envelope::payload_of(&v1::TaskRecall { reason_text: reason_text.clone() });
+                v1::Envelope {
+                    correlation_id: handoff.to_string(),
+                    ..of(MessageType::TaskRecall, task, *epoch, payload)
+                }
+            }
+            Order::Status { task, epoch, status, details } => {
+                let (status, details) = (status.number(), details.clone());
+                let payload = envelope::payload_of(&v1::TaskStatusUpdate { status, details, ..Default::default() });
+                of(MessageType::TaskStatusUpdate, task, *epoch, payload)
+            }
+            Order::Request(_) | Order::Subtask(_) | Order::Context { .. } | Order::Append { .. } => return Ok(None),
+        }))
+    }
+
+    /// Appends the result of a subtask to a topic. The log of the plan records a refusal.
+    pub(super) fn append_result(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &Order,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let Order::Append { plan, subtask, topic, report } = order else { return Ok(()) };
+        let workspace = WorkspaceId::of(WorkspaceOwner::Plan, plan.as_str()).map_err(|_| BrokerError::Internal)?;
+        let mut entry = result_json(report);
+        entry.insert("subtask_id".to_owned(), subtask.as_str().into());
+        let payload = v1::WorkspaceAppend {
+            workspace_id: workspace.to_string(),
+            topic: topic.as_str().to_owned(),
+            entry: Some(v1::workspace_append::Entry::Json(Value::Object(entry).to_string())),
+            ..Default::default()
+        };
+        let envelope = v1::Envelope {
+            message_id: self.env.ids.message_id(now).to_string(),
+            message_type: MessageType::WorkspaceAppend.number(),
+            payload: Some(envelope::payload_of(&payload)),
+            ..Default::default()
+        };
+        let refusal = match self.append_as_coordinator(transaction, workspace, envelope, now) {
+            Ok(()) => return Ok(()),
+            Err(error) => error.by_machine()?,
+        };
+        let (code, text) = (refusal.code(), refusal.to_string());
+        let (subtask, topic) = (subtask.clone(), topic.as_str().to_owned());
+        let told = Input::Told(Told::Plan(Word::NotAppended { subtask, topic, code, text }));
+        self.run(transaction, &EntityId::Plan(plan.clone()), &told, Cause::TOLD, now).map(drop)
+    }
+
+    fn append_as_coordinator(
+        &mut self,
+        transaction: &mut Transaction,
+        workspace: WorkspaceId,
+        envelope: v1::Envelope,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
+        let Body::Append(append) = envelope.body() else { return Err(BrokerError::Internal.into()) };
+        let (append, limits) = (append.clone(), self.env.settings.workspace);
+        let sequence = self.batch.head.next_sequence;
+        let this = ThisMessage {
+            envelope: &envelope,
+            sequence: self.new_sequence(),
+            owner: EnvelopeOwner::Letter,
+            copy: None,
+        };
+        let input = Input::Append { append, limits, is_result: true };
+        let cause = Cause { origin: Origin::Message(this), event: None };
+        if let Err(error) = self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now) {
+            // A refused append leaves no gap in the sequence.
+            self.batch.head.next_sequence = sequence;
+            return Err(error);
+        }
+        let of_ordering = transaction.logged.take();
+        self.store_message(transaction, this, now, None);
+        transaction.logged = of_ordering;
+        transaction.has_orders = true;
+        Ok(())
+    }
+
+    /// The report in a status update: the message in hand, or a stored one.
+    pub(super) fn report(&self, transaction: &Transaction, message: MessageId) -> Option<Report> {
+        let raw = match &transaction.in_hand {
+            Some((id, raw)) if *id == message => raw.clone(),
+            _ => self.envelope_bytes(EnvelopePlace::Message(message))?,
+        };
+        Some(report_of(&payload_in(&raw)?))
+    }
+
+    /// Checks the well-known keys in the result of a subtask.
+    pub(super) fn check_report(&mut self, envelope: &VerifiedEnvelope, status: TaskStatus) -> Result<(), BrokerError> {
+        let Some(task) = envelope.header().task.clone().filter(|_| status.is_final()) else { return Ok(()) };
+        let known = self.entity_record(&mut self.transaction(), &EntityId::Task(task))?;
+        if known.as_deref().and_then(EntityRecord::as_task).is_none_or(|record| record.task.plan.is_none()) {
+            return Ok(());
+        }
+        let update: Option<v1::TaskStatusUpdate> = payload_in(envelope.raw());
+        let Some(result) = update.and_then(|update| update.result) else { return Ok(()) };
+        let violations = wrong_keys(&json_of(&result));
+        if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
+    }
+
+    /// Removes an ended plan with its log, its workspace and its submission, a part a commit.
+    pub(super) fn remove_plan(
+        &mut self,
+        entry: Key,
+        plan: &[u8],
+        since: Timestamp,
+        now: Timestamp,
+        budget: &mut usize,
+    ) -> Result<Removal, BrokerError> {
+        let id = PlanRecord::listed(plan)?;
+        let key = PlanRecord::key(&id);
+        if self.is_written_in_batch(&key) {
+            return Ok(Removal::PutOff);
+        }
+        let mut transaction = self.transaction();
+        let stored = self.read(&mut transaction, &key)?;
+        let record = stored.map(|stored| PlanRecord::decode(&stored.value)).transpose()?;
+        // A retry has started the plan again, and its next end has an entry of its own.
+        if let Some(record) = &record
+            && record.plan.ended_at.is_none_or(|ended| ended > since.plus(SET_BACK_MAX))
+        {
+            transaction.delete(entry);
+            return Ok(self.stage_removal(transaction, budget));
+        }
+        let range = PlanEntryRecord::range_after(&id, 0);
+        let found = self.env.store.scan(Table::PlanLog, range, ScanOrder::Ascending, ENTRIES_AT_ONCE)?;
+        for (key, _) in &found {
+            transaction.delete(Key { table: Table::PlanLog, key: key.clone() });
+        }
+        let is_last = found.len() < ENTRIES_AT_ONCE;
+        if is_last {
+            if let Some(record) = record {
+                record.listings().into_iter().for_each(|key| transaction.delete(key));
+                transaction.delete(MessageRecord::envelope_key(record.sequence));
+                transaction.delete(PlanSpecRecord::key(&id));
+                transaction.delete(key);
+                if let Ok(workspace) = WorkspaceId::of(WorkspaceOwner::Plan, id.as_str()) {
+                    self.remove_workspace(&mut transaction, &workspace, now)?;
+                }
+            }
+            transaction.delete(entry);
+            transaction.post_commit.push(PostCommit::EntityRemoved(EntityId::Plan(id)));
+        }
+        let removal = self.stage_removal(transaction, budget);
+        Ok(if is_last { removal } else { Removal::Unfinished })
+    }
+}
+
+/// The candidates of the handoffs that the coordinator has requested in this transaction.
+fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
+    let handoffs = transaction.all_written().filter_map(|record| record.as_handoff());
+    let requested = handoffs.map(|record| &record.handoff).filter(|handoff| {
+        let is_first = handoff.made_offers().count() == 1;
+        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && is_first
+    });
+    requested.map(|handoff| handoff.candidate.clone()).collect()
+}
+
+/// The errors among the problems of a plan, as fields of its message.
+pub fn violations(problems: &[Problem]) -> Vec<FieldViolation> {
+    let errors = problems.iter().filter(|problem| problem.is_error());
+    let of = |problem: &Problem| FieldViolation {
+        path: format!("plan.{}", problem.path),
+        problem: format!("{}: {}", problem.code.name(), problem.message),
+    };
+    errors.map(of).collect()
+}
+
+/// A result with its well-known keys.
+pub(super) fn result_json(report: &Report) -> Map<String, Value> {
+    let Report { response, tokens, success, tools_used, numeric_value, result } = report;
+    let mut all = Map::new();
+    all.insert("response".to_owned(), response.as_str().into());
+    all.insert("tokens".to_owned(), (*tokens).into());
+    all.insert("success".to_owned(), (*success).into());
+    all.insert("tools_used".to_owned(), tools_used.clone().into());
+    if let Some(value) = numeric_value {
+        all.insert("numeric_value".to_owned(), (*value).into());
+    }
+    if let Ok(result @ Value::Object(_)) = serde_json::from_str(result) {
+        all.insert("result".to_owned(), result);
+    }
+    all
+}
+
+/// The key of a member of a result, the check of its value, and the words for a wrong one.
+type Rule<'a> = (&'a str, &'a dyn Fn(&Value) -> bool, &'a str);
+
+/// The well-known keys of a result that have the wrong type.
+fn wrong_keys(result: &Value) -> Vec<FieldViolation> {
+    let is_count = |value: &Value| value.as_u64().is_some();
+    let is_texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+    let rules: [Rule<'_>; 5] = [
+        ("response", &Value::is_string, "must be a text"),
+        ("tokens", &is_count, "must be a number from 0 on"),
+        ("success", &Value::is_boolean, "must be true or false"),
+        ("tools_used", &is_texts, "must be a list of texts"),
+        ("numeric_value", &Value::is_number, "must be a number"),
+    ];
+    let wrong = |(name, is_right, problem): &Rule<'_>| {
+        let value = result.get(*name).filter(|value| !value.is_null())?;
+        let path = format!("envelope.payload.result.{name}");
+        (!is_right(value)).then(|| FieldViolation { path, problem: (*problem).to_owned() })
+    };
+    rules.iter().filter_map(wrong).collect()
+}
+
+fn report_of(update: &v1::TaskStatusUpdate) -> Report {
+    let result = update.result.as_ref().map(json_of).unwrap_or_default();
+    let is_completed = update.status == TaskStatus::Completed.number();
+    let text = if update.result.is_some() { result.to_string() } else { String::new() };
+    let response = match result["response"].as_str() {
+        Some(response) => response.to_owned(),
+        None if !update.details.is_empty() => update.details.clone(),
+        None => text.clone(),
+    };
+    let tools = result["tools_used"].as_array();
+    Report {
+        response,
+        tokens: result["tokens"].as_u64().unwrap_or(0),
+        success: result["success"].as_bool().unwrap_or(is_completed),
+        tools_used: tools.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+        numeric_value: result["numeric_value"].as_f64(),
+        result: text,
+    }
+}
+
+/// The refusal of a reassignment: a plan decides about its tasks.
+pub(super) fn of_plan(task: &Task) -> Option<BrokerError> {
+    let plan = task.plan.as_ref()?;
+    let problem = format!("the task carries out a subtask of plan {}: cancel or retry the plan", plan.plan);
+    let violations = vec![FieldViolation { path: "task_id".to_owned(), problem }];
+    Some(BrokerError::Fields { violations })
+}

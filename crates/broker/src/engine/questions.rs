@@ -1,0 +1,101 @@
+//! Questions about a task: the agent that is to answer, and the checks of a question and of its answer that need more
+//! than the state of the task. The rules of asking and answering are the machine's.
+
+use bytes::Bytes;
+
+use super::{Engine, authorization::permitted};
+use crate::{
+    BrokerError,
+    codes::FieldViolation,
+    contexts::payload_in,
+    domain::{
+        EntityId, Header, Receiver,
+        admission::{self, AdmissionError},
+        mailbox::EnvelopePlace,
+    },
+    envelope::PromptBody,
+    ids::AgentId,
+    json_schema,
+    proto::v1,
+    records::EntityRecord,
+    time::Timestamp,
+};
+
+const PROMPT: &str = "envelope.payload.prompt";
+
+impl Engine {
+    /// The agent that a new question goes to, out of the registered ones that the policy lets the owner write to.
+    pub(super) fn asked(
+        &mut self,
+        header: &Header,
+        prompt: &PromptBody,
+        now: Timestamp,
+    ) -> Result<AgentId, BrokerError> {
+        check_prompt(prompt, now)?;
+        let asked = match &prompt.answer_by {
+            Receiver::Agent(agent) if *agent == header.sender => {
+                let problem = "an agent cannot ask itself".to_owned();
+                return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
+            }
+            Receiver::Agent(agent) => {
+                let agent = self.registered(agent)?;
+                self.check_send(header, &agent)?;
+                self.check_mailbox(&agent)?;
+                Some(agent)
+            }
+            Receiver::AnyOf(agent_type) => {
+                let able = admission::others(header, self.best_of(agent_type, now));
+                let able = permitted(able, |agent| self.check_send(header, agent))?;
+                self.first_with_room(able)?
+            }
+            // The parser of the payload refuses these.
+            Receiver::AllOf(_) | Receiver::Absent => None,
+        };
+        Ok(asked.ok_or_else(|| AdmissionError::ReceiverUnknown { receiver: prompt.answer_by.to_string() })?)
+    }
+
+    /// Checks the data of an answer against the schema of its open question. The machine refuses an answer to any other
+    /// question, and its sender learns nothing about the schema.
+    pub(super) fn check_answer(
+        &mut self,
+        header: &Header,
+        data: Option<&serde_json::Value>,
+    ) -> Result<(), BrokerError> {
+        let Some(task) = &header.task else { return Ok(()) };
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
+        let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
+        let is_answered = |prompt: &&crate::domain::handoff::Prompt| {
+            Some(prompt.id) == header.correlation && prompt.asked == header.sender
+        };
+        let Some(prompt) = record.task.open_prompt().filter(is_answered) else { return Ok(()) };
+        let asked = self.envelope_bytes(EnvelopePlace::Message(prompt.id)).ok_or(BrokerError::Internal)?;
+        let schema = prompt_in(&asked).ok_or(BrokerError::Internal)?.answer_schema_json;
+        if schema.is_empty() {
+            return Ok(());
+        }
+        let violations = json_schema::misfits(&schema, data, "envelope.payload.data");
+        if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
+    }
+}
+
+/// Checks the parts of a new question that the parser of the payload cannot.
+fn check_prompt(prompt: &PromptBody, now: Timestamp) -> Result<(), BrokerError> {
+    let mut violations = Vec::new();
+    let mut wrong = |field: &str, problem: String| {
+        violations.push(FieldViolation { path: format!("{PROMPT}.{field}"), problem });
+    };
+    if prompt.answer_before.is_some_and(|due| due <= now) {
+        wrong("answer_before", "must be in the future".to_owned());
+    }
+    if !prompt.answer_schema.is_empty()
+        && let Err(problem) = json_schema::check(&prompt.answer_schema)
+    {
+        wrong("answer_schema_json", problem);
+    }
+    if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
+}
+
+/// The question of a stored status update.
+fn prompt_in(envelope: &Bytes) -> Option<v1::TaskPrompt> {
+    payload_in::<v1::TaskStatusUpdate>(envelope)?.prompt
+}

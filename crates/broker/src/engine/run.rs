@@ -1,0 +1,669 @@
+//! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::{Engine, absences::owners_of, authorization::Work, transaction::Transaction};
+use crate::{
+    BrokerError, Refused,
+    domain::{
+        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
+        coordinator::Order,
+        handoff::{Handoff, Rejection},
+        mailbox::EnvelopeOwner,
+        matching::ended_offer,
+        negotiation::{Mandate, WaitingMail, Word},
+        plan::Report,
+        routing::GRAPHS_MAX,
+        step,
+        threads::SPECS_MAX,
+        workspace::{Entry, WorkspaceId},
+    },
+    envelope::VerifiedEnvelope,
+    ids::{AgentId, MessageId, TaskId},
+    records::{
+        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, List, LogEntry, LogItem, Notes, Pace, RequestPlace,
+        SpecRecord, TaskRecord, custody_entry,
+    },
+    refused,
+    time::Timestamp,
+};
+
+/// The most inputs that one step may send to other entities in its own transaction. Further ones go through the outbox.
+const TOLD_A_TRANSACTION: usize = 16;
+/// The most messages of the coordinator that are sent one within the step of the other before inputs wait.
+const ORDER_DEPTH_MAX: u32 = 4;
+
+/// The cause of a step, and its event in the custody logs of the tasks that it changes.
+#[derive(Clone, Copy)]
+pub(super) struct Cause<'a> {
+    pub(super) origin: Origin<'a>,
+    /// `None`: the step changes no task.
+    pub(super) event: Option<&'a CustodyEvent<'a>>,
+}
+
+impl Cause<'_> {
+    /// An input from another entity.
+    pub(super) const TOLD: Self = Self { origin: Origin::Broker, event: None };
+}
+
+/// What follows from a step in the same transaction.
+#[derive(Default)]
+struct Follows {
+    /// Inputs for other entities, in their order.
+    to_tell: VecDeque<(EntityId, Told)>,
+    /// Messages that the coordinator sends.
+    orders: Vec<Order>,
+}
+
+/// The origin of a step: a message, a stored request that is redriven or awarded, or the broker itself.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Message(ThisMessage<'a>),
+    StoredRequest(RequestPlace),
+    Broker,
+}
+
+impl<'a> Origin<'a> {
+    fn message(self) -> Option<ThisMessage<'a>> {
+        match self {
+            Self::Message(this) => Some(this),
+            Self::StoredRequest(_) | Self::Broker => None,
+        }
+    }
+
+    /// The message that opens an entity which this step creates.
+    fn opening(self) -> Option<RequestPlace> {
+        match self {
+            Self::Message(this) => {
+                let header = this.envelope.header();
+                let (message, expires_at) = (header.message_id, header.expires_at);
+                Some(RequestPlace { message, sequence: this.sequence, expires_at })
+            }
+            Self::StoredRequest(request) => Some(request),
+            Self::Broker => None,
+        }
+    }
+}
+
+/// The reasons why a step fails.
+#[derive(Debug)]
+pub(super) enum RunError {
+    /// A rejection of the handoff machine, which a custody log may record.
+    Rejected(Rejection),
+    /// A rejection of any other machine.
+    Refused(Refused),
+    /// The broker fails; the same step may succeed later.
+    Broker(BrokerError),
+}
+
+impl RunError {
+    /// The answer to the caller whose input failed.
+    pub(super) fn into_refusal(self) -> Refused {
+        match self {
+            Self::Rejected(rejection) => refused(rejection),
+            Self::Refused(refusal) => refusal,
+            Self::Broker(error) => refused(error),
+        }
+    }
+
+    /// The refusal by a machine, which the same step would meet again. Fails with the fault of the broker.
+    pub(super) fn by_machine(self) -> Result<Refused, BrokerError> {
+        match self {
+            Self::Broker(error) => Err(error),
+            Self::Rejected(_) | Self::Refused(_) => Ok(self.into_refusal()),
+        }
+    }
+}
+
+impl<E: Into<BrokerError>> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self::Broker(error.into())
+    }
+}
+
+/// A message as the input of a step: the envelope and its sequence.
+#[derive(Clone, Copy)]
+pub(super) struct ThisMessage<'a> {
+    pub(super) envelope: &'a VerifiedEnvelope,
+    pub(super) sequence: u64,
+    /// The owner of the envelope that its letters get.
+    pub(super) owner: EnvelopeOwner,
+    /// The sequence of the copy of the envelope that a new entity keeps.
+    pub(super) copy: Option<u64>,
+}
+
+/// The open transaction as the reader of a step.
+pub(super) struct OpenTransaction<'a> {
+    engine: &'a mut Engine,
+    transaction: &'a mut Transaction,
+    now: Timestamp,
+    /// The agents that the step asked about and that are gone, for the custody log.
+    gone: Vec<AgentId>,
+    /// The cause of the last failed read.
+    failure: Option<BrokerError>,
+}
+
+impl<'a> OpenTransaction<'a> {
+    pub(super) fn new(engine: &'a mut Engine, transaction: &'a mut Transaction, now: Timestamp) -> Self {
+        Self { engine, transaction, now, gone: Vec::new(), failure: None }
+    }
+
+    /// The cause of a failed read.
+    pub(super) fn failure(self) -> BrokerError {
+        self.failure.unwrap_or(BrokerError::Internal)
+    }
+}
+
+impl Reader for OpenTransaction<'_> {
+    fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError> {
+        let found = self.engine.entity_record(self.transaction, id).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })?;
+        Ok(found.map(|record| record.entity()))
+    }
+
+    fn is_gone(&mut self, agent: &AgentId) -> bool {
+        // The custody entry records the gone agents: a replay has no directory, and must give the same answer.
+        let directory = &self.engine.env.directory;
+        let is_gone = directory.is_gone(agent, self.now) || directory.has_left(agent);
+        if is_gone {
+            self.gone.push(agent.clone());
+        }
+        is_gone
+    }
+
+    fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
+        self.engine.workspace_entry(self.transaction, workspace, sequence).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })
+    }
+
+    fn waiting_mail(&mut self, negotiation: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError> {
+        self.engine.waiting_request(self.transaction, negotiation, agent).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })
+    }
+
+    fn load(&mut self, agent: &AgentId) -> u32 {
+        self.engine.env.directory.load(agent, self.now)
+    }
+
+    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
+        match mandate {
+            Some(mandate) => self.engine.check_hand_off(&Work::of_mandate(from, mandate), to).is_ok(),
+            None => self.engine.env.directory.is_registered(to),
+        }
+    }
+
+    fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {
+        Ok(self.engine.report(self.transaction, message))
+    }
+}
+
+/// A handoff that a step begins or ends, in the record of its task. That is an update of the task, too, and the handoff's
+/// entry in a list is also that of the task: see [`TaskRecord::update_entry`].
+#[derive(Debug)]
+struct Milestone {
+    handoff: MessageId,
+    task: TaskId,
+    is_end: bool,
+    /// The sequence of the task's update: that of the request, or that of the end once it is known.
+    sequence: Option<u64>,
+}
+
+impl Milestone {
+    fn of(writes: &[Entity], origin: Origin<'_>) -> Option<Self> {
+        writes.iter().find_map(|entity| {
+            let Entity::Handoff(handoff) = entity else { return None };
+            let (id, task) = (handoff.id, handoff.task.clone());
+            let begun =
+                origin.message().filter(|this| this.envelope.header().message_id == id).map(|this| this.sequence);
+            let is_end = handoff.state.is_final();
+            let is_one = HandoffRecord::begins_in_task(handoff) && (is_end || begun.is_some());
+            is_one.then(|| Self { handoff: id, task, is_end, sequence: begun.filter(|_| !is_end) })
+        })
+    }
+
+    fn is_of(&self, entity: &Entity) -> bool {
+        match entity {
+            Entity::Task(written) => written.id == self.task,
+            Entity::Handoff(written) => self.is_end && written.id == self.handoff,
+            _ => false,
+        }
+    }
+}
+
+impl Engine {
+    /// Runs one step of an entity and the steps that follow from its `Send` effects, and writes all of it into the
+    /// transaction. Returns false if the step changes nothing.
+    pub(super) fn run(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        cause: Cause<'_>,
+        now: Timestamp,
+    ) -> Result<bool, RunError> {
+        let mut follows = Follows::default();
+        let has_changed = self.run_one(transaction, about, input, cause, &mut follows, now)?;
+        self.tell_all(transaction, follows, now)?;
+        Ok(has_changed)
+    }
+
+    /// Runs the step of an input that another entity has sent, and the steps that follow.
+    pub(super) fn run_told(
+        &mut self,
+        transaction: &mut Transaction,
+        to: &EntityId,
+        told: Told,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let mut follows = Follows::default();
+        self.tell_one(transaction, to, told, &mut follows, now)?;
+        self.tell_all(transaction, follows, now)
+    }
+
+    fn tell_all(
+        &mut self,
+        transaction: &mut Transaction,
+        mut follows: Follows,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        // Inputs that already wait in the outbox go first, so no later input overtakes them.
+        // Messages of the coordinator may cause further ones: beyond a few, one within the other, they wait too.
+        let must_wait =
+            self.entities.has_outbox() || self.batch.writes_outbox || transaction.order_depth > ORDER_DEPTH_MAX;
+        let mut room = if must_wait { 0 } else { TOLD_A_TRANSACTION };
+        while let Some((to, told)) = follows.to_tell.pop_front() {
+            if room == 0 {
+                self.put_outbox(transaction, to, told);
+                continue;
+            }
+            room -= 1;
+            // A failure here fails the first step too: one commit applies all of these steps, or none.
+            self.tell_one(transaction, &to, told, &mut follows, now)?;
+        }
+        // A message of the coordinator is a step like any other, so a failure here fails the first step too.
+        for order in follows.orders {
+            self.carry_out(transaction, &order, now)?;
+        }
+        Ok(())
+    }
+
+    fn tell_one(
+        &mut self,
+        transaction: &mut Transaction,
+        to: &EntityId,
+        told: Told,
+        follows: &mut Follows,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let Told::Handoff(award) = &told else {
+            self.run_one(transaction, to, &Input::Told(told), Cause::TOLD, follows, now)?;
+            return Ok(());
+        };
+        // The machine knows no removed tasks, and a new handoff would begin such a task again.
+        if self.entity_record(transaction, &EntityId::Task(award.task.clone()))?.is_none()
+            && let Some(removed) = self.removed_task(transaction, &award.task)?
+        {
+            let rejection = Rejection::TaskFinal { status: removed.status };
+            let word = Word::not_opened(award.negotiation, &rejection);
+            follows.to_tell.push_back((EntityId::Negotiation(award.negotiation), Told::Negotiation(word)));
+            return Ok(());
+        }
+        let (request, facts) = self.mandate_of(transaction, award)?;
+        // The entry has the mandate and the candidates, because a replay has no negotiation (SPEC 12, law 7).
+        let event = CustodyEvent::Awarded {
+            task_request: &facts.task_request,
+            candidates: &award.candidates,
+            terms: facts.terms,
+        };
+        let cause = Cause { origin: Origin::StoredRequest(request), event: Some(&event) };
+        self.run_one(transaction, to, &Input::Told(told.clone()), cause, follows, now)?;
+        Ok(())
+    }
+
+    fn run_one(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        cause: Cause<'_>,
+        follows: &mut Follows,
+        now: Timestamp,
+    ) -> Result<bool, RunError> {
+        // The machine gets the time of the log, not of the clock: a replay knows only the times of the log, and must
+        // reach the same state (SPEC 12, law 7).
+        let pace = self.pace_of(transaction, about, input, now)?;
+        let mut read = OpenTransaction::new(self, transaction, now);
+        let result = step(about, input, &mut read, pace.logged_at);
+        let OpenTransaction { mut gone, failure, .. } = read;
+        // The machine reports a failed read without its cause, which the reader has kept.
+        let made = match result {
+            Ok(made) => made,
+            Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
+            Err(error) => {
+                return Err(match error.into_refusal() {
+                    Ok(refusal) => RunError::Refused(refusal),
+                    Err(ReadError) => failure.unwrap_or(BrokerError::Internal).into(),
+                });
+            }
+        };
+        // Such a step gets no custody entry: a replay refuses an entry that changes no entity.
+        if made.is_empty() {
+            return Ok(false);
+        }
+        let Transition { writes, effects } = made;
+        let owners = owners_of(&writes);
+        gone.sort();
+        gone.dedup();
+        // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
+        // from the record that this step makes.
+        self.write_entities(transaction, writes, cause, &gone, pace, now)?;
+        for effect in effects {
+            match effect {
+                Effect::Deliver { to, mail, priority, report_to } => {
+                    self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
+                }
+                Effect::Park { entity, to, reason, text, attempts } => {
+                    let opening = cause.origin.message();
+                    self.park_opening(transaction, &entity, &to, (reason, &text), (attempts, opening), now)?;
+                }
+                Effect::KeepEntry(entry) => {
+                    let this = cause.origin.message().ok_or(BrokerError::Internal)?;
+                    self.keep_entry(transaction, entry, this)?;
+                }
+                Effect::RemoveEntries { workspace, first_sequence, last_sequence } => {
+                    self.remove_entries(transaction, &workspace, first_sequence..=last_sequence)?;
+                }
+                Effect::Remove(entity) => transaction.delete(EntityRecord::key(&entity)),
+                Effect::Send { to, told } => follows.to_tell.push_back((to, told)),
+                Effect::Order(order) => follows.orders.push(order),
+                Effect::Withdraw { entity, from } => self.withdraw_opening(transaction, &entity, &from)?,
+                Effect::Settle { of, answered } => self.settle_answered(transaction, &of, &answered)?,
+            }
+        }
+        self.tell_of_arrivals(transaction, &owners, now)?;
+        Ok(true)
+    }
+
+    /// The log time of a step, and the part of the clock's set-backs that the log has followed by then.
+    fn pace_of(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        now: Timestamp,
+    ) -> Result<Pace, BrokerError> {
+        let known = self.entity_record(transaction, about)?;
+        // The input names the task while the step creates the entity.
+        let task = match input {
+            Input::Handoff { task, .. } => Some(task.clone()),
+            Input::Told(Told::Handoff(award)) => Some(award.task.clone()),
+            Input::Negotiation(_)
+            | Input::Append { .. }
+            | Input::Routing(_)
+            | Input::Thread(_)
+            | Input::Plan(_)
+            | Input::Acked { .. }
+            | Input::Undeliverable { .. }
+            | Input::AgentGone
+            | Input::Time
+            | Input::Told(_) => None,
+        };
+        let log = self.log_of(transaction, known, task)?;
+        // A task that this step creates has no log yet: its log begins at the clock's time.
+        let at = log.and_then(|record| record.log_time(now, self.timers.clock.set_back)).unwrap_or(now);
+        Ok(self.pace_at(at, now))
+    }
+
+    /// The record whose log gives an entity its time: its task's, or its own if it belongs to no task.
+    fn log_of(
+        &mut self,
+        transaction: &mut Transaction,
+        record: Option<Arc<EntityRecord>>,
+        task: Option<TaskId>,
+    ) -> Result<Option<Arc<EntityRecord>>, BrokerError> {
+        match task.or_else(|| record.as_ref()?.entity().task().cloned()) {
+            Some(task) => self.entity_record(transaction, &EntityId::Task(task)),
+            None => Ok(record),
+        }
+    }
+
+    /// The pace of a log with this time at this moment.
+    fn pace_at(&self, logged_at: Timestamp, now: Timestamp) -> Pace {
+        // A log that is ahead of the clock has not followed that part of the set-backs.
+        Pace { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
+    }
+
+    /// Writes the entities that a step has changed, and one entry in the custody log of each task that they belong to.
+    fn write_entities(
+        &mut self,
+        transaction: &mut Transaction,
+        writes: Vec<Entity>,
+        cause: Cause<'_>,
+        gone: &[AgentId],
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let mut tasks: Vec<TaskId> = Vec::new();
+        let (mut handoff, mut ended) = (None, None);
+        // A handoff begins in a step that writes its task, too.
+        let plan = writes.iter().find_map(|entity| match entity {
+            Entity::Task(task) => task.plan.as_ref().map(|of| of.plan.clone()),
+            _ => None,
+        });
+        let mut milestone = Milestone::of(&writes, cause.origin);
+        for entity in writes {
+            if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
+                tasks.push(task.clone());
+            }
+            if let Entity::Handoff(written) = &entity {
+                handoff = Some(written.clone());
+            }
+            let before = self.entity_record(transaction, &entity.id())?;
+            if let Entity::Handoff(written) = &entity {
+                let before = before.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
+                ended = ended_offer(before, written);
+            }
+            let sequence = match (&before, cause.origin.message()) {
+                (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
+                (None, Some(this)) => this.sequence,
+                (None, None) => self.new_sequence(),
+            };
+            let envelope = cause.origin.message().and_then(|this| this.copy);
+            let trace = match before {
+                None => {
+                    let opening = cause.origin.message().map(|this| this.envelope.header());
+                    self.place_in_trace(transaction, &entity, opening, plan.as_ref())
+                }
+                Some(_) => None, // a stored entity keeps its place
+            };
+            let changed = self.change_of(before.as_deref(), &entity, milestone.as_mut());
+            let notes = Notes { sequence, opening: cause.origin.opening(), pace, envelope, trace, changed };
+            let after = EntityRecord::after(entity, before.as_deref(), notes);
+            let had_ended = before.is_some_and(|before| before.entity().has_ended());
+            // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.
+            if let Some((kind, what)) = after.expiration().filter(|_| after.entity().has_ended() && !had_ended) {
+                transaction.expire_later(kind, now, what);
+            }
+            transaction.put_entity(after);
+        }
+        if let Some((agent, result)) = ended {
+            self.record_offer(transaction, agent, result)?;
+        }
+        for task in tasks {
+            // A change without a custody entry could not be replayed (SPEC 12, law 7), so the step fails instead.
+            let event = cause.event.ok_or_else(|| {
+                tracing::error!(%task, "a step of a task has no event for its custody log");
+                BrokerError::Internal
+            })?;
+            let handoff = handoff.as_deref().filter(|handoff: &&Handoff| handoff.task == task);
+            self.append_custody(transaction, &task, event, handoff, gone, now)?;
+        }
+        Ok(())
+    }
+
+    /// The sequence of the latest change of a task or a handoff that a step writes: a new one, unless the step leaves it
+    /// as it is. The end of a handoff is its last change; the sender's later ack of it is none.
+    fn change_of(&mut self, before: Option<&EntityRecord>, after: &Entity, milestone: Option<&mut Milestone>) -> u64 {
+        match (before, after) {
+            (Some(EntityRecord::Task(before)), Entity::Task(after)) if before.task == *after => before.updated,
+            (Some(EntityRecord::Handoff(before)), Entity::Handoff(after))
+                if before.handoff == *after || before.handoff.state.is_final() =>
+            {
+                before.changed
+            }
+            (_, Entity::Task(_) | Entity::Handoff(_)) => match milestone.filter(|milestone| milestone.is_of(after)) {
+                Some(milestone) => *milestone.sequence.get_or_insert_with(|| self.new_sequence()),
+                None => self.new_sequence(),
+            },
+            _ => 0,
+        }
+    }
+
+    /// Appends one entry to a task's custody log.
+    pub(super) fn append_custody(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &TaskId,
+        event: &CustodyEvent<'_>,
+        handoff: Option<&Handoff>,
+        gone: &[AgentId],
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let id = EntityId::Task(task.clone());
+        self.entity_record(transaction, &id)?;
+        let is_written = transaction.written(&id).is_some();
+        let Some(EntityRecord::Task(mut record)) = transaction.take_entity(&id) else {
+            return Err(BrokerError::Internal);
+        };
+        // A step in the same transaction has already set the log time of the task that it wrote.
+        if !is_written {
+            let pace = self.pace_at(record.log_time(now, self.timers.clock.set_back), now);
+            (record.logged_at, record.set_back) = (pace.logged_at, pace.set_back);
+        }
+        let number = record.custody.length + 1;
+        // The entry states the task as the step leaves it, so that a replay can compare its own state after each entry.
+        let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
+        record.custody = record.custody.followed_by(&entry);
+        if let CustodyEvent::Accepted(EnvelopeFacts { envelope, .. }) = event {
+            match envelope.header().message_type {
+                MessageType::TaskContextTransfer => self.keep_context(transaction, &mut record, envelope, handoff)?,
+                MessageType::ContextCheckpoint => self.keep_context(transaction, &mut record, envelope, None)?,
+                _ => {}
+            }
+        }
+        if let CustodyEvent::Accepted(EnvelopeFacts { envelope, resolved, .. }) = event {
+            let header = envelope.header();
+            record.mail_recorded += u32::from(header.rules().handling == Handling::Mail);
+            if header.message_type == MessageType::TaskRequest {
+                let new = resolved.agents.iter().filter(|agent| !record.asked.contains(agent));
+                let room = TaskRecord::ASKED_MAX.saturating_sub(record.asked.len());
+                let new: Vec<AgentId> = new.take(room).cloned().collect();
+                record.asked.extend(new);
+            }
+        }
+        record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
+        let entry = LogEntry { hash: record.custody.hash, bytes: entry };
+        let item = match event {
+            // The record of the message has the entry, and the log only the id. `accept` writes that record in this
+            // transaction.
+            CustodyEvent::Accepted(facts) => {
+                transaction.logged = Some((task.clone(), entry));
+                LogItem::Message(facts.envelope.header().message_id)
+            }
+            _ => LogItem::Entry(entry),
+        };
+        if let Some((key, page)) = record.append(item) {
+            transaction.put_new(key, page);
+        }
+        transaction.put_entity(EntityRecord::Task(record));
+        Ok(())
+    }
+
+    /// Runs a step without a caller, of an entity that may have been removed. Returns false if the step changes
+    /// nothing.
+    pub(super) fn run_unasked(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        event: &CustodyEvent<'_>,
+        now: Timestamp,
+    ) -> Result<bool, BrokerError> {
+        // A letter can outlive its entity: a redriven one may report to a handoff that was removed with its task.
+        if self.entity_record(transaction, about)?.is_none() {
+            return Ok(false);
+        }
+        match self.run(transaction, about, input, Cause { origin: Origin::Broker, event: Some(event) }, now) {
+            Ok(has_changed) => Ok(has_changed),
+            Err(error) => {
+                let refusal = error.by_machine()?;
+                // A machine answers an event that no longer applies with no change, so a rejection is a bug.
+                tracing::error!(%about, %refusal, "the state machine rejected an input that it must accept");
+                Err(BrokerError::Internal)
+            }
+        }
+    }
+
+    /// Runs the step that a call asks for, of an entity without a custody log. Returns false if the step changes
+    /// nothing: a repeat.
+    pub(super) fn apply(&mut self, about: &EntityId, input: &Input, now: Timestamp) -> Result<bool, Refused> {
+        if self.batch.failed {
+            // After a failed commit the state on disk is unknown, so no input can be checked against it.
+            return Err(refused(BrokerError::StoreUnavailable));
+        }
+        self.check_retry(about, input)?;
+        let mut transaction = self.transaction();
+        let cause = Cause { origin: Origin::Broker, event: None };
+        let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;
+        if has_changed {
+            self.check_listed(&transaction).map_err(refused)?;
+            self.stage(transaction);
+        }
+        Ok(has_changed)
+    }
+
+    /// Fails if the transaction adds an entry to a full registry. Does not count those of the batch in hand.
+    fn check_listed(&self, transaction: &Transaction) -> Result<(), BrokerError> {
+        for record in transaction.all_written() {
+            match record.entity() {
+                Entity::Graph(graph) if graph.revision == 1 => {
+                    self.check_room(&List::of_graphs(), GRAPHS_MAX, "too many graphs are registered")?;
+                }
+                Entity::Spec(spec) if spec.revision == 1 => {
+                    let list = SpecRecord::list(spec.kind);
+                    self.check_room(&list, SPECS_MAX, "too many specs of this kind are registered")?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.
+    pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
+        let mut transaction = self.transaction();
+        let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time(entity), now)?;
+        if has_moved {
+            self.stage(transaction);
+            self.end_unanswered();
+        }
+        Ok(has_moved)
+    }
+
+    /// The running time of the entity's next deadline. `None`: the entity has ended, does not exist, or has no
+    /// deadline.
+    pub(super) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
+        let mut transaction = self.transaction();
+        let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
+        let state = record.entity();
+        let pace = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.pace());
+        let followed = pace.map_or(Duration::ZERO, |pace| pace.set_back);
+        Ok(state.next_deadline().map(|at| at.plus(followed)))
+    }
+}

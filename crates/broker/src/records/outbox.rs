@@ -1,0 +1,293 @@
+//! The bytes of an entity's id, and the outbox of inputs from entity to entity.
+//!
+//! A machine has an arm in each match here.
+
+use bytes::Bytes;
+
+use super::{DecodeError, PlanRecord, Reader, by_number, negotiation, number_of, thread};
+#[cfg(debug_assertions)]
+use crate::domain::probe::ProbeId;
+use crate::{
+    domain::{
+        EntityId, Told,
+        routing::{RunId, TurnId, Word},
+        workspace::WorkspaceId,
+    },
+    ids::{AgentId, GraphId, SpecId, TaskId, ThreadId},
+    store::{Key, Table},
+};
+
+const TASK: u8 = 1;
+const HANDOFF: u8 = 2;
+const WORKSPACE: u8 = 3;
+const GRAPH: u8 = 60;
+const RUN: u8 = 61;
+const RUN_ENTRY: u8 = 62;
+const RUN_TURN: u8 = 63;
+const SPEC: u8 = 64;
+const SPEC_REVISION: u8 = 65;
+const THREAD: u8 = 66;
+const THREAD_ENTRY: u8 = 67;
+const NEGOTIATION: u8 = 16;
+const PLAN: u8 = 70;
+const PLAN_SPEC: u8 = 71;
+const PLAN_ENTRY: u8 = 72;
+#[cfg(debug_assertions)]
+const PROBE: u8 = 255;
+
+/// Encodes an entity's id for a key or a value: one byte for the machine, then the id.
+pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
+    match id {
+        EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
+        EntityId::Handoff(id) => [&[HANDOFF], &id.as_bytes()[..]].concat(),
+        EntityId::Workspace(id) => [&[WORKSPACE], id.as_str().as_bytes()].concat(),
+        EntityId::Graph(id) => [&[GRAPH], id.as_str().as_bytes()].concat(),
+        EntityId::Run(id) => [&[RUN], &id.0.as_bytes()[..]].concat(),
+        EntityId::RunEntry(run, number) => [&[RUN_ENTRY], &run.0.as_bytes()[..], &number.to_be_bytes()].concat(),
+        EntityId::RunTurn(run, turn) => [&[RUN_TURN], &run.0.as_bytes()[..], &turn.0.as_bytes()[..]].concat(),
+        EntityId::Spec(kind, id) => [&[SPEC, thread::kind_byte(*kind)], id.as_str().as_bytes()].concat(),
+        EntityId::SpecRevision(kind, id, revision) => {
+            let kind = thread::kind_byte(*kind);
+            [&[SPEC_REVISION, kind], &revision.to_be_bytes()[..], id.as_str().as_bytes()].concat()
+        }
+        EntityId::Thread(id) => [&[THREAD], id.as_str().as_bytes()].concat(),
+        EntityId::ThreadEntry(thread, number) => {
+            [&[THREAD_ENTRY], &number.to_be_bytes()[..], thread.as_str().as_bytes()].concat()
+        }
+        EntityId::Negotiation(id) => [&[NEGOTIATION], &id.as_bytes()[..]].concat(),
+        EntityId::Plan(id) => [&[PLAN], id.as_str().as_bytes()].concat(),
+        EntityId::PlanSpec(id) => [&[PLAN_SPEC], id.as_str().as_bytes()].concat(),
+        EntityId::PlanEntry(plan, number) => {
+            [&[PLAN_ENTRY], &number.to_be_bytes()[..], plan.as_str().as_bytes()].concat()
+        }
+        #[cfg(debug_assertions)]
+        EntityId::Probe(id) => [&[PROBE], &id.0.to_be_bytes()[..]].concat(),
+    }
+}
+
+/// Decodes an entity's id.
+pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeError> {
+    let reader = Reader(table.name());
+    match bytes.split_first() {
+        Some((&TASK, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Task(TaskId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&WORKSPACE, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Workspace(WorkspaceId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&GRAPH, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Graph(GraphId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&RUN, id)) => Ok(EntityId::Run(RunId(reader.message_id(id)?))),
+        Some((&RUN_ENTRY, id)) => {
+            let (run, number) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
+            let number = number.try_into().map_err(|_| reader.error("a number has not 8 bytes"))?;
+            Ok(EntityId::RunEntry(RunId(reader.message_id(run)?), u64::from_be_bytes(number)))
+        }
+        Some((&RUN_TURN, id)) => {
+            let (run, turn) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
+            Ok(EntityId::RunTurn(RunId(reader.message_id(run)?), TurnId(reader.message_id(turn)?)))
+        }
+        Some((&SPEC, id)) => {
+            let (kind, id) = id.split_first().ok_or_else(|| reader.error("an id is too short"))?;
+            let id: SpecId = thread::spec_id(&reader, utf8(&reader, id)?)?;
+            Ok(EntityId::Spec(thread::kind_of(&reader, *kind)?, id))
+        }
+        Some((&SPEC_REVISION, id)) => {
+            let (kind, rest) = id.split_first().ok_or_else(|| reader.error("an id is too short"))?;
+            let (number, id) = rest.split_first_chunk().ok_or_else(|| reader.error("an id is too short"))?;
+            let id = thread::spec_id(&reader, utf8(&reader, id)?)?;
+            Ok(EntityId::SpecRevision(thread::kind_of(&reader, *kind)?, id, u64::from_be_bytes(*number)))
+        }
+        Some((&THREAD, id)) => Ok(EntityId::Thread(thread::thread_id(&reader, utf8(&reader, id)?)?)),
+        Some((&THREAD_ENTRY, id)) => {
+            let (number, id) = id.split_first_chunk().ok_or_else(|| reader.error("an id is too short"))?;
+            let id: ThreadId = thread::thread_id(&reader, utf8(&reader, id)?)?;
+            Ok(EntityId::ThreadEntry(id, u64::from_be_bytes(*number)))
+        }
+        Some((&HANDOFF, id)) => reader.message_id(id).map(EntityId::Handoff),
+        Some((&NEGOTIATION, id)) => reader.message_id(id).map(EntityId::Negotiation),
+        Some((&PLAN, id)) => PlanRecord::listed(id).map(EntityId::Plan),
+        Some((&PLAN_SPEC, id)) => PlanRecord::listed(id).map(EntityId::PlanSpec),
+        Some((&PLAN_ENTRY, id)) => {
+            let (number, plan) = id.split_first_chunk().ok_or_else(|| reader.error("an id is too short"))?;
+            Ok(EntityId::PlanEntry(PlanRecord::listed(plan)?, u64::from_be_bytes(*number)))
+        }
+        #[cfg(debug_assertions)]
+        Some((&PROBE, id)) => {
+            let id = id.try_into().map_err(|_| reader.error("a probe's id has not 8 bytes"))?;
+            Ok(EntityId::Probe(ProbeId(u64::from_be_bytes(id))))
+        }
+        Some(_) | None => Err(reader.error("an entity is of no known kind")),
+    }
+}
+
+fn utf8<'a>(reader: &Reader, bytes: &'a [u8]) -> Result<&'a str, DecodeError> {
+    std::str::from_utf8(bytes).map_err(|error| reader.error(error.to_string()))
+}
+
+/// A row of table outbox: an input from one entity to another in a later transaction. The commit of the step that the
+/// input causes also removes the row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxRecord {
+    /// The entity that gets the input.
+    pub to: EntityId,
+    /// The input, of the receiving entity's kind.
+    pub told: Told,
+}
+
+impl OutboxRecord {
+    /// The key of a row; keys sort rows in the order of their writing.
+    pub fn key(sequence: u64) -> Key {
+        by_number(Table::Outbox, sequence)
+    }
+
+    /// The sequence in a row's key.
+    pub fn sequence(key: &[u8]) -> Result<u64, DecodeError> {
+        number_of(&Reader(Table::Outbox.name()), key)
+    }
+
+    /// Encodes the row: the length of the entity's id in one byte, the id, and the input.
+    pub fn encode(&self) -> Bytes {
+        let to = encode_entity_id(&self.to);
+        let length = u8::try_from(to.len()).expect("an id has at most 136 bytes");
+        [&[length][..], &to, &encode_told(&self.told)].concat().into()
+    }
+
+    /// Decodes the row.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader(Table::Outbox.name());
+        let (length, rest) = value.split_first().ok_or_else(|| reader.error("a value is empty"))?;
+        let (to, told) =
+            rest.split_at_checked(usize::from(*length)).ok_or_else(|| reader.error("a value is too short"))?;
+        let to = decode_entity_id(Table::Outbox, to)?;
+        let told = decode_told(&reader, &to, told)?;
+        Ok(Self { to, told })
+    }
+}
+
+fn encode_told(told: &Told) -> Vec<u8> {
+    match told {
+        Told::Run(word) => encode_word(word),
+        Told::Handoff(award) => negotiation::encode_award(award),
+        Told::Negotiation(word) => negotiation::encode_word(word),
+        Told::Plan(word) => super::plan::encode_word(word),
+        #[cfg(debug_assertions)]
+        Told::Probe(word) => super::probe::encode_word(word),
+    }
+}
+
+/// Encodes an input of a run: its kind in one byte, the choice, the handoff; then the new owner, or the task and the
+/// receiver with a zero byte between them. No id has a zero byte.
+fn encode_word(word: &Word) -> Vec<u8> {
+    let (kind, choice, handoff, rest) = match word {
+        Word::HandoffBegan { choice, handoff, task, receiver } => {
+            (BEGAN, choice, handoff, [task.as_str(), receiver].join("\0"))
+        }
+        Word::HandoffEnded { choice, handoff, owner } => {
+            (ENDED, choice, handoff, owner.as_ref().map(ToString::to_string).unwrap_or_default())
+        }
+    };
+    [&[kind], &choice.0.as_bytes()[..], &handoff.as_bytes()[..], rest.as_bytes()].concat()
+}
+
+const BEGAN: u8 = 1;
+const ENDED: u8 = 2;
+
+fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
+    let short = || reader.error("an input is too short");
+    let (kind, rest) = word.split_first().ok_or_else(short)?;
+    let (choice, rest) = rest.split_at_checked(16).ok_or_else(short)?;
+    let (handoff, rest) = rest.split_at_checked(16).ok_or_else(short)?;
+    let (choice, handoff) = (TurnId(reader.message_id(choice)?), reader.message_id(handoff)?);
+    let rest = std::str::from_utf8(rest).map_err(|error| reader.error(error.to_string()))?;
+    match *kind {
+        BEGAN => {
+            let (task, receiver) = rest.split_once('\0').ok_or_else(short)?;
+            Ok(Word::HandoffBegan { choice, handoff, task: reader.task(task)?, receiver: receiver.to_owned() })
+        }
+        ENDED => {
+            let owner: Option<AgentId> = if rest.is_empty() { None } else { Some(reader.agent(rest)?) };
+            Ok(Word::HandoffEnded { choice, handoff, owner })
+        }
+        _ => Err(reader.error("an input is of no known kind")),
+    }
+}
+
+fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
+    match to {
+        EntityId::Run(_) => decode_word(reader, told).map(Told::Run),
+        EntityId::Plan(_) => super::plan::decode_word(reader, told).map(Told::Plan),
+        EntityId::PlanSpec(_) | EntityId::PlanEntry(..) => Err(reader.error(format!("{to} is told nothing"))),
+        EntityId::Task(_)
+        | EntityId::Workspace(_)
+        | EntityId::Graph(_)
+        | EntityId::RunEntry(..)
+        | EntityId::RunTurn(..)
+        | EntityId::Spec(..)
+        | EntityId::SpecRevision(..)
+        | EntityId::Thread(_)
+        | EntityId::ThreadEntry(..) => {
+            Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
+        }
+        EntityId::Handoff(_) => negotiation::decode_award(reader, told).map(Told::Handoff),
+        EntityId::Negotiation(_) => negotiation::decode_word(reader, told).map(Told::Negotiation),
+        #[cfg(debug_assertions)]
+        EntityId::Probe(_) => super::probe::decode_word(told).map(Told::Probe).ok_or_else(|| reader.error("no word")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::threads::SpecKind,
+        ids::{MessageId, PlanId},
+    };
+
+    #[test]
+    fn the_inputs_of_a_run_come_back_from_the_outbox() {
+        let id = |byte| MessageId::from_bytes([byte; 16]);
+        let (choice, handoff) = (TurnId(id(2)), id(3));
+        let words = [
+            Word::HandoffBegan {
+                choice,
+                handoff,
+                task: TaskId::parse("t").unwrap(),
+                receiver: "type:reviewer".to_owned(),
+            },
+            Word::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
+            Word::HandoffEnded { choice, handoff, owner: None },
+        ];
+        for word in words {
+            let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), told: Told::Run(word) };
+            assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn every_entity_id_comes_back() {
+        let id = |byte| MessageId::from_bytes([byte; 16]);
+        for entity in [
+            EntityId::Task(TaskId::parse("t").unwrap()),
+            EntityId::Handoff(id(1)),
+            EntityId::Graph(GraphId::parse("g").unwrap()),
+            EntityId::Run(RunId(id(1))),
+            EntityId::Negotiation(id(1)),
+            EntityId::RunEntry(RunId(id(1)), 7),
+            EntityId::RunTurn(RunId(id(1)), TurnId(id(2))),
+            EntityId::Spec(SpecKind::Agent, SpecId::parse("s").unwrap()),
+            EntityId::SpecRevision(SpecKind::Model, SpecId::parse("s").unwrap(), 7),
+            EntityId::Thread(ThreadId::parse("th").unwrap()),
+            EntityId::ThreadEntry(ThreadId::parse("th").unwrap(), 7),
+            EntityId::Plan(PlanId::parse("q3").unwrap()),
+            EntityId::PlanSpec(PlanId::parse("q3").unwrap()),
+            EntityId::PlanEntry(PlanId::parse("q3").unwrap(), 7),
+        ] {
+            assert_eq!(decode_entity_id(Table::Timers, &encode_entity_id(&entity)), Ok(entity));
+        }
+    }
+}

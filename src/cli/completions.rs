@@ -3,7 +3,9 @@
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::{Cli, Failure};
+use baton_cli::{Failure, say_lines};
+
+use super::Cli;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]

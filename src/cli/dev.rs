@@ -4,9 +4,12 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{Failure, console, serve};
+use baton_cli::{Failure, announce, login_url, tell};
+
+use super::serve;
 use crate::{
-    config::{Config, DEFAULT_DATA, DEFAULT_LISTEN},
+    broker::{DEFAULT_DATA, DEFAULT_LISTEN},
+    config::Config,
     server::Ready,
 };
 
@@ -67,7 +70,7 @@ fn say_what_next(ready: &Ready) {
     };
     let metrics = ready.metrics.map(|address| format!("\n  metrics http://{address}/metrics")).unwrap_or_default();
     let login = ready.login_code.as_deref().unwrap_or_default();
-    let console = console::login_url(&address.to_string(), login);
+    let console = login_url(&address.to_string(), login);
     announce!(
         "baton is ready on {address} (TLS)
   data    {data}: {agents} agents, {open_handoffs} open handoffs

@@ -1,15 +1,15 @@
 //! `baton serve`: runs a broker with a configuration file. Also runs any broker until a signal.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use clap::Args;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Notify,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use baton_cli::{Failure, announce, say_lines, signals::stop_on_signal};
+
 use crate::{
     config::Config,
     server::{self, Ready},
@@ -59,26 +59,4 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
         }
     });
     Ok(server::run(config, stop, reload, ready).await?)
-}
-
-/// A token that SIGINT or SIGTERM cancels. A second signal ends the process at once.
-pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let stop = CancellationToken::new();
-    let stop_on_signal = stop.clone();
-    tokio::spawn(async move {
-        for first in [true, false] {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            if first {
-                tracing::info!("stopping; a second signal stops at once");
-                stop_on_signal.cancel();
-            } else {
-                std::process::exit(1);
-            }
-        }
-    });
-    Ok(stop)
 }

@@ -11,7 +11,6 @@ use tonic::Code;
 use super::{Cli, Failure};
 use crate::{
     broker::{BrokerError, StartError, jwt::OperatorKeysError},
-    client::{ClientError, Refused},
     codes::{FieldViolation, Refusal},
     config::{ConfigError, PolicySourceError},
     domain::{
@@ -33,6 +32,7 @@ use crate::{
     time::Timestamp,
     wire::edge::BindError,
 };
+use baton_client::{ClientError, Refused};
 
 /// Samples of an error enum, one or more of each variant. A variant without a sample does not compile.
 macro_rules! samples {
@@ -131,7 +131,7 @@ fn errors_are_reviewed() {
 #[test]
 fn failures_in_the_source_are_reviewed() {
     let mut text = String::new();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli")];
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/src")];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -452,7 +452,7 @@ fn broker_errors() -> Vec<BrokerError> {
             agent: agent("alice"), certified: agent("bob") };
         BrokerError::TokenInvalid => BrokerError::TokenInvalid;
         BrokerError::ChallengeFailed => BrokerError::ChallengeFailed;
-        // Its text is a decision of the policies, which `src/broker/access.rs` tests.
+        // Its text is a decision of the policies, which `crates/broker/src/access.rs` tests.
         BrokerError::PermissionDenied(_) => ;
         BrokerError::AgentsOnly { .. } => BrokerError::AgentsOnly { caller: "operator ops".into() };
         BrokerError::PageTokenInvalid => BrokerError::PageTokenInvalid;

@@ -1,0 +1,285 @@
+//! The flags that select the broker and the caller's credentials.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::Args;
+
+use super::{Failure, local::LocalBroker, saved::Saved};
+use baton_broker_core::{DEFAULT_DATA, DEFAULT_LISTEN};
+use baton_client::{
+    envelope::keys::PrivateKey,
+    ids::{AgentId, KeyId, SystemIds},
+    time::SystemClock,
+    {Agent, Client, ClientCertificate, Identity, Options},
+};
+
+/// The heading of the flags that all commands share, below the flags of the command itself.
+pub(super) const GLOBAL_HEADING: &str = "Global options";
+
+/// Flags of every command that talks to a broker.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ConnectionArgs {
+    /// The broker's address. Default: 127.0.0.1:22866, the address of `baton dev`. `baton bench` starts a broker of its
+    /// own instead.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_SERVER", value_name = "HOST:PORT", value_parser = parse_server)]
+    server: Option<String>,
+    /// The CA certificates to trust, a PEM file. Default: ./baton-data/tls/ca.pem for the broker that runs on
+    /// ./baton-data, otherwise the system's CAs.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The token that authenticates calls. Default: ./baton-data/operator.token, sent only to the broker that runs on
+    /// ./baton-data.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// A client certificate that authenticates the caller, a PEM file. Needs --cert-key.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT", value_name = "FILE", requires = "cert_key")]
+    cert: Option<PathBuf>,
+    /// The private key of the client certificate, a PEM file.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
+    /// The agent of the saved connection.
+    #[arg(skip)]
+    agent: Option<SavedAgent>,
+}
+
+/// The agent that a saved connection acts as. Its key is read only when it is needed.
+#[derive(Debug, Clone)]
+struct SavedAgent {
+    id: AgentId,
+    key: PathBuf,
+    key_id: KeyId,
+}
+
+/// Flags of every command that acts as an agent.
+#[derive(Debug, Clone, Args)]
+pub(super) struct IdentityArgs {
+    /// The id of the agent to act as. A saved connection may have it (`baton context add`).
+    #[arg(id = "acting_id", long = "id", value_name = "AGENT", requires = "acting_key")]
+    id: AgentId,
+    /// The agent's private key, a file from `baton keygen`.
+    #[arg(id = "acting_key", long = "key", value_name = "FILE", requires = "acting_id")]
+    key: PathBuf,
+    /// The key's name among the agent's keys (key_id).
+    #[arg(id = "acting_key_id", long = "key-id", default_value = "k1", value_name = "KEY")]
+    key_id: KeyId,
+}
+
+/// Flags of a command that acts as an agent, or as an operator without them.
+#[derive(Debug, Clone, Args)]
+pub(super) struct OptionalIdentityArgs {
+    /// The id of the agent to act as. Default: act as an operator.
+    #[arg(id = "identity_id", long = "id", value_name = "AGENT", requires = "identity_key")]
+    id: Option<AgentId>,
+    /// The agent's private key, a file from `baton keygen`.
+    #[arg(id = "identity_key", long = "key", value_name = "FILE", requires = "identity_id")]
+    key: Option<PathBuf>,
+    /// The key's name among the agent's keys (key_id).
+    #[arg(long, default_value = "k1", value_name = "KEY")]
+    key_id: KeyId,
+}
+
+impl OptionalIdentityArgs {
+    /// Connects as the agent, or as an operator.
+    pub(super) async fn client(&self, connection: &ConnectionArgs) -> Result<Client, Failure> {
+        let Some(identity) = self.load()? else { return connection.client().await };
+        let client = connection.client_without_token().await?;
+        Ok(client.with_token(&client.prove(&identity).await?)?)
+    }
+
+    /// The agent, with its key. `None`: act as an operator.
+    pub(super) fn load(&self) -> Result<Option<Identity>, Failure> {
+        let Some((id, key)) = self.id.clone().zip(self.key.as_deref()) else { return Ok(None) };
+        Ok(Some(Identity { agent: id, key_id: self.key_id.clone(), key: read_key(key)? }))
+    }
+}
+
+impl ConnectionArgs {
+    /// Takes the agent of a saved connection: calls without a token authenticate as it.
+    pub(super) fn act_as(&mut self, saved: &Saved) -> Result<(), Failure> {
+        let Some((id, key)) = saved.id.as_deref().zip(saved.key.clone()) else { return Ok(()) };
+        let id = AgentId::parse(id).map_err(|error| Failure::usage(format!("the context's id: {error}")))?;
+        let key_id = KeyId::parse(saved.key_id.as_deref().unwrap_or("k1"));
+        let key_id = key_id.map_err(|error| Failure::usage(format!("the context's key_id: {error}")))?;
+        self.agent = Some(SavedAgent { id, key, key_id });
+        Ok(())
+    }
+
+    /// The broker and the CA file that flags or the environment name.
+    pub(super) fn server_and_ca(&self) -> Result<(Option<String>, Option<PathBuf>), Failure> {
+        if let Some(ca) = &self.ca {
+            check_ca(ca)?;
+        }
+        Ok((self.named().cloned(), self.ca.clone()))
+    }
+
+    /// Whether a flag or the environment names a broker.
+    pub(super) fn names_a_broker(&self) -> bool {
+        self.named().is_some()
+    }
+
+    /// The named broker. An empty BATON_SERVER names none.
+    fn named(&self) -> Option<&String> {
+        self.server.as_ref().filter(|server| !server.is_empty())
+    }
+
+    /// The options for the named broker. They include the token of ./baton-data if the broker runs on that folder: see
+    /// [`LocalBroker`].
+    pub(super) fn options(&self) -> Result<Options, Failure> {
+        self.options_at(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()), true)
+    }
+
+    /// The options for this broker, with no token except an explicit one.
+    pub(super) fn options_of(&self, server: String) -> Result<Options, Failure> {
+        self.options_at(server, false)
+    }
+
+    fn options_at(&self, server: String, as_local_operator: bool) -> Result<Options, Failure> {
+        let local = LocalBroker::find(Path::new(DEFAULT_DATA));
+        let local = local.and_then(|broker| broker.access(&server, self.ca.as_deref()));
+        let (local_ca, local_token) = local.map(|access| (access.ca, access.token)).unzip();
+        // The folder's CA takes precedence over the same file under another path: the token may go only to brokers of
+        // that CA.
+        let ca = local_ca.or_else(|| self.ca.clone());
+        if let Some(path) = &ca {
+            check_ca(path)?;
+        }
+        let token = self.given_token().or_else(|| local_token.flatten().filter(|_| as_local_operator));
+        let certificate = self.cert.clone().zip(self.cert_key.clone());
+        if let Some((_, key)) = &certificate {
+            check_private(key)?;
+        }
+        let certificate = certificate.map(|(certificate, key)| ClientCertificate { certificate, key });
+        Ok(Options { server, ca, token, certificate, compression: None })
+    }
+
+    /// Connects as the owner of the token, else as the agent of the saved connection, else as an operator.
+    pub(super) async fn client(&self) -> Result<Client, Failure> {
+        let Some(identity) = self.saved_identity()? else { return Ok(Client::connect(&self.options()?).await?) };
+        let client = self.client_without_token().await?;
+        Ok(client.with_token(&client.prove(&identity).await?)?)
+    }
+
+    /// The agent of the saved connection, with its key, unless a token or a certificate says who calls.
+    pub(super) fn saved_identity(&self) -> Result<Option<Identity>, Failure> {
+        match &self.agent {
+            Some(SavedAgent { id, key, key_id }) if self.given_token().is_none() && self.cert.is_none() => {
+                Ok(Some(Identity { agent: id.clone(), key_id: key_id.clone(), key: read_key(key)? }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The credentials as the environment variables of their flags, for a program that this one becomes.
+    pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let path = |name, path: &Option<PathBuf>| path.clone().map(|path| (name, path.into_os_string()));
+        let token = self.token.clone().map(|token| ("BATON_TOKEN", token.into()));
+        let files =
+            [path("BATON_CA", &self.ca), path("BATON_CERT", &self.cert), path("BATON_CERT_KEY", &self.cert_key)];
+        files.into_iter().chain([token]).flatten().collect()
+    }
+
+    fn given_token(&self) -> Option<String> {
+        self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
+    }
+
+    /// The options of a command that acts as an agent. The agent authenticates by its key and needs no token.
+    pub(super) fn options_of_agent(&self) -> Result<Options, Failure> {
+        self.options_of(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()))
+    }
+
+    /// Connects for a command that acts as an agent.
+    pub(super) async fn client_without_token(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.options_of_agent()?).await?)
+    }
+
+    /// Connects as an agent and opens a session.
+    pub(super) async fn agent(&self, identity: Identity, credit: u32) -> Result<Agent, Failure> {
+        let client = self.client_without_token().await?;
+        Ok(Agent::connect(&client, identity, credit, Arc::new(SystemClock), Arc::new(SystemIds)).await?)
+    }
+}
+
+/// Parses HOST:PORT or http://HOST:PORT. A leading https:// is accepted and removed, because TLS is the default.
+pub(super) fn parse_server(text: &str) -> Result<String, String> {
+    // An empty BATON_SERVER counts as absent; `named` removes it.
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let (scheme, address) = match text.strip_prefix("http://") {
+        Some(address) => ("http://", address),
+        None => ("", text.strip_prefix("https://").unwrap_or(text)),
+    };
+    let address = address.trim_end_matches(['/', ':']);
+    if address.parse::<std::net::Ipv6Addr>().is_ok() || address.matches(':').count() > 1 && !address.starts_with('[') {
+        return Err("an IPv6 address needs brackets, followed by the port: [::1]:22866".to_owned());
+    }
+    let authority: http::uri::Authority =
+        address.parse().map_err(|_| "is not HOST:PORT, for example 127.0.0.1:22866".to_owned())?;
+    let has_port =
+        authority.as_str().rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
+    match authority.port_u16() {
+        _ if authority.as_str().contains('@') || authority.host().is_empty() => {
+            Err("is not HOST:PORT, for example 127.0.0.1:22866".to_owned())
+        }
+        Some(port) if port > 0 => Ok(format!("{scheme}{authority}")),
+        Some(_) => Err("has a port outside 1 to 65535".to_owned()),
+        None if has_port => Err("has a port outside 1 to 65535".to_owned()),
+        None => Err(format!("has no port; the default port of a broker is 22866: {address}:22866")),
+    }
+}
+
+/// Checks that a CA file has a certificate. TLS would accept an empty file and then trust no server.
+fn check_ca(path: &Path) -> Result<(), Failure> {
+    use rustls_pki_types::{
+        CertificateDer,
+        pem::{self, PemObject as _},
+    };
+    let of_file = |problem: pem::Error| match problem {
+        pem::Error::Io(problem) => {
+            Failure::file(path, format!("{problem}; `baton dev` creates a CA in its data folder, tls/ca.pem"))
+        }
+        problem => Failure::file(path, format!("it is not a PEM file: {problem}")),
+    };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(of_file)?;
+    if certificates.is_empty() {
+        return Err(Failure::file(path, "it has no certificate; a CA file has a BEGIN CERTIFICATE line"));
+    }
+    Ok(())
+}
+
+/// Refuses the caller's own private key file if other users can read it, as ssh does.
+fn check_private(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // the later read reports the error
+    let mode = file.mode() & 0o777;
+    // Only the owner of a file can change its mode, so the rule applies to the caller's own files.
+    if mode & 0o077 == 0 || file.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let path_text = path.display();
+    Err(Failure::file(
+        path,
+        format!("other users can read this private key (mode {mode:04o}); run chmod 600 {path_text}"),
+    ))
+}
+
+/// Reads a private key of an agent or an operator from a file that only its owner can read.
+pub(super) fn read_key(path: &Path) -> Result<PrivateKey, Failure> {
+    check_private(path)?;
+    Ok(PrivateKey::read(path)?)
+}
+
+impl IdentityArgs {
+    pub(super) fn id(&self) -> &AgentId {
+        &self.id
+    }
+
+    pub(super) fn load(&self) -> Result<Identity, Failure> {
+        let key = read_key(&self.key)?;
+        Ok(Identity { agent: self.id.clone(), key_id: self.key_id.clone(), key })
+    }
+}

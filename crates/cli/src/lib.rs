@@ -1,0 +1,246 @@
+//! The command line of baton: one file a command. Data goes to stdout, everything else to stderr.
+//!
+//! Owns flags, output and exit codes. All output passes through `output`, which escapes text from agents so that it
+//! cannot control a terminal; lints refuse every other way. Talks to a broker over gRPC like any client. Must not know the
+//! server: `dev`, `serve` and the page of help are the program's own.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+pub mod output;
+
+mod agent;
+mod audit;
+mod bench;
+mod blob;
+mod conformance;
+pub mod connection;
+mod console;
+mod context;
+mod demo;
+mod dlq;
+mod duration;
+mod envelope;
+pub mod exit;
+mod find;
+mod graph;
+mod handoff;
+mod handoffs_watch;
+mod inbox;
+mod json;
+mod key;
+mod keygen;
+mod local;
+pub mod logging;
+mod mail;
+mod negotiation;
+mod plan;
+mod policy;
+mod progress;
+mod resolve;
+mod run;
+pub mod saved;
+mod schema;
+pub mod signals;
+mod spec;
+mod store;
+mod table;
+mod task;
+mod task_context;
+mod thread;
+mod token;
+mod top;
+mod worker;
+mod workspace;
+
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use console::login_url;
+pub use exit::Failure;
+
+use self::{
+    connection::{ConnectionArgs, GLOBAL_HEADING},
+    output::{Format, Output},
+};
+
+/// The flags that all commands share.
+#[derive(Debug, Args)]
+pub struct GlobalArgs {
+    /// The saved connection to use: server, CA, identity, output. Other flags and the environment take precedence.
+    /// Default: the one of `baton context use`.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = saved::VARIABLE, value_name = "NAME")]
+    context: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    /// The output format. Default: table on a terminal, otherwise json.
+    #[arg(short, long, global = true, help_heading = GLOBAL_HEADING, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// The whole command line of a program with these commands and its own.
+pub trait Program: Parser {
+    /// The flags that all commands share.
+    fn global(&mut self) -> &mut GlobalArgs;
+
+    /// The command, if it is one of these.
+    fn command(&self) -> Option<&Command>;
+}
+
+/// Parses the arguments, with the values of the saved connection as defaults.
+///
+/// # Errors
+///
+/// The saved connection cannot be used. Wrong arguments end the process with their own message.
+pub fn parse<P: Program>() -> Result<P, Failure> {
+    let needs_no_connection = |program: &P| program.command().is_none_or(Command::needs_no_connection);
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let chosen = match saved::chosen(&args) {
+        Ok(Some(chosen)) => chosen,
+        Ok(None) => return Ok(P::parse_from(args)),
+        // A broken file must not keep the commands that mend it from running, nor the help.
+        Err(failure) => {
+            return match P::try_parse_from(args) {
+                Ok(program) if needs_no_connection(&program) => Ok(program),
+                Err(error) if !error.use_stderr() => error.exit(),
+                Ok(_) | Err(_) => Err(failure),
+            };
+        }
+    };
+    let mut command = chosen.saved.as_defaults_of(<P as clap::CommandFactory>::command());
+    let matches = command.clone().get_matches_from(&args);
+    let mut program = P::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    let is_a_test = program.command().is_some_and(Command::is_a_test);
+    if needs_no_connection(&program) || (is_a_test && !chosen.is_named) {
+        return Ok(P::parse_from(args));
+    }
+    program.global().connection.act_as(&chosen.saved)?;
+    Ok(program)
+}
+
+/// The commands beside those that start a broker.
+#[derive(Debug, Subcommand)]
+#[expect(private_interfaces, missing_docs, reason = "the flags of a command are its own, with its page of help")]
+pub enum Command {
+    Demo(demo::DemoArgs),
+    Keygen(keygen::KeygenArgs),
+    Token(token::TokenArgs),
+    /// Register, list and inspect agents, manage their keys, run a small agent.
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
+    Inbox(inbox::InboxArgs),
+    Console(console::ConsoleArgs),
+    Top(top::TopArgs),
+    /// Request, answer, list and watch handoffs.
+    #[command(subcommand)]
+    Handoff(handoff::HandoffCommand),
+    /// List, inspect, redrive, discard and export dead letters.
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// List, inspect, watch and audit tasks.
+    #[command(subcommand)]
+    Task(task::TaskCommand),
+    /// Validate, submit, show, watch, cancel and retry plans of many subtasks.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
+    /// Register, validate, list and show graphs that a model routes through.
+    #[command(subcommand)]
+    Graph(graph::GraphCommand),
+    /// Start runs through graphs, report turns, show, watch and cancel.
+    #[command(subcommand)]
+    Run(run::RunCommand),
+    /// Save connections to brokers and choose one; show and store the contexts of tasks.
+    #[command(subcommand)]
+    Context(context::ContextCommand),
+    /// Register, list and show the specs of personas and models.
+    #[command(subcommand)]
+    Spec(spec::SpecCommand),
+    /// Create, show and watch threads, change the persona of one.
+    #[command(subcommand)]
+    Thread(thread::ThreadCommand),
+    /// Receive and send an agent's messages.
+    #[command(subcommand)]
+    Mail(mail::MailCommand),
+    /// Ask agents for offers, answer, award, list and watch.
+    #[command(subcommand)]
+    Negotiation(negotiation::NegotiationCommand),
+    /// Append to workspaces, list and watch their entries.
+    #[command(subcommand)]
+    Workspace(workspace::WorkspaceCommand),
+    /// Write, read, list and release blobs.
+    #[command(subcommand)]
+    Blob(blob::BlobCommand),
+    /// Register, list, show and check the schemas of contexts.
+    #[command(subcommand)]
+    Schema(schema::SchemaCommand),
+    /// Sign, verify and inspect envelopes as JSON, without a broker.
+    #[command(subcommand)]
+    Envelope(envelope::EnvelopeCommand),
+    /// Check, test and explain authorization policies.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    Audit(audit::AuditArgs),
+    /// Check a store for damage and export its readable records.
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Measure the performance of a broker.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    Conformance(conformance::ConformanceArgs),
+}
+
+impl Command {
+    /// Whether the command connects to no broker by the flags for connections.
+    fn needs_no_connection(&self) -> bool {
+        match self {
+            Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Store(_) => true,
+            Self::Context(command) => command.is_about_connections(),
+            _ => false,
+        }
+    }
+
+    /// Whether the command loads or tests a broker, and so uses a saved connection only if it is named.
+    fn is_a_test(&self) -> bool {
+        matches!(self, Self::Demo(_) | Self::Bench(_) | Self::Conformance(_))
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+///
+/// The failure has its text and its exit code.
+pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure> {
+    let (connection, output) = (&global.connection, &Output::new(global.output));
+    match command {
+        Command::Demo(args) => demo::run(args, connection).await,
+        Command::Keygen(args) => keygen::run(args, output),
+        Command::Token(args) => token::run(args, connection).await,
+        Command::Agent(command) => agent::run(command, connection, output).await,
+        Command::Handoff(command) => handoff::run(command, connection, output).await,
+        Command::Top(args) => top::run(args, connection, output).await,
+        Command::Console(args) => console::run(args, connection, output).await,
+        Command::Inbox(args) => inbox::run(args, connection, output).await,
+        Command::Dlq(command) => dlq::run(command, connection, output).await,
+        Command::Task(command) => task::run(command, connection, output).await,
+        Command::Plan(command) => plan::run(command, connection, output).await,
+        Command::Graph(command) => graph::run(command, connection, output).await,
+        Command::Run(command) => run::run(command, connection, output).await,
+        Command::Spec(command) => spec::run(command, connection, output).await,
+        Command::Thread(command) => thread::run(command, connection, output).await,
+        Command::Context(command) => context::run(command, connection, output).await,
+        Command::Mail(command) => mail::run(command, connection, output).await,
+        Command::Negotiation(command) => negotiation::run(command, connection, output).await,
+        Command::Workspace(command) => workspace::run(command, connection, output).await,
+        Command::Blob(command) => blob::run(command, connection, output).await,
+        Command::Schema(command) => schema::run(command, connection, output).await,
+        Command::Envelope(command) => envelope::run(command),
+        Command::Policy(command) => policy::run(command, output),
+        Command::Audit(audit::AuditArgs {}) => audit::run(connection, output).await,
+        Command::Store(command) => store::run(command, output),
+        Command::Bench(command) => bench::run(command, connection, output).await,
+        Command::Conformance(args) => conformance::run(args, connection),
+    }
+}

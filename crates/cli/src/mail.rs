@@ -1,0 +1,146 @@
+//! `baton mail`: receive, send.
+
+use clap::{Args, Subcommand};
+use prost::Message as _;
+use tokio_stream::StreamExt as _;
+
+use super::{
+    Failure,
+    connection::{ConnectionArgs, IdentityArgs},
+    handoff, json,
+    output::{self, Output},
+};
+use baton_client::{
+    About,
+    ids::TaskId,
+    proto::v1::{self, MessageType, acknowledgement::Outcome},
+};
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton mail receive --id alice --key alice.pem --ack
+  baton mail send --id alice --key alice.pem --to bob --text hello")]
+pub(super) enum MailCommand {
+    /// Print deliveries as they arrive, each with its envelope and payload, as JSON lines unless -o says otherwise.
+    #[command(after_help = "Examples:
+  baton mail receive --id alice --key alice.pem --max 1 --ack
+  baton mail receive --id alice --key alice.pem -o table
+  baton mail receive --id alice --key alice.pem -o jsonl | jq .envelope.payload")]
+    Receive {
+        #[command(flatten)]
+        identity: IdentityArgs,
+        /// Stop after this number of deliveries. Default: wait for more until ctrl-C.
+        #[arg(long, value_name = "NUMBER")]
+        max: Option<u32>,
+        /// Acknowledge each delivery. The broker delivers an unacknowledged message again.
+        #[arg(long)]
+        ack: bool,
+    },
+    Send(Box<SendArgs>),
+}
+
+/// Send mail to agents: an Info, or a Delegation of work. No ownership moves.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton mail send --id alice --key alice.pem --to bob --text 'the build is green'
+  baton mail send --id alice --key alice.pem --to all:analyst --topic prices --data '{\"gold\": 2391}'
+  baton mail send --id alice --key alice.pem --to bob --delegation --text 'count the lines' --data '{\"file\": \"a.txt\"}'")]
+pub(super) struct SendArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// The receiver: an agent, type:TYPE for the best agent of a type, or all:TYPE for each.
+    #[arg(long, value_name = "RECEIVER")]
+    to: String,
+    /// The information, or the work of a delegation, for people to read.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", required_unless_present = "data")]
+    text: String,
+    /// The information, or the input of a delegation, for programs: a JSON object.
+    #[arg(long, value_name = "JSON")]
+    data: Option<String>,
+    /// The topic of the information.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TOPIC", conflicts_with = "delegation")]
+    topic: String,
+    /// Send a Delegation: an order of work. To lend a task, use `baton handoff request --delegate`.
+    #[arg(long)]
+    delegation: bool,
+    /// A task of this agent that the mail is about.
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
+}
+
+pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (identity, max, ack) = match command {
+        MailCommand::Receive { identity, max, ack } => (identity, max, ack),
+        MailCommand::Send(args) => return send(*args, connection, output).await,
+    };
+    let client = connection.client_without_token().await?;
+    let client = client.with_token(&client.prove(&identity.load()?).await?)?;
+    let request = v1::ReceiveRequest { max_deliveries: max.unwrap_or(0), max_outstanding: 0 };
+    let mut deliveries = client.answer(client.messages().receive(request).await)?;
+    while let Some(received) = deliveries.next().await {
+        let received = client.answer(received.map(tonic::Response::new))?;
+        let delivery = received.delivery.unwrap_or_default();
+        // Shown before the ack: if the output fails, the message comes again.
+        show(&delivery, *output)?;
+        if ack {
+            let outcome = Some(Outcome::Ack(v1::Ack {}));
+            let acknowledgement = v1::Acknowledgement { delivery_id: delivery.delivery_id, outcome };
+            let request = v1::AckRequest { acknowledgement: Some(acknowledgement) };
+            client.answer(client.messages().ack(request).await)?;
+        }
+    }
+    Ok(())
+}
+
+async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let about = args.task.map(|task| About::task(task.as_str(), 0)).unwrap_or_default();
+    let data = args.data.as_deref().map(parse_data).transpose()?;
+    let envelope = if args.delegation {
+        let payload = v1::Delegation { description: args.text, input: data };
+        composer.encode(&args.to, MessageType::Delegation, &about, &payload)
+    } else {
+        let payload = v1::Info { topic: args.topic, text: args.text, data };
+        composer.encode(&args.to, MessageType::Info, &about, &payload)
+    };
+    let receipt = client.send(envelope).await?;
+    output.one(&receipt, |receipt| vec![("message".into(), receipt.message_id.clone())])
+}
+
+fn parse_data(text: &str) -> Result<prost_types::Struct, Failure> {
+    let value = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    let value = value.map_err(|error| Failure::usage(format!("--data is not a JSON object: {error}")))?;
+    // A Struct has no name of its own in the schema of this program.
+    let info: v1::Info = json::parse(serde_json::json!({ "data": serde_json::Value::from(value) }))?;
+    Ok(info.data.unwrap_or_default())
+}
+
+fn show(delivery: &v1::Delivery, output: Output) -> Result<(), Failure> {
+    let value = json::of_bytes("baton.v1.Delivery", &delivery.encode_to_vec())?;
+    if !output.is_table() {
+        return output.next(&value);
+    }
+    let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap_or_default();
+    let lines = [
+        ("delivery", format!("{}, attempt {}", delivery.delivery_id, delivery.attempt)),
+        ("type", output::short(envelope.message_type().as_str_name(), "MESSAGE_TYPE_")),
+        ("from", envelope.sender_id.clone()),
+        ("sent", output::time(envelope.timestamp.as_ref())),
+        ("task", envelope.task_id.clone()),
+        ("epoch", if envelope.epoch == 0 { String::new() } else { envelope.epoch.to_string() }),
+        ("handoff", if delivery.handoff_id.is_empty() { envelope.correlation_id } else { delivery.handoff_id.clone() }),
+    ];
+    for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
+        say!("{name:<14}{text}");
+    }
+    for (name, value) in
+        value["envelope"]["payload"].as_object().into_iter().flatten().filter(|(name, _)| *name != "@type")
+    {
+        match value.as_str() {
+            Some(text) => say!("  {name}: {text}"),
+            None => say!("  {name}: {value}"),
+        }
+    }
+    say!("");
+    Ok(())
+}

@@ -1,0 +1,485 @@
+//! `baton plan`: validate, submit, list, show, results, watch, cancel, retry.
+
+mod live;
+
+use std::{
+    borrow::Cow,
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+
+use super::{
+    Failure,
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
+    handoff, json,
+    output::{self, Diagram, Output},
+    table::Column,
+};
+use baton_client::{
+    ids::PlanId,
+    proto::v1::{self, MessageType, PlanState, SubtaskState, plan_entry::Event, watch_plan_response::Update},
+    time::{Clock as _, SystemClock},
+    {About, Client},
+};
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton plan validate report.json
+  baton plan submit report.json --id alice --key alice.pem
+  baton plan watch report
+  baton plan show report -o mermaid")]
+pub(super) enum PlanCommand {
+    /// Print all problems of a plan, without submitting it.
+    #[command(after_help = "The file has a plan as JSON, an object with subtasks or a bare list of them:
+  [{\"id\": \"fetch\", \"agent_type\": \"fetcher\", \"produces\": [\"data\"]},
+   {\"id\": \"growth\", \"agent_type\": \"analyst\", \"consumes\": [\"data\"]}]
+Without a plan_id, the name of the file without its ending is the id of the plan.
+
+Exit code 1 if the plan has an error.
+
+Examples:
+  baton plan validate report.json
+  baton plan validate report.json -o json")]
+    Validate {
+        /// A plan as JSON.
+        file: PathBuf,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
+    /// Submit a plan as an agent. The coordinator then hands out its subtasks with the rights of this agent.
+    #[command(after_help = "Examples:
+  baton plan submit report.json --id alice --key alice.pem
+  baton plan submit report.json --plan-id q3 --id alice --key alice.pem")]
+    Submit(Box<SubmitArgs>),
+    /// List plans, newest first.
+    #[command(after_help = "Examples:
+  baton plan list")]
+    List {
+        /// The most plans to list.
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
+    /// Show one plan with its subtasks, also as a diagram.
+    #[command(after_help = "Examples:
+  baton plan show report
+  baton plan show report -o dot | dot -Tsvg > report.svg
+  baton plan show report -o mermaid")]
+    Show(PlanArgs),
+    /// Print the results of the subtasks that have completed.
+    #[command(after_help = "Examples:
+  baton plan results report
+  baton plan results report -o json | jq '.[].numericValue'")]
+    Results(PlanArgs),
+    /// Watch a plan until it has ended: on a terminal a line for each subtask and a bar, else each change.
+    #[command(
+        after_help = "Exit code 1 if the plan has failed or was cancelled. With --after, and where the output is no terminal, each \
+change is a line.
+
+Examples:
+  baton plan watch report
+  baton plan watch report --after 12 -o jsonl"
+    )]
+    Watch {
+        #[command(flatten)]
+        plan: PlanArgs,
+        /// Print the log after this number, one change a line. 0 starts with the first entry.
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<u64>,
+    },
+    /// End a plan at once: take its tasks back.
+    #[command(after_help = "Examples:
+  baton plan cancel report --id alice --key alice.pem
+  baton plan cancel report --reason 'no longer needed'")]
+    Cancel {
+        #[command(flatten)]
+        plan: PlanArgs,
+        /// The reason, for people to read.
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Start again what did not complete in an ended plan.
+    #[command(after_help = "Examples:
+  baton plan retry report --id alice --key alice.pem")]
+    Retry(PlanArgs),
+}
+
+/// The plan and its submitter.
+#[derive(Debug, Args)]
+pub(super) struct SubmitArgs {
+    /// A plan as JSON.
+    file: PathBuf,
+    /// The id of the plan, in place of the one in the file.
+    #[arg(long, value_name = "PLAN")]
+    plan_id: Option<PlanId>,
+    #[command(flatten)]
+    identity: IdentityArgs,
+}
+
+/// A plan, and the caller.
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    /// The id of the plan.
+    plan: PlanId,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
+}
+
+pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    match command {
+        PlanCommand::Validate { file, identity } => {
+            let plan = Some(read(&file, None)?);
+            let client = identity.client(connection).await?;
+            let request = v1::ValidatePlanRequest { plan };
+            validate(&client.answer(client.plans().validate_plan(request).await)?.problems, *output)
+        }
+        PlanCommand::Submit(args) => {
+            let payload = v1::PlanSubmission { plan: Some(read(&args.file, args.plan_id.as_ref())?) };
+            let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+            let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), &payload);
+            let receipt = client.send(envelope).await?;
+            let plan_id = receipt.resource.trim_start_matches("plan:").to_owned();
+            let request = v1::GetPlanRequest { plan_id, include_submission: false };
+            output.one(&client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default(), lines)
+        }
+        PlanCommand::List { limit, identity } => list(&identity.client(connection).await?, limit, *output).await,
+        PlanCommand::Show(args) => show(&args.identity.client(connection).await?, &args.plan, *output).await,
+        PlanCommand::Results(args) => {
+            let client = args.identity.client(connection).await?;
+            let results = output::pages(u32::MAX, async |page_size, page_token| {
+                let request = v1::ListPlanResultsRequest { plan_id: args.plan.to_string(), page_size, page_token };
+                let page = client.answer(client.plans().list_plan_results(request).await)?;
+                Ok((page.results, page.next_page_token))
+            })
+            .await?;
+            let columns = [
+                Column::Id("SUBTASK"),
+                Column::Whole("SUCCESS"),
+                Column::Whole("NUMBER"),
+                Column::Whole("TOKENS"),
+                Column::Text("RESPONSE"),
+            ];
+            output.list(&columns, &results, |result| {
+                vec![
+                    result.subtask_id.clone(),
+                    result.success.to_string(),
+                    result.numeric_value.map_or("-".to_owned(), |value| value.to_string()),
+                    result.tokens.to_string(),
+                    result.response.clone(),
+                ]
+            })
+        }
+        PlanCommand::Watch { plan, after } => {
+            watch(&plan.identity.client(connection).await?, &plan.plan, after, output).await
+        }
+        PlanCommand::Cancel { plan, reason } => {
+            let client = plan.identity.client(connection).await?;
+            let request = v1::CancelPlanRequest { plan_id: plan.plan.to_string(), reason_text: reason };
+            output.one(&client.answer(client.plans().cancel_plan(request).await)?.plan.unwrap_or_default(), lines)
+        }
+        PlanCommand::Retry(args) => {
+            let client = args.identity.client(connection).await?;
+            let request = v1::RetryPlanRequest { plan_id: args.plan.to_string() };
+            output.one(&client.answer(client.plans().retry_plan(request).await)?.plan.unwrap_or_default(), lines)
+        }
+    }
+}
+
+fn read(path: &Path, id: Option<&PlanId>) -> Result<v1::Plan, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
+    let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some()).map_err(|error| Failure::file(path, error))
+}
+
+/// A plan from an object with subtasks or from a bare list. `id` is that of a plan without one, or of any plan.
+fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
+    let mut value = if value.is_array() { json!({"subtasks": value}) } else { value };
+    let enums = [
+        ("mode", "PLAN_MODE_"),
+        ("dataFlowCheck", "DATA_FLOW_CHECK_"),
+        ("data_flow_check", "DATA_FLOW_CHECK_"),
+        ("priority", "PRIORITY_"),
+    ];
+    for (name, prefix) in enums {
+        // People write the value without the prefix that the schema gives it.
+        if let Some(text) = value.get(name).and_then(Value::as_str).filter(|text| !text.starts_with(prefix)) {
+            value[name] = format!("{prefix}{}", text.to_uppercase()).into();
+        }
+    }
+    let mut plan: v1::Plan = json::parse(value)?;
+    if plan.plan_id.is_empty() || replaces {
+        id.clone_into(&mut plan.plan_id);
+    }
+    Ok(plan)
+}
+
+fn validate(problems: &[v1::PlanProblem], output: Output) -> Result<(), Failure> {
+    let columns =
+        [Column::Whole("SEVERITY"), Column::Whole("PROBLEM"), Column::Whole("FIELD"), Column::Text("MESSAGE")];
+    output.list(&columns, problems, |problem| {
+        vec![
+            output::short(problem.severity().as_str_name(), "PROBLEM_SEVERITY_"),
+            problem.code.clone(),
+            problem.field.clone(),
+            problem.message.clone(),
+        ]
+    })?;
+    match problems.iter().filter(|problem| problem.severity() == v1::ProblemSeverity::Error).count() {
+        0 => Ok(()),
+        1 => Err(Failure::failed("the plan has 1 error")),
+        errors => Err(Failure::failed(format!("the plan has {errors} errors"))),
+    }
+}
+
+async fn list(client: &Client, limit: u32, output: Output) -> Result<(), Failure> {
+    let plans = output::pages(limit, async |page_size, page_token| {
+        let request = v1::ListPlansRequest { page_size, page_token, states: Vec::new() };
+        let page = client.answer(client.plans().list_plans(request).await)?;
+        Ok((page.plans, page.next_page_token))
+    })
+    .await?;
+    let columns = [
+        Column::Id("PLAN"),
+        Column::Whole("STATE"),
+        Column::Whole("ROUND"),
+        Column::Id("SUBMITTER"),
+        Column::Whole("UPDATED"),
+        Column::Text("REASON"),
+    ];
+    let now = SystemClock.now();
+    output.list(&columns, &plans, |plan| {
+        vec![
+            plan.plan_id.clone(),
+            state(plan.state()),
+            plan.round.to_string(),
+            plan.submitter_id.clone(),
+            output::brief(plan.update_time.as_ref(), now),
+            plan.reason.clone(),
+        ]
+    })
+}
+
+async fn show(client: &Client, plan: &PlanId, output: Output) -> Result<(), Failure> {
+    let diagram = output.diagram();
+    let request = v1::GetPlanRequest { plan_id: plan.to_string(), include_submission: diagram.is_some() };
+    let answer = client.answer(client.plans().get_plan(request).await)?;
+    let run = answer.plan.unwrap_or_default();
+    let Some(diagram) = diagram else { return output.one(&run, lines) };
+    let submitted = submitted(&answer.submission).ok_or_else(|| Failure::failed("the submission cannot be read"))?;
+    match diagram {
+        Diagram::Dot => say_lines!("{}", dot(&submitted, &run)),
+        Diagram::Mermaid => say_lines!("{}", mermaid(&submitted, &run)),
+    }
+    Ok(())
+}
+
+/// The plan in a submission.
+fn submitted(envelope: &[u8]) -> Option<v1::Plan> {
+    use prost::Message as _;
+    let payload = v1::Envelope::decode(envelope).ok()?.payload?;
+    v1::PlanSubmission::decode(payload.value).ok()?.plan
+}
+
+async fn watch(client: &Client, plan: &PlanId, after: Option<u64>, output: &Output) -> Result<(), Failure> {
+    let end = match after {
+        None if output.is_table() && std::io::stdout().is_terminal() => Some(live::follow(client, plan).await?),
+        after => print_log(client, plan, after.unwrap_or(0), output).await?,
+    };
+    match end {
+        Some(ended @ (PlanState::Failed | PlanState::Cancelled)) => {
+            Err(Failure::failed(format!("the plan is {}", state(ended))))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Prints the entries of a plan's log. Returns the final state, if the last entries have it.
+async fn print_log(client: &Client, plan: &PlanId, after: u64, output: &Output) -> Result<Option<PlanState>, Failure> {
+    let request = v1::WatchPlanRequest { plan_id: plan.to_string(), after_number: after };
+    let mut updates = client.answer(client.plans().watch_plan(request).await)?;
+    let mut end = None;
+    while let Some(update) = updates.next().await {
+        let update = client.answer(update.map(tonic::Response::new))?;
+        if let Some(Update::Entry(v1::PlanEntry { event: Some(event), .. })) = &update.update {
+            end = match event {
+                Event::Ended(ended) => Some(ended.state()),
+                Event::Retried(_) => None,
+                Event::Submitted(_) | Event::Subtask(_) | Event::NotAppended(_) => end,
+            };
+        }
+        match &update.update {
+            Some(Update::Entry(entry)) if output.is_table() => {
+                say!("{:>5}  {}  {}", entry.number, output::moment(entry.time.as_ref()), event_text(entry));
+            }
+            Some(Update::Gap(gap)) if output.is_table() => {
+                say!("{:>5}  (entries {} to {} are gone)", "", gap.first_number, gap.last_number);
+            }
+            Some(Update::CaughtUp(_)) if output.is_table() => {}
+            Some(_) => output.next(&json::of(&update)?)?,
+            // An update of a later version of the schema.
+            None => {}
+        }
+    }
+    Ok(end)
+}
+
+fn event_text(entry: &v1::PlanEntry) -> String {
+    match &entry.event {
+        Some(Event::Submitted(submitted)) => format!("submitted by {}", submitted.submitter_id),
+        Some(Event::Subtask(change)) => {
+            let by = if change.agent_id.is_empty() { String::new() } else { format!(" by {}", change.agent_id) };
+            let cause = if change.cause.is_empty() { String::new() } else { format!(": {}", change.cause) };
+            let number = change.result.as_ref().and_then(|result| result.numeric_value);
+            let number = number.map_or(String::new(), |number| format!(" = {number}"));
+            format!("{:<16} {}{by}{number}{cause}", change.subtask_id, subtask_state(change.state()))
+        }
+        Some(Event::NotAppended(not)) => {
+            format!("{:<16} result not appended to {}: {}", not.subtask_id, not.topic, not.text)
+        }
+        Some(Event::Retried(retried)) => format!("round {}, asked for by {}", retried.round, retried.caller),
+        Some(Event::Ended(ended)) if ended.reason.is_empty() => state(ended.state()),
+        Some(Event::Ended(ended)) => format!("{}: {}", state(ended.state()), ended.reason),
+        None => String::new(),
+    }
+}
+
+fn state(state: PlanState) -> String {
+    output::short(state.as_str_name(), "PLAN_STATE_")
+}
+
+fn subtask_state(state: SubtaskState) -> String {
+    output::short(state.as_str_name(), "SUBTASK_STATE_")
+}
+
+/// A bar of the subtasks that have ended.
+fn bar(plan: &v1::PlanRun) -> String {
+    let is_done = |subtask: &&v1::SubtaskStatus| subtask.end_time.is_some();
+    let (done, all) = (plan.subtasks.iter().filter(is_done).count(), plan.subtasks.len().max(1));
+    let filled = done * 20 / all;
+    format!("[{}{}] {done} of {}", "#".repeat(filled), ".".repeat(20 - filled), plan.subtasks.len())
+}
+
+fn lines(plan: &v1::PlanRun) -> Vec<(Cow<'static, str>, String)> {
+    let mut lines = vec![
+        ("plan".into(), plan.plan_id.clone()),
+        ("state".into(), state(plan.state())),
+        ("reason".into(), plan.reason.clone()),
+        ("submitter".into(), plan.submitter_id.clone()),
+        ("round".into(), plan.round.to_string()),
+        ("deadline".into(), output::moment(plan.deadline.as_ref())),
+        ("progress".into(), bar(plan)),
+    ];
+    for subtask in &plan.subtasks {
+        let by = if subtask.agent_id.is_empty() { String::new() } else { format!(" by {}", subtask.agent_id) };
+        let number = subtask.numeric_value.map_or(String::new(), |number| format!(" = {number}"));
+        let detail = match (subtask.waiting_for.is_empty(), subtask.cause.is_empty()) {
+            (false, _) => format!(", waits for {}", subtask.waiting_for.join(", ")),
+            (true, false) => format!(": {}", subtask.cause),
+            (true, true) => String::new(),
+        };
+        let text = format!("{} {}{by}{number}{detail}", subtask.id, subtask_state(subtask.state()));
+        lines.push(("subtask".into(), text));
+    }
+    lines
+}
+
+/// Which subtask leads to which: dependencies, and topics with their names.
+fn edges(plan: &v1::Plan) -> Vec<(usize, usize, String)> {
+    let mut edges = Vec::new();
+    for (to, subtask) in plan.subtasks.iter().enumerate() {
+        for (from, other) in plan.subtasks.iter().enumerate().filter(|(from, _)| *from != to) {
+            if subtask.dependencies.contains(&other.id) {
+                edges.push((from, to, String::new()));
+            }
+            let topics = subtask.consumes.iter().filter(|topic| other.produces.contains(topic));
+            edges.extend(topics.map(|topic| (from, to, topic.clone())));
+        }
+    }
+    edges
+}
+
+/// The label of a subtask: its id and its state. Ids have no character that a diagram gives a meaning.
+fn label(plan: &v1::Plan, run: &v1::PlanRun, place: usize, line_break: &str) -> String {
+    let known = run.subtasks.get(place).map(|subtask| subtask_state(subtask.state())).unwrap_or_default();
+    format!("{}{line_break}{known}", plan.subtasks[place].id)
+}
+
+fn quoted(topic: &str) -> String {
+    topic.replace(['"', '\\', '\n', '|'], " ")
+}
+
+/// The plan in the language of Graphviz.
+fn dot(plan: &v1::Plan, run: &v1::PlanRun) -> String {
+    let mut lines = vec![format!("digraph \"{}\" {{", plan.plan_id)];
+    for place in 0..plan.subtasks.len() {
+        lines.push(format!("  n{place} [shape=box, label=\"{}\"];", label(plan, run, place, "\\n")));
+    }
+    for (from, to, topic) in edges(plan) {
+        let label = if topic.is_empty() { String::new() } else { format!(" [label=\"{}\"]", quoted(&topic)) };
+        lines.push(format!("  n{from} -> n{to}{label};"));
+    }
+    lines.push("}".to_owned());
+    lines.join("\n")
+}
+
+/// The plan in the language of Mermaid.
+fn mermaid(plan: &v1::Plan, run: &v1::PlanRun) -> String {
+    let mut lines = vec!["flowchart TD".to_owned()];
+    for place in 0..plan.subtasks.len() {
+        lines.push(format!("  n{place}[\"{}\"]", label(plan, run, place, "<br/>")));
+    }
+    for (from, to, topic) in edges(plan) {
+        let arrow = if topic.is_empty() { "-->".to_owned() } else { format!("-->|\"{}\"|", quoted(&topic)) };
+        lines.push(format!("  n{from} {arrow} n{to}"));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story() -> v1::Plan {
+        let list = json!([
+            {"id": "fetch", "agent_type": "fetcher", "produces": ["data"]},
+            {"id": "growth", "agentType": "analyst", "consumes": ["data"], "attempts_max": 2},
+            {"id": "report", "agent_id": "carol", "dependencies": ["growth"]},
+        ]);
+        parse(list, "q3", false).unwrap()
+    }
+
+    #[test]
+    fn a_bare_list_and_both_spellings_of_fields_are_read() {
+        let plan = story();
+        assert_eq!((plan.plan_id.as_str(), plan.subtasks.len()), ("q3", 3));
+        assert_eq!(
+            (plan.subtasks[0].agent_type.as_str(), plan.subtasks[1].agent_type.as_str()),
+            ("fetcher", "analyst")
+        );
+        assert_eq!(plan.subtasks[1].attempts_max, 2);
+    }
+
+    #[test]
+    fn an_object_has_terms_in_the_words_of_people() {
+        let value = json!({"plan_id": "own", "mode": "hybrid", "data_flow_check": "LENIENT", "priority": "HIGH",
+            "whole_timeout": "90s", "subtasks": []});
+        let plan = parse(value.clone(), "file", false).unwrap();
+        assert_eq!((plan.plan_id.as_str(), plan.mode()), ("own", v1::PlanMode::Hybrid));
+        assert_eq!((plan.data_flow_check(), plan.priority()), (v1::DataFlowCheck::Lenient, v1::Priority::High));
+        assert_eq!(parse(value, "flag", true).unwrap().plan_id, "flag");
+        assert!(parse(json!({"subtask": []}), "x", false).is_err(), "an unknown field is named");
+    }
+
+    #[test]
+    fn a_plan_is_drawn() {
+        let (plan, run) = (story(), v1::PlanRun::default());
+        assert!(dot(&plan, &run).contains("n0 -> n1 [label=\"data\"];"), "{}", dot(&plan, &run));
+        assert!(mermaid(&plan, &run).contains("n0 -->|\"data\"| n1\n  n1 --> n2"), "{}", mermaid(&plan, &run));
+    }
+}

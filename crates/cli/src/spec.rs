@@ -1,0 +1,166 @@
+//! `baton spec`: register, list and show the specs of personas and models.
+
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+
+use super::{
+    Failure,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
+    json,
+    output::{self, Output},
+    table::Column,
+};
+use baton_client::{Client, ids::SpecId, proto::v1};
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton spec put --model large.json
+  baton spec put writer.json
+  baton spec show writer")]
+pub(super) enum SpecCommand {
+    /// Register the spec of a persona or a model, or a further revision of it.
+    #[command(after_help = "The file has a spec as JSON, of a persona
+  {\"specId\": \"writer\", \"modelId\": \"large\", \"systemPrompt\": \"You write.\",
+   \"pluginIds\": [\"agent_handoff\", \"spelling\"]}
+or, with --model, of a model:
+  {\"modelId\": \"large\", \"provider\": \"anthropic\", \"modelName\": \"claude\"}
+
+Examples:
+  baton spec put --model large.json
+  baton spec put writer.json")]
+    Put(PutArgs),
+    /// List the specs of personas or models, newest first.
+    #[command(after_help = "Examples:
+  baton spec list
+  baton spec list --models")]
+    List {
+        /// List the specs of models.
+        #[arg(long)]
+        models: bool,
+        /// The most specs to list.
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// Show the spec of a persona.
+    #[command(after_help = "Examples:
+  baton spec show writer
+  baton spec show writer --revision 2 -o json")]
+    Show {
+        /// The id of the spec.
+        id: SpecId,
+        /// The revision. 0: the latest.
+        #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "NUMBER")]
+        revision: u64,
+    },
+}
+
+/// A spec in a file, and the caller.
+#[derive(Debug, Args)]
+pub(super) struct PutArgs {
+    /// A spec as JSON.
+    file: PathBuf,
+    /// The file has the spec of a model.
+    #[arg(long)]
+    model: bool,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
+}
+
+pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    match command {
+        SpecCommand::Put(args) if args.model => {
+            let spec = Some(read(&args.file)?);
+            let client = args.identity.client(connection).await?;
+            let request = v1::PutModelSpecRequest { spec };
+            let answer = client.answer(client.threads().put_model_spec(request).await)?;
+            output.one(&answer.spec.unwrap_or_default(), model_lines)
+        }
+        SpecCommand::Put(args) => {
+            let spec = Some(read(&args.file)?);
+            let client = args.identity.client(connection).await?;
+            let request = v1::PutAgentSpecRequest { spec };
+            let answer = client.answer(client.threads().put_agent_spec(request).await)?;
+            output.one(&answer.spec.unwrap_or_default(), lines)
+        }
+        SpecCommand::List { models: false, limit } => list(&connection.client().await?, limit, *output).await,
+        SpecCommand::List { models: true, limit } => list_models(&connection.client().await?, limit, *output).await,
+        SpecCommand::Show { id, revision } => {
+            let client = connection.client().await?;
+            let request = v1::GetAgentSpecRequest { spec_id: id.to_string(), revision };
+            let answer = client.answer(client.threads().get_agent_spec(request).await)?;
+            output.one(&answer.spec.unwrap_or_default(), lines)
+        }
+    }
+}
+
+fn read<M: prost::Message + prost::Name + Default>(path: &Path) -> Result<M, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
+    let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
+    json::parse(value).map_err(|error| Failure::file(path, error))
+}
+
+async fn list(client: &Client, limit: u32, output: Output) -> Result<(), Failure> {
+    let specs = output::pages(limit, async |page_size, page_token| {
+        let request = v1::ListAgentSpecsRequest { page_size, page_token };
+        let page = client.answer(client.threads().list_agent_specs(request).await)?;
+        Ok((page.specs, page.next_page_token))
+    })
+    .await?;
+    let columns = [
+        Column::Id("SPEC"),
+        Column::Whole("REVISION"),
+        Column::Id("MODEL"),
+        Column::Text("PLUGINS"),
+        Column::Text("DESCRIPTION"),
+    ];
+    output.list(&columns, &specs, |spec| {
+        vec![
+            spec.spec_id.clone(),
+            spec.revision.to_string(),
+            spec.model_id.clone(),
+            spec.plugin_ids.join(", "),
+            spec.description.clone(),
+        ]
+    })
+}
+
+async fn list_models(client: &Client, limit: u32, output: Output) -> Result<(), Failure> {
+    let specs = output::pages(limit, async |page_size, page_token| {
+        let request = v1::ListModelSpecsRequest { page_size, page_token };
+        let page = client.answer(client.threads().list_model_specs(request).await)?;
+        Ok((page.specs, page.next_page_token))
+    })
+    .await?;
+    let columns = [Column::Id("MODEL"), Column::Whole("REVISION"), Column::Text("PROVIDER"), Column::Text("NAME")];
+    output.list(&columns, &specs, |spec| {
+        vec![spec.model_id.clone(), spec.revision.to_string(), spec.provider.clone(), spec.model_name.clone()]
+    })
+}
+
+fn lines(spec: &v1::AgentSpec) -> Vec<(Cow<'static, str>, String)> {
+    let allowed = spec.allowed_tools.as_ref().map_or_else(|| "all".to_owned(), |tools| tools.names.join(", "));
+    vec![
+        ("spec".into(), spec.spec_id.clone()),
+        ("revision".into(), spec.revision.to_string()),
+        ("description".into(), spec.description.clone()),
+        ("model".into(), spec.model_id.clone()),
+        ("tools".into(), allowed),
+        ("without tools".into(), spec.excluded_tools.join(", ")),
+        ("plugins".into(), spec.plugin_ids.join(", ")),
+        ("hook filter".into(), spec.hook_filter.join(", ")),
+        ("prompt".into(), spec.system_prompt.clone()),
+    ]
+}
+
+fn model_lines(spec: &v1::ModelSpec) -> Vec<(Cow<'static, str>, String)> {
+    vec![
+        ("model".into(), spec.model_id.clone()),
+        ("revision".into(), spec.revision.to_string()),
+        ("provider".into(), spec.provider.clone()),
+        ("name".into(), spec.model_name.clone()),
+    ]
+}

@@ -1,0 +1,44 @@
+//! Why the program starts no broker, with the exit code of each reason.
+
+use std::io;
+
+use baton_cli::{
+    Failure,
+    exit::{CONFIGURATION, DATA_DAMAGED, FAILED, PORT_IN_USE, of_store},
+};
+
+use crate::{
+    broker::StartError,
+    config::ConfigError,
+    server::{FolderError, ServerError},
+    wire::edge::BindError,
+};
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(CONFIGURATION, error.to_string())
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        let code = match &error {
+            ServerError::Folder(FolderError::Store(error)) | ServerError::Store(error) => of_store(error),
+            ServerError::Folder(FolderError::File { .. } | FolderError::Shared { .. } | FolderError::Key(_))
+            | ServerError::DevelopmentCa(_)
+            | ServerError::Tls(_)
+            | ServerError::OperatorKeys { .. }
+            | ServerError::Traces(_)
+            | ServerError::Bucket(_)
+            | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
+            ServerError::MetricsListen { problem, .. } => match problem.kind() {
+                io::ErrorKind::AddrInUse => PORT_IN_USE,
+                _ => CONFIGURATION,
+            },
+            ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
+            ServerError::Start(StartError::Store(_)) => DATA_DAMAGED,
+            ServerError::Start(StartError::Thread(_)) | ServerError::Reflection(_) | ServerError::Engine => FAILED,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -7,12 +7,12 @@
 
 use std::{collections::HashMap, error::Error, path::PathBuf, sync::Arc};
 
-use baton::{
-    client::{Agent, Client, Delivered, Identity, Options},
+use baton::replay::Replay;
+use baton_client::{Agent, Client, Delivered, Identity, Options};
+use baton_client::{
     envelope::keys::{PrivateKey, PublicKey},
     ids::{AgentId, KeyId, SystemIds, TaskId},
     proto::v1::{self, MessageType},
-    replay::Replay,
     time::SystemClock,
 };
 use serde_json::json;

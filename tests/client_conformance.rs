@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton::conformance::{
+use baton_conformance::{
     client::{self, Case},
     report::{self, Outcome, Report},
 };
@@ -106,13 +106,13 @@ const FAULTS: [(&str, &[&str]); 31] = [
 fn harness() -> &'static Path {
     static HARNESS: OnceLock<PathBuf> = OnceLock::new();
     HARNESS.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
+        let folder = Path::new(env!("CARGO_BIN_EXE_baton-conformance")).parent().unwrap();
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--locked", "--example", "harness"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+        assert!(build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).status().unwrap().success());
         folder.join("examples/harness")
     })
 }

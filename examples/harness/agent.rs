@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    client::{
-        About, Bid, BidEnd, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
-        context_of_sections,
-    },
+use baton_client::{
+    About, Bid, BidEnd, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
+    context_of_sections,
+};
+use baton_client::{
     ids::SystemIds,
     proto::v1::{self, MessageType},
     time::SystemClock,

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use baton::{
-    client::{About, Bid, Delivered, Link, Negotiation, NotTaken, Offer},
-    proto::v1::{self, MessageType, NegotiationState, RejectReason},
-};
+use baton_client::proto::v1::{self, MessageType, NegotiationState, RejectReason};
+use baton_client::{About, Bid, Delivered, Link, Negotiation, NotTaken, Offer};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    client::{ClientError, Identity, LinkOptions, Options, Trust},
+use baton_client::{ClientError, Identity, LinkOptions, Options, Trust};
+use baton_client::{
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId},
 };

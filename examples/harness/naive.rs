@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use baton::{
-    client::{About, Client, Composer, Delivered, Session},
+use baton_client::{About, Client, Composer, Delivered, Session};
+use baton_client::{
     ids::SystemIds,
     proto::v1::{self, MessageType},
     time::SystemClock,

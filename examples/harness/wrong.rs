@@ -1,7 +1,7 @@
 //! Single faults by name, for tests of the conformance suite.
 
-use baton::{
-    client::{About, ClientError, Link},
+use baton_client::{About, ClientError, Link};
+use baton_client::{
     envelope::{self, keys::PrivateKey},
     ids::SystemIds,
     proto::v1::{self, MessageType},

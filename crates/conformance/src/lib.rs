@@ -8,11 +8,3 @@
 pub mod client;
 pub mod report;
 pub mod target;
-
-/// The broker's side of the services.
-mod services {
-    #![expect(unreachable_pub, reason = "generated")]
-    tonic::include_proto!("baton.v1");
-
-    pub(crate) const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("baton");
-}

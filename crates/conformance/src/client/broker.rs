@@ -28,13 +28,6 @@ use tonic::{
 };
 
 use super::{refusal::Refusal, relay::Relay};
-use crate::services::{
-    agent_service_server::{AgentService, AgentServiceServer},
-    broker_service_server::{BrokerService, BrokerServiceServer},
-    handoff_service_server::{HandoffService, HandoffServiceServer},
-    negotiation_service_server::NegotiationServiceServer,
-    task_service_server::{TaskService, TaskServiceServer},
-};
 use baton_client::{
     envelope::{
         FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX,
@@ -46,6 +39,13 @@ use baton_client::{
         self, acknowledgement::Outcome, connect_request::Request as Asked, connect_response::Response as Said,
     },
     time::{Clock as _, SystemClock},
+};
+use baton_services::v1::{
+    agent_service_server::{AgentService, AgentServiceServer},
+    broker_service_server::{BrokerService, BrokerServiceServer},
+    handoff_service_server::{HandoffService, HandoffServiceServer},
+    negotiation_service_server::NegotiationServiceServer,
+    task_service_server::{TaskService, TaskServiceServer},
 };
 
 /// The ack wait, short to keep the cases short.

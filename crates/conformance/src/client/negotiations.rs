@@ -7,8 +7,8 @@ use super::{
     broker::{Answer, NOT_IN_SCRIPT, Scripted},
     refusal::Refusal,
 };
-use crate::services::negotiation_service_server::NegotiationService;
 use baton_client::proto::v1;
+use baton_services::v1::negotiation_service_server::NegotiationService;
 
 #[tonic::async_trait]
 impl NegotiationService for Scripted {

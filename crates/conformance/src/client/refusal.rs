@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use baton_client::proto;
 use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
@@ -33,8 +34,8 @@ impl Refusal {
     }
 
     /// The refusal as an answer on a session.
-    pub(crate) fn message(self) -> tonic_types::pb::Status {
+    pub(crate) fn message(self) -> proto::Status {
         let status = self.status();
-        tonic_types::pb::Status::decode(status.details()).expect("the details of a status are this message, encoded")
+        proto::Status::decode(status.details()).expect("the details of a status are this message, encoded")
     }
 }

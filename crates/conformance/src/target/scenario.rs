@@ -21,7 +21,7 @@ use baton_client::{
 macro_rules! files {
     ($($name:literal)*) => {
         const FILES: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../../../clients/scenarios/", $name, ".json")))),*];
+            &[$(($name, include_str!(concat!("../../scenarios/", $name, ".json")))),*];
     };
 }
 
@@ -448,7 +448,7 @@ fn moved(time: prost_types::Timestamp, milliseconds: i64) -> prost_types::Timest
 }
 
 static SCHEMA: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(crate::services::DESCRIPTORS).expect("the schema was compiled with this program")
+    DescriptorPool::decode(baton_client::proto::DESCRIPTORS).expect("the schema was compiled with this program")
 });
 
 fn encode(name: &str, payload: &Map<String, Value>) -> Verdict<Vec<u8>> {
@@ -589,7 +589,7 @@ mod tests {
 
     #[test]
     fn every_file_of_the_folder_is_played() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/scenarios");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let json = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
         let mut names: Vec<String> =

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{
     blobs::BucketOptions,
-    broker::{AgentLimits, BrokerLimits, Settings},
+    broker::{AgentLimits, BrokerLimits, DEFAULT_DATA, DEFAULT_LISTEN, Settings},
     domain::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
@@ -33,12 +33,6 @@ mod workspace;
 
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
 use print::{sections, table, text_of};
-
-/// The default listen address. The port is below 32768, where client ports begin, and spells "baton" on a phone's
-/// keypad.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
-/// The default data folder.
-pub const DEFAULT_DATA: &str = "baton-data";
 
 /// The configuration of a broker.
 #[derive(Debug, Clone)]

@@ -86,10 +86,10 @@ fn each_case_of_the_conformance_suite_is_in_its_table() {
     let text = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
     let (_, table) = text.split_once("| case | SPEC | rule |\n|---|---|---|\n").unwrap();
     let table = table.split("\n\n").next().unwrap().trim_end();
-    let row = |rule: &baton::conformance::report::Rule| {
+    let row = |rule: &baton_conformance::report::Rule| {
         format!("| `{}` | {} | {} |", rule.name, rule.spec.join(", "), rule.rule.replace('|', "\\|"))
     };
-    let rows: Vec<String> = baton::conformance::target::cases().iter().map(|case| row(&case.rule)).collect();
+    let rows: Vec<String> = baton_conformance::target::cases().iter().map(|case| row(&case.rule)).collect();
     assert!(table.lines().eq(rows.iter()), "the table in docs/conformance.md is to be:\n{}", rows.join("\n"));
 }
 
@@ -102,8 +102,8 @@ fn each_row_of_agent_restarts_is_tried() {
     let is_step = |line: &&str| line.starts_with("| ") && !line.starts_with("| where");
     let described: Vec<&str> = steps.lines().filter(is_step).filter_map(|line| line[2..].split(" | ").next()).collect();
     assert_eq!(described, rows);
-    let targets = baton::conformance::target::cases().into_iter().map(|case| case.rule.name);
-    let clients = baton::conformance::client::cases().into_iter().map(|case| case.name.to_owned());
+    let targets = baton_conformance::target::cases().into_iter().map(|case| case.rule.name);
+    let clients = baton_conformance::client::cases().into_iter().map(|case| case.name.to_owned());
     let known: Vec<String> = targets.chain(clients).collect();
     for name in tried.split('`').skip(1).step_by(2) {
         assert!(known.iter().any(|known| known == name), "{name} is no case");
@@ -112,7 +112,7 @@ fn each_row_of_agent_restarts_is_tried() {
 
 #[test]
 fn names_of_cases_are_unique_and_begin_with_what_they_are_about() {
-    let mut names: Vec<String> = baton::conformance::target::cases().into_iter().map(|case| case.rule.name).collect();
+    let mut names: Vec<String> = baton_conformance::target::cases().into_iter().map(|case| case.rule.name).collect();
     let many = names.len();
     names.sort();
     names.dedup();

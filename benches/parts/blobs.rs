@@ -8,7 +8,6 @@ use std::{
 };
 
 use baton::{
-    client::{Agent, Client, Identity, Options},
     config::Config,
     ids::{AgentId, KeyId, SystemIds},
     proto::v1::{
@@ -18,6 +17,7 @@ use baton::{
     server::{self, development_ca::DevelopmentCa},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{Agent, Client, Identity, Options};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};

@@ -72,7 +72,7 @@ fn delta_to(state: usize) -> v1::ContextDelta {
 
 fn checkpoint(room: &mut Room, content: Content) {
     let section = v1::ContextSection { name: "notes".to_owned(), content: Some(content), ..Default::default() };
-    let context = baton::client::context_of_sections(vec![section]);
+    let context = baton_client::context_of_sections(vec![section]);
     let about = About { task: TASK, epoch: 1, ..About::default() };
     let mut receipt = room.submit(ALICE, "", MessageType::ContextCheckpoint, about, &context).1;
     room.finish();

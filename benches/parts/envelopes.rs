@@ -3,7 +3,6 @@
 use std::{hint::black_box, sync::Arc};
 
 use baton::{
-    client::{About, Composer, Identity, context_of},
     envelope::{
         KeyRing, KeyRingError, UnverifiedEnvelope,
         keys::{PrivateKey, PublicKey},
@@ -13,6 +12,7 @@ use baton::{
     proto::v1::{self, MessageType, connect_request::Request},
     time::{Clock as _, SystemClock, Timestamp},
 };
+use baton_client::{About, Composer, Identity, context_of};
 use bytes::Bytes;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, Verifier as _, VerifyingKey, verify_batch};
 use prost::Message as _;

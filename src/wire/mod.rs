@@ -3,12 +3,12 @@
 //! Owns the external form of everything. Must not decide anything: no rule of the protocol belongs here.
 
 pub mod bounds;
-pub mod codec;
 pub mod console;
 pub mod edge;
 pub mod grpc;
 pub mod http;
 pub mod places;
 pub mod quota;
-pub mod status;
 mod to_proto;
+
+pub use baton_services::status;

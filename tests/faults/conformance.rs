@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use baton::faults::Fault;
+use baton_protocol::faults::Fault;
 use serde_json::Value;
 
 /// Each fault, and the cases that must catch it.
@@ -106,10 +106,21 @@ fn folder(enrollment: &str, ack_wait: Duration) -> tempfile::TempDir {
     folder
 }
 
+/// Builds `baton-conformance` beside the broker, unless `cargo test` has built all programs.
+fn build_the_suite() {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    });
+}
+
 /// Runs the suite. Returns the exit code and the report.
 fn suite(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
     let data = folder.join("data");
     let token = std::fs::read_to_string(data.join("operator.token")).unwrap();
+    build_the_suite();
     let mut command = baton();
     command.args(["conformance", "--target", &broker.address, "--format", "json", "--token", token.trim()]);
     command.arg("--ca").arg(data.join("tls/ca.pem")).args(options);

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use baton::{
-    client::{About, Client, ClientError, Options, Trust, vouch},
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId},
     proto::v1::{self, MessageType},
 };
+use baton_client::{About, Client, ClientError, Options, Trust, vouch};
 use prost::Message as _;
 use serde_json::Value;
 use tonic::Code;

@@ -10,11 +10,11 @@ use std::{
 };
 
 use baton::{
-    client::{
-        About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, RecallReason, Returned, context_of,
-    },
     proto::v1::{self, MessageType},
     time::{Clock, SystemClock, Timestamp},
+};
+use baton_client::{
+    About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, RecallReason, Returned, context_of,
 };
 use tokio::{
     net::{TcpListener, TcpStream},

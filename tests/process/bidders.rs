@@ -1,11 +1,9 @@
 //! Negotiations by the calls of the Rust client: asking, countering and awarding on one side, bidding on the other.
 
-use baton::{
-    client::{
-        About, Bid, BidEnd, BidOutcome, Delivered, HandOverError, Handler, Heard, Link, Negotiation, NotTaken, Offer,
-        context_of,
-    },
-    proto::v1::{self, MessageType, NegotiationState},
+use baton::proto::v1::{self, MessageType, NegotiationState};
+use baton_client::{
+    About, Bid, BidEnd, BidOutcome, Delivered, HandOverError, Handler, Heard, Link, Negotiation, NotTaken, Offer,
+    context_of,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use baton::{
-    client::{Agent, ClientError},
-    ids::WorkspaceId,
-    proto::v1,
-};
+use baton::{ids::WorkspaceId, proto::v1};
+use baton_client::{Agent, ClientError};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

@@ -9,12 +9,12 @@ use std::{
 };
 
 use baton::{
-    client::{Agent, Client, Composer, Identity, Link, LinkOptions, Options, Trust},
     envelope::keys::PrivateKey,
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1,
     time::{Clock, SystemClock},
 };
+use baton_client::{Agent, Client, Composer, Identity, Link, LinkOptions, Options, Trust};
 use serde_json::Value;
 
 /// The time limit of a wait for something that must happen. It ends a test that hangs, and is far above what the slowest

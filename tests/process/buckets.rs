@@ -10,11 +10,8 @@ use std::{
     },
 };
 
-use baton::{
-    client::{Agent, ClientError},
-    ids::WorkspaceId,
-    proto::v1,
-};
+use baton::{ids::WorkspaceId, proto::v1};
+use baton_client::{Agent, ClientError};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -5,12 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use baton::{
-    client::{Agent, Client, ClientCertificate, ClientError, Options},
-    ids::SystemIds,
-    proto::v1,
-    time::SystemClock,
-};
+use baton::{ids::SystemIds, proto::v1, time::SystemClock};
+use baton_client::{Agent, Client, ClientCertificate, ClientError, Options};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyPair,
     KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,

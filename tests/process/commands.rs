@@ -6,10 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use baton::{
-    client::About,
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::About;
 use serde_json::{Value, json};
 
 use crate::{
@@ -507,7 +505,7 @@ async fn a_served_agent_comes_back_after_the_broker_and_stops_in_order() {
     a.request("worker", "t", 1, &crate::broker::a_request()).await.unwrap();
     worker.says("accepted");
     let accept = a.take().await.unwrap();
-    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    a.send_context(&accept, &baton_client::context_of([("notes", "{}".to_owned())])).await.unwrap();
     assert_eq!(worker.says("owns")["facts"]["epoch"], 2);
     let has_one = async || broker.lines(&["agent", "show", "worker"])[0]["lastHeartbeat"]["activeTasks"] == 1;
     eventually("its heartbeat says that it has a task", has_one).await;
@@ -526,7 +524,7 @@ async fn a_served_agent_ends_after_one_task_where_that_is_wanted() {
     a.request("worker", "t", 1, &crate::broker::a_request()).await.unwrap();
     worker.says("accepted");
     let accept = a.take().await.unwrap();
-    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    a.send_context(&accept, &baton_client::context_of([("notes", "{}".to_owned())])).await.unwrap();
     worker.says("owns");
     worker.says("stopped");
     assert_eq!(worker.child.wait().unwrap().code(), Some(0));
@@ -542,11 +540,11 @@ fn a_loan(timeout_seconds: Option<i64>) -> v1::HandoffRequest {
 }
 
 /// Lends task "t" to a served agent. Returns the id of the handoff.
-async fn lend(a: &baton::client::Agent, worker: &mut Served, timeout_seconds: Option<i64>) -> String {
+async fn lend(a: &baton_client::Agent, worker: &mut Served, timeout_seconds: Option<i64>) -> String {
     let handoff = a.request("worker", "t", 1, &a_loan(timeout_seconds)).await.unwrap().handoff_id;
     worker.says("accepted");
     let accept = a.take().await.unwrap();
-    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    a.send_context(&accept, &baton_client::context_of([("notes", "{}".to_owned())])).await.unwrap();
     assert_eq!(worker.says("owns")["facts"]["epoch"], 2);
     assert_eq!(a.take().await.unwrap().kind(), MessageType::HandoffComplete);
     handoff

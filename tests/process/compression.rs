@@ -3,11 +3,11 @@
 use std::{io::Write as _, sync::Arc};
 
 use baton::{
-    client::{About, Agent, Client as AgentClient, Compression, Options},
     ids::SystemIds,
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
+use baton_client::{About, Agent, Client as AgentClient, Compression, Options};
 use bytes::Bytes;
 use prost::Message as _;
 use tonic::{Code, Status};

@@ -1,12 +1,26 @@
 //! The conformance suite against a broker process: every case passes, and the command prints the report.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
 use crate::broker::{Broker, baton, exit_of};
 
+/// Builds `baton-conformance` beside the broker, unless `cargo test` has built all programs.
+fn build_the_suite() {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
+        if Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    });
+}
+
 fn suite(broker: &Broker, options: &[&str]) -> Command {
+    build_the_suite();
     let mut command = baton();
     command
         .args(["conformance", "--patience", "5m", "--target", &broker.address, "--ca"])

@@ -1,9 +1,7 @@
 //! The web console over TLS, as a browser without JavaScript meets it.
 
-use baton::{
-    client::About,
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::About;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use baton::{
-    client::{About, Agent, context_of},
     envelope::struct_of,
     ids::{IdSource as _, SystemIds},
     proto::v1::{self, MessageType, TaskStatus},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{About, Agent, context_of};
 use serde_json::json;
 
 use crate::{

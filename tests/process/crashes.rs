@@ -1,9 +1,7 @@
 //! Brokers that are killed lose nothing that they acknowledged.
 
-use baton::{
-    client::context_of,
-    proto::v1::{self, HandoffState, MessageType},
-};
+use baton::proto::v1::{self, HandoffState, MessageType};
+use baton_client::context_of;
 
 use crate::broker::{Broker, a_request, new_task};
 

@@ -1,9 +1,7 @@
 //! Dead letters over the wire and on the command line, following a task, and auditing it.
 
-use baton::{
-    client::{About, Agent, Client, ClientError, context_of},
-    proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
-};
+use baton::proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update};
+use baton_client::{About, Agent, Client, ClientError, context_of};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 

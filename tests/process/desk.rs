@@ -5,10 +5,8 @@ use std::{
     process::{Child, Stdio},
 };
 
-use baton::{
-    client::{About, context_of},
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::{About, context_of};
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use baton::{
-    client::Client,
     proto::v1::{self, watch_agents_response::Event},
     time::Moment,
 };
+use baton_client::Client;
 use tonic::Streaming;
 
 use crate::broker::{Broker, PATIENCE, card};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use baton::{
     broker::access::LOCAL_OPERATOR,
-    client::{About, Client},
     proto::{self, v1},
 };
+use baton_client::{About, Client};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message;
 use tonic::{
@@ -47,7 +47,7 @@ struct Ids {
 }
 
 fn a_plan(id: &str) -> v1::Plan {
-    let subtasks = vec![baton::client::subtask("fetch", "fetcher")];
+    let subtasks = vec![baton_client::subtask("fetch", "fetcher")];
     v1::Plan { plan_id: id.to_owned(), subtasks, ..Default::default() }
 }
 
@@ -84,7 +84,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         envelope.encode_to_vec().into()
     };
     let checkpoint = |ids: &Ids| {
-        let context = baton::client::context_of([("goals", "[]".to_owned())]);
+        let context = baton_client::context_of([("goals", "[]".to_owned())]);
         let about = About::task(&ids.task, 1);
         let mut envelope = composer("forger").compose("", v1::MessageType::ContextCheckpoint, &about, &context);
         envelope.sender_id.clone_from(&ids.agent);

@@ -4,10 +4,10 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use baton::{
-    client::context_of_sections,
     proto::v1::{self, MessageType, context_section::Content},
     store::groups_committed,
 };
+use baton_client::context_of_sections;
 use prost::Message as _;
 use serde_json::Value;
 

@@ -9,11 +9,11 @@ use std::{
 };
 
 use baton::{
-    client::{About, Agent, Client, ClientError, Options},
     ids::{SystemIds, WorkspaceId},
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
+use baton_client::{About, Agent, Client, ClientError, Options};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

@@ -5,10 +5,8 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use baton::{
-    client::{About, Client},
-    proto::v1::{self, HandoffState, MessageType, watch_handoffs_response::Event},
-};
+use baton::proto::v1::{self, HandoffState, MessageType, watch_handoffs_response::Event};
+use baton_client::{About, Client};
 use serde_json::Value;
 use tonic::Streaming;
 

@@ -2,10 +2,8 @@
 
 use std::{fs, path::Path, process::Stdio};
 
-use baton::{
-    client::{About, context_of},
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::{About, context_of};
 use serde_json::Value;
 
 use crate::broker::{Broker, a_request, baton, exit_of, identity};

@@ -4,11 +4,11 @@
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 use baton::{
-    client::{About, Agent, Client, context_of},
     ids::SystemIds,
     proto::v1::{self, HandoffState, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{About, Agent, Client, context_of};
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use baton::{
-    client::{About, Agent, Delivered, context_of},
     proto::v1::{self, BidState, MessageType, NegotiationState},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{About, Agent, Delivered, context_of};
 
 use serde_json::{Value, json};
 

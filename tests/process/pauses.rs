@@ -2,10 +2,10 @@
 
 use std::{collections::HashSet, process::Command, sync::Arc};
 
-use baton::{
-    client::{About, Agent, Client},
-    proto::v1::{self, MessageType, acknowledgement::Outcome, connect_request::Request, connect_response::Response},
+use baton::proto::v1::{
+    self, MessageType, acknowledgement::Outcome, connect_request::Request, connect_response::Response,
 };
+use baton_client::{About, Agent, Client};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use baton::{
-    client::{Delivered, Handler, Link, NotTaken, SubtaskInputs},
     envelope::struct_of,
     proto::v1::{self, MessageType, TaskStatus},
 };
+use baton_client::{Delivered, Handler, Link, NotTaken, SubtaskInputs};
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 

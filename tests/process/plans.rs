@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use baton::{
-    client::{About, Agent, SubtaskInputs, SubtaskResults},
     envelope::struct_of,
     proto::v1::{self, MessageType, TaskStatus},
 };
+use baton_client::{About, Agent, SubtaskInputs, SubtaskResults};
 use serde_json::{Value, json};
 
 use crate::broker::{Broker, PATIENCE, exit_of, identity};

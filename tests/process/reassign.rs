@@ -1,11 +1,11 @@
 //! An operator gives the task of a dead owner to another agent.
 
 use baton::{
-    client::{About, Trust, context_of},
     envelope::keys::{PrivateKey, PublicKey},
     ids::{AgentId, KeyId},
     proto::v1::{self, MessageType},
 };
+use baton_client::{About, Trust, context_of};
 use prost::Message as _;
 
 use crate::broker::{Broker, a_request, exit_of, new_task};

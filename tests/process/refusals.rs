@@ -6,11 +6,11 @@ use std::{
 };
 
 use baton::{
-    client::{About, Client, ClientError},
     envelope,
     ids::KeyId,
     proto::v1::{self, MessageType},
 };
+use baton_client::{About, Client, ClientError};
 use prost::Message as _;
 use tonic::Code;
 
@@ -223,7 +223,7 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     let details = tonic_types::StatusExt::get_error_details(&status);
     assert_eq!(details.error_info().unwrap().reason, "TLS_REQUIRED");
 
-    let stranger = baton::client::Options { server: broker.address.clone(), ..Default::default() };
+    let stranger = baton_client::Options { server: broker.address.clone(), ..Default::default() };
     assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
     broker.agent("a").await;
 }

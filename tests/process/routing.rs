@@ -1,11 +1,11 @@
 //! Runs and threads outlive brokers that are killed.
 
 use baton::{
-    client::{Client, Run, Turn},
     ids::{IdSource as _, MessageId, SystemIds, ThreadId},
     proto::v1::{self, RunState, ToolShape, watch_thread_response::Update, workspace_append::Entry},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{Client, Run, Turn};
 use tokio_stream::StreamExt as _;
 
 use crate::broker::Broker;
@@ -91,14 +91,14 @@ async fn put(operator: &Client, spec_id: &str, plugins: &[&str]) {
     operator.answer(put).unwrap();
 }
 
-async fn says(client: &baton::client::Agent, text: &str) -> u64 {
+async fn says(client: &baton_client::Agent, text: &str) -> u64 {
     let append = v1::WorkspaceAppend {
         workspace_id: "thread:support".to_owned(),
         topic: "messages".to_owned(),
         entry: Some(Entry::Bytes(v1::ContextBytes { data: text.as_bytes().to_vec().into(), ..Default::default() })),
         ..Default::default()
     };
-    let about = baton::client::About::default();
+    let about = baton_client::About::default();
     let receipt = client.send("", v1::MessageType::WorkspaceAppend, &about, &append).await.unwrap();
     receipt.resource_sequence
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use baton::{
-    client::{About, ClientError, context_of},
     proto::v1::{self, MessageType},
     time::{Clock as _, SystemClock},
 };
+use baton_client::{About, ClientError, context_of};
 use tokio_stream::StreamExt as _;
 
 use tokio_stream::wrappers::ReceiverStream;

@@ -3,10 +3,8 @@
 
 use std::{fs, process::Command, sync::Arc};
 
-use baton::{
-    client::{About, Agent, context_of},
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::{About, Agent, context_of};
 use serde_json::Value;
 
 use crate::broker::{Broker, a_request, baton, card, exit_of, identity, write};

@@ -1,10 +1,10 @@
 //! Contexts end to end: a large context whose changes go as deltas, over kills and over the command line.
 
 use baton::{
-    client::{About, Agent, ClientError, Link, want, want_last},
     envelope::{context_of_sections, sections, signing},
     proto::v1::{self, MessageType, context_section::Content, get_context_section_response::Content as Answer},
 };
+use baton_client::{About, Agent, ClientError, Link, want, want_last};
 use prost::Message as _;
 use serde_json::{Value, json};
 
@@ -87,10 +87,10 @@ async fn a_percent_of_900_kib_goes_as_a_delta_of_less_than_10_kib_over_kills() {
 }
 
 /// Passes received contexts on.
-struct Contexts(tokio::sync::mpsc::UnboundedSender<baton::client::Delivered>, v1::HandoffAccept);
+struct Contexts(tokio::sync::mpsc::UnboundedSender<baton_client::Delivered>, v1::HandoffAccept);
 
-impl baton::client::Handler for Contexts {
-    async fn handle(&self, link: Link, delivered: baton::client::Delivered) -> Result<(), baton::client::NotTaken> {
+impl baton_client::Handler for Contexts {
+    async fn handle(&self, link: Link, delivered: baton_client::Delivered) -> Result<(), baton_client::NotTaken> {
         match delivered.kind() {
             MessageType::HandoffRequest => link.accept(&delivered, &self.1).await?,
             MessageType::TaskContextTransfer => drop(self.0.send(delivered)),

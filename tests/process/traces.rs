@@ -6,9 +6,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use baton::{
-    client::{About, Agent, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace},
-    proto::v1::{self, MessageType},
+use baton::proto::v1::{self, MessageType};
+use baton_client::{
+    About, Agent, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace,
 };
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{

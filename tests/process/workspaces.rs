@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use baton::{
-    client::{About, Agent, Client, ClientError, Options, Workspace, WorkspaceUpdate},
-    proto::v1::{self, MessageType, watch_entries_response::Update, workspace_append::Entry, workspace_entry},
-};
+use baton::proto::v1::{self, MessageType, watch_entries_response::Update, workspace_append::Entry, workspace_entry};
+use baton_client::{About, Agent, Client, ClientError, Options, Workspace, WorkspaceUpdate};
 use prost::Message as _;
 use serde_json::Value;
 use tokio_stream::StreamExt as _;
@@ -34,7 +32,7 @@ async fn hand_on(from: &Agent, to: &Agent, task: &str, epoch: u64) {
     from.request(to.id().as_str(), task, epoch, &lend()).await.unwrap();
     to.accept(&to.take().await.unwrap()).await.unwrap();
     let accept = from.take().await.unwrap();
-    let context = baton::client::context_of([("goals", "[]".to_owned())]);
+    let context = baton_client::context_of([("goals", "[]".to_owned())]);
     from.send_context(&accept, &context).await.unwrap();
     to.complete(&to.take().await.unwrap()).await.unwrap();
     from.take().await.unwrap();

@@ -23,6 +23,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
+use baton_pages::STYLE;
 use http::{
     HeaderValue, Method, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
@@ -35,9 +36,6 @@ use crate::{
     codes::{Category, Refusal},
     wire::places::Places,
 };
-
-/// The style sheet of all pages.
-pub const STYLE: &str = include_str!("files/console.css");
 
 /// Bounds the concurrent reads of all browsers, apart from those of gRPC calls.
 static READS: Semaphore = Semaphore::const_new(8);

@@ -13,10 +13,8 @@ use axum::{
     response::IntoResponse as _,
     routing::{get, post},
 };
-use http::{
-    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
-};
+use baton_pages::secure;
+use http::{HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION};
 
 pub use self::bounds::{HttpBounded, HttpBoundsLayer};
 
@@ -36,27 +34,10 @@ pub fn router(grpc_services: impl IntoIterator<Item = &'static str>, console: Op
         .layer(map_response(secured))
 }
 
-/// The policy for the contents of a page: files and forms of the same port, and nothing else.
-const CONTENTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                        form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-
 /// Adds the headers of [`secure`].
 async fn secured(mut answer: Response<Body>) -> Response<Body> {
     secure(answer.headers_mut());
     answer
-}
-
-/// Adds the security headers of an answer. A browser then takes contents only from the same port, guesses no content
-/// type, and does not tell other sites from which page a link was followed.
-pub fn secure(headers: &mut http::HeaderMap) {
-    for (name, value) in [
-        (CONTENT_SECURITY_POLICY, CONTENTS),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
 }
 
 /// The answer to a plaintext request where TLS is required.
@@ -97,6 +78,8 @@ fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::X_CONTENT_TYPE_OPTIONS;
+
     use http::{
         Method,
         header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST},

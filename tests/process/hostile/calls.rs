@@ -1,9 +1,7 @@
 //! Authenticated agents that request much and read nothing.
 
-use baton::{
-    client::About,
-    proto::v1::{self, MessageType, connect_request::Request},
-};
+use baton::proto::v1::{self, MessageType, connect_request::Request};
+use baton_client::About;
 use prost::Message as _;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_rustls::client::TlsStream;

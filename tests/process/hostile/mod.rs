@@ -9,10 +9,8 @@ pub(crate) mod raw;
 
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, process::Command, sync::Arc};
 
-use baton::{
-    client::{About, Agent},
-    proto::v1::{self, MessageType},
-};
+use baton::proto::v1::{self, MessageType};
+use baton_client::{About, Agent};
 
 use crate::broker::{Broker, PATIENCE, baton, write};
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use baton::client::ClientCertificate;
+use baton_client::ClientCertificate;
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore,
     client::WantsClientCert,

@@ -8,11 +8,11 @@ use std::{
 };
 
 use baton::{
-    client::{About, Agent, Client, ClientError, Composer, Delivered, Options, context_of},
     ids::SystemIds,
     proto::v1::{self, HandoffOutcome, HandoffState, MessageType, NackCause, NextStep, TaskStatus},
     time::SystemClock,
 };
+use baton_client::{About, Agent, Client, ClientError, Composer, Delivered, Options, context_of};
 use bytes::Bytes;
 use tokio::{sync::watch, task::JoinSet};
 

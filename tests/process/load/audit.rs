@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use baton::{
-    client::{About, Client},
     ids::AgentId,
     proto::v1::{self, HandoffState, MessageType},
     records::DeadLetterRecord,
     store::{EmbeddedStore, Order, Store as _, Table},
 };
+use baton_client::{About, Client};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;

@@ -8,10 +8,10 @@ mod rng;
 use std::{fmt, sync::Arc, time::Duration};
 
 use baton::{
-    client::Options,
     proto::v1,
     time::{Clock as _, SystemClock},
 };
+use baton_client::Options;
 use tokio::{sync::watch, task::JoinSet};
 
 pub(crate) use self::rng::Rng;

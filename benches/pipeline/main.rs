@@ -27,7 +27,7 @@ use tonic::transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming};
 use self::{engine::Engine, service::Service};
 
 /// The same allocator as the broker's.
-#[cfg(not(target_env = "msvc"))]
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -8,6 +8,7 @@ mod failure;
 mod serve;
 #[cfg(test)]
 mod texts;
+mod version;
 
 use baton_cli::{Failure, GlobalArgs, Program, exit, logging, tell};
 use clap::{Parser, Subcommand};
@@ -59,6 +60,7 @@ enum Command {
     #[command(flatten)]
     Client(baton_cli::Command),
     Completions(completions::CompletionsArgs),
+    Version(version::VersionArgs),
 }
 
 impl Program for Cli {
@@ -69,7 +71,7 @@ impl Program for Cli {
     fn command(&self) -> Option<&baton_cli::Command> {
         match &self.command {
             Command::Client(command) => Some(command),
-            Command::Dev(_) | Command::Serve(_) | Command::Completions(_) => None,
+            Command::Dev(_) | Command::Serve(_) | Command::Completions(_) | Command::Version(_) => None,
         }
     }
 }
@@ -107,5 +109,6 @@ async fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Client(command) => baton_cli::execute(command, cli.global).await,
         Command::Completions(args) => completions::run(&args),
+        Command::Version(args) => version::run(args, &cli.global.output()),
     }
 }

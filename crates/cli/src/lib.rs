@@ -80,6 +80,13 @@ pub struct GlobalArgs {
     output: Option<Format>,
 }
 
+impl GlobalArgs {
+    /// The output that the flags want.
+    pub fn output(&self) -> Output {
+        Output::new(self.output)
+    }
+}
+
 /// The whole command line of a program with these commands and its own.
 pub trait Program: Parser {
     /// The flags that all commands share.
@@ -213,7 +220,7 @@ impl Command {
 ///
 /// The failure has its text and its exit code.
 pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure> {
-    let (connection, output) = (&global.connection, &Output::new(global.output));
+    let (connection, output) = (&global.connection, &global.output());
     match command {
         Command::Demo(args) => demo::run(args, connection).await,
         Command::Keygen(args) => keygen::run(args, output),

@@ -149,7 +149,7 @@ fn no_diagram() -> Failure {
 
 /// The output format of a command.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Output {
+pub struct Output {
     format: Format,
 }
 
@@ -196,7 +196,7 @@ impl Output {
     }
 
     /// Prints a document in the chosen format.
-    pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
+    pub fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Dot | Format::Mermaid => return Err(no_diagram()),
             Format::Yaml => write(yaml(value)?.trim_end()),
@@ -230,7 +230,7 @@ impl Output {
     }
 
     /// Whether the format is the table for people.
-    pub(super) fn is_table(self) -> bool {
+    pub fn is_table(self) -> bool {
         self.format == Format::Table
     }
 }

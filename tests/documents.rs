@@ -9,6 +9,7 @@ mod links;
 mod pages;
 #[path = "documents/prose.rs"]
 mod prose;
+mod suite;
 
 use std::{
     fs,

@@ -13,6 +13,9 @@ use std::{
     time::Duration,
 };
 
+#[path = "../suite.rs"]
+mod suite;
+
 use baton_protocol::faults::Fault;
 use serde_json::Value;
 
@@ -106,21 +109,11 @@ fn folder(enrollment: &str, ack_wait: Duration) -> tempfile::TempDir {
     folder
 }
 
-/// Builds `baton-conformance` beside the broker, unless `cargo test` has built all programs.
-fn build_the_suite() {
-    static BUILT: std::sync::Once = std::sync::Once::new();
-    BUILT.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
-        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-    });
-}
-
 /// Runs the suite. Returns the exit code and the report.
-fn suite(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
+fn report(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
     let data = folder.join("data");
     let token = std::fs::read_to_string(data.join("operator.token")).unwrap();
-    build_the_suite();
+    suite::built();
     let mut command = baton();
     command.args(["conformance", "--target", &broker.address, "--format", "json", "--token", token.trim()]);
     command.arg("--ca").arg(data.join("tls/ca.pem")).args(options);
@@ -160,7 +153,7 @@ fn each_fault_is_caught_by_its_case() {
         let folder = folder("open", Duration::from_secs(2));
         let broker = Broker::start(folder.path(), Some(fault));
         let only: Vec<&str> = cases.iter().flat_map(|case| ["--only", case]).collect();
-        let (code, report) = suite(folder.path(), &broker, &[&["--patience", "6s"], &only[..]].concat());
+        let (code, report) = report(folder.path(), &broker, &[&["--patience", "6s"], &only[..]].concat());
         println!("{}", fault.name());
         for case in report["cases"].as_array().unwrap() {
             println!("    {}", account(case));
@@ -179,7 +172,7 @@ fn a_broker_without_a_fault_passes_every_case() {
     let folder = folder("operator", Duration::from_secs(20));
     let broker = Broker::start(folder.path(), None);
     // The limit is for a broker that hangs: a busy machine needs more time than the default.
-    let (code, report) = suite(folder.path(), &broker, &["--patience", "5m"]);
+    let (code, report) = report(folder.path(), &broker, &["--patience", "5m"]);
     // Only what failed: the whole report is longer than the kept output of a build.
     let unlike: Vec<&Value> = report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] != "passed").collect();
     assert!(unlike.is_empty(), "cases that failed or were skipped:\n{unlike:#?}");

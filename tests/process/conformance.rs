@@ -1,26 +1,16 @@
 //! The conformance suite against a broker process: every case passes, and the command prints the report.
 
-use std::{path::Path, process::Command};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::broker::{Broker, baton, exit_of};
+use crate::{
+    broker::{Broker, baton, exit_of},
+    suite,
+};
 
-/// Builds `baton-conformance` beside the broker, unless `cargo test` has built all programs.
-fn build_the_suite() {
-    static BUILT: std::sync::Once = std::sync::Once::new();
-    BUILT.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
-        if Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-    });
-}
-
-fn suite(broker: &Broker, options: &[&str]) -> Command {
-    build_the_suite();
+fn command(broker: &Broker, options: &[&str]) -> Command {
+    suite::built();
     let mut command = baton();
     command
         .args(["conformance", "--patience", "5m", "--target", &broker.address, "--ca"])
@@ -37,7 +27,7 @@ fn named(report: &Value, outcome: &str) -> Vec<String> {
 
 /// Runs the whole suite, in which no case fails. Returns the report.
 fn passed(broker: &Broker) -> Value {
-    let output = suite(broker, &["--format", "json", "--token", &broker.operator_token()]).output().unwrap();
+    let output = command(broker, &["--format", "json", "--token", &broker.operator_token()]).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     // Not the whole report, which is longer than the kept output of a build.
     let failed: Vec<&Value> =
@@ -74,7 +64,7 @@ fn a_report_is_written_where_it_is_wanted_and_names_what_was_skipped() {
     let broker = Broker::start();
     let path = broker.folder.path().join("conformance.xml");
     let only = ["--only", "dead-letter.redrive-to-*", "--only", "envelope.unsigned-is-refused"];
-    let mut command = suite(&broker, &only);
+    let mut command = command(&broker, &only);
     command.args(["--format", "junit", "--report"]).arg(&path);
     assert_eq!(exit_of(&mut command).0, Some(0));
     let xml = std::fs::read_to_string(path).unwrap();
@@ -86,7 +76,7 @@ fn a_report_is_written_where_it_is_wanted_and_names_what_was_skipped() {
 fn a_failed_case_says_what_was_expected_and_seen_and_the_exit_code_is_10() {
     let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let lax = Broker::start_in(folder, &["--allow-unsigned"]);
-    let output = suite(&lax, &["--only", "envelope.unsigned-is-refused"]).output().unwrap();
+    let output = command(&lax, &["--only", "envelope.unsigned-is-refused"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(10), "{text}");
     for words in [

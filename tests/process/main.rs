@@ -40,6 +40,8 @@ mod restarts;
 mod routing;
 mod sessions;
 mod shown;
+#[path = "../suite.rs"]
+mod suite;
 mod task_contexts;
 mod terminal;
 mod traces;

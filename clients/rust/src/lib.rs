@@ -105,7 +105,7 @@ pub use baton_protocol::{codes, ids, protocol, time};
 pub use agent::{Agent, Delivered};
 pub use blob::BlobProgress;
 pub use compose::{About, Composer, completion_of, context_of};
-pub use connection::{Authorized, Client, ClientCertificate, Compression, Identity, Options, Token};
+pub use connection::{Authorized, Client, ClientCertificate, Compression, Identity, Options, Token, parse_server};
 pub use contexts::{Takeover, want, want_last};
 pub use envelope::context_of_sections;
 pub use error::{ClientError, Refused};

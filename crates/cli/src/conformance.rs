@@ -11,13 +11,16 @@ const PROGRAM: &str = "baton-conformance";
 
 /// Test a broker or a client against the rules of the specification.
 ///
-/// This calls the program baton-conformance, which stands beside baton or on the PATH, and passes all arguments on.
-/// `baton-conformance --help` lists them. Get it with: cargo install baton-conformance.
+/// This calls the program baton-conformance, which stands beside baton or on the PATH, and passes all arguments on; with
+/// --help it lists them. Get it with: cargo install baton-conformance.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   baton conformance --target 127.0.0.1:22866 --ca baton-data/tls/ca.pem
   baton conformance --list
-  baton conformance --client 'python3 tests/harness.py' --only 'client.forged-*'")]
+  baton conformance --client 'python3 tests/harness.py' --only 'client.forged-*'"
+)]
 pub(super) struct ConformanceArgs {
     /// The arguments of baton-conformance.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]

@@ -13,6 +13,7 @@ use baton_broker_core::{DEFAULT_DATA, DEFAULT_LISTEN};
 use baton_client::{
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
+    parse_server,
     time::SystemClock,
     {Agent, Client, ClientCertificate, Identity, Options},
 };
@@ -200,35 +201,6 @@ impl ConnectionArgs {
     pub(super) async fn agent(&self, identity: Identity, credit: u32) -> Result<Agent, Failure> {
         let client = self.client_without_token().await?;
         Ok(Agent::connect(&client, identity, credit, Arc::new(SystemClock), Arc::new(SystemIds)).await?)
-    }
-}
-
-/// Parses HOST:PORT or http://HOST:PORT. A leading https:// is accepted and removed, because TLS is the default.
-pub(super) fn parse_server(text: &str) -> Result<String, String> {
-    // An empty BATON_SERVER counts as absent; `named` removes it.
-    if text.is_empty() {
-        return Ok(String::new());
-    }
-    let (scheme, address) = match text.strip_prefix("http://") {
-        Some(address) => ("http://", address),
-        None => ("", text.strip_prefix("https://").unwrap_or(text)),
-    };
-    let address = address.trim_end_matches(['/', ':']);
-    if address.parse::<std::net::Ipv6Addr>().is_ok() || address.matches(':').count() > 1 && !address.starts_with('[') {
-        return Err("an IPv6 address needs brackets, followed by the port: [::1]:22866".to_owned());
-    }
-    let authority: http::uri::Authority =
-        address.parse().map_err(|_| "is not HOST:PORT, for example 127.0.0.1:22866".to_owned())?;
-    let has_port =
-        authority.as_str().rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
-    match authority.port_u16() {
-        _ if authority.as_str().contains('@') || authority.host().is_empty() => {
-            Err("is not HOST:PORT, for example 127.0.0.1:22866".to_owned())
-        }
-        Some(port) if port > 0 => Ok(format!("{scheme}{authority}")),
-        Some(_) => Err("has a port outside 1 to 65535".to_owned()),
-        None if has_port => Err("has a port outside 1 to 65535".to_owned()),
-        None => Err(format!("has no port; the default port of a broker is 22866: {address}:22866")),
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use baton_client::{ClientCertificate, Options, envelope::keys::PublicKey, ids::TaskId, proto::v1};
+use baton_client::{ClientCertificate, Options, envelope::keys::PublicKey, ids::TaskId, parse_server, proto::v1};
 use baton_conformance::{
     client,
     report::{self, Report, Rule},
@@ -59,7 +59,7 @@ Exit codes:
 )]
 struct Args {
     /// The broker to test.
-    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["list", "client"])]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_server, required_unless_present_any = ["list", "client"])]
     target: Option<String>,
     /// The client to test: a shell command that starts its test harness.
     #[arg(long, value_name = "CMD", conflicts_with = "target")]

@@ -1,0 +1,18 @@
+//! The program `baton-conformance`, for tests of other crates.
+
+use std::{path::PathBuf, process::Command, sync::Once};
+
+/// Builds the program beside `baton`, unless `cargo test` has built all programs, and returns its path.
+pub(crate) fn built() -> PathBuf {
+    static BUILT: Once = Once::new();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_baton")).with_file_name("baton-conformance");
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
+        if program.parent().unwrap().ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    });
+    program
+}

@@ -24,7 +24,7 @@ from baton.errors import (
     UntrustedError,
     VerificationError,
 )
-from baton.handoffs import ContextWanted, HandedOver, Offer, OwnedTask, Takeover
+from baton.handoffs import ContextWanted, HandedOver
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.loans import Outcome, Recalled
 from baton.negotiations import Bid, Negotiation, OfferWanted, offer
@@ -33,6 +33,7 @@ from baton.questions import Answer, Question
 from baton.registry import explain
 from baton.runs import NodeTools, Run, Step
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
+from baton.tasks import Offer, OwnedTask, Takeover
 from baton.threads import Thread, ThreadRun, ThreadStep
 from baton.traces import current_trace, in_trace
 from baton.turns import ModelTurn, read_turn

@@ -7,16 +7,16 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 
-from baton import handoffs, loans, questions, v1
+from baton import v1
 from baton.blobs import Blobs
 from baton.connection import Connection, File, Identity
-from baton.contexts import Contexts, KnownSections
+from baton.contexts import KnownSections
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
 from baton.delivery import Delivery
@@ -28,22 +28,16 @@ from baton.dispatch import (
     HandoffHandler,
     PromptHandler,
     RecallHandler,
+    Receiver,
     TaskRequestHandler,
 )
 from baton.envelopes import make_envelope, mandate_of, payload_of
-from baton.errors import BatonError, RecallReason, VerificationError
-from baton.handoffs import HandedOver, Handover, OnView, OwnedTask
+from baton.errors import BatonError, VerificationError
 from baton.limits import check_envelope
 from baton.link import Link
-from baton.loans import Outcome
-from baton.messages import Messages
-from baton.negotiations import Negotiation, Negotiations
-from baton.plans import Plans
-from baton.questions import Answer
 from baton.registry import Registry
 from baton.runs import Routing
 from baton.schemas import Schemas
-from baton.sections import with_deltas
 from baton.signing import sign_envelope, verify_receipt
 from baton.threads import Threads
 from baton.workspace import Workspace
@@ -51,13 +45,11 @@ from baton.workspace import Workspace
 _LOG = logging.getLogger("baton")
 
 _HANDLED_MAX = 4096
-_PAGE_SIZE = 500
 _SIGN_AGAIN_AFTER = timedelta(seconds=1)
 """The age of a message from which a refusal of its time is due to the wait, and not to a wrong clock."""
-_NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
 
-class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Contexts, Schemas):
+class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
     """An agent of the broker: registers, proves its identity, sends messages and handles its mail.
 
         async with Agent("127.0.0.1:22866", "bob", load_key("bob.pem"), ca_file="ca.pem") as bob:
@@ -122,7 +114,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
             operator_token=operator_token,
         )
         self._directory = Directory(self.get_agent, pinned_keys or {}, operator_keys or {})
-        self._dispatcher = Dispatcher(self, handler_timeout)
+        self._dispatcher: Dispatcher = Dispatcher(self, handler_timeout)
         self._link = Link(
             self._connection,
             welcomed=self._welcomed,
@@ -386,250 +378,7 @@ class Agent(Messages, Registry, Routing, Negotiations, Plans, Threads, Blobs, Co
             raise VerificationError("SIGNATURE_INVALID", f"the receipt is for another message, {receipt.message_id}")
         return receipt
 
-    async def hand_over(
-        self,
-        receiver_id: str,
-        task_id: str,
-        request: v1.HandoffRequest,
-        context: Iterable[v1.ContextSection],
-        *,
-        epoch: int = 1,
-        on_view: OnView | None = None,
-    ) -> HandedOver:
-        """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
-
-        Returns within the request's whole timeout. `on_view` gets each view that this agent has of the handoff, as
-        SENDER_VIEW_*: IDLE and HANDOFF_INITIATED before the request is stored, then those that `get_handoff` shows.
-        Raises HandoffFailedError if the task stays with this agent; BatonError if the broker refuses the request or the
-        context, or if the context is over 1 MiB, in which case nothing is sent. If the caller cancels the call, the
-        handoff stays open for `resume_hand_over` until its timeouts.
-        """
-        sections = list(context)
-        handoffs.check_context(sections)
-        envelope = make_envelope(
-            request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
-        )
-        return await self._hand_over(envelope, sections, on_view or (lambda _: None))
-
-    async def _hand_over(self, request: v1.Envelope, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
-        handoff_id, task_id, epoch = request.message_id, request.task_id, request.epoch
-        on_view(v1.SENDER_VIEW_IDLE)
-        on_view(v1.SENDER_VIEW_HANDOFF_INITIATED)
-        with self._dispatcher.conversation(handoff_id, task_id, epoch) as mail:
-            await self._sign_and_send(request)
-            on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
-            handover = Handover(
-                self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch, on_view=on_view
-            )
-            return await handover.end()
-
-    async def resume_hand_over(self, handoff_id: str, context: Iterable[v1.ContextSection]) -> HandedOver:
-        """Continues a handoff that an earlier process of this agent requested, from any state, to its end.
-
-        Returns or raises as `hand_over`, also when the handoff has ended meanwhile. `owned_tasks` lists the open
-        handoffs. Raises BatonError, NOT_OWNER if another agent requested the handoff, PERMISSION_DENIED if this agent
-        is not a party of it.
-        """
-        sections = list(context)
-        handoffs.check_context(sections)
-        with self._dispatcher.conversation(handoff_id) as mail:
-            handoff = await self.get_handoff(handoff_id)
-            mail.task_id, mail.epoch = handoff.task_id, handoff.epoch
-            if handoff.sender_id != self.agent_id:
-                text = f"handoff {handoff_id} was asked for by {handoff.sender_id}"
-                raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
-            handover = Handover(
-                self, mail, sections, handoff_id=handoff_id, task_id=handoff.task_id, epoch=handoff.epoch
-            )
-            return await handover.go_on_from(handoff) or await handover.end()
-
-    async def delegate(
-        self,
-        receiver_id: str,
-        task_id: str,
-        request: v1.HandoffRequest,
-        context: Iterable[v1.ContextSection],
-        *,
-        epoch: int = 1,
-        timeout: timedelta | None = None,  # noqa: ASYNC109
-        loan_timeout: timedelta | None = None,
-        on_view: OnView | None = None,
-    ) -> Outcome:
-        """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
-
-        On return this agent owns the task again, at the next epoch. `loan_timeout`, 1 s to 30 days, is the time after
-        the completion at which the broker returns the task without a result. Default: the request's, else `timeout`,
-        else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
-        the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
-        whole timeout of the handoff and the loan timeout limit the call.
-
-        Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
-        RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
-        `reason` is NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as for `hand_over`.
-        After a restart, `owned_tasks` lists the task once it is back, and the TaskStatusUpdate handler gets its final
-        status.
-        """
-        sections = list(context)
-        handoffs.check_context(sections)
-        terms = loans.loan_terms(request, timeout, loan_timeout)
-        envelope = make_envelope(
-            terms.request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
-        )
-        # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
-        of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
-        with self._dispatcher.results(task_id, epoch + 1) as results:
-            try:
-                async with asyncio.timeout(terms.limit.total_seconds()) as clock:
-                    handed = await self._hand_over(envelope, sections, on_view or (lambda _: None))
-                    with loans.by_limit(*of_limit):
-                        return await loans.outcome(self, results, handed)
-            except TimeoutError:
-                if not clock.expired():
-                    raise
-            except asyncio.CancelledError:
-                await loans.take_back_of_cancelled(self, envelope)
-                raise
-            # A loan that has ended by now without news has ended by the limit.
-            with loans.by_limit(*of_limit, RecallReason.RECALL):
-                return await loans.end_at_deadline(self, results, envelope)
-
-    async def recall(self, handoff_id: str, reason: str = "") -> OwnedTask:
-        """Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on.
-
-        The loans within this one end too, and an open handoff of the task is cancelled. The broker tells the agents
-        that work on the task. Raises BatonError, NOT_LENT if the loan has ended or the handoff did not lend the task,
-        NOT_OWNER if another agent lent it.
-        """
-        handoff = await self.get_handoff(handoff_id)
-        receipt = await self.send(
-            v1.TaskRecall(reason_text=reason), task_id=handoff.task_id, epoch=handoff.epoch, correlation_id=handoff_id
-        )
-        self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
-        return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
-
-    async def ask(
-        self,
-        task_id: str,
-        epoch: int,
-        question: str,
-        answer_by: str,
-        *,
-        within: timedelta | None = None,
-        schema: Mapping[str, Any] | None = None,
-        details: str = "",
-    ) -> Answer:
-        """Asks a question about a task that this agent owns, and waits for the answer: WAITING_FOR_INPUT with a prompt.
-
-        `answer_by` is an agent's id, or `type:NAME` for one able agent of the type. `schema` is a JSON Schema that the
-        answer's data must fit. The question expires after `within`; without it the call waits until the answer, or
-        until the question is withdrawn by the next status update or a move of the task. A cancelled call leaves the
-        question open, and the handler of v1.TaskInput gets the answer. Raises NoAnswerError without an answer;
-        BatonError, for example RECEIVER_UNKNOWN if no able agent can be asked, or FIELD_INVALID.
-        """
-        update = v1.TaskStatusUpdate(
-            status=v1.TASK_STATUS_WAITING_FOR_INPUT,
-            details=details,
-            prompt=questions.prompt_of(question, answer_by, within, schema),
-        )
-        envelope = make_envelope(update, sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch)
-        with self._dispatcher.answers(envelope.message_id) as mail:
-            await self._sign_and_send(envelope)
-            return await questions.answer_to(self, mail, task_id, envelope.message_id)
-
-    async def checkpoint(self, task_id: str, epoch: int, context: Iterable[v1.ContextSection]) -> v1.Receipt:
-        """Stores a context of a task that this agent owns, without a handoff: the next owner can go on with it.
-
-        A JSON section of which this process has sent or received an earlier version goes as a delta where that is
-        smaller. Raises BatonError, STALE_EPOCH after the task has moved on, TASK_FINAL after it has ended.
-        """
-        short, whole = with_deltas(context, lambda name: self.known_sections.get(task_id, name))
-        try:
-            receipt = await self._send_checkpoint(task_id, epoch, short)
-        except BatonError as error:
-            # The broker has another version than this process: the whole sections need no base.
-            if error.reason not in {"CONTEXT_BASE_UNKNOWN", "CONTEXT_DELTA_INVALID"}:
-                raise
-            self.known_sections.forget(task_id)
-            receipt = await self._send_checkpoint(task_id, epoch, whole)
-        self.known_sections.note(task_id, whole)
-        return receipt
-
-    async def _send_checkpoint(self, task_id: str, epoch: int, sections: list[v1.ContextSection]) -> v1.Receipt:
-        envelope = make_envelope(
-            handoffs.context_of(sections), sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch
-        )
-        envelope.message_type = v1.MESSAGE_TYPE_CONTEXT_CHECKPOINT
-        return await self._sign_and_send(envelope)
-
-    # --------------------------------------------------------------------------------------------- negotiations
-
-    @contextlib.asynccontextmanager
-    async def negotiate(
-        self, receiver_id: str, request: v1.TaskRequest, *, task_id: str = "", epoch: int = 0
-    ) -> AsyncIterator[Negotiation]:
-        """Asks the agents of `all:NAME`, one of `type:NAME`, or one agent for offers: see `Negotiation`.
-
-        With `task_id` the award hands over this task, at `epoch`, by default 1. The broker awards by `award_rule` if
-        the request has one; with its `handoff` it hands the task over itself, and `handed_over` gives the context.
-        Leaving the context manager does not end the negotiation: `resume_negotiation` takes it up again. Raises
-        BatonError, for example RECEIVER_UNKNOWN if no agent can be asked, FIELD_INVALID, STALE_EPOCH.
-        """
-        epoch = epoch or (1 if task_id else 0)
-        envelope = make_envelope(
-            request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
-        )
-        terms = request.handoff if request.HasField("handoff") else None
-        negotiation_id = envelope.message_id
-        with self._dispatcher.negotiation(negotiation_id) as mail:
-            await self._sign_and_send(envelope)
-            async with Negotiation(
-                self, mail, negotiation_id, task_id=task_id, epoch=epoch, terms=terms
-            ) as negotiation:
-                yield negotiation
-
-    @contextlib.asynccontextmanager
-    async def resume_negotiation(self, negotiation_id: str, *, epoch: int = 1) -> AsyncIterator[Negotiation]:
-        """Continues a negotiation that an earlier process of this agent began. Its standing offers come first.
-
-        Raises BatonError, NOT_OWNER if another agent asked for the offers, PERMISSION_DENIED if this agent has no part.
-        """
-        with self._dispatcher.negotiation(negotiation_id) as mail:
-            state = await self.get_negotiation(negotiation_id)
-            if state.requester_id != self.agent_id:
-                text = f"the offers of {negotiation_id} were asked for by {state.requester_id}"
-                raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
-            negotiation = Negotiation(self, mail, negotiation_id, task_id=state.task_id, epoch=epoch)
-            negotiation.resumed(state)
-            async with negotiation:
-                yield negotiation
-
     # -------------------------------------------------------------------------------------------------- looking
-
-    async def get_task(self, task_id: str) -> v1.Task:
-        """Returns a task. Raises BatonError, PERMISSION_DENIED; TASK_UNKNOWN if the caller may read all tasks."""
-        request = v1.GetTaskRequest(task_id=task_id)
-        task: v1.Task = (await self._connection.call(self._connection.tasks.GetTask, request)).task
-        return task
-
-    async def owned_tasks(self) -> list[OwnedTask]:
-        """Returns the unfinished tasks that this agent owns, newest first: the starting point after a restart.
-
-        `open_handoff_id` of a task names its handoff in progress, which `resume_hand_over` continues.
-        """
-        owned: list[OwnedTask] = []
-        request = v1.ListTasksRequest(page_size=_PAGE_SIZE, owner_id=self.agent_id, statuses=_NOT_FINAL)
-        while True:
-            page = await self._connection.call(self._connection.tasks.ListTasks, request)
-            owned += (handoffs.owned_task(self, task) for task in page.tasks)
-            if not page.next_page_token:
-                return owned
-            request.page_token = page.next_page_token
-
-    async def get_handoff(self, handoff_id: str) -> v1.Handoff:
-        """Returns a handoff: its state, the view of either side, and each step. Raises BatonError, HANDOFF_UNKNOWN."""
-        request = v1.GetHandoffRequest(handoff_id=handoff_id)
-        handoff: v1.Handoff = (await self._connection.call(self._connection.handoffs.GetHandoff, request)).handoff
-        return handoff
 
     def workspace(self, workspace_id: str, *, verify: bool = False) -> Workspace:
         """Returns the workspace with this id, for example `task:crash-7`, without asking the broker.

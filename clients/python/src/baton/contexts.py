@@ -1,15 +1,13 @@
 """Contexts beyond one message: versions, sections on demand, and checkpoints that go as deltas."""
 
 from collections.abc import AsyncGenerator, Iterable
-from typing import TYPE_CHECKING
 
 from baton import sections, v1
 from baton.connection import Connection
-from baton.errors import VerificationError
+from baton.envelopes import make_envelope
+from baton.errors import BatonError, VerificationError
+from baton.messages import Messages, context_of
 from baton.signing import section_digest
-
-if TYPE_CHECKING:
-    from baton.agent import Agent
 
 _PAGE_SIZE = 50
 _KNOWN_BYTES_MAX = 64 * 1024 * 1024
@@ -48,9 +46,10 @@ class KnownSections:
             self._bytes -= len(self._texts.pop(key))
 
 
-class Contexts:
-    """The calls about the versions of contexts. `Agent` has them."""
+class Contexts(Messages):
+    """The calls about contexts: their versions, and checkpoints. `Agent` has them."""
 
+    known_sections: KnownSections
     _connection: Connection
 
     async def get_context(self, task_id: str, version: int = 0) -> v1.ContextVersion:
@@ -91,9 +90,34 @@ class Contexts:
         )
         return answer
 
+    async def checkpoint(self, task_id: str, epoch: int, context: Iterable[v1.ContextSection]) -> v1.Receipt:
+        """Stores a context of a task that this agent owns, without a handoff: the next owner can go on with it.
+
+        A JSON section of which this process has sent or received an earlier version goes as a delta where that is
+        smaller. Raises BatonError, STALE_EPOCH after the task has moved on, TASK_FINAL after it has ended.
+        """
+        short, whole = sections.with_deltas(context, lambda name: self.known_sections.get(task_id, name))
+        try:
+            receipt = await self._send_checkpoint(task_id, epoch, short)
+        except BatonError as error:
+            # The broker has another version than this process: the whole sections need no base.
+            if error.reason not in {"CONTEXT_BASE_UNKNOWN", "CONTEXT_DELTA_INVALID"}:
+                raise
+            self.known_sections.forget(task_id)
+            receipt = await self._send_checkpoint(task_id, epoch, whole)
+        self.known_sections.note(task_id, whole)
+        return receipt
+
+    async def _send_checkpoint(self, task_id: str, epoch: int, context: list[v1.ContextSection]) -> v1.Receipt:
+        envelope = make_envelope(
+            context_of(context), sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch
+        )
+        envelope.message_type = v1.MESSAGE_TYPE_CONTEXT_CHECKPOINT
+        return await self._sign_and_send(envelope)
+
 
 async def fetch_section(
-    agent: "Agent", task_id: str, sent: v1.ContextSection | None, name: str
+    agent: Contexts, task_id: str, sent: v1.ContextSection | None, name: str
 ) -> v1.ContextSection | None:
     """Returns a section whole: a delta is resolved, and a section that was not sent is fetched."""
     known = agent.known_sections
@@ -114,7 +138,7 @@ async def fetch_section(
     return None
 
 
-async def _fetch(agent: "Agent", version: v1.ContextVersion, info: v1.SectionInfo) -> v1.ContextSection:
+async def _fetch(agent: Contexts, version: v1.ContextVersion, info: v1.SectionInfo) -> v1.ContextSection:
     answer = await agent.context_section(version.task_id, info.name, version=version.version)
     section = v1.ContextSection(name=info.name, schema_id=info.schema_id, schema_version=info.schema_version)
     match answer.WhichOneof("content"):

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from baton.delivery import Delivery
 
@@ -54,3 +56,22 @@ class Conversation:
     def rest(self) -> list[Delivery]:
         """Removes and returns all deliveries."""
         return self.take_out(lambda _: True)
+
+
+class Queues(Protocol):
+    """Routes mail to the calls that wait for it, each with a queue of its own inside the context manager."""
+
+    def conversation(self, handoff_id: str, task_id: str = "", epoch: int = 0) -> AbstractContextManager[Conversation]:
+        """Routes the mail of one handoff. Its sender names the task and its own epoch."""
+
+    def results(self, task_id: str, epoch: int) -> AbstractContextManager[Conversation]:
+        """Routes a task's final status from this epoch on."""
+
+    def answers(self, question_id: str) -> AbstractContextManager[Conversation]:
+        """Routes the answer to a question."""
+
+    def negotiation(self, negotiation_id: str) -> AbstractContextManager[Conversation]:
+        """Routes the mail of a negotiation of this agent."""
+
+    def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
+        """Ends the wait for the result of a task that this agent has recalled."""

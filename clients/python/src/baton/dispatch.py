@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -21,14 +21,12 @@ from baton.errors import (
     RetryLaterError,
     TaskRecalledError,
 )
-from baton.handoffs import ContextWanted, Offer, code_of, give_context, is_open
+from baton.handoffs import ContextWanted, code_of, give_context, is_open
 from baton.loans import Recalled, recalled_by
-from baton.negotiations import OfferWanted, is_answered, negotiation_id_of
+from baton.negotiations import Negotiations, OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
+from baton.tasks import Offer, Tasks
 from baton.traces import for_handler
-
-if TYPE_CHECKING:
-    from baton.agent import Agent
 
 _LOG = logging.getLogger("baton")
 
@@ -80,10 +78,25 @@ _TOO_LATE = {
 }
 
 
+class Receiver(Tasks, Negotiations):
+    """The agent whose mail a dispatcher routes."""
+
+    capacity: int
+    welcome: v1.Welcome
+
+    def leave(self, delivery: Delivery) -> None:
+        """Queues mail that has no handler."""
+        raise NotImplementedError
+
+    def take_back(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Removes and returns queued mail that a call now waits for."""
+        raise NotImplementedError
+
+
 class Dispatcher:
     """Gives each delivery to its handler, extends it meanwhile, and acks or nacks it by the handler's outcome."""
 
-    def __init__(self, agent: "Agent", handler_timeout: timedelta | None) -> None:
+    def __init__(self, agent: Receiver, handler_timeout: timedelta | None) -> None:
         self.handlers: dict[type[Message], Handler] = {}
         self.handoff_handler: HandoffHandler | None = None
         self.context_provider: ContextProvider | None = None

@@ -3,21 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.protobuf import json_format
 
 from baton import handoffs, v1
 from baton.conversation import Conversation
+from baton.envelopes import make_envelope
 from baton.errors import BatonError, HandoffFailedError, RecallReason, TaskRecalledError
-from baton.handoffs import HandedOver, Handover
-
-if TYPE_CHECKING:
-    from baton.agent import Agent
+from baton.handoffs import HandedOver, Handoffs, Handover, OnView
 
 _LOG = logging.getLogger("baton")
 
@@ -111,7 +109,7 @@ def loan_terms(request: v1.HandoffRequest, timeout: timedelta | None, loan_timeo
     return Terms(lent, whole + lent.loan_timeout.ToTimedelta() + _NEWS_TIME, is_one_time)
 
 
-async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Outcome:
+async def outcome(agent: Handoffs, results: Conversation, lent: HandedOver) -> Outcome:
     """Waits for the final status of a delegated task. Raises TaskRecalledError."""
     is_back = False
     while True:
@@ -143,7 +141,7 @@ async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Ou
         is_back = task is not None
 
 
-async def _is_end(agent: "Agent", lent: HandedOver, epoch: int) -> bool:
+async def _is_end(agent: Handoffs, lent: HandedOver, epoch: int) -> bool:
     """Whether a final status of this epoch ended the loan.
 
     A status of a later epoch may have ended a further loan by the delegate, and name this agent as its receiver.
@@ -154,7 +152,7 @@ async def _is_end(agent: "Agent", lent: HandedOver, epoch: int) -> bool:
     return task.owner_id == agent.agent_id and task.epoch == epoch + 1
 
 
-async def _look(agent: "Agent", lent: HandedOver) -> v1.Task | None:
+async def _look(agent: Handoffs, lent: HandedOver) -> v1.Task | None:
     """Reads the task. Returns it if its loan has ended."""
     try:
         task = await agent.get_task(lent.task_id)
@@ -166,7 +164,7 @@ async def _look(agent: "Agent", lent: HandedOver) -> v1.Task | None:
     return task if not is_lent and task.epoch > lent.epoch else None
 
 
-def _without_news(agent: "Agent", lent: HandedOver, task: v1.Task) -> Outcome:
+def _without_news(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outcome:
     """Returns the outcome of a task that a handoff returned unfinished. Raises TaskRecalledError for a recalled one."""
     last = task.hops[-1] if task.hops else v1.TaskHop()
     is_owner = task.owner_id == agent.agent_id
@@ -178,7 +176,7 @@ def _without_news(agent: "Agent", lent: HandedOver, task: v1.Task) -> Outcome:
     )
 
 
-async def take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+async def take_back(agent: Handoffs, request: v1.Envelope, reason: str) -> v1.Receipt | None:
     """Cancels the handoff of this request, or recalls the task that it lent.
 
     Returns the receipt of the recall. None: the task was not lent, or its loan has ended. Raises BatonError if the
@@ -192,7 +190,7 @@ async def take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Rec
         raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
 
 
-async def _take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+async def _take_back(agent: Handoffs, request: v1.Envelope, reason: str) -> v1.Receipt | None:
     last: BatonError | None = None
     for _ in range(_TAKE_BACK_ATTEMPTS):
         try:
@@ -220,7 +218,7 @@ async def _take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Re
     return None
 
 
-async def _recall(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+async def _recall(agent: Handoffs, request: v1.Envelope, reason: str) -> v1.Receipt | None:
     recall = v1.TaskRecall(reason_text=reason)
     try:
         return await agent.send(recall, task_id=request.task_id, epoch=request.epoch, correlation_id=request.message_id)
@@ -230,7 +228,7 @@ async def _recall(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Recei
         return None  # the loan has ended
 
 
-async def take_back_of_cancelled(agent: "Agent", request: v1.Envelope) -> None:
+async def take_back_of_cancelled(agent: Handoffs, request: v1.Envelope) -> None:
     """As `take_back`, for a cancelled call, which has no more use for the outcome."""
     try:
         await take_back(agent, request, "the delegating call was cancelled")
@@ -238,7 +236,7 @@ async def take_back_of_cancelled(agent: "Agent", request: v1.Envelope) -> None:
         _LOG.warning("the loan of task %s ends by its timeout: %s", request.task_id, error)
 
 
-async def end_at_deadline(agent: "Agent", results: Conversation, request: v1.Envelope) -> Outcome:
+async def end_at_deadline(agent: Handoffs, results: Conversation, request: v1.Envelope) -> Outcome:
     """Takes the task back at the time limit of a call. Returns the delegate's result if it came first.
 
     Raises TaskRecalledError, or HandoffFailedError if the task was not lent.
@@ -267,3 +265,57 @@ async def end_at_deadline(agent: "Agent", results: Conversation, request: v1.Env
     except TimeoutError:
         task = await agent.get_task(task_id)
         return _without_news(agent, lent, task)
+
+
+class Loans(Handoffs):
+    """The calls about lent tasks. `Agent` has them."""
+
+    async def delegate(
+        self,
+        receiver_id: str,
+        task_id: str,
+        request: v1.HandoffRequest,
+        context: Iterable[v1.ContextSection],
+        *,
+        epoch: int = 1,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
+        loan_timeout: timedelta | None = None,
+        on_view: OnView | None = None,
+    ) -> Outcome:
+        """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
+
+        On return this agent owns the task again, at the next epoch. `loan_timeout`, 1 s to 30 days, is the time after
+        the completion at which the broker returns the task without a result. Default: the request's, else `timeout`,
+        else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
+        the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
+        whole timeout of the handoff and the loan timeout limit the call.
+
+        Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
+        RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
+        `reason` is NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as for `hand_over`.
+        After a restart, `owned_tasks` lists the task once it is back, and the TaskStatusUpdate handler gets its final
+        status.
+        """
+        sections = list(context)
+        handoffs.check_context(sections)
+        terms = loan_terms(request, timeout, loan_timeout)
+        envelope = make_envelope(
+            terms.request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
+        )
+        # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
+        of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
+        with self._dispatcher.results(task_id, epoch + 1) as results:
+            try:
+                async with asyncio.timeout(terms.limit.total_seconds()) as clock:
+                    handed = await self._hand_over(envelope, sections, on_view or (lambda _: None))
+                    with by_limit(*of_limit):
+                        return await outcome(self, results, handed)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+            except asyncio.CancelledError:
+                await take_back_of_cancelled(self, envelope)
+                raise
+            # A loan that has ended by now without news has ended by the limit.
+            with by_limit(*of_limit, RecallReason.RECALL):
+                return await end_at_deadline(self, results, envelope)

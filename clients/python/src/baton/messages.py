@@ -9,13 +9,14 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.delivery import Delivery, duration
 from baton.errors import VerificationError
-from baton.handoffs import context_of
 from baton.sections import for_wishes
 from baton.signing import context_digest
 
 
 class Messages:
     """The steps of a handoff, each as a call that returns the broker's receipt. Raises BatonError if it refuses."""
+
+    agent_id: str
 
     async def send(
         self,
@@ -28,6 +29,10 @@ class Messages:
         expires_at: datetime | None = None,
     ) -> v1.Receipt:
         """Signs and sends a payload of baton.v1."""
+        raise NotImplementedError
+
+    async def _sign_and_send(self, envelope: v1.Envelope) -> v1.Receipt:
+        """Sends an envelope of this agent as `send` does."""
         raise NotImplementedError
 
     async def reply(self, to: Delivery, payload: Message) -> v1.Receipt:
@@ -140,3 +145,9 @@ class Messages:
         if result is not None:
             update.result.update(result)
         return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)
+
+
+def context_of(sections: Iterable[v1.ContextSection]) -> v1.TaskContextTransfer:
+    """Returns the context of these sections. Raises ValueError if one has no content."""
+    chosen = list(sections)
+    return v1.TaskContextTransfer(sections=chosen, context_digest=context_digest(chosen))

@@ -5,19 +5,17 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import grpc
 
 from baton import handoffs, v1
-from baton.connection import Connection
 from baton.conversation import Conversation
 from baton.delivery import Delivery, duration
 from baton.envelopes import make_envelope
 from baton.errors import BatonError, NegotiationFailedError
 from baton.following import delay_of
-from baton.handoffs import HandedOver, OnView, code_of
-
-if TYPE_CHECKING:
-    from baton.agent import Agent
+from baton.handoffs import HandedOver, Handoffs, OnView, code_of
 
 _PAGE_SIZE = 200
 _STANDING = (v1.BID_STATE_OFFERED, v1.BID_STATE_COUNTERED)
@@ -80,7 +78,7 @@ class Negotiation:
 
     def __init__(
         self,
-        agent: "Agent",
+        agent: "Negotiations",
         mail: Conversation,
         negotiation_id: str,
         *,
@@ -307,7 +305,7 @@ def offer(
     return made
 
 
-async def is_answered(agent: "Agent", delivery: Delivery) -> bool:
+async def is_answered(agent: "Negotiations", delivery: Delivery) -> bool:
     """Whether an earlier delivery of a request or a counter-offer was answered, or needs no answer any more."""
     if delivery.attempt == 1:
         return False
@@ -326,10 +324,48 @@ def negotiation_id_of(delivery: Delivery) -> str:
     return delivery.envelope.message_id if is_request else delivery.envelope.correlation_id
 
 
-class Negotiations:
+class Negotiations(Handoffs):
     """The calls about negotiations. `Agent` has them."""
 
-    _connection: Connection
+    @contextlib.asynccontextmanager
+    async def negotiate(
+        self, receiver_id: str, request: v1.TaskRequest, *, task_id: str = "", epoch: int = 0
+    ) -> AsyncIterator[Negotiation]:
+        """Asks the agents of `all:NAME`, one of `type:NAME`, or one agent for offers: see `Negotiation`.
+
+        With `task_id` the award hands over this task, at `epoch`, by default 1. The broker awards by `award_rule` if
+        the request has one; with its `handoff` it hands the task over itself, and `handed_over` gives the context.
+        Leaving the context manager does not end the negotiation: `resume_negotiation` takes it up again. Raises
+        BatonError, for example RECEIVER_UNKNOWN if no agent can be asked, FIELD_INVALID, STALE_EPOCH.
+        """
+        epoch = epoch or (1 if task_id else 0)
+        envelope = make_envelope(
+            request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
+        )
+        terms = request.handoff if request.HasField("handoff") else None
+        negotiation_id = envelope.message_id
+        with self._dispatcher.negotiation(negotiation_id) as mail:
+            await self._sign_and_send(envelope)
+            async with Negotiation(
+                self, mail, negotiation_id, task_id=task_id, epoch=epoch, terms=terms
+            ) as negotiation:
+                yield negotiation
+
+    @contextlib.asynccontextmanager
+    async def resume_negotiation(self, negotiation_id: str, *, epoch: int = 1) -> AsyncIterator[Negotiation]:
+        """Continues a negotiation that an earlier process of this agent began. Its standing offers come first.
+
+        Raises BatonError, NOT_OWNER if another agent asked for the offers, PERMISSION_DENIED if this agent has no part.
+        """
+        with self._dispatcher.negotiation(negotiation_id) as mail:
+            state = await self.get_negotiation(negotiation_id)
+            if state.requester_id != self.agent_id:
+                text = f"the offers of {negotiation_id} were asked for by {state.requester_id}"
+                raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
+            negotiation = Negotiation(self, mail, negotiation_id, task_id=state.task_id, epoch=epoch)
+            negotiation.resumed(state)
+            async with negotiation:
+                yield negotiation
 
     async def get_negotiation(self, negotiation_id: str) -> v1.Negotiation:
         """Returns a negotiation. A bidder sees its own bid alone. Raises BatonError, PERMISSION_DENIED."""

@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf import json_format
 
 from baton import handoffs, v1
 from baton.conversation import Conversation
 from baton.delivery import Delivery
+from baton.envelopes import make_envelope
 from baton.errors import BatonError, NoAnswerError
-
-if TYPE_CHECKING:
-    from baton.agent import Agent
+from baton.handoffs import Handoffs
+from baton.messages import Messages
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Answer:
 class Question:
     """A question to this agent about another agent's task: `answer` answers it once."""
 
-    def __init__(self, agent: "Agent", delivery: Delivery) -> None:
+    def __init__(self, agent: Messages, delivery: Delivery) -> None:
         prompt = delivery.payload.prompt
         self.question_id = delivery.envelope.message_id
         """The message_id of the status update that asks."""
@@ -76,7 +76,7 @@ def prompt_of(text: str, answer_by: str, within: timedelta | None, schema: Mappi
     return prompt
 
 
-async def answer_to(agent: "Agent", mail: Conversation, task_id: str, question_id: str) -> Answer:
+async def answer_to(agent: Handoffs, mail: Conversation, task_id: str, question_id: str) -> Answer:
     """Waits for the answer to a question. Raises NoAnswerError."""
     was_closed = False
     while True:
@@ -97,3 +97,36 @@ async def answer_to(agent: "Agent", mail: Conversation, task_id: str, question_i
                 raise
         else:
             was_closed = task.open_prompt.message_id != question_id
+
+
+class Questions(Handoffs):
+    """The calls about questions. `Agent` has them."""
+
+    async def ask(
+        self,
+        task_id: str,
+        epoch: int,
+        question: str,
+        answer_by: str,
+        *,
+        within: timedelta | None = None,
+        schema: Mapping[str, Any] | None = None,
+        details: str = "",
+    ) -> Answer:
+        """Asks a question about a task that this agent owns, and waits for the answer: WAITING_FOR_INPUT with a prompt.
+
+        `answer_by` is an agent's id, or `type:NAME` for one able agent of the type. `schema` is a JSON Schema that the
+        answer's data must fit. The question expires after `within`; without it the call waits until the answer, or
+        until the question is withdrawn by the next status update or a move of the task. A cancelled call leaves the
+        question open, and the handler of v1.TaskInput gets the answer. Raises NoAnswerError without an answer;
+        BatonError, for example RECEIVER_UNKNOWN if no able agent can be asked, or FIELD_INVALID.
+        """
+        update = v1.TaskStatusUpdate(
+            status=v1.TASK_STATUS_WAITING_FOR_INPUT,
+            details=details,
+            prompt=prompt_of(question, answer_by, within, schema),
+        )
+        envelope = make_envelope(update, sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch)
+        with self._dispatcher.answers(envelope.message_id) as mail:
+            await self._sign_and_send(envelope)
+            return await answer_to(self, mail, task_id, envelope.message_id)

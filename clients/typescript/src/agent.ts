@@ -10,26 +10,29 @@ import { Audit, invalid } from "./audit.js";
 import { Blobs } from "./blobs.js";
 import { Contexts } from "./contexts.js";
 import { Directory } from "./directory.js";
-import { type AdministeringCaller, type WireOptions } from "./following.js";
+import { type AdministeringCaller, type CallOptions, type KeyCallOptions, type WireOptions } from "./following.js";
 import { Routing } from "./runs.js";
 import { Workspace } from "./workspace.js";
 import { clipped, Delivery } from "./delivery.js";
-import { type About, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
+import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, HandoffFailed, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
-import { type HandedOver, HandOver, type OnView, OwnedTask } from "./handovers.js";
+import { type HandedOver, HandOver, type OnView } from "./handovers.js";
+import { Jobs, Stopped } from "./jobs.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
-import { byLimit, type DelegateOptions, endAtDeadline, loanOf, lossOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
-import { BROKER_ID, type Conversation, isFinalStatus, Mail } from "./mail.js";
+import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
+import { type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
-import { Negotiation, Negotiations, TaskRequests } from "./negotiations.js";
+import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
 import { Plans } from "./plans.js";
 import { Queue } from "./queue.js";
+import { lossOf } from "./recalls.js";
 import { Schemas } from "./schemas.js";
-import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
+import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
 import { CALL_TIMEOUT_MS, deferred, Session, sleep } from "./session.js";
+import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
 import * as v1 from "./v1.js";
@@ -103,20 +106,10 @@ export interface AgentOptions {
   log?: (text: string, error?: unknown) => void;
 }
 
-/** The options of a call. */
-export interface CallOptions {
-  signal?: AbortSignal;
-}
-
-/** The caller of a key operation: an operator, or by default the agent itself. */
-export interface KeyCallOptions {
-  operatorToken?: string;
-}
-
 /**
  * An agent with a session at the broker. When the session ends, the agent opens another, until `close`.
  */
-export class Agent {
+export class Agent implements TaskOwner, Negotiator {
   /**
    * Resolves with the error at the agent's end: by `close`, or after the broker refuses the agent permanently.
    */

@@ -3,9 +3,8 @@ import { createHash } from "node:crypto";
 import { type FileHandle, open, rename, rm } from "node:fs/promises";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
-import type { CallOptions } from "./agent.js";
 import { BatonError, isPassing, VerificationError } from "./errors.js";
-import { type Caller, delayOf } from "./following.js";
+import { type Caller, type CallOptions, delayOf } from "./following.js";
 import { sleep } from "./session.js";
 import * as v1 from "./v1.js";
 

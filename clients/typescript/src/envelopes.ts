@@ -6,6 +6,9 @@ import { VerificationError } from "./errors.js";
 import { currentTrace } from "./traces.js";
 import * as v1 from "./v1.js";
 
+/** The agent id of a broker. */
+export const BROKER_ID = "baton";
+
 const PAYLOADS = {
   [v1.MessageType.HANDOFF_REQUEST]: v1.HandoffRequestSchema,
   [v1.MessageType.HANDOFF_ACCEPT]: v1.HandoffAcceptSchema,

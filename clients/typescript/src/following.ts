@@ -1,4 +1,4 @@
-/** Watches that continue over lost connections and restarts of the broker. */
+/** Calls to the broker, and watches that continue over lost connections and restarts of the broker. */
 import { BatonError, Gap, isPassing } from "./errors.js";
 import { sleep } from "./session.js";
 
@@ -8,6 +8,16 @@ const RETRY_MS = [1_000, 2_000, 4_000, 8_000, 16_000, 30_000] as const;
 /** Returns the delay after this attempt, counted from 0. */
 export function delayOf(attempt: number): number {
   return RETRY_MS[attempt] ?? 30_000;
+}
+
+/** The options of a call. */
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+
+/** The caller of a key operation: an operator, or by default the agent itself. */
+export interface KeyCallOptions {
+  operatorToken?: string;
 }
 
 /** The options of a call to a service. */

@@ -1,27 +1,20 @@
-/** The sender's side of a handoff, and the tasks that an agent owns. */
-import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
-import type { Agent, CallOptions } from "./agent.js";
+/** The sender's side of a handoff. */
+import { create } from "@bufbuild/protobuf";
+import type { AgentCore } from "./core.js";
 import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
+import { type HandlerContext, Later } from "./jobs.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
-import type { DelegateOptions, Outcome } from "./loans.js";
-import type { Answer, AskOptions } from "./questions.js";
-import { type HandlerContext, Later } from "./serve.js";
 import {
   type ContextSection,
   ErrorCode,
   type Handoff,
   HandoffCancelSchema,
   HandoffOutcome,
-  type HandoffRequestSchema,
   HandoffState,
   NextStep,
   OfferOutcome,
-  type Receipt,
   SenderView,
-  type Task,
-  TaskStatus,
-  type TaskStatusUpdateSchema,
 } from "./v1.js";
 
 /** A task that has moved to another agent. */
@@ -57,91 +50,6 @@ export type ContextProvider = (
   context: HandlerContext,
 ) => readonly ContextSection[] | Promise<readonly ContextSection[]>;
 
-/** A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH. */
-export class OwnedTask {
-  readonly #agent: Agent;
-  #signal: AbortSignal | undefined;
-
-  /** @internal */
-  constructor(
-    agent: Agent,
-    readonly taskId: string,
-    /** The epoch of this agent's ownership. */
-    readonly epoch: bigint,
-    /** The task's status when it was read. */
-    readonly status: TaskStatus,
-    /** The handoff that was open then, for `resumeHandOver`; empty without one. */
-    readonly handoffId: string,
-  ) {
-    this.#agent = agent;
-  }
-
-  /** @internal */
-  static of(agent: Agent, { taskId, epoch, status, openHandoffId }: Task): OwnedTask {
-    return new OwnedTask(agent, taskId, epoch, status, openHandoffId);
-  }
-
-  /** The agent that owns the task. */
-  get ownerId(): string {
-    return this.#agent.id;
-  }
-
-  /**
-   * Aborts, with a TaskRecalled as its reason, when the task is recalled from this agent. It does not abort for other ends of
-   * the ownership.
-   */
-  get signal(): AbortSignal {
-    return (this.#signal ??= this.#agent.recallSignal(this.taskId, this.epoch));
-  }
-
-  /** Reports the task's progress as text; `progress` is from 0 to 1. */
-  async report(details: string, { progress }: { progress?: number } = {}): Promise<Receipt> {
-    const status = TaskStatus.IN_PROGRESS;
-    return this.update({ status, details, ...(progress === undefined ? {} : { progress }) });
-  }
-
-  /** Completes the task. The result of a delegated task goes to the delegator, which owns the task again. */
-  async finish(result?: JsonObject, details = ""): Promise<Receipt> {
-    const status = TaskStatus.COMPLETED;
-    return this.update({ status, details, ...(result === undefined ? {} : { result }) });
-  }
-
-  /** Asks one agent a question about the task, and waits for its answer: see `Agent.ask`. */
-  async ask(question: string, answerBy: string, options: AskOptions = {}): Promise<Answer> {
-    return this.#agent.ask(this.taskId, this.epoch, question, answerBy, options);
-  }
-
-  /** Sends a status update. A final status cannot be changed. */
-  async update(update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt> {
-    return this.#agent.updateStatus(this.taskId, this.epoch, update);
-  }
-
-  /** Stores a context of the task without a handoff: see `Agent.checkpoint`. */
-  async checkpoint(sections: readonly ContextSection[], options: CallOptions = {}): Promise<Receipt> {
-    return this.#agent.checkpoint(this.taskId, this.epoch, sections, options);
-  }
-
-  /** Hands the task over: see `Agent.handOver`. */
-  async handOver(
-    receiverId: string,
-    request: MessageInitShape<typeof HandoffRequestSchema>,
-    sections: readonly ContextSection[],
-    options: CallOptions & { onView?: OnView } = {},
-  ): Promise<HandedOver> {
-    return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
-  }
-
-  /** Lends the task: see `Agent.delegate`. */
-  async delegate(
-    receiverId: string,
-    request: MessageInitShape<typeof HandoffRequestSchema>,
-    sections: readonly ContextSection[],
-    options: Omit<DelegateOptions, "epoch"> = {},
-  ): Promise<Outcome> {
-    return this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
-  }
-}
-
 interface About {
   handoffId: string;
   taskId: string;
@@ -150,7 +58,7 @@ interface About {
 
 /** A handoff that this agent has requested. */
 export class HandOver {
-  readonly #agent: Agent;
+  readonly #agent: AgentCore;
   readonly #mail: Conversation;
   readonly #about: About;
   readonly #sections: readonly ContextSection[];
@@ -158,7 +66,7 @@ export class HandOver {
   readonly #rejections: Rejection[] = [];
 
   constructor(
-    agent: Agent,
+    agent: AgentCore,
     mail: Conversation,
     about: About,
     sections: readonly ContextSection[],
@@ -283,7 +191,7 @@ export function endedBy({ state, candidateId, errorCode, errorMessage, offers }:
 
 /** Answers an accept that no `handOver` waits for, with the context from the handler. */
 export async function provideContext(
-  agent: Agent,
+  agent: AgentCore,
   accept: Delivery,
   provide: ContextProvider,
   context: HandlerContext,
@@ -299,7 +207,7 @@ export async function provideContext(
  * earlier process. While the handoff is open the message is redelivered, until a call takes it or the broker ends the handoff
  * by its timeout.
  */
-export async function unclaimed(agent: Agent, { handoffId, payload }: Delivery): Promise<void> {
+export async function unclaimed(agent: AgentCore, { handoffId, payload }: Delivery): Promise<void> {
   let handoff: Handoff;
   try {
     handoff = await agent.getHandoff(handoffId);
@@ -318,7 +226,7 @@ export function codeOf(code: ErrorCode): string {
 }
 
 /** Reads a handoff; returns undefined after a passing error. */
-export async function lookAt(agent: Agent, handoffId: string): Promise<Handoff | undefined> {
+export async function lookAt(agent: AgentCore, handoffId: string): Promise<Handoff | undefined> {
   try {
     return await agent.getHandoff(handoffId);
   } catch (error) {
@@ -338,7 +246,7 @@ export function isFinalState(state: HandoffState): boolean {
  * a retry may succeed.
  */
 async function giveContext(
-  agent: Agent,
+  agent: AgentCore,
   accept: Delivery,
   sections: readonly ContextSection[],
   signal?: AbortSignal,

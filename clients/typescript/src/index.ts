@@ -1,23 +1,26 @@
 /**
  * Agents for the baton handoff broker: see `Agent`. The messages of the schema are in `v1`.
  */
-export { Agent, type AgentOptions, type CallOptions, type KeyCallOptions } from "./agent.js";
+export { Agent, type AgentOptions } from "./agent.js";
 export { type BlobOptions, type BlobRange, blobReference, Blobs, type OnProgress } from "./blobs.js";
 export { Contexts } from "./contexts.js";
 export { Delivery } from "./delivery.js";
 export { type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
 export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
-export { type ContextProvider, type HandedOver, type OnView, OwnedTask, type WantedContext } from "./handovers.js";
+export { type CallOptions, type KeyCallOptions } from "./following.js";
+export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";
+export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
-export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome, type Recalled } from "./loans.js";
+export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { Plan, Plans, type SubtaskInputs } from "./plans.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
+export { type Recalled } from "./recalls.js";
 export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";
 export { Schemas } from "./schemas.js";
-export { type HandlerContext, type Handlers, HandlerTimeout, Poison, RetryAfter, Stopped } from "./serve.js";
+export { type Handlers } from "./serve.js";
 export {
   auditHash,
   contextDigest,
@@ -29,6 +32,7 @@ export {
   verifyVoucher,
   vouch,
 } from "./signing.js";
+export { OwnedTask } from "./tasks.js";
 export { Thread, ThreadRun, Threads, type ThreadStep } from "./threads.js";
 export { currentTrace, inTrace } from "./traces.js";
 export { type HistoryMessage, type ModelTurn, readTurn, type ResponseShape } from "./turns.js";

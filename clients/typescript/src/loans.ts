@@ -2,22 +2,20 @@
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
-import type { Agent, CallOptions } from "./agent.js";
-import { clipped, type Delivery } from "./delivery.js";
+import type { AgentCore } from "./core.js";
+import { clipped } from "./delivery.js";
 import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled } from "./errors.js";
+import type { CallOptions } from "./following.js";
 import { endedBy, type HandedOver, isFinalState, type OnView } from "./handovers.js";
-import { BROKER_ID, type Conversation } from "./mail.js";
-import { Later } from "./serve.js";
+import { Later } from "./jobs.js";
+import type { Conversation } from "./mail.js";
 import { sleep } from "./session.js";
 import {
   type Envelope,
-  ErrorCode,
-  type ErrorNotification,
   HandoffMode,
   HandoffRequestSchema,
   type HandoffRequest,
   HandoffState,
-  NextStep,
   type Receipt,
   type Task,
   TaskRecallSchema,
@@ -33,7 +31,6 @@ const WHOLE_TIMEOUT_MS = 360_000;
 const NEWS_MS = 60_000;
 /** The longest time of a timer of Node. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
-const TAKEN: readonly ErrorCode[] = [ErrorCode.TASK_RECALLED, ErrorCode.TASK_REASSIGNED];
 const TAKE_BACK_MS = 10_000;
 const ATTEMPTS_MAX = 10;
 const ATTEMPT_MS = 200;
@@ -66,39 +63,6 @@ export interface Outcome {
   readonly details: string;
 }
 
-/** A task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator reassigned it. */
-export interface Recalled {
-  readonly taskId: string;
-  /** The handoff that lent the task, to this agent or before it. */
-  readonly handoffId: string;
-  /** The task's epoch after the recall. The broker refuses messages about the task of a lower one. */
-  readonly epoch: bigint;
-  /** The explanation, for people. */
-  readonly text: string;
-  /** Whether an operator reassigned the task. */
-  readonly isReassigned: boolean;
-}
-
-/** The end of a call or a signal for the loss of its task. */
-export function lossOf({ taskId, handoffId, epoch, text, isReassigned }: Recalled): TaskRecalled {
-  return new TaskRecalled(taskId, handoffId, isReassigned ? "REASSIGNED" : "RECALL", text, epoch, false);
-}
-
-/** Returns the broker's notice of a recall or a reassignment, if the delivery is one. */
-export function recallNotice({ payload, envelope }: Delivery): ErrorNotification | undefined {
-  const isNotice = payload?.$typeName === "baton.v1.ErrorNotification" && envelope.senderId === BROKER_ID;
-  return isNotice && TAKEN.includes(payload.errorCode) ? payload : undefined;
-}
-
-/** Returns what the broker took from this agent, if the delivery says so. */
-export function takenBy(delivery: Delivery): Recalled | undefined {
-  const notice = recallNotice(delivery);
-  if (notice?.nextStep !== NextStep.DROP_TASK) return undefined;
-  const { taskId, epoch } = delivery.envelope;
-  const isReassigned = notice.errorCode === ErrorCode.TASK_REASSIGNED;
-  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage, isReassigned };
-}
-
 /**
  * Returns the request of a delegation, the time limit of the call if a timer can measure it, and whether this limit is the loan
  * timeout too.
@@ -128,7 +92,7 @@ export function byLimit(error: unknown, ...others: RecallReason[]): unknown {
 
 /** Waits for the final status of a delegated task. Throws TaskRecalled. */
 export async function outcomeOf(
-  agent: Agent,
+  agent: AgentCore,
   results: Conversation,
   lent: HandedOver,
   signal: AbortSignal,
@@ -168,14 +132,14 @@ export async function outcomeOf(
  * Whether a final status ended the loan. A status of a later epoch may have ended a further loan by the delegate, which names
  * this agent as a receiver too.
  */
-async function isReturned(agent: Agent, lent: HandedOver, endedAt: bigint): Promise<boolean> {
+async function isReturned(agent: AgentCore, lent: HandedOver, endedAt: bigint): Promise<boolean> {
   if (endedAt === lent.epoch) return true;
   const { ownerId, epoch } = await agent.getTask(lent.taskId);
   return ownerId === agent.id && epoch === endedAt + 1n;
 }
 
 /** Reads the task. Returns it if its loan has ended. */
-async function look(agent: Agent, lent: HandedOver): Promise<Task | undefined> {
+async function look(agent: AgentCore, lent: HandedOver): Promise<Task | undefined> {
   try {
     const task = await agent.getTask(lent.taskId);
     const isLent = task.loans.some(({ handoffId }) => handoffId === lent.handoffId);
@@ -187,7 +151,7 @@ async function look(agent: Agent, lent: HandedOver): Promise<Task | undefined> {
 }
 
 /** Returns the outcome of a task that a handoff returned unfinished. Throws TaskRecalled for a recalled one. */
-function withoutNews(agent: Agent, lent: HandedOver, { taskId, epoch, status, details, ownerId, hops }: Task): Outcome {
+function withoutNews(agent: AgentCore, lent: HandedOver, { taskId, epoch, status, details, ownerId, hops }: Task): Outcome {
   const last = hops.at(-1);
   const isOwner = ownerId === agent.id;
   if (isOwner && last?.receiverId === agent.id && last.epoch === epoch) return { taskId, epoch, status, result: {}, details };
@@ -199,7 +163,7 @@ function withoutNews(agent: Agent, lent: HandedOver, { taskId, epoch, status, de
  * Cancels the handoff of this request, or recalls the task that it lent. Returns the receipt of the recall; undefined if the
  * task was not lent or its loan has ended. Throws BatonError if the broker cannot be reached within 10 s.
  */
-async function takeBack(agent: Agent, request: Envelope, text: string): Promise<Receipt | undefined> {
+async function takeBack(agent: AgentCore, request: Envelope, text: string): Promise<Receipt | undefined> {
   const { messageId: correlationId, taskId, epoch } = request;
   const signal = AbortSignal.timeout(TAKE_BACK_MS);
   let last: BatonError | undefined;
@@ -227,7 +191,7 @@ async function takeBack(agent: Agent, request: Envelope, text: string): Promise<
 }
 
 /** As `takeBack`, for an aborted call, which has no more use for the outcome. */
-export async function takeBackOfAborted(agent: Agent, request: Envelope): Promise<void> {
+export async function takeBackOfAborted(agent: AgentCore, request: Envelope): Promise<void> {
   try {
     await takeBack(agent, request, "the delegating call was aborted");
   } catch (error) {
@@ -239,7 +203,7 @@ export async function takeBackOfAborted(agent: Agent, request: Envelope): Promis
  * Takes the task back at the time limit of a call. Returns the delegate's result if it came first. Throws TaskRecalled, or
  * HandoffFailed if the task was not lent.
  */
-export async function endAtDeadline(agent: Agent, results: Conversation, request: Envelope): Promise<Outcome> {
+export async function endAtDeadline(agent: AgentCore, results: Conversation, request: Envelope): Promise<Outcome> {
   const text = "the time limit of the delegating call passed";
   const { messageId: handoffId, taskId, epoch } = request;
   const receipt = await takeBack(agent, request, text);

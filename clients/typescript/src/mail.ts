@@ -1,9 +1,10 @@
 /** The routing of an agent's mail: to the call or offer that waits for it, otherwise to `serve` or `deliveries`. */
 import type { Delivery } from "./delivery.js";
+import { BROKER_ID } from "./envelopes.js";
 import { BatonError } from "./errors.js";
+import { type HandlerContext, Jobs, Later, Stopped } from "./jobs.js";
 import { Queue } from "./queue.js";
-import { recallNotice, type Recalled, takenBy } from "./loans.js";
-import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
+import { recallNotice, type Recalled, takenBy } from "./recalls.js";
 import { bounded, deferred, type Session } from "./session.js";
 import { ErrorCode, NextStep, TaskStatus } from "./v1.js";
 
@@ -11,8 +12,6 @@ import { ErrorCode, NextStep, TaskStatus } from "./v1.js";
 export const LATER_MS = 2_000;
 /** The maximum number of letters in one conversation. The broker delivers one message of a task at a time. */
 const LETTERS_MAX = 16;
-/** The agent id of a broker. */
-export const BROKER_ID = "baton";
 
 /** Another call of this process waits for the same mail. */
 export class WaitedFor extends Error {

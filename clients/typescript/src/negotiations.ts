@@ -2,11 +2,11 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
-import type { Agent, CallOptions } from "./agent.js";
+import type { AgentCore } from "./core.js";
 import type { Delivery } from "./delivery.js";
-import type { Payload } from "./envelopes.js";
+import type { About, Payload } from "./envelopes.js";
 import { BatonError, isPassing, NegotiationFailed } from "./errors.js";
-import { type Caller, delayOf } from "./following.js";
+import { type Caller, type CallOptions, delayOf } from "./following.js";
 import { codeOf, type HandedOver, type OnView } from "./handovers.js";
 import { type Conversation, unlessAborted } from "./mail.js";
 import { Queue } from "./queue.js";
@@ -71,6 +71,21 @@ export class Bid {
   }
 }
 
+/** The part of an agent that negotiations use. */
+export interface Negotiator extends AgentCore {
+  readonly negotiations: Negotiations;
+  readonly taskRequests: TaskRequests;
+
+  handOverBy(
+    award: v1.TaskAccept,
+    receiverId: string,
+    about: About,
+    sections: readonly v1.ContextSection[],
+    options: { onView?: OnView } & CallOptions,
+  ): Promise<HandedOver>;
+  resumeHandOver(handoffId: string, sections: readonly v1.ContextSection[], options?: CallOptions): Promise<HandedOver>;
+}
+
 /**
  * A negotiation of this agent: see `Agent.negotiate` and `Agent.resumeNegotiation`. Iterating yields each offer as it arrives,
  * also one that replaces another, until no further offers are taken.
@@ -87,7 +102,7 @@ export class Negotiation implements AsyncIterable<Bid>, AsyncDisposable {
   readonly bids = new Map<string, Bid>();
   /** The answers of the agents that make no offer, by agent. */
   readonly declines = new Map<string, v1.TaskDecline>();
-  readonly #agent: Agent;
+  readonly #agent: Negotiator;
   readonly #mail: Conversation;
   readonly #epoch: bigint;
   readonly #terms: v1.HandoffRequest | undefined;
@@ -99,7 +114,7 @@ export class Negotiation implements AsyncIterable<Bid>, AsyncDisposable {
 
   /** @internal */
   constructor(
-    agent: Agent,
+    agent: Negotiator,
     mail: Conversation,
     /** The id of the negotiation: the messageId of the TaskRequest. */
     readonly id: string,
@@ -316,7 +331,7 @@ export class TaskRequests {
 }
 
 /** Whether an earlier delivery of a request or a counter-offer was answered, or needs no answer any more. */
-export async function isAnswered(agent: Agent, delivery: Delivery, { negotiationId, counter }: OfferWanted): Promise<boolean> {
+export async function isAnswered(agent: Negotiator, delivery: Delivery, { negotiationId, counter }: OfferWanted): Promise<boolean> {
   if (delivery.attempt === 1) return false;
   const { state, bids } = await agent.negotiations.get(negotiationId);
   if (state !== v1.NegotiationState.OPEN) return true;

@@ -1,14 +1,14 @@
 /** The receiver's side of a handoff: an offer, and the takeover of its context. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
-import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
-import { lossOf, type Recalled } from "./loans.js";
+import { codeOf, isFinalState, lookAt } from "./handovers.js";
+import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./jobs.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
-import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
+import { lossOf, type Recalled } from "./recalls.js";
 import { bounded, deferred } from "./session.js";
+import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
 
 /**
@@ -39,7 +39,7 @@ export class Offer {
   readonly over = deferred<undefined>();
   /** @internal Whether its reader has the offer. */
   isBegun = false;
-  readonly #agent: Agent;
+  readonly #agent: TaskOwner;
   readonly #abort = new AbortController();
   readonly #contextCame = deferred<Letter>();
   /** The request, until it is answered. */
@@ -52,7 +52,7 @@ export class Offer {
 
   /** @internal */
   constructor(
-    agent: Agent,
+    agent: TaskOwner,
     /** The delivery of the offer: the request, or the context if `request` is undefined. */
     readonly delivery: Delivery,
   ) {
@@ -267,12 +267,12 @@ export class Takeover {
   readonly sections: readonly ContextSection[];
   /** The context's delivery, with its envelope. */
   readonly delivery: Delivery;
-  readonly #agent: Agent;
+  readonly #agent: TaskOwner;
   readonly #offer: Offer;
   readonly #letter: Letter;
 
   /** @internal */
-  constructor(agent: Agent, offer: Offer, letter: Letter) {
+  constructor(agent: TaskOwner, offer: Offer, letter: Letter) {
     const { payload } = letter.delivery;
     this.#agent = agent;
     this.#offer = offer;
@@ -349,7 +349,7 @@ export type OfferHandler = (offer: Offer, context: HandlerContext) => unknown;
  * accepted. Throws the error that settles the delivery, as any handler.
  */
 export async function takeOffer(
-  agent: Agent,
+  agent: TaskOwner,
   delivery: Delivery,
   handler: OfferHandler,
   { signal }: HandlerContext,

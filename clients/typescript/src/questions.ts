@@ -1,9 +1,10 @@
 /** Questions about a task: ask one agent and wait for its answer, or answer a question. */
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { timestampDate, timestampFromMs } from "@bufbuild/protobuf/wkt";
-import type { Agent, CallOptions } from "./agent.js";
+import type { AgentCore } from "./core.js";
 import type { Delivery } from "./delivery.js";
 import { BatonError, isPassing, NoAnswer } from "./errors.js";
+import type { CallOptions } from "./following.js";
 import type { Conversation } from "./mail.js";
 import { type Receipt, TaskInputSchema, TaskPromptSchema, type TaskPrompt } from "./v1.js";
 
@@ -44,10 +45,10 @@ export class Question {
   readonly schema: JsonObject | undefined;
   /** The time at which the question expires; undefined: never. */
   readonly answerBefore: Date | undefined;
-  readonly #agent: Agent;
+  readonly #agent: AgentCore;
 
   /** @internal */
-  constructor(agent: Agent, { envelope }: Delivery, prompt: TaskPrompt, details: string) {
+  constructor(agent: AgentCore, { envelope }: Delivery, prompt: TaskPrompt, details: string) {
     this.#agent = agent;
     this.questionId = envelope.messageId;
     this.taskId = envelope.taskId;
@@ -69,7 +70,7 @@ export class Question {
 }
 
 /** Returns the question of a delivery, if it has one. */
-export function questionOf(agent: Agent, delivery: Delivery): Question | undefined {
+export function questionOf(agent: AgentCore, delivery: Delivery): Question | undefined {
   const { payload } = delivery;
   if (payload?.$typeName !== "baton.v1.TaskStatusUpdate" || payload.prompt === undefined) return undefined;
   return new Question(agent, delivery, payload.prompt, payload.details);
@@ -89,7 +90,7 @@ export function inputOf(text: string, data: JsonObject | undefined): ReturnType<
 
 /** Waits for the answer to a question. Throws NoAnswer. */
 export async function answerTo(
-  agent: Agent,
+  agent: AgentCore,
   mail: Conversation,
   { taskId, questionId }: { taskId: string; questionId: string },
   signal?: AbortSignal,

@@ -1,10 +1,9 @@
 /** Threads: one conversation whose persona changes at step boundaries, and the specs of personas and models. */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
-import type { KeyCallOptions } from "./agent.js";
 import { newMessageId } from "./envelopes.js";
 import { BatonError, isPassing } from "./errors.js";
-import { type AdministeringCaller, delayOf, followLog, type LogOptions, type WireOptions } from "./following.js";
+import { type AdministeringCaller, delayOf, followLog, type KeyCallOptions, type LogOptions, type WireOptions } from "./following.js";
 import { sleep } from "./session.js";
 import * as v1 from "./v1.js";
 

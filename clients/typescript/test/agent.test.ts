@@ -29,7 +29,8 @@ import {
   vouch,
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
-import { handle, Jobs, Poison } from "../src/serve.js";
+import { Jobs, Poison } from "../src/jobs.js";
+import { handle } from "../src/serve.js";
 import { deferred } from "../src/session.js";
 import { Agents, Broker, Mail, patient, refusal, temporaryFolder, unique } from "./broker.js";
 

@@ -28,7 +28,7 @@ import { Audit } from "../src/audit.js";
 import { SessionEnded } from "../src/errors.js";
 import { Mail as MailOf } from "../src/mail.js";
 import { Queue } from "../src/queue.js";
-import { Jobs } from "../src/serve.js";
+import { Jobs } from "../src/jobs.js";
 import { deferred, Session } from "../src/session.js";
 import { Agents, Broker, Mail, patient, PATIENCE_MS, refusal, unique } from "./broker.js";
 import { Relay } from "./relay.js";

@@ -1,0 +1,112 @@
+/** The tasks that an agent owns. */
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type { AgentCore } from "./core.js";
+import type { CallOptions } from "./following.js";
+import type { HandedOver, OnView } from "./handovers.js";
+import type { DelegateOptions, Outcome } from "./loans.js";
+import type { Answer, AskOptions } from "./questions.js";
+import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task, TaskStatus, type TaskStatusUpdateSchema } from "./v1.js";
+
+/** The part of an agent that its tasks use. */
+export interface TaskOwner extends AgentCore {
+  ask(taskId: string, epoch: bigint, question: string, answerBy: string, options?: AskOptions): Promise<Answer>;
+  handOver(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options?: { epoch?: bigint; onView?: OnView } & CallOptions,
+  ): Promise<HandedOver>;
+  delegate(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options?: DelegateOptions,
+  ): Promise<Outcome>;
+}
+
+/** A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH. */
+export class OwnedTask {
+  readonly #agent: TaskOwner;
+  #signal: AbortSignal | undefined;
+
+  /** @internal */
+  constructor(
+    agent: TaskOwner,
+    readonly taskId: string,
+    /** The epoch of this agent's ownership. */
+    readonly epoch: bigint,
+    /** The task's status when it was read. */
+    readonly status: TaskStatus,
+    /** The handoff that was open then, for `resumeHandOver`; empty without one. */
+    readonly handoffId: string,
+  ) {
+    this.#agent = agent;
+  }
+
+  /** @internal */
+  static of(agent: TaskOwner, { taskId, epoch, status, openHandoffId }: Task): OwnedTask {
+    return new OwnedTask(agent, taskId, epoch, status, openHandoffId);
+  }
+
+  /** The agent that owns the task. */
+  get ownerId(): string {
+    return this.#agent.id;
+  }
+
+  /**
+   * Aborts, with a TaskRecalled as its reason, when the task is recalled from this agent. It does not abort for other ends of
+   * the ownership.
+   */
+  get signal(): AbortSignal {
+    return (this.#signal ??= this.#agent.recallSignal(this.taskId, this.epoch));
+  }
+
+  /** Reports the task's progress as text; `progress` is from 0 to 1. */
+  async report(details: string, { progress }: { progress?: number } = {}): Promise<Receipt> {
+    const status = TaskStatus.IN_PROGRESS;
+    return this.update({ status, details, ...(progress === undefined ? {} : { progress }) });
+  }
+
+  /** Completes the task. The result of a delegated task goes to the delegator, which owns the task again. */
+  async finish(result?: JsonObject, details = ""): Promise<Receipt> {
+    const status = TaskStatus.COMPLETED;
+    return this.update({ status, details, ...(result === undefined ? {} : { result }) });
+  }
+
+  /** Asks one agent a question about the task, and waits for its answer: see `Agent.ask`. */
+  async ask(question: string, answerBy: string, options: AskOptions = {}): Promise<Answer> {
+    return this.#agent.ask(this.taskId, this.epoch, question, answerBy, options);
+  }
+
+  /** Sends a status update. A final status cannot be changed. */
+  async update(update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt> {
+    return this.#agent.updateStatus(this.taskId, this.epoch, update);
+  }
+
+  /** Stores a context of the task without a handoff: see `Agent.checkpoint`. */
+  async checkpoint(sections: readonly ContextSection[], options: CallOptions = {}): Promise<Receipt> {
+    return this.#agent.checkpoint(this.taskId, this.epoch, sections, options);
+  }
+
+  /** Hands the task over: see `Agent.handOver`. */
+  async handOver(
+    receiverId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options: CallOptions & { onView?: OnView } = {},
+  ): Promise<HandedOver> {
+    return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
+  }
+
+  /** Lends the task: see `Agent.delegate`. */
+  async delegate(
+    receiverId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options: Omit<DelegateOptions, "epoch"> = {},
+  ): Promise<Outcome> {
+    return this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
+  }
+}

@@ -38,7 +38,7 @@ Exit codes:
 Environment:
   BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_CERT, BATON_CERT_KEY, BATON_DATA, BATON_LISTEN, BATON_CONFIG
                      defaults of the flags with these names
-  BATON_CONTEXT      the saved connection to use, as --context
+  BATON_PROFILE      the profile to use, as --profile
   BATON_LOG          the log filter, for example debug or baton=trace
   NO_COLOR           turns colours off
 

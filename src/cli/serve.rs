@@ -10,6 +10,7 @@ use tokio::{
 
 use baton_cli::{Failure, announce, say_lines, signals::stop_on_signal};
 
+use super::version;
 use crate::{
     config::Config,
     server::{self, Ready},
@@ -49,6 +50,7 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
 /// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,
 /// which loses no acknowledged data.
 pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), features = version::described(), "starting");
     let stop = stop_on_signal()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let reload = Arc::new(Notify::new());

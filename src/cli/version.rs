@@ -18,7 +18,7 @@ pub(super) struct VersionArgs {}
 
 pub(super) fn run(_args: VersionArgs, output: &Output) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION");
-    let (target, profile, commit) = (env!("BATON_TARGET"), env!("BATON_PROFILE"), env!("BATON_COMMIT"));
+    let (target, profile, commit) = (env!("BATON_TARGET"), env!("BATON_BUILD_PROFILE"), env!("BATON_COMMIT"));
     if output.is_table() {
         say!("baton {version}");
         say!("commit    {}", if commit.is_empty() { "unknown" } else { commit });

@@ -29,8 +29,8 @@ pub(crate) fn baton() -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    // Saved connections of the user who runs the tests must not affect them.
-    command.env("XDG_CONFIG_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-contexts"));
+    // Profiles of the user who runs the tests must not affect them.
+    command.env("XDG_CONFIG_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-profiles"));
     command
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::broker::{Broker, a_request, baton, exit_of, identity};
 
-/// The command line of a person with a saved connection.
+/// The command line of a person with a profile.
 pub(crate) struct Person {
     folder: tempfile::TempDir,
 }
@@ -21,7 +21,7 @@ impl Person {
         let person = Self { folder };
         let (key, ca) = (key.to_str().unwrap(), broker.ca());
         let connection = ["--server", &broker.address, "--ca", ca.to_str().unwrap()];
-        let add = [&["context", "add", "me", "--id", name, "--key", key, "--use"][..], &connection].concat();
+        let add = [&["profile", "add", "me", "--id", name, "--key", key, "--use"][..], &connection].concat();
         person.run(&add);
         person
     }

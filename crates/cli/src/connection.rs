@@ -42,12 +42,12 @@ pub(super) struct ConnectionArgs {
     /// The private key of the client certificate, a PEM file.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
-    /// The agent of the saved connection.
+    /// The agent of the profile.
     #[arg(skip)]
     agent: Option<SavedAgent>,
 }
 
-/// The agent that a saved connection acts as. Its key is read only when it is needed.
+/// The agent that a profile acts as. Its key is read only when it is needed.
 #[derive(Debug, Clone)]
 struct SavedAgent {
     id: AgentId,
@@ -58,7 +58,7 @@ struct SavedAgent {
 /// Flags of every command that acts as an agent.
 #[derive(Debug, Clone, Args)]
 pub(super) struct IdentityArgs {
-    /// The id of the agent to act as. A saved connection may have it (`baton context add`).
+    /// The id of the agent to act as. A profile may have it (`baton profile add`).
     #[arg(id = "acting_id", long = "id", value_name = "AGENT", requires = "acting_key")]
     id: AgentId,
     /// The agent's private key, a file from `baton keygen`.
@@ -99,12 +99,12 @@ impl OptionalIdentityArgs {
 }
 
 impl ConnectionArgs {
-    /// Takes the agent of a saved connection: calls without a token authenticate as it.
+    /// Takes the agent of a profile: calls without a token authenticate as it.
     pub(super) fn act_as(&mut self, saved: &Saved) -> Result<(), Failure> {
         let Some((id, key)) = saved.id.as_deref().zip(saved.key.clone()) else { return Ok(()) };
-        let id = AgentId::parse(id).map_err(|error| Failure::usage(format!("the context's id: {error}")))?;
+        let id = AgentId::parse(id).map_err(|error| Failure::usage(format!("the profile's id: {error}")))?;
         let key_id = KeyId::parse(saved.key_id.as_deref().unwrap_or("k1"));
-        let key_id = key_id.map_err(|error| Failure::usage(format!("the context's key_id: {error}")))?;
+        let key_id = key_id.map_err(|error| Failure::usage(format!("the profile's key_id: {error}")))?;
         self.agent = Some(SavedAgent { id, key, key_id });
         Ok(())
     }
@@ -157,14 +157,14 @@ impl ConnectionArgs {
         Ok(Options { server, ca, token, certificate, compression: None })
     }
 
-    /// Connects as the owner of the token, else as the agent of the saved connection, else as an operator.
+    /// Connects as the owner of the token, else as the agent of the profile, else as an operator.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let Some(identity) = self.saved_identity()? else { return Ok(Client::connect(&self.options()?).await?) };
         let client = self.client_without_token().await?;
         Ok(client.with_token(&client.prove(&identity).await?)?)
     }
 
-    /// The agent of the saved connection, with its key, unless a token or a certificate says who calls.
+    /// The agent of the profile, with its key, unless a token or a certificate says who calls.
     pub(super) fn saved_identity(&self) -> Result<Option<Identity>, Failure> {
         match &self.agent {
             Some(SavedAgent { id, key, key_id }) if self.given_token().is_none() && self.cert.is_none() => {

@@ -11,11 +11,11 @@ use prost::{Message, Name};
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
+    context::{ContextArgs, Want},
     duration, handoffs_watch,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
-    task_context::{ContextArgs, Want},
 };
 use baton_client::{
     ids::{AgentId, IdSource as _, MessageId, SystemIds, TaskId},

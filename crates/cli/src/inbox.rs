@@ -28,7 +28,7 @@ use baton_client::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton inbox --id carol --key carol.pem
-  baton context use carol && baton inbox
+  baton profile use carol && baton inbox
   baton inbox -o json | jq .questions")]
 pub(super) struct InboxArgs {
     #[command(flatten)]

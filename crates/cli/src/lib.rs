@@ -37,6 +37,7 @@ mod mail;
 mod negotiation;
 mod plan;
 mod policy;
+mod profile;
 mod progress;
 mod resolve;
 mod run;
@@ -47,7 +48,6 @@ mod spec;
 mod store;
 mod table;
 mod task;
-mod task_context;
 mod thread;
 mod token;
 mod top;
@@ -69,10 +69,10 @@ use self::{
 /// The flags that all commands share.
 #[derive(Debug, Args)]
 pub struct GlobalArgs {
-    /// The saved connection to use: server, CA, identity, output. Other flags and the environment take precedence.
-    /// Default: the one of `baton context use`.
+    /// The profile to use: server, CA, identity, output. Other flags and the environment take precedence.
+    /// Default: the one of `baton profile use`.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = saved::VARIABLE, value_name = "NAME")]
-    context: Option<String>,
+    profile: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,
     /// The output format. Default: table on a terminal, otherwise json.
@@ -96,11 +96,11 @@ pub trait Program: Parser {
     fn command(&self) -> Option<&Command>;
 }
 
-/// Parses the arguments, with the values of the saved connection as defaults.
+/// Parses the arguments, with the values of the profile as defaults.
 ///
 /// # Errors
 ///
-/// The saved connection cannot be used. Wrong arguments end the process with their own message.
+/// The profile cannot be used. Wrong arguments end the process with their own message.
 pub fn parse<P: Program>() -> Result<P, Failure> {
     let needs_no_connection = |program: &P| program.command().is_none_or(Command::needs_no_connection);
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -158,9 +158,12 @@ pub enum Command {
     /// Start runs through graphs, report turns, show, watch and cancel.
     #[command(subcommand)]
     Run(run::RunCommand),
-    /// Save connections to brokers and choose one; show and store the contexts of tasks.
+    /// Show and store the contexts of tasks.
     #[command(subcommand)]
     Context(context::ContextCommand),
+    /// Save brokers and identities under names, and choose one.
+    #[command(subcommand)]
+    Profile(profile::ProfileCommand),
     /// Register, list and show the specs of personas and models.
     #[command(subcommand)]
     Spec(spec::SpecCommand),
@@ -202,13 +205,12 @@ impl Command {
     /// Whether the command connects to no broker by the flags for connections.
     fn needs_no_connection(&self) -> bool {
         match self {
-            Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Store(_) => true,
-            Self::Context(command) => command.is_about_connections(),
+            Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Profile(_) | Self::Store(_) => true,
             _ => false,
         }
     }
 
-    /// Whether the command loads or tests a broker, and so uses a saved connection only if it is named.
+    /// Whether the command loads or tests a broker, and so uses a profile only if it is named.
     fn is_a_test(&self) -> bool {
         matches!(self, Self::Demo(_) | Self::Bench(_) | Self::Conformance(_))
     }
@@ -238,6 +240,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Spec(command) => spec::run(command, connection, output).await,
         Command::Thread(command) => thread::run(command, connection, output).await,
         Command::Context(command) => context::run(command, connection, output).await,
+        Command::Profile(command) => profile::run(command, connection, output),
         Command::Mail(command) => mail::run(command, connection, output).await,
         Command::Negotiation(command) => negotiation::run(command, connection, output).await,
         Command::Workspace(command) => workspace::run(command, connection, output).await,

@@ -1,6 +1,6 @@
-//! Saved connections of the command line: which files they are, which one is in use, and how it fills in flags.
+//! Profiles of the command line: which files they are, which one is in use, and how it fills in flags.
 //!
-//! A saved connection is a TOML file that only its user can read. It names a private key by its path, and holds no
+//! A profile is a TOML file that only its user can read. It names a private key by its path, and holds no
 //! secret. Its values are defaults: flags and environment variables take precedence.
 
 use std::{
@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 
 /// The environment variable that names the connection to use.
-pub(super) const VARIABLE: &str = "BATON_CONTEXT";
+pub(super) const VARIABLE: &str = "BATON_PROFILE";
 /// The file that names the connection in use.
 const CURRENT: &str = "current";
 
-/// The name of a saved connection: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or a digit.
+/// The name of a profile: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name(String);
 
@@ -45,7 +45,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The values of a saved connection. Each is a default of the flag with its name.
+/// The values of a profile. Each is a default of the flag with its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Saved {
@@ -95,12 +95,12 @@ impl Saved {
     }
 }
 
-/// The saved connection that a command uses.
+/// The profile that a command uses.
 #[derive(Debug)]
 pub(super) struct Chosen {
     /// Its values.
     pub(super) saved: Saved,
-    /// Whether `--context` or the environment names it. Otherwise `baton context use` has chosen it earlier.
+    /// Whether `--profile` or the environment names it. Otherwise `baton profile use` has chosen it earlier.
     pub(super) is_named: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn chosen(args: &[OsString]) -> Result<Option<Chosen>, Failure> {
     let named = flag(args).or_else(in_environment);
     let is_named = named.is_some();
     let name = match named {
-        Some(name) => name.parse::<Name>().map_err(|problem| Failure::usage(format!("--context {name} {problem}")))?,
+        Some(name) => name.parse::<Name>().map_err(|problem| Failure::usage(format!("--profile {name} {problem}")))?,
         None => match current()? {
             Some(name) => name,
             None => return Ok(None),
@@ -123,36 +123,36 @@ pub(super) fn chosen(args: &[OsString]) -> Result<Option<Chosen>, Failure> {
     Ok(Some(Chosen { saved: read(&name)?, is_named }))
 }
 
-/// The value of `--context`. The flags of the command depend on it, so it is read before they are parsed.
+/// The value of `--profile`. The flags of the command depend on it, so it is read before they are parsed.
 fn flag(args: &[OsString]) -> Option<String> {
     let mut texts = args.iter().skip(1).map(|arg| arg.to_str().unwrap_or_default()).take_while(|arg| *arg != "--");
     while let Some(arg) = texts.next() {
-        if arg == "--context" {
+        if arg == "--profile" {
             return texts.next().map(str::to_owned);
         }
-        if let Some(name) = arg.strip_prefix("--context=") {
+        if let Some(name) = arg.strip_prefix("--profile=") {
             return Some(name.to_owned());
         }
     }
     None
 }
 
-/// The folder of all saved connections: `$XDG_CONFIG_HOME/baton/contexts`, or `~/.config/baton/contexts`.
+/// The folder of all profiles: `$XDG_CONFIG_HOME/baton/profiles`, or `~/.config/baton/profiles`.
 fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(base.join("baton/contexts"))
+    Some(base.join("baton/profiles"))
 }
 
 fn some_folder() -> Result<PathBuf, Failure> {
-    folder().ok_or_else(|| Failure::usage("there is no folder for contexts: set HOME or XDG_CONFIG_HOME"))
+    folder().ok_or_else(|| Failure::usage("there is no folder for profiles: set HOME or XDG_CONFIG_HOME"))
 }
 
 fn file_of(folder: &Path, name: &Name) -> PathBuf {
     folder.join(format!("{name}.toml"))
 }
 
-/// The connection that `baton context use` has chosen. `None`: no one is chosen.
+/// The connection that `baton profile use` has chosen. `None`: no one is chosen.
 pub(super) fn current() -> Result<Option<Name>, Failure> {
     let Some(path) = folder().map(|folder| folder.join(CURRENT)) else { return Ok(None) };
     match fs::read_to_string(&path) {
@@ -177,7 +177,7 @@ pub(super) fn choose(name: Option<&Name>) -> Result<(), Failure> {
     }
 }
 
-/// All saved connections, by name.
+/// All profiles, by name.
 pub(super) fn all() -> Result<Vec<(Name, Saved)>, Failure> {
     let Some(folder) = folder() else { return Ok(Vec::new()) };
     let entries = match fs::read_dir(&folder) {
@@ -200,7 +200,7 @@ fn read(name: &Name) -> Result<Saved, Failure> {
     let path = file_of(&some_folder()?, name);
     let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            Failure::file(&path, format!("no context has the name {name}; `baton context list` lists them"))
+            Failure::file(&path, format!("no profile has the name {name}; `baton profile list` lists them"))
         }
         _ => Failure::file(&path, error),
     })?;
@@ -243,7 +243,7 @@ fn write(folder: &Path, path: &Path, text: &str, replace: bool) -> Result<(), Fa
         return file.persist(path).map(drop).map_err(|error| Failure::file(path, error.error));
     }
     file.persist_noclobber(path).map(drop).map_err(|error| match error.error.kind() {
-        ErrorKind::AlreadyExists => Failure::usage("a context has this name; --replace replaces it"),
+        ErrorKind::AlreadyExists => Failure::usage("a profile has this name; --replace replaces it"),
         _ => Failure::file(path, error.error),
     })
 }
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn the_flag_is_found_wherever_it_stands() {
-        for args in [&["--context", "prod", "task", "list"][..], &["task", "list", "--context=prod"]] {
+        for args in [&["--profile", "prod", "task", "list"][..], &["task", "list", "--profile=prod"]] {
             assert_eq!(flag(&words(args)).as_deref(), Some("prod"), "{args:?}");
         }
-        for args in [&["task", "list"][..], &["task", "--", "--context", "prod"], &["task", "--context"]] {
+        for args in [&["task", "list"][..], &["task", "--", "--profile", "prod"], &["task", "--profile"]] {
             assert_eq!(flag(&words(args)), None, "{args:?}");
         }
     }

@@ -14,7 +14,7 @@ use baton_client::proto::v1;
 
 /// Print an address that opens the web console in a browser, without a token to paste.
 ///
-/// The address is valid for one minute and one login. With an agent (--id and --key, or the saved connection) the console
+/// The address is valid for one minute and one login. With an agent (--id and --key, or the profile) the console
 /// shows what that agent may see, and the command also serves a page for its decisions: accept, reject, take over, answer,
 /// finish. That page is on this machine only. The command signs each decision here and sends it; neither the browser nor
 /// the broker sees the key.

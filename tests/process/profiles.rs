@@ -1,4 +1,4 @@
-//! Saved connections: `--id`, `--key`, `--server` and `--ca` are given once.
+//! Profiles: `--id`, `--key`, `--server` and `--ca` are given once.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
@@ -19,7 +19,7 @@ fn printed(mut command: Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
-/// A broker, a folder for saved connections, and the agents alice and bob with a saved connection each.
+/// A broker, a folder for profiles, and the agents alice and bob with a profile each.
 fn world() -> (Broker, tempfile::TempDir) {
     let (broker, config) = (Broker::start(), tempfile::tempdir().unwrap());
     let ca = broker.data().join("tls/ca.pem");
@@ -32,7 +32,7 @@ fn world() -> (Broker, tempfile::TempDir) {
         let mut register = in_folder(config.path(), &["agent", "register", "--id", agent, "--key", key]);
         register.args(connection).args(["--token", token.trim()]);
         printed(register);
-        let mut add = in_folder(config.path(), &["context", "add", agent, "--id", agent, "--key", key]);
+        let mut add = in_folder(config.path(), &["profile", "add", agent, "--id", agent, "--key", key]);
         add.args(connection);
         printed(add);
     }
@@ -43,20 +43,20 @@ fn world() -> (Broker, tempfile::TempDir) {
 fn a_handoff_needs_no_flags_for_the_connection() {
     let (_broker, config) = world();
     let config = config.path();
-    printed(in_folder(config, &["context", "use", "alice"]));
+    printed(in_folder(config, &["profile", "use", "alice"]));
     let sent = printed(in_folder(config, &["handoff", "request", "--to", "bob", "--task", "t1"]));
     assert_eq!(sent["ownerId"], "alice", "{sent}");
     // The flag and the environment take precedence over the connection in use.
-    let taken = printed(in_folder(config, &["--context", "bob", "handoff", "accept", "t1"]));
+    let taken = printed(in_folder(config, &["--profile", "bob", "handoff", "accept", "t1"]));
     assert_eq!(taken["handoffState"], "HANDOFF_STATE_ACCEPTED", "{taken}");
     // A call without an identity of its own acts as the agent of the connection.
     let mut list = in_folder(config, &["task", "list"]);
-    list.env("BATON_CONTEXT", "alice");
+    list.env("BATON_PROFILE", "alice");
     assert_eq!(printed(list)[0]["taskId"], "t1");
-    let listed = printed(in_folder(config, &["context", "list"]));
+    let listed = printed(in_folder(config, &["profile", "list"]));
     assert_eq!((&listed[0]["name"], &listed[0]["isUsed"]), (&"alice".into(), &true.into()), "{listed}");
     assert_eq!((&listed[1]["name"], &listed[1]["isUsed"]), (&"bob".into(), &false.into()), "{listed}");
-    printed(in_folder(config, &["context", "use", "--none"]));
+    printed(in_folder(config, &["profile", "use", "--none"]));
     let (code, stderr) = exit_of(&mut in_folder(config, &["handoff", "accept", "t1"]));
     assert!(code == Some(2) && stderr.contains("--id"), "{stderr}");
 }
@@ -65,18 +65,18 @@ fn a_handoff_needs_no_flags_for_the_connection() {
 fn the_files_are_private_and_a_shared_one_is_refused() {
     let (_broker, config) = world();
     let config = config.path();
-    let file = config.join("baton/contexts/alice.toml");
+    let file = config.join("baton/profiles/alice.toml");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-    let (code, stderr) = exit_of(&mut in_folder(config, &["--context", "alice", "task", "list"]));
+    let (code, stderr) = exit_of(&mut in_folder(config, &["--profile", "alice", "task", "list"]));
     assert!(code == Some(3) && stderr.contains("chmod 600"), "{stderr}");
 }
 
 #[test]
 fn a_flag_for_the_agent_alone_does_not_borrow_the_saved_key() {
     let (_broker, config) = world();
-    let mut command = in_folder(config.path(), &["--context", "alice", "handoff", "accept", "t1", "--id", "bob"]);
+    let mut command = in_folder(config.path(), &["--profile", "alice", "handoff", "accept", "t1", "--id", "bob"]);
     let (code, stderr) = exit_of(&mut command);
     assert!(code == Some(2) && stderr.contains("--key"), "{stderr}");
 }
@@ -86,18 +86,18 @@ fn bad_names_and_absent_files_are_refused_and_a_broken_file_can_be_replaced() {
     let (_broker, config) = world();
     let config = config.path();
     let refused = |args: &[&str]| exit_of(&mut in_folder(config, args));
-    assert_eq!(refused(&["context", "add", "../x", "--server", "127.0.0.1:1"]).0, Some(2));
-    assert_eq!(refused(&["--context", "../x", "task", "list"]).0, Some(2));
-    assert_eq!(refused(&["context", "use", "nowhere"]).0, Some(3));
-    assert_eq!(refused(&["--context", "nowhere", "task", "list"]).0, Some(3));
-    let (code, stderr) = refused(&["context", "add", "alice", "--server", "127.0.0.1:1"]);
+    assert_eq!(refused(&["profile", "add", "../x", "--server", "127.0.0.1:1"]).0, Some(2));
+    assert_eq!(refused(&["--profile", "../x", "task", "list"]).0, Some(2));
+    assert_eq!(refused(&["profile", "use", "nowhere"]).0, Some(3));
+    assert_eq!(refused(&["--profile", "nowhere", "task", "list"]).0, Some(3));
+    let (code, stderr) = refused(&["profile", "add", "alice", "--server", "127.0.0.1:1"]);
     assert!(code == Some(2) && stderr.contains("--replace"), "{stderr}");
-    assert_eq!(refused(&["context", "add", "empty"]).0, Some(2));
-    printed(in_folder(config, &["context", "use", "alice"]));
-    fs::write(config.join("baton/contexts/alice.toml"), "sever = \"x\"").unwrap();
+    assert_eq!(refused(&["profile", "add", "empty"]).0, Some(2));
+    printed(in_folder(config, &["profile", "use", "alice"]));
+    fs::write(config.join("baton/profiles/alice.toml"), "sever = \"x\"").unwrap();
     let (code, stderr) = refused(&["task", "list"]);
     assert!(code == Some(3) && stderr.contains("sever"), "{stderr}");
     assert_eq!(refused(&["--help"]).0, Some(0));
-    printed(in_folder(config, &["context", "add", "alice", "--server", "127.0.0.1:1", "--replace"]));
-    printed(in_folder(config, &["context", "list"]));
+    printed(in_folder(config, &["profile", "add", "alice", "--server", "127.0.0.1:1", "--replace"]));
+    printed(in_folder(config, &["profile", "list"]));
 }

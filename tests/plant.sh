@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The one way to plant a fault: applies a patch to a copy of the last commit, and runs a command there. The tree stays as it
-# is, and the copy shares its target folder. Exit codes: 3, the patch does not apply; else the command's.
+# is. The copy builds into a target folder of its own, which begins as a copy of the libraries that are built already: so
+# only the crates that the patch changes are compiled, and those above them. Exit codes: 3, the patch does not apply; else
+# the command's.
 #
 #     tests/plant.sh PATCH COMMAND [ARGUMENT...]
 
@@ -11,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 copy="$target/planted"
+own="$target/planted-target"
 rm -rf "$copy"
 mkdir -p "$copy"
 trap 'rm -rf "$copy"' EXIT
@@ -20,5 +23,19 @@ if ! git -C "$copy" apply "$patch"; then
     echo "$patch does not apply: the code has grown away from it, mend the patch" >&2
     exit 3
 fi
+# A crate that a former patch changed must be compiled without it: its sources are those of the commit again, but newer.
+if [[ -e "$own/last.patch" ]]; then
+    git apply --numstat "$own/last.patch" | cut -f3 | while read -r file; do
+        if [[ -e "$copy/$file" ]]; then touch "$copy/$file"; fi
+    done
+elif [[ -d "$target/debug/deps" ]]; then
+    mkdir -p "$own/debug"
+    cp -a "$target/debug/.fingerprint" "$target/debug/build" "$own/debug/"
+    (cd "$target/debug" &&
+        find deps \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) -print0 |
+        tar --create --null --files-from=-) | tar --extract --directory "$own/debug"
+fi
+mkdir -p "$own"
+cp "$patch" "$own/last.patch"
 cd "$copy"
-CARGO_TARGET_DIR="$target" "$@"
+CARGO_TARGET_DIR="$own" "$@"

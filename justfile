@@ -15,6 +15,10 @@ test *names:
 quick:
     cargo test --lib --test broker --test core --test vectors --test corpora --test layering --test documents
 
+# The rules alone, in ten seconds: the state machines, their table, and random stories against a model.
+domain:
+    cargo test -p baton-domain
+
 # What must hold of the Rust code before a merge, in about six minutes on two idle processors.
 merge:
     cargo fmt --check
@@ -40,15 +44,15 @@ fuzz target *options:
 
 # Starts a broker for development; arguments go to it.
 dev *arguments:
-    cargo run --release -- dev {{ arguments }}
+    cargo run -- dev {{ arguments }}
 
 # Four agents hand a task over, against a running broker (`just dev`).
 demo *arguments:
-    cargo run --release -- demo {{ arguments }}
+    cargo run -- demo {{ arguments }}
 
 # How many handoffs a second, and how fast; arguments are flags of `baton bench handoff`.
 bench *arguments:
-    cargo run --release -- bench handoff {{ arguments }}
+    cargo run --release --features full -- bench handoff {{ arguments }}
 
 # Talks to a freshly built broker in other languages.
 interop: build

@@ -36,7 +36,7 @@ peer() {
     note "$name" "$(sed 's/.*handoffs\/s=\([0-9.]*\).*/\1/' <<<"$line")"
 }
 
-[[ -n "${BATON_BIN:-}" ]] || cargo build --release --quiet
+[[ -n "${BATON_BIN:-}" ]] || cargo build --release --features full --quiet
 baton_bin="${BATON_BIN:-${CARGO_TARGET_DIR:-target}/release/baton}"
 pipeline_bin="${PIPELINE_BIN:-$(benches/executable.sh pipeline)}"
 for ((round = 1; round <= rounds; round++)); do

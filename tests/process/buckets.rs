@@ -270,3 +270,16 @@ async fn a_put_that_kill_9_interrupts_leaves_no_object_and_can_be_repeated() {
         assert!(is_whole() && read(&a, &named, 0, 0).await.unwrap() == bytes);
     }
 }
+
+#[cfg(not(feature = "s3"))]
+#[test]
+fn a_build_without_s3_refuses_a_bucket_and_changes_nothing() {
+    let folder = Broker::serve("", "").kill();
+    let file = folder.path().join("baton.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}\n[blobs]\nurl = \"s3://blobs/one\"\n")).unwrap();
+    let (code, message) = crate::broker::exit_of(baton().args(["serve", "--config"]).arg(&file));
+    assert!(code == Some(3) && message.contains("--features s3"), "{code:?} {message}");
+    std::fs::write(&file, text).unwrap();
+    drop(Broker::serve_again(folder));
+}

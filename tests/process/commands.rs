@@ -597,3 +597,16 @@ async fn a_delegator_recalls_its_task_on_the_command_line() {
     let lender = broker.lines(&["handoff", "list", "--task", "t"])[0]["handoffId"].as_str().unwrap().to_owned();
     check(exit_of(&mut recall(&["--loan", &lender])), 8, "NOT_LENT");
 }
+
+#[test]
+fn a_program_says_what_it_was_built_for() {
+    let output = baton().args(["version", "-o", "json"]).output().unwrap();
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["version"], env!("CARGO_PKG_VERSION"));
+    assert!(shown["target"].as_str().unwrap().starts_with(std::env::consts::ARCH), "{shown}");
+    let features: Vec<&str> = shown["features"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(features.contains(&"s3"), cfg!(feature = "s3"), "{shown}");
+    let output = baton().args(["version", "-o", "table"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(concat!("baton ", env!("CARGO_PKG_VERSION"), "\ncommit ")), "{text}");
+}

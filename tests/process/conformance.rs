@@ -90,6 +90,7 @@ fn a_failed_case_says_what_was_expected_and_seen_and_the_exit_code_is_10() {
 
 #[test]
 fn a_case_that_is_not_there_is_an_error_and_so_is_a_broker_that_is_not() {
+    suite::built();
     let (code, message) = exit_of(baton().args(["conformance", "--list", "--only", "no.such-case"]));
     assert!(code == Some(2) && message.contains("no.such-case"), "{message}");
     assert_eq!(exit_of(baton().args(["conformance"])).0, Some(2));
@@ -98,4 +99,25 @@ fn a_case_that_is_not_there_is_an_error_and_so_is_a_broker_that_is_not() {
     let output = baton().args(["conformance", "--list", "--only", "scenario.*"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("scenario.handoff-completes\n    SPEC 2, 3. A whole handoff"), "{text}");
+}
+
+#[test]
+fn without_the_program_the_command_says_how_to_get_it() {
+    suite::built();
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("baton");
+    std::fs::copy(env!("CARGO_BIN_EXE_baton"), &alone).unwrap();
+    let (code, message) = exit_of(Command::new(&alone).args(["conformance", "--list"]).env("PATH", folder.path()));
+    assert!(code == Some(1) && message.contains("cargo install baton-conformance"), "{code:?} {message}");
+    // On the PATH it is found, and gets the flags of connections that stand before its own.
+    let program = suite::built();
+    let mut found = Command::new(&alone);
+    found
+        .args(["conformance", "--token", "x", "--list", "--only", "no.such-case"])
+        .env("PATH", program.parent().unwrap());
+    let (code, message) = exit_of(&mut found);
+    assert!(
+        code == Some(2) && message.starts_with("baton-conformance: ") && message.contains("no.such-case"),
+        "{message}"
+    );
 }

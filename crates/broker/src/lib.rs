@@ -1,7 +1,8 @@
 //! The broker: one pipeline for everything that changes state.
 //!
-//! This module owns the order of commands, the commit batches, sessions and mailboxes in memory, the directory,
-//! identities and access. It must not know gRPC, protobuf services or the command line.
+//! This crate owns the order of commands, the commit batches, sessions and mailboxes in memory, the directory, identities
+//! and access, and the rooms below them: records, policies, blobs, metrics, traces. It must not know gRPC services or the
+//! command line.
 //!
 //! A command goes to the [`engine::Engine`], which computes a change and the actions that follow it. The engine commits
 //! the changes of many commands together, and only then answers receipts and dispatches deliveries. The engine has no

@@ -1,6 +1,6 @@
 //! The pure core: the rules of the protocol as functions of their arguments.
 //!
-//! This module owns every rule of SPEC 3 and 4. It must not know tokio, tonic, prost, the store, a clock or a source of
+//! This crate owns the rules of state of SPEC 3, 4 and 6 to 10. It must not know tokio, tonic, prost, the store, a clock or a source of
 //! random numbers: the present time and every id come in as arguments.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,4 @@
-//! The envelope, which the client's crate parses and verifies, and the way from an envelope to an input of the state
-//! machine.
+//! The envelope of `baton-envelope`, and the way from an envelope to an input of a state machine.
 //!
 //! The pipeline and the replay of a custody log share [`input_of`], so that both get the same input. This module must
 //! not know the state of a task.

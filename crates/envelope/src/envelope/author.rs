@@ -1,4 +1,4 @@
-//! Building and signing envelopes, for the broker's own messages and for the clients in this crate.
+//! Building and signing envelopes, for the broker's own messages and for the Rust client.
 
 use prost::{Message, Name};
 

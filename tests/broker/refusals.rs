@@ -1,13 +1,16 @@
 //! Invalid input: each case is refused with its code, and no record changes.
 
 use baton_broker_core::{
+    BrokerLimits, Settings,
     codes::ErrorCode,
+    directory::Entry,
     envelope::{self, keys::PrivateKey},
     ids::KeyId,
     proto::v1,
+    records::AgentRecord,
 };
 
-use crate::world::{World, assert_refused, context_payload};
+use crate::world::{World, assert_refused, context_payload, operator};
 
 /// Sends the envelope. It must be refused with this code, and no record may change.
 #[track_caller]
@@ -382,4 +385,42 @@ fn a_final_status_never_changes() {
     check(&mut world, envelope, ErrorCode::TaskFinal);
     let envelope = world.request("b", "a", 2);
     check(&mut world, envelope, ErrorCode::TaskFinal);
+}
+
+/// A card of 4,000 bytes.
+fn large_card(world: &World) -> Entry {
+    let card = v1::AgentCard {
+        agent_id: "c".into(),
+        description: "x".repeat(4000),
+        keys: vec![v1::AgentKey {
+            key_id: "k1".into(),
+            public_key: PrivateKey::from_seed(&[3; 32]).public().as_bytes().to_vec().into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    Entry::parse(AgentRecord::new(card, world.now)).unwrap()
+}
+
+#[test]
+fn a_refused_command_leaves_no_gap_in_the_sequence() {
+    let broker_limits = BrokerLimits { card_bytes_max: 2000, ..BrokerLimits::default() };
+    let mut world = World::with_settings(&["a", "b"], Settings { broker_limits, ..Settings::default() });
+    let handoff = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    let last = world.send(world.info("a", "b", "one")).unwrap().sequence;
+    // Each is refused after it has taken a sequence.
+    let too_large = large_card(&world);
+    assert_refused(world.register_as(operator(), too_large, ""), ErrorCode::LimitExceeded);
+    assert_refused(world.send(world.accept("b", "a", &handoff, 2)), ErrorCode::EpochAhead);
+    assert_refused(world.send(world.complete("b", "a", &handoff, 1)), ErrorCode::HandoffState);
+    let append = v1::WorkspaceAppend {
+        workspace_id: "task:t".into(),
+        topic: "notes".into(),
+        entry: Some(v1::workspace_append::Entry::Json("1".into())),
+        expected_last_sequence: Some(7),
+        ..Default::default()
+    };
+    let append = world.envelope("a", "", v1::MessageType::WorkspaceAppend, &append);
+    assert_refused(world.send(append), ErrorCode::SequenceConflict);
+    assert_eq!(world.send(world.info("a", "b", "two")).unwrap().sequence, last + 1);
 }

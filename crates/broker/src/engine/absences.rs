@@ -102,7 +102,7 @@ impl Engine {
             self.env.store.scan(list.table, list.range_before(search.before), Order::Descending, HANDOFFS_A_TICK)?;
         let number = match self.absences.known.get(&agent) {
             Some(absence) => absence.number,
-            None => self.new_sequence(),
+            None => self.new_sequence(&mut transaction),
         };
         for (key, record) in &stored {
             let place = HandoffPlace::decode(list.number(key)?, &record.value)?;

@@ -59,7 +59,7 @@ impl Engine {
                 super::keys::make_room(&mut record.card.keys)?;
                 record.card.keys.push(key);
                 record.updated_at = now;
-                record.changed = self.new_sequence();
+                record.changed = self.new_sequence(&mut transaction);
                 let (actor, subject) = ("the broker".to_owned(), id.to_string());
                 let act = AuditAct { actor, action: AuditAction::KeyAdded, subject, details };
                 self.record(&mut transaction, act, now)?;
@@ -75,7 +75,7 @@ impl Engine {
                     keys: vec![key],
                     ..Default::default()
                 };
-                (AgentRecord { changed: self.new_sequence(), ..AgentRecord::new(card, now) }, None)
+                (AgentRecord { changed: self.new_sequence(&mut transaction), ..AgentRecord::new(card, now) }, None)
             }
         };
         transaction.put(AgentRecord::key(&id), record.encode(), stored.as_ref());
@@ -110,17 +110,12 @@ impl Engine {
             reason_text: reason_text.clone(),
             handoff,
         };
-        let sequence = self.batch.head.next_sequence;
         let mut transaction = self.transaction();
         let event = CustodyEvent::Reassigned(&seize);
         let cause = Cause { origin: Origin::Broker, event: Some(&event) };
         let input = Input::Handoff { task: task.clone(), input: handoff::Input::Seize(seize.clone()) };
-        let ran = self.run(&mut transaction, &EntityId::Task(task.clone()), &input, cause, now);
-        if let Err(error) = ran {
-            // A refused reassignment leaves no gap in the sequence.
-            self.batch.head.next_sequence = sequence;
-            return Err(error.into_refusal());
-        }
+        self.run(&mut transaction, &EntityId::Task(task.clone()), &input, cause, now)
+            .map_err(RunError::into_refusal)?;
         let written = |id: EntityId| transaction.written(&id).cloned().ok_or_else(|| refused(BrokerError::Internal));
         let made = written(EntityId::Handoff(handoff))?;
         let record = written(EntityId::Task(task.clone()))?;
@@ -245,7 +240,8 @@ impl Engine {
         let task = header.task.clone().ok_or(BrokerError::Internal)?;
         let input = envelope::input_of(header, envelope.body(), resolved).ok_or(BrokerError::Internal)?;
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
-        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Log, copy: None };
+        let sequence = self.new_sequence(transaction);
+        let this = ThisMessage { envelope, sequence, owner: EnvelopeOwner::Log, copy: None };
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });
         // The message that ordered this one has its own entry, which is stored with it later.
         let of_ordering = transaction.logged.take();

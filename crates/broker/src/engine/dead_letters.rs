@@ -123,7 +123,7 @@ impl Engine {
             %agent, message_id = summary.message_id, task = summary.task_id, reason = why.0.name(),
             "parked a message as a dead letter"
         );
-        let parked = self.parked_now(agent, DeadEnvelope::Accepted(sequence), summary, why, now);
+        let parked = self.parked_now(transaction, agent, DeadEnvelope::Accepted(sequence), summary, why, now);
         let record = DeadLetterRecord { letter: letter.cloned(), attempts, handoff, ..parked };
         put_dead_letter(transaction, &record);
         // The dead letter gets its own copy, because the former owner of the envelope may be removed first.
@@ -132,7 +132,8 @@ impl Engine {
 
     /// A dead letter of this moment, with a number of its own and without a history.
     fn parked_now(
-        &mut self,
+        &self,
+        transaction: &mut Transaction,
         agent: &AgentId,
         envelope: DeadEnvelope,
         summary: EnvelopeSummary,
@@ -140,7 +141,7 @@ impl Engine {
         now: Timestamp,
     ) -> DeadLetterRecord {
         DeadLetterRecord {
-            number: self.new_sequence(),
+            number: self.new_sequence(transaction),
             agent: agent.clone(),
             letter: None,
             attempts: Vec::new(),
@@ -175,8 +176,8 @@ impl Engine {
             return;
         }
         let summary = EnvelopeSummary::of(&raw);
-        let record = self.parked_now(agent, DeadEnvelope::Refused(raw), summary, why, now);
         let mut transaction = self.transaction();
+        let record = self.parked_now(&mut transaction, agent, DeadEnvelope::Refused(raw), summary, why, now);
         put_dead_letter(&mut transaction, &record);
         self.stage(transaction);
         self.end_unanswered();
@@ -397,7 +398,7 @@ impl Engine {
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
         let bytes = self.envelope_bytes(EnvelopePlace::Sequence(dead.number)).ok_or(BrokerError::Internal)?;
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(transaction);
         // The letter gets its own copy, because the retention removes the dead letter with its envelope.
         transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {

@@ -283,7 +283,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let id = entry.id();
         entry.record.updated_at = now;
-        entry.record.changed = self.new_sequence();
+        entry.record.changed = self.new_sequence(&mut transaction);
         // A larger card only: a card over the limit may still become smaller.
         self.check_card_bytes(&entry)?;
         transaction.put(AgentRecord::key(&id), entry.record.encode(), before);

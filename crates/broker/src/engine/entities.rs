@@ -232,7 +232,7 @@ impl Engine {
     pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, told: Told) {
         // Only the batch knows of the row before the commit. Later inputs of the batch must queue behind it.
         self.batch.writes_outbox = true;
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(transaction);
         transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, told }.encode());
         transaction.post_commit.push(PostCommit::OutboxWritten(sequence));
     }

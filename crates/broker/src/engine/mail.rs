@@ -52,7 +52,7 @@ impl Engine {
                     priority,
                     expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
                     report_to,
-                    ..Letter::new(self.new_sequence(), opening.message, now)
+                    ..Letter::new(self.new_sequence(transaction), opening.message, now)
                 };
                 transaction.put_new(MessageRecord::envelope_key(letter.sequence), bytes);
                 self.store_letter(transaction, to, letter);
@@ -77,7 +77,7 @@ impl Engine {
     ) {
         // No message record has this id. The letter owns the envelope alone, which is deleted with the letter.
         let message = self.env.ids.message_id(now);
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(transaction);
         let task_id = task.as_ref().map(|(task, _)| task.clone());
         let trace =
             self.trace_of_cause(transaction, report_to.as_ref().map(|(entity, _)| entity), about, task_id.as_ref());
@@ -124,12 +124,6 @@ impl Engine {
         };
         let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };
         self.store_letter(transaction, to.clone(), letter);
-    }
-
-    pub(super) fn new_sequence(&mut self) -> u64 {
-        let sequence = self.batch.head.next_sequence;
-        self.batch.head.next_sequence += 1;
-        sequence
     }
 
     /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.

@@ -249,13 +249,12 @@ impl Engine {
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let named = self.named(&mut transaction, &task, &about).map_err(refused)?;
         self.admit(&mut transaction, header, &named).map_err(refused)?;
-        let sequence = self.batch.head.next_sequence;
+        // The sequence is assigned before the step, because the step may need further sequences for its own messages.
+        let sequence = self.new_sequence(&mut transaction);
         // The entry has the resolved agents and terms, because a replay has neither the directory nor the settings
         // (SPEC 12, law 7).
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
-        // The sequence is assigned before the step, because the step may need further sequences for its own messages.
-        let owner = EnvelopeOwner::Log;
-        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner, copy: None };
+        let this = ThisMessage { envelope, sequence, owner: EnvelopeOwner::Log, copy: None };
         transaction.in_hand = Some((header.message_id, envelope.raw().clone()));
         let input = Input::Handoff { task, input };
         let cause = Cause { origin: Origin::Message(this), event: Some(&event) };
@@ -264,8 +263,6 @@ impl Engine {
             Ok(true) => Ok(self.accept(transaction, this, now)),
             Ok(false) => Err(refused(BrokerError::Internal)), // a step of a message changes something or rejects it
             Err(RunError::Rejected(rejection)) => {
-                // A rejected message leaves no gap in the sequence.
-                self.batch.head.next_sequence = sequence;
                 // The transaction of the step is dropped, so the record of a late message (SPEC 3) gets a transaction
                 // of its own.
                 if rejection.is_recorded() {
@@ -273,10 +270,7 @@ impl Engine {
                 }
                 Err(refused(rejection))
             }
-            Err(error) => {
-                self.batch.head.next_sequence = sequence;
-                Err(error.into_refusal())
-            }
+            Err(error) => Err(error.into_refusal()),
         }
     }
 
@@ -361,7 +355,7 @@ impl Engine {
             Some(task) if !self.has_room_for_mail(&mut transaction, &task, header, now).map_err(refused)? => None,
             of_task => of_task,
         };
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(&mut transaction);
         let owner = owner_of(&mut transaction, sequence, task.is_some(), receivers.len());
         let this = ThisMessage { envelope, sequence, owner, copy: None };
         for to in &receivers {

@@ -77,11 +77,10 @@ impl Engine {
         }
         let standing = self.admit(&mut transaction, header, &named).map_err(refused)?;
         let task = named.task.filter(|_| standing == Standing::OnRecord);
-        let before = self.batch.head.next_sequence;
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(&mut transaction);
         let owner = owner_of(&mut transaction, sequence, task.is_some(), asked.len());
         // An award shows the mandate to each candidate, perhaps after the letters and their envelope are gone.
-        let copy = (terms.is_some() && request.rule.is_some()).then(|| self.new_sequence());
+        let copy = (terms.is_some() && request.rule.is_some()).then(|| self.new_sequence(&mut transaction));
         if let Some(copy) = copy {
             transaction.put_new(MessageRecord::envelope_key(copy), envelope.raw().clone());
         }
@@ -90,7 +89,7 @@ impl Engine {
         let input = Input::Negotiation(envelope::negotiation_of(header, request, resolved, LIMITS));
         let about = EntityId::Negotiation(header.message_id);
         let cause = Cause { origin: Origin::Message(this), event: None };
-        self.run(&mut transaction, &about, &input, cause, now).map_err(|error| self.undone(error, before))?;
+        self.run(&mut transaction, &about, &input, cause, now).map_err(RunError::into_refusal)?;
         // After the step: a refused request must leave nothing in the log.
         if let Some(task) = task {
             let event = CustodyEvent::Accepted(EnvelopeFacts {
@@ -118,14 +117,12 @@ impl Engine {
         let about = EntityId::Negotiation(negotiation_of(header).map_err(refused)?);
         // An answer may leave the task out. Naming another one would put it into the wrong custody log.
         self.check_task_of(&mut transaction, header, &about)?;
-        let before = self.batch.head.next_sequence;
-        let sequence = self.new_sequence();
+        let sequence = self.new_sequence(&mut transaction);
         let owner = owner_of(&mut transaction, sequence, false, 1);
         let this = ThisMessage { envelope, sequence, owner, copy: None };
         let input = envelope::answer_of(header, envelope.body(), to).ok_or_else(|| refused(BrokerError::Internal))?;
         let cause = Cause { origin: Origin::Message(this), event: None };
-        self.run(&mut transaction, &about, &Input::Negotiation(input), cause, now)
-            .map_err(|error| self.undone(error, before))?;
+        self.run(&mut transaction, &about, &Input::Negotiation(input), cause, now).map_err(RunError::into_refusal)?;
         Ok(self.accept(transaction, this, now))
     }
 
@@ -142,12 +139,6 @@ impl Engine {
         let about = EntityId::Negotiation(negotiation_of(header)?);
         let cause = Cause { origin: Origin::Message(this), event: None };
         self.run(transaction, &about, &Input::Negotiation(input), cause, now).map(drop)
-    }
-
-    /// The refusal of a step. A refused message leaves no gap in the sequence.
-    fn undone(&mut self, error: RunError, next_sequence: u64) -> Refused {
-        self.batch.head.next_sequence = next_sequence;
-        error.into_refusal()
     }
 
     /// Runs the overdue deadline of the negotiation before the message, so that a late message meets the state after it.
@@ -407,8 +398,7 @@ impl Engine {
         }
         let input = Input::Negotiation(negotiation::Input::Cancel);
         let cause = Cause { origin: Origin::Broker, event: None };
-        let next_sequence = self.batch.head.next_sequence;
-        self.run(&mut transaction, &about, &input, cause, now).map_err(|error| self.undone(error, next_sequence))?;
+        self.run(&mut transaction, &about, &input, cause, now).map_err(RunError::into_refusal)?;
         let written = transaction.written(&about).and_then(|record| record.as_negotiation());
         let after = written.map(|record| record.negotiation.clone()).ok_or_else(|| refused(BrokerError::Internal))?;
         self.stage(transaction);

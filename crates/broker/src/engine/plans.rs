@@ -83,18 +83,14 @@ impl Engine {
             // Over the plan alone: the same plan under another message id is a repeat.
             content_digest: signing::sha256(&[&plan.encode_to_vec()]),
         };
-        let sequence = self.batch.head.next_sequence;
-        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Letter, copy: None };
+        let sequence = self.new_sequence(&mut transaction);
+        let this = ThisMessage { envelope, sequence, owner: EnvelopeOwner::Letter, copy: None };
         let input = Input::Plan(plan::Input::Submit(Box::new(submission)));
         let cause = Cause { origin: Origin::Message(this), event: None };
         match self.run(&mut transaction, &about, &input, cause, now) {
             // The same plan in another message changes nothing, and is accepted.
             Ok(_) => Ok(self.accept(transaction, this, now)),
-            Err(error) => {
-                // A rejected message leaves no gap in the sequence.
-                self.batch.head.next_sequence = sequence;
-                Err(error.into_refusal())
-            }
+            Err(error) => Err(error.into_refusal()),
         }
     }
 
@@ -135,12 +131,11 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), RunError> {
         let (_, spec) = self.plan_of_task(transaction, &order.plan)?;
-        let (before, sequence) = (transaction.clone(), self.batch.head.next_sequence);
         // The ranking counts the offers of earlier changes. Those of this transaction are added while it is asked, so that
         // subtasks that start together go to different agents.
         let offered = offers_of(transaction);
         self.count_offers(&offered, |open| open + 1);
-        let sent = self.send_request(transaction, order, &spec, now);
+        let sent = self.attempt(transaction, |engine, transaction| engine.send_request(transaction, order, &spec, now));
         self.count_offers(&offered, |open| open.saturating_sub(1));
         let (code, text) = match sent {
             Ok(()) => return Ok(()),
@@ -153,9 +148,7 @@ impl Engine {
                 (refusal.code(), refusal.to_string())
             }
         };
-        // A refused request leaves nothing behind, and the message that led to it keeps its entry in the custody log.
-        *transaction = before;
-        self.batch.head.next_sequence = sequence;
+        // The refused request has left nothing behind, and the message that led to it keeps its entry in the custody log.
         let (subtask, handoff) = (spec.subtasks[order.place].id.clone(), order.id);
         tracing::info!(plan = %order.plan, %subtask, reason = code.name(), "could not hand off a subtask: {text}");
         let word = Word::NotStarted { subtask, handoff, code, text };
@@ -356,7 +349,10 @@ impl Engine {
             payload: Some(envelope::payload_of(&payload)),
             ..Default::default()
         };
-        let refusal = match self.append_as_coordinator(transaction, workspace, envelope, now) {
+        let appended = self.attempt(transaction, |engine, transaction| {
+            engine.append_as_coordinator(transaction, workspace, envelope, now)
+        });
+        let refusal = match appended {
             Ok(()) => return Ok(()),
             Err(error) => error.by_machine()?,
         };
@@ -376,20 +372,11 @@ impl Engine {
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Append(append) = envelope.body() else { return Err(BrokerError::Internal.into()) };
         let (append, limits) = (append.clone(), self.env.settings.workspace);
-        let sequence = self.batch.head.next_sequence;
-        let this = ThisMessage {
-            envelope: &envelope,
-            sequence: self.new_sequence(),
-            owner: EnvelopeOwner::Letter,
-            copy: None,
-        };
+        let sequence = self.new_sequence(transaction);
+        let this = ThisMessage { envelope: &envelope, sequence, owner: EnvelopeOwner::Letter, copy: None };
         let input = Input::Append { append, limits, is_result: true };
         let cause = Cause { origin: Origin::Message(this), event: None };
-        if let Err(error) = self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now) {
-            // A refused append leaves no gap in the sequence.
-            self.batch.head.next_sequence = sequence;
-            return Err(error);
-        }
+        self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now)?;
         let of_ordering = transaction.logged.take();
         self.store_message(transaction, this, now, None);
         transaction.logged = of_ordering;

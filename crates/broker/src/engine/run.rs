@@ -472,7 +472,7 @@ impl Engine {
             let sequence = match (&before, cause.origin.message()) {
                 (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
                 (None, Some(this)) => this.sequence,
-                (None, None) => self.new_sequence(),
+                (None, None) => self.new_sequence(transaction),
             };
             let envelope = cause.origin.message().and_then(|this| this.copy);
             let trace = match before {
@@ -482,7 +482,7 @@ impl Engine {
                 }
                 Some(_) => None, // a stored entity keeps its place
             };
-            let changed = self.change_of(before.as_deref(), &entity, milestone.as_mut());
+            let changed = self.change_of(transaction, before.as_deref(), &entity, milestone.as_mut());
             let notes = Notes { sequence, opening: cause.origin.opening(), pace, envelope, trace, changed };
             let after = EntityRecord::after(entity, before.as_deref(), notes);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
@@ -509,7 +509,13 @@ impl Engine {
 
     /// The sequence of the latest change of a task or a handoff that a step writes: a new one, unless the step leaves it
     /// as it is. The end of a handoff is its last change; the sender's later ack of it is none.
-    fn change_of(&mut self, before: Option<&EntityRecord>, after: &Entity, milestone: Option<&mut Milestone>) -> u64 {
+    fn change_of(
+        &self,
+        transaction: &mut Transaction,
+        before: Option<&EntityRecord>,
+        after: &Entity,
+        milestone: Option<&mut Milestone>,
+    ) -> u64 {
         match (before, after) {
             (Some(EntityRecord::Task(before)), Entity::Task(after)) if before.task == *after => before.updated,
             (Some(EntityRecord::Handoff(before)), Entity::Handoff(after))
@@ -518,8 +524,8 @@ impl Engine {
                 before.changed
             }
             (_, Entity::Task(_) | Entity::Handoff(_)) => match milestone.filter(|milestone| milestone.is_of(after)) {
-                Some(milestone) => *milestone.sequence.get_or_insert_with(|| self.new_sequence()),
-                None => self.new_sequence(),
+                Some(milestone) => *milestone.sequence.get_or_insert_with(|| self.new_sequence(transaction)),
+                None => self.new_sequence(transaction),
             },
             _ => 0,
         }

@@ -67,7 +67,7 @@ impl Engine {
             create_time: Some(now.into()),
             ..schema
         };
-        let record = SchemaRecord { schema, sequence: self.new_sequence() };
+        let record = SchemaRecord { schema, sequence: self.new_sequence(&mut transaction) };
         let (place, value) = record.listing();
         transaction.put_new(place, value);
         transaction.put(key, record.encode(), None);

@@ -1,6 +1,6 @@
 //! The transaction: the reads and writes of a command, until the engine stages it into the batch.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -36,6 +36,9 @@ pub(super) struct Transaction {
     pub(super) context: Option<CheckedContext>,
     /// How many messages of the coordinator are being sent, one within the step of the other.
     pub(super) order_depth: u32,
+    /// The sequences that the transaction has taken. The engine counts them as used once the transaction is staged, so a
+    /// transaction that is dropped leaves no gap.
+    sequences: Range<u64>,
     /// The entities that the transaction has read, with their new versions. The list is short, so a lookup scans it.
     entities: Vec<ReadEntity>,
 }
@@ -147,6 +150,29 @@ impl Engine {
         Transaction::default()
     }
 
+    /// The next sequence of the transaction.
+    pub(super) fn new_sequence(&self, transaction: &mut Transaction) -> u64 {
+        let taken = &mut transaction.sequences;
+        if taken.is_empty() {
+            let next = self.batch.head.next_sequence;
+            *taken = next..next;
+        }
+        let sequence = taken.end;
+        taken.end += 1;
+        sequence
+    }
+
+    /// Runs a part of a transaction that may fail while the rest of the transaction is kept. A failed part leaves nothing
+    /// in the transaction.
+    pub(super) fn attempt<T, E>(
+        &mut self,
+        transaction: &mut Transaction,
+        part: impl FnOnce(&mut Self, &mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let before = transaction.clone();
+        part(self, transaction).inspect_err(|_| *transaction = before)
+    }
+
     /// Reads a record for a change. The commit applies the change only if the record is still the same.
     pub(super) fn read(&self, transaction: &mut Transaction, key: &Key) -> Result<Option<Record>, BrokerError> {
         let found = match self.batch.written.get(key) {
@@ -240,7 +266,15 @@ impl Engine {
     }
 
     /// Adds the transaction to the batch, as a part of the command in hand.
+    ///
+    /// # Panics
+    /// If another transaction with sequences was staged after this one took its first: both would use the same.
     pub(super) fn stage(&mut self, mut transaction: Transaction) {
+        let next = &mut self.batch.head.next_sequence;
+        if !transaction.sequences.is_empty() {
+            assert_eq!(transaction.sequences.start, *next, "two open transactions took the same sequences");
+            *next = transaction.sequences.end;
+        }
         let mut entities = std::mem::take(&mut transaction.entities);
         // The new versions of hosted entities become parts of their hosts' records before those are encoded.
         for (key, host) in put_into_hosts(&mut transaction, &mut entities) {

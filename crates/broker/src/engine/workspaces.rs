@@ -48,19 +48,15 @@ impl Engine {
         };
         self.access().about_workspace(&caller, action, &append.workspace, &owner.participants).map_err(refused)?;
         self.hold_entry(&mut transaction, envelope, append, now).map_err(refused)?;
-        let sequence = self.batch.head.next_sequence;
-        let this = ThisMessage { envelope, sequence: self.new_sequence(), owner: EnvelopeOwner::Letter, copy: None };
+        let sequence = self.new_sequence(&mut transaction);
+        let this = ThisMessage { envelope, sequence, owner: EnvelopeOwner::Letter, copy: None };
         let about = EntityId::Workspace(append.workspace.clone());
         let input = Input::Append { append: append.clone(), limits: self.env.settings.workspace, is_result: false };
         let cause = Cause { origin: Origin::Message(this), event: None };
         match self.run(&mut transaction, &about, &input, cause, now) {
             Ok(true) => Ok(self.accept(transaction, this, now)),
             Ok(false) => Err(refused(BrokerError::Internal)), // an append changes the workspace or is rejected
-            Err(error) => {
-                // A rejected message leaves no gap in the sequence.
-                self.batch.head.next_sequence = sequence;
-                Err(error.into_refusal())
-            }
+            Err(error) => Err(error.into_refusal()),
         }
     }
 

@@ -26,26 +26,47 @@ pub(crate) fn step_entity(
     read: &mut dyn Reader,
     now: Timestamp,
 ) -> Result<crate::Transition, StepError> {
-    if let (EntityId::Task(task), crate::Input::AgentGone) = (about, input) {
-        let effects = read_task(read, task)?.and_then(|task| tell_of_gone_owner(&task)).into_iter().collect();
-        return Ok(crate::Transition { writes: Vec::new(), effects });
-    }
-    let handoff = match about {
-        EntityId::Handoff(id) => read_handoff(read, *id)?,
-        _ => None,
+    let (of_task, of_handoff) = match about {
+        EntityId::Task(task) => (Some(task), None),
+        EntityId::Handoff(handoff) => (None, Some(*handoff)),
+        // Entities of other machines.
+        EntityId::Workspace(_)
+        | EntityId::Graph(_)
+        | EntityId::Run(_)
+        | EntityId::RunEntry(..)
+        | EntityId::RunTurn(..)
+        | EntityId::Spec(..)
+        | EntityId::SpecRevision(..)
+        | EntityId::Thread(_)
+        | EntityId::ThreadEntry(..)
+        | EntityId::Negotiation(_)
+        | EntityId::Plan(_)
+        | EntityId::PlanSpec(_)
+        | EntityId::PlanEntry(..) => (None, None),
+        #[cfg(debug_assertions)]
+        EntityId::Probe(_) => (None, None),
     };
+    let handoff = of_handoff.map_or(Ok(None), |id| read_handoff(read, id))?;
     let (task, input) = match input {
         crate::Input::Handoff { task, input } => (Some(task), input),
         crate::Input::Acked { by, role } => (None, &Input::Acked { by: by.clone(), mail: *role }),
         crate::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
-        crate::Input::AgentGone => (None, &Input::CandidateGone),
-        crate::Input::Time => match about {
-            EntityId::Task(task) => (Some(task), &Input::TaskDue),
-            _ => (None, &Input::Time),
+        crate::Input::AgentGone => match of_task {
+            Some(task) => {
+                let effects = read_task(read, task)?.and_then(|task| tell_of_gone_owner(&task)).into_iter().collect();
+                return Ok(crate::Transition { writes: Vec::new(), effects });
+            }
+            None => (None, &Input::CandidateGone),
+        },
+        crate::Input::Time => match of_task {
+            Some(task) => (Some(task), &Input::TaskDue),
+            None => (None, &Input::Time),
         },
         crate::Input::Told(Told::Handoff(award)) => return open_award(award, read, now),
+        #[cfg(debug_assertions)]
+        crate::Input::Told(Told::Probe(_)) => return Ok(crate::Transition::default()),
         // Inputs of other machines.
-        crate::Input::Told(_)
+        crate::Input::Told(Told::Run(_) | Told::Negotiation(_) | Told::Plan(_))
         | crate::Input::Append { .. }
         | crate::Input::Routing(_)
         | crate::Input::Thread(_)
@@ -58,13 +79,11 @@ pub(crate) fn step_entity(
         None => None,
     };
     // An input about the task alone may end its open handoff.
-    let handoff = match (&handoff, &task, input) {
-        (
-            None,
-            Some(task),
-            Input::TaskDue | Input::Seize(_) | Input::Message { message: Message::Recall { .. }, .. },
-        ) => task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?,
-        _ => handoff,
+    let handoff = match (handoff, &task) {
+        (None, Some(task)) if may_end_open_handoff(input) => {
+            task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?
+        }
+        (handoff, Some(_) | None) => handoff,
     };
     let gone = gone(read, handoff.as_deref(), input);
     let snapshot = Snapshot { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
@@ -81,9 +100,43 @@ pub(crate) fn step_entity(
     }
 }
 
+/// Whether an input about a task alone may end the open handoff of the task.
+fn may_end_open_handoff(input: &Input) -> bool {
+    match input {
+        Input::TaskDue | Input::Seize(_) => true,
+        Input::Message { message, .. } => match message {
+            Message::Recall { .. } => true,
+            Message::Accept { .. }
+            | Message::Reject { .. }
+            | Message::Cancel
+            | Message::Context { .. }
+            | Message::Checkpoint { .. }
+            | Message::Complete { .. }
+            | Message::Input { .. }
+            | Message::Status { .. } => false,
+        },
+        Input::Request(_)
+        | Input::Acked { .. }
+        | Input::Undeliverable { .. }
+        | Input::Time
+        | Input::CandidateGone
+        | Input::Redrive { .. } => false,
+    }
+}
+
 /// The deliveries that the message of the input answers.
 fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
-    let Input::Message { from, message, .. } = input else { return None };
+    let (from, message) = match input {
+        Input::Message { from, message, .. } => (from, message),
+        Input::Request(_)
+        | Input::Acked { .. }
+        | Input::Undeliverable { .. }
+        | Input::Time
+        | Input::TaskDue
+        | Input::Seize(_)
+        | Input::CandidateGone
+        | Input::Redrive { .. } => return None,
+    };
     let answered = match message {
         Message::Accept { .. } | Message::Reject { .. } | Message::Complete { .. } => Answered::Handoff(handoff?.id),
         Message::Input { prompt } => Answered::Message(*prompt),
@@ -200,11 +253,29 @@ fn words_to_plan(
     }
     let handoff = loan.handoff;
     match input {
-        Input::Message { message: Message::Status { id, status, details, .. }, .. } => {
-            let is_completed = *status == TaskStatus::Completed;
-            send(plan::Word::Reported { subtask, handoff, message: *id, is_completed, details: details.clone() })
-        }
-        _ => send(plan::Word::Recalled { subtask, handoff }),
+        Input::Message { message, .. } => match message {
+            Message::Status { id, status, details, .. } => {
+                let is_completed = *status == TaskStatus::Completed;
+                send(plan::Word::Reported { subtask, handoff, message: *id, is_completed, details: details.clone() })
+            }
+            // The end of a loan, by its delegator or by a handoff back to it.
+            Message::Recall { .. } | Message::Complete { .. } => send(plan::Word::Recalled { subtask, handoff }),
+            // These end no loan.
+            Message::Accept { .. }
+            | Message::Reject { .. }
+            | Message::Cancel
+            | Message::Context { .. }
+            | Message::Checkpoint { .. }
+            | Message::Input { .. } => Vec::new(),
+        },
+        Input::TaskDue | Input::Seize(_) => send(plan::Word::Recalled { subtask, handoff }),
+        // These end no loan.
+        Input::Request(_)
+        | Input::Acked { .. }
+        | Input::Undeliverable { .. }
+        | Input::Time
+        | Input::CandidateGone
+        | Input::Redrive { .. } => Vec::new(),
     }
 }
 
@@ -228,10 +299,20 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
     let new: &[AgentId] = match input {
         Input::Request(request) => &request.candidates,
         Input::Redrive { candidates, .. } => candidates,
-        Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
-        // Other messages and acks ask no further candidate.
-        Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
-        Input::TaskDue | Input::Seize(_) => return Vec::new(),
+        Input::Message { message, .. } => match message {
+            Message::Reject { suggestions, .. } => suggestions,
+            // Other messages ask no further candidate.
+            Message::Accept { .. }
+            | Message::Cancel
+            | Message::Context { .. }
+            | Message::Checkpoint { .. }
+            | Message::Complete { .. }
+            | Message::Recall { .. }
+            | Message::Input { .. }
+            | Message::Status { .. } => return Vec::new(),
+        },
+        // Nor do acks, or inputs about the task alone.
+        Input::Acked { .. } | Input::TaskDue | Input::Seize(_) => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     // The search that finds a gone candidate also finds what is left of the offers of former candidates.
@@ -291,7 +372,15 @@ fn is_to_coordinator(effect: &Effect) -> bool {
 /// Tells the negotiation of a handoff that a candidate has taken it, or that it has ended before that.
 fn word_to_negotiation(before: Option<&Handoff>, handoff: &Handoff) -> Option<crate::Effect> {
     let to = EntityId::Negotiation(handoff.negotiation?);
-    let is_open = |handoff: &Handoff| matches!(handoff.state, State::Requested | State::Deciding);
+    let is_open = |handoff: &Handoff| match handoff.state {
+        State::Requested | State::Deciding => true,
+        State::Accepted
+        | State::ContextSent
+        | State::Completed
+        | State::Rejected
+        | State::Failed
+        | State::Cancelled => false,
+    };
     if before.is_some_and(|before| before.id == handoff.id && !is_open(before)) || is_open(handoff) {
         return None;
     }

@@ -21,10 +21,7 @@ pub(super) use self::activity::Activity;
 pub use self::index::Filter;
 use self::index::{Index, Selected};
 pub(super) use self::keys::AllKeys;
-use super::{
-    BrokerError, BrokerIdentity,
-    engine::{KEYS_MAX, VOUCHERS_MAX},
-};
+use super::{BrokerError, BrokerIdentity};
 use crate::{
     domain::{
         matching::{self, Facts, Load, Match, Statistics, Summary, Wanted},
@@ -567,6 +564,10 @@ fn fields(error: EnvelopeError) -> BrokerError {
 
 /// The most encoded bytes of a card without its keys. The bounds of its lists alone would allow ten times as much.
 pub const CARD_BYTES_MAX: usize = 64 * 1024;
+/// The most keys of one agent. A key added beyond that replaces the key that ends first. Revoked keys stay.
+pub const KEYS_MAX: usize = 64;
+/// The most vouchers of one key.
+pub const VOUCHERS_MAX: usize = 8;
 
 /// The most parts of a skill's dotted name. Each is a further entry of the index.
 const SKILL_PARTS_MAX: usize = 16;

@@ -10,8 +10,8 @@ use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
-        directory::{Entry, Filter, check_key, check_voucher},
-        engine::{CardField, CardUpdate, Command, KEYS_MAX, KeyChange},
+        directory::{Entry, Filter, KEYS_MAX, check_key, check_voucher},
+        engine::{CardField, CardUpdate, Command, KeyChange},
         identity::{Proof, random_bytes},
         queries::{PAGE_BYTES_MAX, View, make_token as make_number_token, parse_token as parse_number_token},
     },

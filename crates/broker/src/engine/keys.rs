@@ -7,7 +7,7 @@ use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
     Away, BrokerError, Refused,
     access::Caller,
-    directory::Entry,
+    directory::{Entry, KEYS_MAX, VOUCHERS_MAX},
     ids::{AgentId, KeyId},
     policy::{Action, Resource},
     proto::v1::{AgentKey, AuditAction, KeyVoucher},
@@ -17,10 +17,6 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most keys of one agent. A key added beyond that replaces the key that ends first. Revoked keys stay.
-pub const KEYS_MAX: usize = 64;
-/// The most vouchers of one key.
-pub const VOUCHERS_MAX: usize = 8;
 /// The `retry_after` of the limits of keys and vouchers: an operator has to act.
 const TOO_MANY_RETRY: Duration = Duration::from_secs(60 * 60);
 

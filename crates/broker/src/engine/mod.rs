@@ -84,7 +84,7 @@ pub use self::{
     command::{Command, ConsumerKind},
     coordinator::Reassignment,
     enrollment::{CardField, CardUpdate},
-    keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
+    keys::KeyChange,
     plans::violations as plan_violations,
 };
 pub use crate::domain::mailbox::Fate;

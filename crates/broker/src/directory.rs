@@ -507,7 +507,7 @@ impl Entry {
     pub fn parse(record: AgentRecord) -> Result<Self, BrokerError> {
         let card = &record.card;
         let mut checks = Checks::default();
-        check_card(card, &mut checks);
+        let id = check_card(card, &mut checks);
         let types = checks.ids("card.agent_types", &card.agent_types, 16, AgentType::parse);
         checks.at_most("card.keys", card.keys.len(), KEYS_MAX, "entries");
         if card.keys.is_empty() {
@@ -522,8 +522,7 @@ impl Entry {
                 checks.wrong(format!("card.keys[{index}].key_id"), "is that of an earlier key");
             }
         }
-        checks.finish().map_err(fields)?;
-        let id = AgentId::parse(&card.agent_id).expect("checked above");
+        let id = checks.finish_with(id).map_err(fields)?;
         Ok(Self { types, id, keys, record })
     }
 
@@ -572,7 +571,8 @@ pub const VOUCHERS_MAX: usize = 8;
 /// The most parts of a skill's dotted name. Each is a further entry of the index.
 const SKILL_PARTS_MAX: usize = 16;
 
-fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
+/// Checks the fields of a card beside its types and keys. Returns the id of the agent.
+fn check_card(card: &v1::AgentCard, checks: &mut Checks) -> Option<AgentId> {
     // Keys have a bound of their own, and their number grows with each rotation.
     let keys: usize = card.keys.iter().map(Message::encoded_len).sum();
     if card.encoded_len() - keys > CARD_BYTES_MAX {
@@ -580,9 +580,8 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
     }
     // The broker's own id signs receipts and notices. The prefix of its other agents is checked where an agent
     // registers, since the coordinator has a card too.
-    if let Some(id) = checks.id("card.agent_id", &card.agent_id, AgentId::parse)
-        && id == AgentId::broker()
-    {
+    let id = checks.id("card.agent_id", &card.agent_id, AgentId::parse);
+    if id == Some(AgentId::broker()) {
         checks.wrong("card.agent_id", "is the broker's own");
     }
     checks.text("card.description", &card.description, 4096);
@@ -606,6 +605,7 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
         checks.text("card.metadata.key", name, 64);
         checks.text(&format!("card.metadata[{name}]"), value, 1024);
     }
+    id
 }
 
 /// Checks a key by itself.

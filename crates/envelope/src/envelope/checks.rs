@@ -121,4 +121,89 @@ impl Checks {
         }
         self.unsupported.map_or(Ok(()), |path| Err(EnvelopeError::NotSupported { path }))
     }
+
+    /// Ends the checks with the values that they have parsed. Fails as [`Self::finish`] does. A value is absent only where
+    /// its check has recorded a violation: a field that may be absent does not belong here.
+    pub fn finish_with<P: Parsed>(self, parsed: P) -> Result<P::Values, EnvelopeError> {
+        let Some(values) = parsed.values() else {
+            debug_assert!(!self.violations.is_empty(), "a required field is absent without a violation");
+            return Err(EnvelopeError::Fields { violations: self.violations });
+        };
+        self.finish().map(|()| values)
+    }
+}
+
+/// The results of checks: one value, or a tuple of values. Each is `None` if its check has failed.
+pub trait Parsed {
+    /// The values, where all are present.
+    type Values;
+
+    /// All values, or `None` if one of them is absent.
+    fn values(self) -> Option<Self::Values>;
+}
+
+impl<T> Parsed for Option<T> {
+    type Values = T;
+
+    fn values(self) -> Self {
+        self
+    }
+}
+
+macro_rules! parsed_tuple {
+    ($($value:ident),+) => {
+        impl<$($value),+> Parsed for ($(Option<$value>,)+) {
+            type Values = ($($value,)+);
+
+            #[expect(non_snake_case, reason = "the name of a type parameter is that of its value, too")]
+            fn values(self) -> Option<Self::Values> {
+                let ($($value,)+) = self;
+                Some(($($value?,)+))
+            }
+        }
+    };
+}
+
+parsed_tuple!(A, B);
+parsed_tuple!(A, B, C);
+parsed_tuple!(A, B, C, D);
+parsed_tuple!(A, B, C, D, E);
+parsed_tuple!(A, B, C, D, E, F);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{AgentId, KeyId, MessageId};
+
+    #[test]
+    fn all_violations_come_in_the_order_of_their_checks_and_no_value_comes_with_them() {
+        let mut checks = Checks::default();
+        let agent = checks.id("agent", "", AgentId::parse);
+        let key = checks.id("key", "k1", KeyId::parse);
+        checks.text("text", "too long", 3);
+        let message = checks.id("message", "no id", MessageId::parse);
+        let Err(EnvelopeError::Fields { violations }) = checks.finish_with((agent, key, message)) else {
+            panic!("the checks have found nothing");
+        };
+        let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
+        assert_eq!(paths, ["agent", "text", "message"]);
+    }
+
+    #[test]
+    fn checks_without_a_violation_give_their_values() {
+        let mut checks = Checks::default();
+        let (agent, key) = (checks.id("agent", "a", AgentId::parse), checks.id("key", "k1", KeyId::parse));
+        let (agent, key) = checks.finish_with((agent, key)).unwrap();
+        assert_eq!((agent.as_str(), key.as_str()), ("a", "k1"));
+    }
+
+    #[test]
+    fn a_violation_beside_the_values_withholds_them() {
+        let mut checks = Checks::default();
+        let agent = checks.id("agent", "a", AgentId::parse);
+        checks.wrong("other", "is wrong");
+        assert!(
+            matches!(checks.finish_with(agent), Err(EnvelopeError::Fields { violations }) if violations.len() == 1)
+        );
+    }
 }

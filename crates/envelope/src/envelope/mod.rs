@@ -16,7 +16,7 @@ pub mod signing;
 mod verified;
 
 pub use author::{payload_of, sign};
-pub use checks::Checks;
+pub use checks::{Checks, Parsed};
 pub use context::{context_of_sections, digest_of, only_sections};
 pub use error::EnvelopeError;
 pub use json::{json_of, struct_of};

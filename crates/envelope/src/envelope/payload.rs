@@ -411,13 +411,8 @@ fn append(payload: &Any) -> Result<Body, EnvelopeError> {
             check_reference(reference, "envelope.payload.reference", &mut checks);
         }
     }
-    checks.finish()?;
-    Ok(Body::Append(Append {
-        workspace: workspace.expect("checked above"),
-        topic: topic.expect("checked above"),
-        size: size as u64,
-        expected_last: body.expected_last_sequence,
-    }))
+    let (workspace, topic) = checks.finish_with((workspace, topic))?;
+    Ok(Body::Append(Append { workspace, topic, size: size as u64, expected_last: body.expected_last_sequence }))
 }
 
 /// Checks a reference. Returns the digest that its sender claims: the broker does not fetch references (SPEC 7).

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ids::{AgentId, KeyId, MessageId, TaskId},
-    proto::v1,
+    proto::{Any, v1},
     protocol::{Header, MessageType, Names, Receiver, TraceContext, rules},
     time::Timestamp,
 };
@@ -55,8 +55,7 @@ impl UnverifiedEnvelope {
         let wire = v1::Envelope::decode(raw.clone())
             .map_err(|error| EnvelopeError::Malformed { part: "envelope", problem: error.to_string() })?;
         // In this order: the size is checked before the payload is decoded, so an oversized payload costs no parse.
-        let header = header(&wire)?;
-        let payload = wire.payload.as_ref().expect("the header's check asks for it");
+        let (header, payload) = header(&wire)?;
         check_size(header.message_type, payload.value.len())?;
         let body = payload::parse(header.message_type, payload)?;
         check_task_of_terms(&header, &body)?;
@@ -105,8 +104,7 @@ impl UnverifiedEnvelope {
         }
         let mut checks = Checks::default();
         let key_id = checks.id("envelope.key_id", &self.wire.key_id, KeyId::parse);
-        checks.finish()?;
-        let key_id = key_id.expect("checked above");
+        let key_id = checks.finish_with(key_id)?;
         let sender = self.header.sender.clone();
         match keys.key(&sender, &key_id, now) {
             Err(KeyRingError::Unknown) => Err(EnvelopeError::KeyUnknown { sender, key_id }),
@@ -149,7 +147,8 @@ fn check_size(message_type: MessageType, bytes: usize) -> Result<(), EnvelopeErr
     }
 }
 
-fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
+/// The header of an envelope, and its payload, which is not parsed yet.
+fn header(wire: &v1::Envelope) -> Result<(Header, &Any), EnvelopeError> {
     let mut checks = Checks::default();
     let message_id = checks.id("envelope.message_id", &wire.message_id, MessageId::parse);
     let sender = checks.id("envelope.sender_id", &wire.sender_id, AgentId::parse);
@@ -163,7 +162,8 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
     }
     let expires_at = checks.time("envelope.expires_at", wire.expires_at.as_ref());
     let message_type = checks.number("envelope.message_type", wire.message_type, MessageType::from_number);
-    if wire.payload.is_none() {
+    let payload = wire.payload.as_ref();
+    if payload.is_none() {
         checks.wrong("envelope.payload", "must be set");
     }
     if let Some(trace) = &wire.trace_context {
@@ -180,20 +180,22 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
             checks.wrong("envelope.receiver_id", problem);
         }
     }
-    checks.finish()?;
-    Ok(Header {
-        message_id: message_id.expect("checked above"),
-        sender: sender.expect("checked above"),
-        receiver: receiver.expect("checked above"),
-        timestamp: timestamp.expect("checked above"),
-        message_type: message_type.expect("checked above"),
+    let required = (message_id, sender, receiver, timestamp, message_type, payload);
+    let (message_id, sender, receiver, timestamp, message_type, payload) = checks.finish_with(required)?;
+    let header = Header {
+        message_id,
+        sender,
+        receiver,
+        timestamp,
+        message_type,
         correlation,
         task,
         epoch: wire.epoch,
         expires_at,
         // A context that is not valid is no reason to refuse a message.
         trace: wire.trace_context.as_ref().and_then(trace_context).map(Box::new),
-    })
+    };
+    Ok((header, payload))
 }
 
 /// The trace context in a message. `None`: it is not valid.

@@ -48,14 +48,13 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
     let whole_timeout = checks.span("plan.whole_timeout", plan.whole_timeout.as_ref());
     let subtasks = plan.subtasks.iter().take(READ_MAX).enumerate();
     let subtasks = subtasks.map(|(place, subtask)| subtask_of(subtask, place, &mut checks)).collect();
-    if let Err(EnvelopeError::Fields { violations }) = checks.finish() {
-        return Err(violations);
-    }
+    let parsed = checks.finish_with((id, mode, data_flow_check, priority));
+    let (id, mode, data_flow_check, priority) = parsed.map_err(violations_of)?;
     Ok(Spec {
-        id: id.expect("checked above"),
+        id,
         description: plan.description.clone(),
         subtasks,
-        mode: mode.expect("checked above"),
+        mode,
         terms: Terms {
             max_concurrency: if plan.max_concurrency == 0 { terms.max_concurrency } else { plan.max_concurrency },
             dependency_timeout: dependency_timeout.unwrap_or(terms.dependency_timeout),
@@ -63,13 +62,21 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
             pass_results: plan.pass_results.unwrap_or(terms.pass_results),
             pass_dependency_results: plan.pass_dependency_results.unwrap_or(terms.pass_dependency_results),
             extract_numeric: plan.extract_numeric.unwrap_or(terms.extract_numeric),
-            data_flow_check: data_flow_check.expect("checked above"),
+            data_flow_check,
         },
-        priority: priority.expect("checked above"),
+        priority,
         input: json_text(plan.input.as_ref()),
         links: Links::default(),
     }
     .linked())
+}
+
+/// The violations of an error. An error of another kind is one violation of the whole plan.
+fn violations_of(error: EnvelopeError) -> Vec<FieldViolation> {
+    match error {
+        EnvelopeError::Fields { violations } => violations,
+        other => vec![FieldViolation { path: "plan".to_owned(), problem: other.to_string() }],
+    }
 }
 
 fn json_text(input: Option<&prost_types::Struct>) -> String {

@@ -6,7 +6,7 @@ use baton_broker_core::{
     BlobLimits, Settings,
     access::Caller,
     blobs::{BlobFiles, Removed},
-    codes::ErrorCode,
+    codes::{ErrorCode, Refusal as _},
     engine::{Command, NewBlob},
     envelope::signing,
     ids::{AgentId, WorkspaceId},
@@ -247,4 +247,14 @@ fn the_holders_of_others_hide_a_blob_from_no_participant() {
     put(&mut world, "a", [1; 32], "t");
     assert!(sees(&world, "a", [1; 32]) && !sees(&world, "b", [1; 32]));
     assert!(begin(&mut world, "a", [1; 32], 5, "t").unwrap().is_some(), "it needs no second write");
+}
+
+#[test]
+fn an_upload_is_shown_to_its_agent_alone() {
+    let mut world = a_task(Settings::default());
+    begin(&mut world, "a", [1; 32], 5, "t").unwrap();
+    let code = |caller: &Caller| world.view(caller).upload(&[1; 32]).map_err(|error| error.code());
+    assert_eq!(code(&caller("a")).unwrap().size, 5);
+    assert_eq!(code(&caller("b")).unwrap_err(), ErrorCode::UploadUnknown);
+    assert_eq!(code(&Caller::Anonymous).unwrap_err(), ErrorCode::IdentityMissing);
 }

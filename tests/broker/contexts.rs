@@ -12,7 +12,7 @@ use baton_broker_core::{
     },
     engine::{Command, Fate, Reassignment},
     envelope::{context_of_sections, sections, signing},
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
     proto::v1::{
         self, HistoryFilter, MessageType, context_section::Content, custody_entry::Event,
         get_context_section_response::Content as Answer,
@@ -539,4 +539,16 @@ fn the_versions_go_with_their_task() {
     }
     assert_eq!(world.rows_of_contexts(), 0);
     denied(world.view(&operator()).context(&task(), 1).map(drop), ErrorCode::TaskUnknown);
+}
+
+#[test]
+fn the_version_of_a_message_is_shown_to_its_parties_and_holders() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    let envelope = world.checkpoint_of("a", 1, vec![json("goals", "[1]")]);
+    world.send(envelope.clone()).unwrap();
+    let message = MessageId::parse(&envelope.message_id).unwrap();
+    let shown = |caller: &Caller| world.view(caller).context_of_message(&task(), message);
+    assert_eq!(shown(&agent("a")).unwrap().expect("a is its author").version.number, 1);
+    assert_eq!(shown(&agent("c")).unwrap(), None);
+    denied(shown(&Caller::Anonymous).map(drop), ErrorCode::IdentityMissing);
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use baton_broker_core::{
-    codes::ErrorCode,
+    access::Caller,
+    codes::{ErrorCode, Refusal as _},
     domain::{
         dead_letter::{DeadState, ParkReason},
         handoff::State,
@@ -318,4 +319,20 @@ fn a_request_of_a_task_that_has_moved_on_cannot_be_redriven_and_stays_parked() {
     world.hand_over(&mut a, &mut b, 1);
     assert_refused(world.redrive(number, None), ErrorCode::StaleEpoch);
     assert_eq!(world.dead_letters()[0].state, DeadState::Parked);
+}
+
+#[test]
+fn dead_letters_are_shown_to_callers_with_a_right() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let number = parked_info(&mut world);
+    let dead = world.dead_letters().remove(0);
+    let bytes = |caller: &Caller| world.view(caller).dead_bytes(&dead).map_err(|error| error.code());
+    let last = |caller: &Caller| world.view(caller).last_dead_letter().map_err(|error| error.code());
+    for caller in [Caller::Agent(AgentId::parse("b").unwrap()), operator()] {
+        assert!(!bytes(&caller).unwrap().envelope.is_empty());
+        assert_eq!(last(&caller), Ok(number));
+    }
+    assert_eq!(bytes(&Caller::Agent(AgentId::parse("c").unwrap())), Err(ErrorCode::PermissionDenied));
+    assert_eq!(bytes(&Caller::Anonymous), Err(ErrorCode::IdentityMissing));
+    assert_eq!(last(&Caller::Anonymous), Err(ErrorCode::IdentityMissing));
 }

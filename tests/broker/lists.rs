@@ -299,3 +299,19 @@ fn many_letters_are_counted_in_parts_while_others_come_and_go() {
     let letters = |name: &str| world.engine.directory().letters(&id(name));
     assert_eq!((letters("b"), letters("c")), (Some(605), Some(605)));
 }
+
+#[test]
+fn the_changes_of_handoffs_are_for_callers_with_an_identity() {
+    let mut world = World::with(&["a", "b"]);
+    let begin = world.latest();
+    world.ask_for("a", "b", "t1", "x");
+    let (nameless, filter) = (Caller::Anonymous, HandoffFilter::default());
+    let view = world.view(&nameless);
+    for backlog in [Backlog::Open, Backlog::Ended] {
+        let refusal = view.backlog(backlog, &filter, 0, 0, 32).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::IdentityMissing);
+    }
+    let changes = world.engine.handoff_changes().after(begin, 100).unwrap();
+    assert_eq!(view.changed(&changes[0], &filter).unwrap_err().code(), ErrorCode::IdentityMissing);
+    assert_eq!(view.removed_handoff_changes().unwrap_err().code(), ErrorCode::IdentityMissing);
+}

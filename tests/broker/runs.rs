@@ -4,7 +4,7 @@ use std::{ops::Bound::Unbounded, time::Duration};
 
 use baton_broker_core::{
     access::Caller,
-    codes::ErrorCode,
+    codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId, Input,
         routing::{self, Call, Graph, Node, Run, RunId, RunState, Start, Turn, TurnId},
@@ -103,7 +103,7 @@ impl World {
 
     fn recorded(&self, number: u64) -> v1::RunTurn {
         let caller = operator();
-        self.view(&caller).run_turn(RUN, turn_id(number)).expect("the turn is known")
+        self.view(&caller).run_turn(&self.run(), turn_id(number)).expect("the turn is known")
     }
 
     /// The log of the run, which has every number once.
@@ -426,4 +426,27 @@ fn an_agent_that_works_at_a_node_by_its_type_takes_part() {
     assert_eq!(world.append_to_run("b").unwrap(), 1);
     let b = Caller::Agent(AgentId::parse("b").unwrap());
     assert_eq!(world.view(&b).runs(&RunFilter::default(), 10, "").unwrap().entries.len(), 1);
+}
+
+#[test]
+fn a_turn_a_graph_and_the_type_of_a_task_are_shown_to_callers_with_a_right() {
+    let mut world = World::with(&["a", "b", "c"]);
+    world.send(world.request("a", "b", 1)).unwrap();
+    world.register_graph(story()).unwrap();
+    world.start_run(Some("a"), Some("t")).unwrap();
+    world.report_turn(turn(1, "searcher", Some("a"), None)).unwrap();
+    let (run, graph) = (world.run(), GraphId::parse("g").unwrap());
+    let (starter, stranger) =
+        (Caller::Agent(AgentId::parse("a").unwrap()), Caller::Agent(AgentId::parse("c").unwrap()));
+    assert_eq!(world.view(&starter).run_turn(&run, turn_id(1)).unwrap().output, "turn 1");
+    assert!(world.view(&starter).run_entry(&run, 2).is_ok());
+    assert_eq!(world.view(&starter).task_type_of_run(&run).unwrap(), "support");
+    assert_eq!(world.view(&operator()).registered_graph(&graph).unwrap().id, graph);
+    for (caller, code) in [(stranger, ErrorCode::PermissionDenied), (Caller::Anonymous, ErrorCode::IdentityMissing)] {
+        assert_eq!(world.view(&caller).run_turn(&run, turn_id(1)).unwrap_err().code(), code);
+        assert_eq!(world.view(&caller).run_entry(&run, 2).unwrap_err().code(), code);
+        assert_eq!(world.view(&caller).task_type_of_run(&run).unwrap_err().code(), code);
+    }
+    let nameless = world.view(&Caller::Anonymous).registered_graph(&graph);
+    assert_eq!(nameless.unwrap_err().code(), ErrorCode::IdentityMissing, "agents may register it");
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Bound::Unbounded, sync::atomic::Ordering::
 
 use baton_broker_core::{
     access::Caller,
-    codes::ErrorCode,
+    codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId, Input,
         threads::{self, Action, ActionId, Create, IDLE, PLUGIN, Spec, SpecKind, Thread, ThreadRunId},
@@ -341,4 +341,21 @@ fn an_idle_thread_is_removed_with_its_log_and_its_history() {
     }
     assert_refused(world.begin(RUN, "a"), ErrorCode::ThreadUnknown);
     assert!(world.create_thread(Some("a"), None).unwrap(), "the id is free again");
+}
+
+#[test]
+fn specs_are_shown_to_callers_with_a_right_to_them_or_to_their_thread() {
+    let mut world = World::with_thread();
+    world.begin(RUN, "a").unwrap();
+    let spec = |caller: &Caller| world.view(caller).registered_spec(SpecKind::Agent, &spec_id("concierge"));
+    let in_force = |caller: &Caller| world.view(caller).thread_with_specs(&thread_id());
+    assert_eq!(spec(&operator()).unwrap().id, spec_id("concierge"));
+    let shown = in_force(&Caller::Agent(agent("a"))).unwrap();
+    assert_eq!((shown.spec.id.as_str(), shown.model.id.as_str()), ("concierge", "large"));
+    for (caller, code) in
+        [(Caller::Agent(agent("c")), ErrorCode::PermissionDenied), (Caller::Anonymous, ErrorCode::IdentityMissing)]
+    {
+        assert_eq!(spec(&caller).unwrap_err().code(), code);
+        assert_eq!(in_force(&caller).unwrap_err().code(), code);
+    }
 }

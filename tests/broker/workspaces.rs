@@ -528,3 +528,14 @@ fn a_clock_that_is_set_back_never_makes_the_times_of_entries_go_back() {
     world.pass(48 * HOUR);
     assert_eq!(world.rows(Table::WorkspaceEntries), 0, "and none of them stays longer");
 }
+
+#[test]
+fn an_appended_entry_is_shown_to_its_author_alone() {
+    let (mut world, ..) = World::of_workspace(Settings::default());
+    let sequence = world.append("a", "notes", json("1")).unwrap();
+    let shown = |caller: &Caller| world.view(caller).appended_entry(&id(), sequence);
+    assert_eq!(shown(&agent("a")).unwrap().expect("a is its author").author_id, "a");
+    assert_eq!(shown(&agent("b")).unwrap(), None, "as if it had expired");
+    assert_eq!(shown(&Caller::Anonymous).unwrap_err().code(), ErrorCode::IdentityMissing);
+    assert_eq!(shown(&operator()).unwrap_err(), BrokerError::AgentsOnly { caller: operator().to_string() });
+}

@@ -56,7 +56,7 @@ use self::pages::READ_AT_A_TIME;
 pub use self::pages::{LOOKED_AT_MAX, Page};
 pub use self::pages::{make_token, parse_token};
 pub use self::routing::RunFilter;
-pub use self::threads::ThreadFilter;
+pub use self::threads::{ThreadFilter, ThreadWithSpecs};
 use self::workspaces::StoredEntities;
 pub use self::workspaces::{EntryPage, EntryQuery, WorkspaceView};
 
@@ -299,8 +299,11 @@ impl View<'_> {
         seen.ok_or_else(|| self.access.no_such_dead_letter(self.caller, number))
     }
 
-    /// The bytes of a dead letter, or the digest of a context that the caller may not read.
+    /// The bytes of a dead letter that the caller may see, or the digest of a context that it may not read.
     pub fn dead_bytes(&self, dead: &DeadLetterRecord) -> Result<DeadBytes, BrokerError> {
+        if !self.access.may_see_dead_letter(self.caller, dead) {
+            return Err(self.access.no_such_dead_letter(self.caller, dead.number));
+        }
         let envelope = match &dead.envelope {
             DeadEnvelope::Refused(raw) => raw.clone(),
             DeadEnvelope::Accepted(_) => self.envelope(dead.number)?,
@@ -437,8 +440,9 @@ impl View<'_> {
         Ok((found, None))
     }
 
-    /// The number of the latest dead letter; 0 if none exists.
+    /// The number of the latest dead letter; 0 if none exists. Every caller that may list dead letters may know it.
     pub fn last_dead_letter(&self) -> Result<u64, BrokerError> {
+        self.access.reach(self.caller, Purpose::ReadDeadLetters)?;
         let all = (Bound::Unbounded, Bound::Unbounded);
         let last = self.store.scan(Table::DeadLetters, all, Order::Descending, 1)?;
         last.first().map_or(Ok(0), |(key, record)| Ok(DeadLetterRecord::decode(key, &record.value)?.number))

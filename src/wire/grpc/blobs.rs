@@ -184,10 +184,7 @@ impl BlobService for Blobs {
         let agent = caller.agent().cloned().map_err(refuse)?;
         self.broker.count_call(&caller).map_err(refuse)?;
         let digest = digest_of("sha256", &request.get_ref().sha256)?;
-        let upload = {
-            let agent = agent.clone();
-            look(&self.broker, &caller, move |view| view.upload(&agent, &digest)).await.map_err(refuse)?
-        };
+        let upload = look(&self.broker, &caller, move |view| view.upload(&digest)).await.map_err(refuse)?;
         let files = self.files()?;
         let name = BlobFiles::upload_name(agent.as_str(), &digest);
         let committed_bytes = on_disk(move || files.uploaded(&name)).await?;

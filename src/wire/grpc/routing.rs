@@ -86,7 +86,7 @@ impl RoutingService for Routing {
         let id = graph.id.clone();
         self.apply(EntityId::Graph(id.clone()), routing::Input::Register { graph }).await?;
         // The registration is stored, so a caller that may not read graphs sees its own.
-        let graph = look(&self.broker, &caller, move |view| view.registered(&id)).await.map_err(refuse)?;
+        let graph = look(&self.broker, &caller, move |view| view.registered_graph(&id)).await.map_err(refuse)?;
         let problems = problems.iter().map(problem).collect();
         Ok(Response::new(v1::RegisterGraphResponse { graph: Some(graph_to_v1(&graph)), problems }))
     }
@@ -353,7 +353,7 @@ fn node_tools(
     let mut inputs = Vec::new();
     let mut bytes = 0;
     for number in &of_run.inputs {
-        let Some(turn) = view.run_entry(id, *number)? else { continue };
+        let Some(turn) = view.run_entry(&run, *number)? else { continue };
         bytes += turn.output.len() + turn.error.len();
         let omitted = bytes > INPUTS_BYTES_MAX;
         let (output, error) = if omitted { (String::new(), String::new()) } else { (turn.output, turn.error) };
@@ -417,10 +417,10 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
 /// The answer to a recorded turn, from its entry in the log.
 fn turn_answer(view: View<'_>, id: RunId, turn: TurnId) -> Result<v1::RecordTurnResponse, BrokerError> {
     let run = view.run(id)?;
-    let recorded = view.run_turn(id, turn)?;
+    let recorded = view.run_turn(&run, turn)?;
     let proposal = match (&recorded.choice, &run.task) {
-        (Some(choice), Some(task)) if !choice.handoff_receiver_id.is_empty() => Some(v1::HandoffRequest {
-            task_type: view.task_type(task)?,
+        (Some(choice), Some(_)) if !choice.handoff_receiver_id.is_empty() => Some(v1::HandoffRequest {
+            task_type: view.task_type_of_run(&run)?,
             reason: v1::HandoffReason::Workflow.into(),
             reason_text: choice.reason.clone(),
             initial_context_summary: within(&recorded.output, SUMMARY_BYTES_MAX),

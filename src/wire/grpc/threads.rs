@@ -19,7 +19,7 @@ use crate::{
         Broker, BrokerError,
         access::{self, Caller, Purpose},
         engine::Command,
-        queries::{ThreadFilter, View},
+        queries::{ThreadFilter, ThreadWithSpecs, View},
     },
     domain::{
         EntityId, Input,
@@ -88,7 +88,7 @@ impl Threads {
         let (kind, id) = (spec.kind, spec.id.clone());
         self.apply(EntityId::Spec(kind, id.clone()), threads::Input::PutSpec { spec }).await?;
         // The registration is stored, so a caller that may not read specs sees its own.
-        look(&self.broker, caller, move |view| view.registered_spec(kind, &id, 0)).await.map_err(refuse)
+        look(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await.map_err(refuse)
     }
 
     /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
@@ -364,11 +364,8 @@ fn thread_and_run(thread: &str, run: &str, mut checks: Checks) -> Result<(Thread
 
 /// What the last boundary of a thread has put in force, with the specs at their revisions.
 fn in_force(view: View<'_>, id: &ThreadId) -> Result<InForce, BrokerError> {
-    let thread = view.thread(id)?;
+    let ThreadWithSpecs { thread, spec, model } = view.thread_with_specs(id)?;
     let boundary = thread.boundary.clone().ok_or(BrokerError::Internal)?;
-    let now = &boundary.in_force;
-    let spec = view.registered_spec(SpecKind::Agent, &now.spec, now.revision)?;
-    let model = view.registered_spec(SpecKind::Model, &now.model, now.model_revision)?;
     Ok(InForce {
         thread: thread_to_v1(&thread),
         switched: boundary.switched,

@@ -22,6 +22,7 @@ use crate::{
         workspace::{Topic, WorkspaceId, owner_entity},
     },
     envelope::Checks,
+    ids::AgentId,
     proto::v1::{self, watch_entries_response::Update as Sent, workspace_service_server::WorkspaceService},
     wire::to_proto,
 };
@@ -57,8 +58,9 @@ impl WorkspaceService for Workspaces {
         {
             return Err(refuse(field("envelope.message_type", "must be WORKSPACE_APPEND")));
         }
+        let author = v1::Envelope::decode(envelope.clone()).unwrap_or_default().sender_id;
         let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
-        let entry = self.entry_of(&receipt).await?;
+        let entry = self.entry_of(&receipt, &author).await?;
         Ok(Response::new(v1::AppendEntryResponse { receipt: Some(receipt), entry }))
     }
 
@@ -128,13 +130,14 @@ impl WorkspaceService for Workspaces {
 }
 
 impl Workspaces {
-    /// The entry of an append that the broker has accepted.
-    async fn entry_of(&self, receipt: &v1::Receipt) -> Result<Option<v1::WorkspaceEntry>, Status> {
+    /// The entry of an append of this agent that the broker has accepted. The envelope has proved its author, so a call
+    /// without a token gets the entry, too.
+    async fn entry_of(&self, receipt: &v1::Receipt, author: &str) -> Result<Option<v1::WorkspaceEntry>, Status> {
         let id = receipt.resource.strip_prefix("workspace:").and_then(|id| WorkspaceId::parse(id).ok());
-        let Some(id) = id else { return Ok(None) };
+        let (Some(id), Ok(author)) = (id, AgentId::parse(author)) else { return Ok(None) };
         let sequence = receipt.resource_sequence;
-        // The sender has just appended the entry, so it may see it, whatever it may read of others.
-        look(&self.broker, &Caller::Anonymous, move |view| view.workspace_entry(&id, sequence)).await.map_err(refuse)
+        let author = Caller::Agent(author);
+        look(&self.broker, &author, move |view| view.appended_entry(&id, sequence)).await.map_err(refuse)
     }
 
     /// Reads a page, and reads it again after each change until it has an entry, the workspace is closed, or the time is

@@ -5,7 +5,6 @@ use crate::{
     BrokerError,
     blobs::BlobDigest,
     domain::workspace::{self, WorkspaceId},
-    ids::AgentId,
     policy::Action,
     records::{BlobRecord, HoldKeys, UploadRecord},
     store::{KeyBytes, Order, Table},
@@ -80,8 +79,9 @@ impl View<'_> {
         }
     }
 
-    /// The unfinished upload of an agent.
-    pub fn upload(&self, agent: &AgentId, digest: &BlobDigest) -> Result<UploadRecord, BrokerError> {
+    /// The caller's unfinished upload. Only agents have uploads.
+    pub fn upload(&self, digest: &BlobDigest) -> Result<UploadRecord, BrokerError> {
+        let agent = self.caller.agent()?;
         let stored = self.store.get(&UploadRecord::key(agent, digest))?;
         let stored = stored.ok_or_else(|| BrokerError::UploadUnknown { blob: hex::encode(digest) })?;
         Ok(UploadRecord::decode(&stored.value)?)

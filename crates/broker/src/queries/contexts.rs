@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::{Page, View};
 use crate::{
     BrokerError,
+    access::Purpose,
     codes::FieldViolation,
     contexts::{content_of, latest_section, reference},
     domain::{
@@ -83,13 +84,17 @@ impl View<'_> {
 
     /// The version that a message has made. `None`: the caller may not read it, or the version is old.
     pub fn context_of_message(&self, task: &TaskId, message: MessageId) -> Result<Option<ContextView>, BrokerError> {
+        self.access.reach(self.caller, Purpose::ReadContexts)?;
         let record = self.task_of_contexts(task)?;
+        let holds = self.holds_contexts(&record)?;
+        let may_read = self.access.may_read_contexts(self.caller, task.as_str(), Some(&record.task));
         let list = ContextVersionRecord::list(task);
         let range = (std::ops::Bound::Included(list.key(1)), std::ops::Bound::Included(list.key(u64::MAX)));
         for (key, stored) in self.store.scan(list.table, range, Order::Descending, LOOKED_AT_FOR_MESSAGE)? {
             let version = ContextVersionRecord::decode(&key, &stored.value)?.0;
             if version.message == message {
-                return Ok(Some(viewed(version, &record)));
+                let right = self.right(&version, holds, may_read);
+                return Ok((right != Right::None).then(|| viewed(version, &record)));
             }
         }
         Ok(None)

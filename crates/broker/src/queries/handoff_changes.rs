@@ -33,8 +33,10 @@ pub struct BacklogPage {
 }
 
 impl View<'_> {
-    /// The latest change among the handoffs that were removed with their tasks; 0 if none was.
+    /// The latest change among the handoffs that were removed with their tasks; 0 if none was. Every caller that may list
+    /// handoffs may know it.
     pub fn removed_handoff_changes(&self) -> Result<u64, BrokerError> {
+        self.access.reach(self.caller, Purpose::ReadHandoffs)?;
         Ok(self
             .store
             .get(&removed_changes_key())?
@@ -54,6 +56,7 @@ impl View<'_> {
         place: u64,
         limit: usize,
     ) -> Result<BacklogPage, BrokerError> {
+        let reach = self.access.reach(self.caller, Purpose::ReadHandoffs)?;
         let list = match backlog {
             Backlog::Open => List::open_handoffs(),
             Backlog::Ended => List::changes(),
@@ -79,7 +82,7 @@ impl View<'_> {
                 }
             };
             if let Some((handoff, task)) = found {
-                let found = self.changed_handoff(handoff, task, filter, |changed| changed > changed_after)?;
+                let found = self.changed_handoff((handoff, task), filter, reach, |changed| changed > changed_after)?;
                 page.handoffs.extend(found.map(|found| (number, found)));
             }
             if page.handoffs.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
@@ -92,14 +95,16 @@ impl View<'_> {
     /// The handoff of a change, if it matches, the caller may see it, and it has not changed again since: a later change
     /// shows it then.
     pub fn changed(&self, change: &Change, filter: &HandoffFilter) -> Result<Option<Arc<Handoff>>, BrokerError> {
-        self.changed_handoff(change.handoff, change.task.clone(), filter, |changed| changed <= change.number)
+        let reach = self.access.reach(self.caller, Purpose::ReadHandoffs)?;
+        let (handoff, task) = (change.handoff, change.task.clone());
+        self.changed_handoff((handoff, task), filter, reach, |changed| changed <= change.number)
     }
 
     fn changed_handoff(
         &self,
-        handoff: MessageId,
-        task: TaskId,
+        (handoff, task): (MessageId, TaskId),
         filter: &HandoffFilter,
+        reach: Reach<'_>,
         is_meant: impl Fn(u64) -> bool,
     ) -> Result<Option<Arc<Handoff>>, BrokerError> {
         if filter.task.as_ref().is_some_and(|wanted| *wanted != task) {
@@ -111,7 +116,6 @@ impl View<'_> {
             stored.as_ref().and_then(EntityRecord::as_handoff).is_some_and(|record| is_meant(record.changed));
         let whole = self.whole_handoff(stored)?.filter(|_| is_meant);
         // Most handoffs are of other agents. A policy decision about each would cost more than the rest of the watch.
-        let reach = self.access.reach(self.caller, Purpose::ReadHandoffs)?;
         let is_in_reach = |handoff: &Handoff| match reach {
             Reach::Nothing => false,
             Reach::Own(agent) => handoff.sender == *agent || handoff.was_offered_to(agent),

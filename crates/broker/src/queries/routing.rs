@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     BrokerError,
-    access::Purpose,
+    access::{Purpose, graph_registration},
     domain::routing::{Graph, Run, RunId, RunState, TurnId},
     ids::{GraphId, TaskId},
     proto::v1,
@@ -71,38 +71,54 @@ impl View<'_> {
     }
 
     /// The recorded turn with this id, of a run that the caller may see.
-    pub fn run_turn(&self, run: RunId, turn: TurnId) -> Result<v1::RunTurn, BrokerError> {
-        // The caller has just reported the turn, so its rights were checked.
-        let unknown = || BrokerError::RunUnknown { run: run.to_string() };
-        let place = self.store.get(&RunTurnRecord::key(run, turn))?.ok_or_else(unknown)?;
-        let number = RunTurnRecord::decode(run, turn, &place.value)?.0.number;
+    pub fn run_turn(&self, run: &Run, turn: TurnId) -> Result<v1::RunTurn, BrokerError> {
+        self.check_run(run)?;
+        let unknown = || BrokerError::RunUnknown { run: run.id.to_string() };
+        let place = self.store.get(&RunTurnRecord::key(run.id, turn))?.ok_or_else(unknown)?;
+        let number = RunTurnRecord::decode(run.id, turn, &place.value)?.0.number;
         self.run_entry(run, number)?.ok_or_else(unknown)
     }
 
-    /// The turn with this number in a run's log. `None`: the entry is no turn, or is removed.
-    pub fn run_entry(&self, run: RunId, number: u64) -> Result<Option<v1::RunTurn>, BrokerError> {
-        let Some(entry) = self.store.get(&RunEntryRecord::key(run, number))? else { return Ok(None) };
+    /// The turn with this number in the log of a run that the caller may see. `None`: the entry is no turn, or is removed.
+    pub fn run_entry(&self, run: &Run, number: u64) -> Result<Option<v1::RunTurn>, BrokerError> {
+        self.check_run(run)?;
+        let Some(entry) = self.store.get(&RunEntryRecord::key(run.id, number))? else { return Ok(None) };
         Ok(match RunEntryRecord::message(&entry.value)?.event {
             Some(v1::run_entry::Event::Turn(turn)) => Some(turn),
             Some(_) | None => None,
         })
     }
 
-    /// The type of a task, for a proposal of a handoff. Empty if the task is removed.
-    pub fn task_type(&self, id: &TaskId) -> Result<String, BrokerError> {
-        let stored = self.store.get(&TaskRecord::key(id))?;
+    /// The type of the task that a run is over, for a proposal of a handoff. The right to see the run is enough. Empty if
+    /// the run is over no task, or the task is removed.
+    pub fn task_type_of_run(&self, run: &Run) -> Result<String, BrokerError> {
+        self.check_run(run)?;
+        let Some(task) = &run.task else { return Ok(String::new()) };
+        let stored = self.store.get(&TaskRecord::key(task))?;
         let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
         Ok(stored.map(|record| record.task.task_type.clone()).unwrap_or_default())
+    }
+
+    fn check_run(&self, run: &Run) -> Result<(), BrokerError> {
+        match self.access.may_see_run(self.caller, run) {
+            true => Ok(()),
+            false => Err(self.access.no_such_run(self.caller, run.id)),
+        }
     }
 
     /// The latest revision of a graph.
     pub fn graph(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
         self.access.may_see_directory(self.caller)?;
-        self.registered(id)
+        self.stored_graph(id)
     }
 
-    /// The latest revision of a graph, for the caller that has just registered it.
-    pub fn registered(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
+    /// The latest revision of a graph that the caller may register, also without the right to read graphs.
+    pub fn registered_graph(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
+        self.access.check_broker(self.caller, graph_registration(id))?;
+        self.stored_graph(id)
+    }
+
+    fn stored_graph(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
         let stored = self.store.get(&GraphRecord::key(id))?;
         let stored = stored.map(|record| GraphRecord::decode(&record.value)).transpose()?;
         stored.map(|record| record.graph).ok_or_else(|| BrokerError::GraphUnknown { graph: id.to_string() })

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     BrokerError,
-    access::Purpose,
+    access::{Purpose, spec_registration},
     domain::{
         EntityId, ReadError,
         threads::{Spec, SpecKind, Thread},
@@ -31,6 +31,17 @@ pub struct ThreadFilter {
     pub task: Option<TaskId>,
     /// The spec in force.
     pub in_force: Option<SpecId>,
+}
+
+/// A thread with the specs in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThreadWithSpecs {
+    /// The thread.
+    pub thread: Arc<Thread>,
+    /// The agent spec, at the revision in force.
+    pub spec: Arc<Spec>,
+    /// The model spec, at the revision in force.
+    pub model: Arc<Spec>,
 }
 
 impl View<'_> {
@@ -110,11 +121,26 @@ impl View<'_> {
     /// A revision of a spec. 0: the latest.
     pub fn spec(&self, kind: SpecKind, id: &SpecId, revision: u64) -> Result<Arc<Spec>, BrokerError> {
         self.access.may_see_directory(self.caller)?;
-        self.registered_spec(kind, id, revision)
+        self.stored_spec(kind, id, revision)
     }
 
-    /// A revision of a spec, for the caller that has registered it or runs with it. 0: the latest.
-    pub fn registered_spec(&self, kind: SpecKind, id: &SpecId, revision: u64) -> Result<Arc<Spec>, BrokerError> {
+    /// The latest revision of a spec that the caller may register, also without the right to read specs.
+    pub fn registered_spec(&self, kind: SpecKind, id: &SpecId) -> Result<Arc<Spec>, BrokerError> {
+        self.access.check_broker(self.caller, spec_registration(id))?;
+        self.stored_spec(kind, id, 0)
+    }
+
+    /// A thread that the caller may see, with the specs that its last boundary has put in force. The right to see the
+    /// thread is enough. Fails if the thread has no boundary yet.
+    pub fn thread_with_specs(&self, id: &ThreadId) -> Result<ThreadWithSpecs, BrokerError> {
+        let thread = self.thread(id)?;
+        let now = &thread.boundary.as_ref().ok_or(BrokerError::Internal)?.in_force;
+        let spec = self.stored_spec(SpecKind::Agent, &now.spec, now.revision)?;
+        let model = self.stored_spec(SpecKind::Model, &now.model, now.model_revision)?;
+        Ok(ThreadWithSpecs { thread, spec, model })
+    }
+
+    fn stored_spec(&self, kind: SpecKind, id: &SpecId, revision: u64) -> Result<Arc<Spec>, BrokerError> {
         let found = match revision {
             0 => match self.store.get(&SpecRecord::key(kind, id))? {
                 Some(stored) => Some(SpecRecord::decode(kind, &stored.value)?.spec),

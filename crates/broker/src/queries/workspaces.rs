@@ -144,17 +144,21 @@ impl View<'_> {
         Ok(page)
     }
 
-    /// One entry by its number. `None`: it has expired.
-    pub fn workspace_entry(
+    /// An entry that the caller has appended, by its number: its author sees it without a right to read others. `None`: it
+    /// has expired, or is of another author.
+    ///
+    /// # Errors
+    /// IDENTITY_MISSING or AGENTS_ONLY for a caller that is no agent, and so no author.
+    pub fn appended_entry(
         &self,
         workspace: &WorkspaceId,
         sequence: u64,
     ) -> Result<Option<v1::WorkspaceEntry>, BrokerError> {
+        let author = self.caller.agent()?;
         let key = WorkspaceEntryRecord::key(workspace, sequence);
-        // No right is checked here: the caller has just appended the entry.
         let Some(stored) = self.store.get(&key)? else { return Ok(None) };
         let head = WorkspaceEntryRecord::decode(&key.key, &stored.value)?;
-        self.whole_entry(&head, false)
+        Ok(self.whole_entry(&head, false)?.filter(|entry| entry.author_id == author.as_str()))
     }
 
     /// Adds the entries to the page. Returns false if an entry has expired during the read.

@@ -51,6 +51,8 @@ impl Engine {
         if let Some((key, _)) = accepted {
             self.expiration_stored(Expiration::Messages, key, now);
         }
+        #[cfg(debug_assertions)]
+        let changed = super::invariants::Touched::of(&batch.replies, &applied);
         let mut touched = batch.touched;
         let mut conflicts = false;
         self.outputs.changes.clear();
@@ -79,6 +81,8 @@ impl Engine {
             self.count_again();
         }
         self.count_some();
+        #[cfg(debug_assertions)]
+        self.assert_invariants(&changed);
     }
 
     fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {

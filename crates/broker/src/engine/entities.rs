@@ -122,6 +122,12 @@ impl Entities {
         handoffs.map(|(_, open)| *open as usize).sum()
     }
 
+    /// The number of open entities of this kind that count for the agent.
+    #[cfg(debug_assertions)]
+    pub(super) fn open_of(&self, kind: Counted, agent: &AgentId) -> u32 {
+        self.open_of.get(&(kind, agent.clone())).copied().unwrap_or_default()
+    }
+
     /// Whether the agent has fewer than `most` entities of this kind open. 0: no limit.
     pub(super) fn has_room_for(&self, kind: Counted, agent: &AgentId, most: u32) -> bool {
         most == 0 || self.open_of.get(&(kind, agent.clone())).is_none_or(|open| *open < most)

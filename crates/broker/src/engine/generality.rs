@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Command, ConsumerKind, Engine, Fate, run::Cause};
 use crate::{
     BrokerIdentity, Event, Events, Reply, Settings, Update, Updates, WatcherId,
+    directory::Entry,
     domain::{
         EntityId, Input, Told,
         mailbox::ConsumerId,
@@ -13,7 +14,8 @@ use crate::{
     },
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
-    records::EntityRecord,
+    proto::v1,
+    records::{AgentRecord, EntityRecord},
     send_outputs,
     store::{MemoryStore, Store, Table},
     time::Timestamp,
@@ -36,7 +38,17 @@ fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
         key: PrivateKey::from_seed(&[1; 32]),
         coordinator: crate::Signer::new(PrivateKey::from_seed(&[77; 32])),
     };
-    Engine::open(store.clone(), identity, Arc::new(Settings::default()), Arc::new(SystemIds), now).unwrap()
+    let engine =
+        Engine::open(store.clone(), identity, Arc::new(Settings::default()), Arc::new(SystemIds), now).unwrap();
+    // Mail goes to registered agents only.
+    let key = v1::AgentKey {
+        key_id: "k1".to_owned(),
+        public_key: PrivateKey::from_seed(&[2; 32]).public().as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    let card = v1::AgentCard { agent_id: agent().to_string(), keys: vec![key], ..Default::default() };
+    engine.directory().put(Entry::parse(AgentRecord::new(card, now)).unwrap());
+    engine
 }
 
 /// Makes the first probe send `words` inputs to the other one.

@@ -26,6 +26,8 @@ mod enrollment;
 mod entities;
 #[cfg(all(test, debug_assertions))]
 mod generality;
+#[cfg(debug_assertions)]
+mod invariants;
 mod keys;
 mod loads;
 mod log;
@@ -122,6 +124,8 @@ pub struct Engine {
     retention: Retention,
     loads: Loads,
     schemas: schemas::Compiled,
+    #[cfg(debug_assertions)]
+    second_counts: invariants::SecondCounts,
 }
 
 /// The engine's dependencies. They stay the same for the life of the engine.

@@ -94,6 +94,8 @@ impl Engine {
             retention,
             loads: Loads::default(),
             schemas: Default::default(),
+            #[cfg(debug_assertions)]
+            second_counts: Default::default(),
         };
         engine.register_coordinator(now)?;
         engine.env.handoff_changes.begin(stored.last);

@@ -7,6 +7,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +20,7 @@ use crate::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
     },
+    policy::Policies,
     traces::Options as TraceOptions,
 };
 
@@ -57,6 +59,8 @@ pub struct Config {
     pub operators: Option<OperatorTokens>,
     /// The source of the policies.
     pub policy: PolicySource,
+    /// The policies, as they were when the configuration was read.
+    pub policies: Arc<Policies>,
     /// The settings of the protocol.
     pub settings: Settings,
 }
@@ -421,6 +425,7 @@ impl Config {
             plaintext_allowed,
             operators,
             policy,
+            policies: Policies::built_in(),
             settings,
         }
         .checked()
@@ -465,6 +470,7 @@ impl Config {
             plaintext_allowed,
             operators,
             policy,
+            policies: Policies::built_in(),
             settings,
         }
         .checked()
@@ -567,7 +573,6 @@ impl File {
             },
             workspace: self.workspace.limits(),
             blobs: self.blobs.limits(),
-            blob_files: None,
             console: self.console.is_enabled(),
             require_registered_schemas: self.context.require_registered_schemas,
             plans_enabled: self.plan.enabled.unwrap_or(defaults.plans_enabled),
@@ -575,9 +580,6 @@ impl File {
             retention: self.retention.retention(),
             broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
-            policies: defaults.policies,
-            traces: defaults.traces,
-            metrics: defaults.metrics,
         }
     }
 }
@@ -593,8 +595,6 @@ impl fmt::Display for TlsSource {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     const TLS: &str = "[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n";
@@ -675,17 +675,8 @@ mod tests {
             let config = read(text).unwrap();
             let printed = config.to_toml();
             let again = read(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
-            let policies = Arc::clone(&config.settings.policies);
             // The policies are loaded again; all other fields are compared.
-            let whole = |config: &Config| {
-                format!(
-                    "{:?}",
-                    Config {
-                        settings: Settings { policies: Arc::clone(&policies), ..config.settings.clone() },
-                        ..config.clone()
-                    }
-                )
-            };
+            let whole = |config: &Config| format!("{:?}", Config { policies: Policies::built_in(), ..config.clone() });
             assert_eq!(whole(&again), whole(&config), "{printed}");
             assert_eq!(again.to_toml(), printed);
         }

@@ -12,7 +12,7 @@ use std::{
 
 use baton::{
     broker::{
-        BrokerIdentity, Event, Events, OutgoingDelivery, Reply, Retention, Settings,
+        BrokerIdentity, Event, Events, OutgoingDelivery, Reply, Resources, Retention, Settings,
         access::Caller,
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -78,7 +78,8 @@ fn identity() -> BrokerIdentity {
 }
 
 fn engine(store: Arc<EmbeddedStore>, settings: &Arc<Settings>, now: Timestamp) -> Engine {
-    Engine::open(store, identity(), settings.clone(), Arc::new(SystemIds), now).expect("what is stored can be read")
+    let opened = Engine::open(store, identity(), settings.clone(), Resources::default(), Arc::new(SystemIds), now);
+    opened.expect("what is stored can be read")
 }
 
 fn open(folder: &Path) -> Arc<EmbeddedStore> {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use baton::{
     broker::{
-        AgentLimits, BrokerIdentity, Event, Events, Refused, Reply, Retention, Settings, Signer,
+        AgentLimits, BrokerIdentity, Event, Events, Refused, Reply, Resources, Retention, Settings, Signer,
         access::{Access, Caller},
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -57,7 +57,7 @@ pub(crate) struct About<'a> {
 pub(crate) struct Room {
     engine: Engine,
     store: Arc<dyn Store>,
-    settings: Arc<Settings>,
+    resources: Resources,
     now: Timestamp,
     sessions: Vec<(AgentId, mpsc::UnboundedReceiver<Event>)>,
 }
@@ -88,11 +88,13 @@ impl Room {
         // A turn sends more in its time than an agent may.
         let limits =
             AgentLimits { messages_per_second: 0, bytes_per_second: 0, mailbox_max: 0, ..AgentLimits::default() };
-        let settings = Arc::new(Settings { unsigned_allowed: true, retention, limits, ..Settings::default() });
+        let settings = Settings { unsigned_allowed: true, retention, limits, ..Settings::default() };
+        let resources = Resources::default();
         let now = Timestamp::from_parts(1_700_000_000, 0).expect("it is a time");
-        let engine = Engine::open(store.clone(), identity, settings.clone(), Arc::new(SystemIds), now);
+        let engine =
+            Engine::open(store.clone(), identity, settings.into(), resources.clone(), Arc::new(SystemIds), now);
         let engine = engine.expect("an empty store opens");
-        let mut room = Self { engine, store, settings, now, sessions: Vec::new() };
+        let mut room = Self { engine, store, resources, now, sessions: Vec::new() };
         room.register(ALICE, "");
         room.register(BOB, "");
         room
@@ -130,7 +132,7 @@ impl Room {
 
     /// Answers a query of the broker's owner.
     pub(crate) fn look<T>(&self, query: impl FnOnce(View<'_>) -> T) -> T {
-        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
+        let access = Access { policies: &self.resources.policies, directory: self.engine.directory() };
         let caller = Caller::Operator("bench".to_owned());
         query(View { store: &*self.store, access, caller: &caller, rates: None })
     }

@@ -12,7 +12,7 @@ const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 impl Config {
     /// Checks the values, and refuses development settings except on loopback.
-    pub(super) fn checked(self) -> Result<Self, ConfigError> {
+    pub(super) fn checked(mut self) -> Result<Self, ConfigError> {
         let refused = |error: PolicySourceError| ConfigError::Refused(error.to_string());
         if self.settings.unsigned_allowed && !self.listen.ip().is_loopback() {
             return Err(refused(PolicySourceError::TooOpen { what: "allow_unsigned", listen: self.listen }));
@@ -30,7 +30,7 @@ impl Config {
         traces::check(&self.traces)?;
         self.check_timeouts()?;
         self.check_broker_limits()?;
-        self.settings.policies.store(self.policy.load(self.listen).map_err(refused)?);
+        self.policies = self.policy.load(self.listen).map_err(refused)?;
         Ok(self)
     }
 

@@ -116,7 +116,7 @@ async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String
     let measured = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         broker.measure();
-        broker.settings().metrics.encode()
+        broker.resources().metrics.encode()
     });
     let Ok(figures) = measured.await else {
         let text = "The figures cannot be read.\n".to_owned();

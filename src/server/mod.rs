@@ -29,7 +29,7 @@ use self::{
 };
 use crate::{
     blobs::{BlobFiles, Bucket, Removed},
-    broker::{Broker, BrokerError, EngineError, Settings, identity::Identities, jwt::OperatorKeys},
+    broker::{Broker, BrokerError, EngineError, Resources, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
     metrics::Metrics,
@@ -147,16 +147,18 @@ pub async fn run(
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let watched = Watched::before_load(&config, &setup);
     // The configuration was read before the folder was opened, which may take long.
+    let mut policies = config.policies.clone();
     if watched.policies.is_some() {
         match config.policy.load(config.listen) {
-            Ok(loaded) => config.settings.policies.store(loaded),
+            Ok(loaded) => policies = loaded,
             Err(error) => {
                 tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force");
             }
         }
     }
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
-    note_expiry(&setup, &config.settings.metrics);
+    let mut resources = Resources { blob_files: Some(folder.blobs.clone()), ..Resources::new(policies) };
+    note_expiry(&setup, &resources.metrics);
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;
     // Binds before the broker starts: a port in use is found before any stored deadline is applied.
     let listener = Listener::bind(config.listen).await?;
@@ -165,14 +167,15 @@ pub async fn run(
         Some(address) => Some(Endpoint::bind(address).await?),
         None => None,
     };
-    let traces = Traces::start(&config.traces, config.settings.metrics.clone())?;
-    if let Some(traces) = &traces {
+    resources.traces = Traces::start(&config.traces, resources.metrics.clone())?;
+    if let Some(traces) = &resources.traces {
         tracing::info!(endpoint = traces.endpoint(), "sending spans");
     }
     let broker = Broker::start(
         folder.store.clone(),
         folder.identity.clone(),
-        Settings { blob_files: Some(folder.blobs.clone()), traces: traces.clone(), ..config.settings.clone() },
+        config.settings.clone(),
+        resources.clone(),
         Identities::new(&folder.operator_token, operators),
         ids,
         clock,
@@ -198,7 +201,7 @@ pub async fn run(
     }
     ready(&ready_state);
     // The audit log names the policies of each start, not only of each change.
-    broker.note(policy_act(&config)).await;
+    broker.note(policy_act(&config, &resources)).await;
     if let Some(bucket) = bucket {
         tokio::spawn(look_for_bucket(bucket));
     }
@@ -206,7 +209,7 @@ pub async fn run(
     let fresh =
         tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, watched, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
-    let report = tokio::spawn(report_refusals(bounds.clone(), broker.settings().metrics.clone()));
+    let report = tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()));
     let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone())));
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
     // Both end before the engine, to which the reload task sends its audit entries.
@@ -217,7 +220,7 @@ pub async fn run(
     // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
     folder.remove_address();
-    if let Some(traces) = traces {
+    if let Some(traces) = resources.traces {
         // The last spans go after the last commit. It waits for the collector, on a thread that may wait.
         drop(tokio::task::spawn_blocking(move || traces.stop()).await);
     }
@@ -241,12 +244,12 @@ pub fn check(config: &Config) -> Result<(), ServerError> {
 }
 
 /// The audit entry for the policies in force at start.
-fn policy_act(config: &Config) -> AuditAct {
+fn policy_act(config: &Config, resources: &Resources) -> AuditAct {
     AuditAct {
         actor: "the broker".to_owned(),
         action: AuditAction::PolicyLoaded,
         subject: config.policy.to_string(),
-        details: describe(&config.settings.policies.load()),
+        details: describe(&resources.policies.load()),
     }
 }
 
@@ -289,7 +292,7 @@ fn sources(
     broker: &Broker,
 ) -> Vec<reload::Source> {
     let tls = tls.clone();
-    let metrics = config.settings.metrics.clone();
+    let Resources { metrics, policies, .. } = broker.resources().clone();
     let certificates = reload::Source {
         what: "certificates",
         files: watched.certificates,
@@ -302,7 +305,7 @@ fn sources(
         loaded: AuditAction::CertificatesLoaded,
         refused: AuditAction::CertificatesRefused,
     };
-    let (source, listen, policies) = (config.policy.clone(), config.listen, config.settings.policies.clone());
+    let (source, listen) = (config.policy.clone(), config.listen);
     let policy = watched.policies.map(|files| reload::Source {
         what: "policies",
         files,

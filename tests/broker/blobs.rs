@@ -145,7 +145,9 @@ fn quotas_bound_the_uploads_and_the_bytes_of_an_agent() {
 fn a_blob_without_a_hold_is_removed_after_a_day_also_over_a_crash() {
     let folder = tempfile::tempdir().unwrap();
     let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
-    let mut world = a_task(Settings { blob_files: Some(files.clone()), ..Settings::default() });
+    let mut world = a_task(Settings::default());
+    world.resources.blob_files = Some(files.clone());
+    world.restart();
     put(&mut world, "a", [1; 32], "t");
     put(&mut world, "a", [2; 32], "t");
     files.take_removed();

@@ -491,9 +491,8 @@ fn the_coordinator_hands_off_with_the_rights_of_the_submitter() {
     let rule = r#"@id("not-to-bob") forbid (principal == Agent::"alice", action == Action::"handOff", resource == Agent::"bob");"#;
     let sources = [Source::new("default", baton_broker_core::policy::DEFAULT), Source::new("test.cedar", rule)];
     let policies = Policies::parse(&sources).unwrap();
-    let settings = Settings::default();
-    settings.policies.store(Arc::new(policies));
-    let mut world = World::with_settings(&["alice", "bob:worker", "carol:other"], settings);
+    let mut world = World::with(&["alice", "bob:worker", "carol:other"]);
+    world.resources.policies.store(Arc::new(policies));
     let named =
         v1::Subtask { agent_type: String::new(), agent_id: "bob".to_owned(), attempts_max: 3, ..subtask("a", &[]) };
     let other = v1::Subtask { agent_type: "other".to_owned(), ..subtask("b", &[]) };
@@ -616,7 +615,7 @@ fn a_plan_belongs_to_its_submitter_and_shows_itself_to_its_agents() {
     let unknown = world.view(&agent("mallory")).plan(&PlanId::parse("none").unwrap()).unwrap_err();
     assert_eq!((stranger.code(), unknown.code()), (ErrorCode::PermissionDenied, ErrorCode::PermissionDenied));
     let access =
-        baton_broker_core::access::Access { policies: &world.settings.policies, directory: world.engine.directory() };
+        baton_broker_core::access::Access { policies: &world.resources.policies, directory: world.engine.directory() };
     let (plan, _) = world.view(&operator()).plan(&id()).unwrap();
     assert!(access.may_cancel_plan(&agent("alice"), &plan).is_ok());
     assert!(access.may_cancel_plan(&agent("bob"), &plan).is_err());

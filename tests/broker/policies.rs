@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use baton_broker_core::{
-    Settings,
     access::Caller,
     codes::ErrorCode,
     directory::Entry,
@@ -21,9 +20,9 @@ fn policies(more: &str) -> Arc<Policies> {
 }
 
 fn world(agents: &[&str], more: &str) -> World {
-    let settings = Settings::default();
-    settings.policies.store(policies(more));
-    World::with_settings(agents, settings)
+    let world = World::with(agents);
+    world.resources.policies.store(policies(more));
+    world
 }
 
 const TO_BILLING: &str = "@id(\"refunds\") forbid(principal, action == Action::\"handOff\", resource)
@@ -79,7 +78,7 @@ fn a_decision_that_is_kept_is_not_kept_over_a_change() {
     world.register_as(operator(), entry, "").unwrap();
     world.send(refund(&world, "b")).expect("b is billing now");
     world
-        .settings
+        .resources
         .policies
         .store(policies("@id(\"none\") forbid(principal, action == Action::\"handOff\", resource);"));
     let refusal = assert_refused(world.send(refund(&world, "b")), ErrorCode::PermissionDenied);

@@ -137,8 +137,8 @@ fn a_candidate_reads_contexts_from_its_accept_on() {
     // A policy may let all agents see all tasks, and still shows no contexts.
     let text = "permit(principal, action, resource) unless { action == Action::\"readContext\" };";
     let policies = Policies::parse(&[Source::new("test.cedar", text)]).unwrap();
-    let settings = Settings { policies: Arc::new(Arc::new(policies).into()), ..Settings::default() };
-    let mut world = World::with_settings(&["a", "b", "c", "d"], settings);
+    let mut world = World::with(&["a", "b", "c", "d"]);
+    world.resources.policies.store(Arc::new(policies));
     let (mut a, mut b, mut c) = (world.connect("a"), world.connect("b"), world.connect("c"));
     world.hand_over(&mut a, &mut b, 1);
     let handoff = world.send(world.request("b", "c", 2)).unwrap().handoff_id;
@@ -157,8 +157,8 @@ fn a_candidate_reads_contexts_from_its_accept_on() {
 fn a_dead_letter_shows_a_context_to_its_parties_only() {
     let text = "permit(principal, action, resource) unless { action == Action::\"readContext\" };";
     let policies = Policies::parse(&[Source::new("test.cedar", text)]).unwrap();
-    let settings = Settings { policies: Arc::new(Arc::new(policies).into()), ..Settings::default() };
-    let mut world = World::with_settings(&["a", "b", "c"], settings);
+    let mut world = World::with(&["a", "b", "c"]);
+    world.resources.policies.store(Arc::new(policies));
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     let handoff = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);

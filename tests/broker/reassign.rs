@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_broker_core::{
-    Reassigned, Settings,
+    Reassigned,
     access::Caller,
     codes::ErrorCode,
     domain::{
@@ -321,8 +321,8 @@ fn the_coordinator_has_no_more_rights_than_the_operator() {
                 @id(\"not-to-c\") forbid(principal is Operator, action == Action::\"handOff\",
                                          resource == Agent::\"c\");";
     let policies = Policies::parse(&[Source::new("test.cedar", text)]).unwrap();
-    let settings = Settings { policies: Arc::new(Arc::new(policies).into()), ..Settings::default() };
-    let mut world = World::with_settings(&["a", "b", "c"], settings);
+    let mut world = World::with(&["a", "b", "c"]);
+    world.resources.policies.store(Arc::new(policies));
     let (mut a, mut b, _c) = (world.connect("a"), world.connect("b"), world.connect("c"));
     world.hand_over(&mut a, &mut b, 1);
     let refusal = assert_refused(world.reassign("c", 2), ErrorCode::PermissionDenied);

@@ -321,9 +321,8 @@ fn a_policy_decides_by_topic() {
         when { context.topic == \"secret\" };
         @id(\"a-writes-no-notes\") forbid(principal == Agent::\"a\", action == Action::\"appendWorkspace\", resource)
         when { context.topic == \"notes\" };";
-    let settings = Settings::default();
-    settings.policies.store(Arc::new(Policies::parse(&[Source::new("test.cedar", text)]).unwrap()));
-    let (mut world, ..) = World::of_workspace(settings);
+    let (mut world, ..) = World::of_workspace(Settings::default());
+    world.resources.policies.store(Arc::new(Policies::parse(&[Source::new("test.cedar", text)]).unwrap()));
     let refusal = assert_refused(world.append("a", "Notes", json("1")), ErrorCode::PermissionDenied);
     assert!(refusal.to_string().contains("a-writes-no-notes"), "{refusal}");
     world.append("b", "notes", json("1")).unwrap();

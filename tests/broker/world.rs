@@ -10,7 +10,8 @@ use std::{
 };
 
 use baton_broker_core::{
-    Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
+    Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Resources,
+    Settings,
     access::{Access, Caller},
     codes::{ErrorCode, Refusal as _},
     directory::{Entry, Liveness},
@@ -173,6 +174,7 @@ pub(crate) struct World {
     pub engine: Engine,
     pub now: Timestamp,
     pub settings: Arc<Settings>,
+    pub resources: Resources,
     ids: Arc<CountingIds>,
     keys: HashMap<String, PrivateKey>,
     next_consumer: u64,
@@ -206,8 +208,10 @@ impl World {
     pub(crate) fn with_settings(agents: &[&str], settings: Settings) -> Self {
         let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
         let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
-        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone(), now).unwrap();
-        let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_consumer: 0 };
+        let (identity, resources) = (broker_identity(), Resources::default());
+        let opened = Engine::open(disk.clone(), identity, settings.clone(), resources.clone(), ids.clone(), now);
+        let engine = opened.unwrap();
+        let mut world = Self { disk, engine, now, settings, resources, ids, keys: HashMap::new(), next_consumer: 0 };
         for agent in agents {
             let (name, agent_type) = agent.split_once(':').unwrap_or((agent, ""));
             world.register(name, agent_type);
@@ -222,7 +226,8 @@ impl World {
 
     /// A new engine on the same store.
     pub(crate) fn opened(&self) -> Result<Engine, BrokerError> {
-        Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
+        let (settings, resources) = (self.settings.clone(), self.resources.clone());
+        Engine::open(self.disk.clone(), broker_identity(), settings, resources, self.ids.clone(), self.now)
     }
 
     pub(crate) fn register(&mut self, name: &str, agent_type: &str) {
@@ -399,7 +404,7 @@ impl World {
 
     /// The stored data as this caller may see it.
     pub(crate) fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
-        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
+        let access = Access { policies: &self.resources.policies, directory: self.engine.directory() };
         View { store: &*self.disk, access, caller, rates: None }
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use baton_broker_core::{
-    Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
+    Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Resources, Retention, SessionReply, Settings,
     access::Caller,
     blobs::{BlobDigest, BlobFiles},
     codes::ErrorCode,
@@ -102,6 +102,7 @@ pub(crate) struct World {
     rng: Rng,
     ids: Arc<Ids>,
     settings: Arc<Settings>,
+    resources: Resources,
     pipes: Arc<Mutex<Pipes>>,
     answers: Events,
     engine: Option<Engine>,
@@ -203,9 +204,9 @@ impl World {
             retention: retention(&mut rng),
             workspace: workspace_limits(&mut rng),
             blobs,
-            blob_files: Some(files.clone()),
             ..Settings::default()
         };
+        let resources = Resources { blob_files: Some(files.clone()), ..Resources::default() };
         let laws = Laws::new(settings.retention, files.clone(), blobs);
         let mut world = Self {
             now: START,
@@ -217,6 +218,7 @@ impl World {
             ids: Arc::new(Ids::new(rng.number())),
             rng,
             settings: Arc::new(settings),
+            resources,
             pipes,
             answers,
             engine: None,
@@ -350,8 +352,9 @@ impl World {
         self.open_files();
         // A new process knows only the stored time.
         self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
-        let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.see_clock());
-        let engine = Engine::open(self.disk.clone(), identity, settings, ids, now).expect("what is stored can be read");
+        let (settings, resources, ids) = (self.settings.clone(), self.resources.clone(), self.ids.clone());
+        let opened = Engine::open(self.disk.clone(), identity, settings, resources, ids, self.see_clock());
+        let engine = opened.expect("what is stored can be read");
         assert_eq!(
             engine.open_handoffs(),
             self.disk.laws.lock().unwrap().open_handoffs(),

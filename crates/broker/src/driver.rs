@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    BrokerError, BrokerIdentity, Events, OutgoingDelivery, Refused, Reply, Settings, Updates, WatcherId,
+    BrokerError, BrokerIdentity, Events, OutgoingDelivery, Refused, Reply, Resources, Settings, Updates, WatcherId,
     access::{Access, Caller},
     changes::HandoffChanges,
     directory::{AllKeys, Directory},
@@ -84,6 +84,7 @@ struct Shared {
     rates: Arc<Rates>,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
+    resources: Resources,
     ids: Arc<dyn IdSource>,
     clock: Arc<dyn Clock>,
     next_consumer: AtomicU64,
@@ -101,13 +102,21 @@ impl Broker {
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
         settings: Settings,
+        resources: Resources,
         identities: Identities,
         ids: Arc<dyn IdSource>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
         // Before the thread starts, so that a damaged store fails the start and not the first call.
-        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
+        let engine = Engine::open(
+            store.clone(),
+            identity.clone(),
+            settings.clone(),
+            resources.clone(),
+            ids.clone(),
+            clock.now(),
+        )?;
         let ended = CancellationToken::new();
         let (serves, serving) = watch::channel(true);
         let (directory, handoff_changes) = (engine.directory().clone(), engine.handoff_changes().clone());
@@ -131,6 +140,7 @@ impl Broker {
             rates,
             identity,
             settings,
+            resources,
             ids,
             clock,
             next_consumer: AtomicU64::new(1),
@@ -149,9 +159,14 @@ impl Broker {
         self.shared.clock.now()
     }
 
-    /// The operator's settings. They stay the same while the broker runs, except for the policies.
+    /// The operator's settings. They stay the same while the broker runs.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    /// The resources that the broker shares with the rest of the program.
+    pub fn resources(&self) -> &Resources {
+        &self.shared.resources
     }
 
     /// The broker's key, which signs receipts and the broker's messages.
@@ -191,7 +206,7 @@ impl Broker {
 
     /// The authorization by the policies.
     pub fn access(&self) -> Access<'_> {
-        Access { policies: &self.shared.settings.policies, directory: &self.shared.directory }
+        Access { policies: &self.shared.resources.policies, directory: &self.shared.directory }
     }
 
     /// The queries over the stored records, limited to this caller.
@@ -243,7 +258,7 @@ impl Broker {
     /// the sender, and bytes that are no valid message are kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
         self.check(raw, session).map(Box::new).inspect_err(|refusal| {
-            self.shared.settings.metrics.refused_unverified(&**refusal);
+            self.shared.resources.metrics.refused_unverified(&**refusal);
             // Any client can cause this at will, so the line stays out of the usual log.
             tracing::debug!(reason = refusal.code().name(), "refused an envelope before verification: {refusal}");
         })
@@ -278,7 +293,7 @@ impl Broker {
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
         let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed);
         // Counted before the error is disguised for a caller without an identity.
-        self.shared.settings.metrics.verified(verified.is_ok());
+        self.shared.resources.metrics.verified(verified.is_ok());
         let verified = verified
             .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anonymous(error, raw) }))?;
         // Without a session the sender is known only now, and a caller that is not the sender may send copies of its
@@ -590,7 +605,7 @@ mod tests {
         };
         let identities = Identities::new("token", None);
         let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
-        Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()
+        Broker::start(store, identity, Settings::default(), Resources::default(), identities, ids, clock).unwrap()
     }
 
     /// The result of a future that need not wait.

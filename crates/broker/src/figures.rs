@@ -18,7 +18,7 @@ const READ_AT_ONCE: usize = 2048;
 impl Broker {
     /// Sets the figures of agents, sessions and the store's size.
     pub fn measure(&self) {
-        let metrics = &self.settings().metrics;
+        let metrics = &self.resources().metrics;
         let now = self.now();
         let mut by_liveness = [0; 3];
         let mut sessions = 0;
@@ -62,7 +62,7 @@ impl Broker {
     /// Counts the stored letters and the parked dead letters. Reads both tables, so it may wait for the disk: at most
     /// some seconds for a million letters.
     pub fn survey(&self) -> Result<(), BrokerError> {
-        let metrics = &self.settings().metrics;
+        let metrics = &self.resources().metrics;
         let now = self.now();
         let mut letters = 0;
         let mut first_expiry = self.settings().mail_lifetime;

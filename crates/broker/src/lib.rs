@@ -36,6 +36,7 @@ pub mod proto;
 pub mod queries;
 mod queue;
 pub mod records;
+mod resources;
 mod settings;
 mod stored;
 pub mod traces;
@@ -51,6 +52,7 @@ pub use answer::{Acknowledged, Answer, Answered, Credited, Reassigned, Refused, 
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};
 pub use error::BrokerError;
 pub use output::{Away, Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
+pub use resources::Resources;
 pub use settings::{
     AgentLimits, BlobLimits, BrokerIdentity, BrokerLimits, DEFAULT_DATA, DEFAULT_LISTEN, Retention, Settings, Signer,
 };

@@ -1,11 +1,8 @@
-//! The operator's settings of the protocol. Read once, at the start; only the policies may change later.
+//! The operator's settings of the protocol. Read once, at the start.
 
-use std::{sync::Arc, time::Duration};
-
-use arc_swap::ArcSwap;
+use std::time::Duration;
 
 use crate::{
-    blobs::BlobFiles,
     domain::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
@@ -19,11 +16,8 @@ use crate::{
         signing,
     },
     ids::KeyId,
-    metrics::Metrics,
-    policy::Policies,
     proto::v1,
     time::Timestamp,
-    traces::Traces,
 };
 
 /// The address that a broker listens on, and that commands connect to, if none is named. The port is below 32768, where
@@ -63,8 +57,6 @@ pub struct Settings {
     pub workspace: workspace::Limits,
     /// The limits of blobs.
     pub blobs: BlobLimits,
-    /// The files of blobs. `None`: the broker keeps no blobs.
-    pub blob_files: Option<Arc<BlobFiles>>,
     /// Whether the port has the web console, so that callers can ask for a code for its login.
     pub console: bool,
     /// Whether each schema that a context names has to be registered. Otherwise a context stays unchecked where its
@@ -80,12 +72,6 @@ pub struct Settings {
     pub broker_limits: BrokerLimits,
     /// Whether the broker accepts unsigned envelopes. Only for development, only on loopback.
     pub unsigned_allowed: bool,
-    /// The policies. They may change while the broker runs.
-    pub policies: Arc<ArcSwap<Policies>>,
-    /// The figures of this broker, for all its parts.
-    pub metrics: Arc<Metrics>,
-    /// The spans of this broker. `None`: off.
-    pub traces: Option<Arc<Traces>>,
 }
 
 /// The limits of blobs.
@@ -283,7 +269,6 @@ impl Default for Settings {
             limits: AgentLimits::default(),
             workspace: workspace::Limits::default(),
             blobs: BlobLimits::default(),
-            blob_files: None,
             console: false,
             require_registered_schemas: false,
             plans_enabled: true,
@@ -291,9 +276,6 @@ impl Default for Settings {
             retention: Retention::default(),
             broker_limits: BrokerLimits::default(),
             unsigned_allowed: false,
-            policies: Arc::new(ArcSwap::new(Policies::built_in())),
-            metrics: Arc::default(),
-            traces: None,
         }
     }
 }

@@ -58,7 +58,7 @@ impl Blobs {
     }
 
     fn files(&self) -> Result<Arc<BlobFiles>, Status> {
-        let files = self.broker.settings().blob_files.clone();
+        let files = self.broker.resources().blob_files.clone();
         files.ok_or_else(|| refuse(BrokerError::NotSupported { what: "the store of blobs" }))
     }
 }

@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        broker::{BrokerIdentity, Settings, identity::Identities},
+        broker::{BrokerIdentity, Resources, Settings, identity::Identities},
         domain::mailbox::EnvelopePlace,
         envelope::keys::PrivateKey,
         ids::{KeyId, SystemIds},
@@ -173,7 +173,7 @@ mod tests {
         };
         let identities = Identities::new("token", None);
         let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
-        Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()
+        Broker::start(store, identity, Settings::default(), Resources::default(), identities, ids, clock).unwrap()
     }
 
     fn stored(store: &dyn Store, sequence: u64) {

@@ -190,7 +190,7 @@ impl World {
     }
 
     pub(super) fn view<'a>(&'a self, caller: &'a Caller) -> Option<View<'a>> {
-        let access = Access { policies: &self.settings.policies, directory: self.engine.as_ref()?.directory() };
+        let access = Access { policies: &self.resources.policies, directory: self.engine.as_ref()?.directory() };
         Some(View { store: &*self.disk, access, caller, rates: None })
     }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, open::load_agents};
+use super::{Engine, Environment, open::load_agents};
 use crate::{Away, BrokerError, time::Timestamp};
 
 /// The clock's time, and the sum of its set-backs. See the module.
@@ -81,9 +81,8 @@ impl Engine {
     pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
         // Other threads share the directory, so it is filled again and not replaced.
         self.env.directory.reset(self.env.settings.presence_rule(now), load_agents(&*self.env.store)?);
-        let (directory, identity) = (self.env.directory.clone(), self.env.identity.clone());
-        let (store, settings, ids) = (self.env.store.clone(), self.env.settings.clone(), self.env.ids.clone());
-        let again = Self::over(store, directory, identity, settings, ids, (self.timers.clock, now))?;
+        let Environment { store, directory, handoff_changes: _, identity, settings, resources, ids } = self.env.clone();
+        let again = Self::over(store, directory, identity, settings, resources, ids, (self.timers.clock, now))?;
         let mut before = std::mem::replace(self, again);
         // Other threads share the changes of handoffs, too.
         self.env.handoff_changes = before.env.handoff_changes.clone();

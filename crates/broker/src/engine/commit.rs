@@ -37,7 +37,7 @@ impl Engine {
         let applied = match committed {
             Ok(applied) => {
                 if !applied.is_empty() {
-                    self.env.settings.metrics.group_committed(applied.len());
+                    self.env.resources.metrics.group_committed(applied.len());
                 }
                 applied
             }
@@ -101,17 +101,17 @@ impl Engine {
                 // The end of the lease gives credit back, and the next letter of the same task may be ready: the
                 // mailbox is dispatched again.
                 self.count_letter(&agent, place, false);
-                self.delivery.letter_removed(&agent, place, &self.env.settings.metrics.deliveries_in_flight);
+                self.delivery.letter_removed(&agent, place, &self.env.resources.metrics.deliveries_in_flight);
                 touched.insert(agent);
             }
             PostCommit::AttemptsEnded { agent, letter } => {
                 let lease = self.delivery.lease(&agent, letter.sequence);
-                if let Some(traces) = &self.env.settings.traces {
+                if let Some(traces) = &self.env.resources.traces {
                     traces.letter_removed(&agent, &letter, lease.as_ref(), now);
                 }
             }
             PostCommit::LetterRequeued { agent, letter } => {
-                self.delivery.letter_requeued(&agent, letter, &self.env.settings.metrics.deliveries_in_flight);
+                self.delivery.letter_requeued(&agent, letter, &self.env.resources.metrics.deliveries_in_flight);
                 touched.insert(agent);
             }
             PostCommit::MailTimer { agent, at } => {
@@ -145,15 +145,15 @@ impl Engine {
                     self.outputs.changes.push(Change { number: record.changed, handoff, task });
                 }
                 log::moved(before.as_deref(), &after);
-                if let Some(traces) = &self.env.settings.traces {
+                if let Some(traces) = &self.env.resources.traces {
                     traces.entity_moved(before.as_deref(), &after);
                 }
                 let before = before.map(|record| record.entity());
                 let trace = after.trace().map(|place| &place.continued).filter(|trace| trace.is_sampled());
-                self.env.settings.metrics.entity_moved(before.as_ref(), &after.entity(), trace);
+                self.env.resources.metrics.entity_moved(before.as_ref(), &after.entity(), trace);
                 self.outputs.update(&after.entity().id(), &Update(after));
             }
-            PostCommit::Count(event) => self.env.settings.metrics.count(event),
+            PostCommit::Count(event) => self.env.resources.metrics.count(event),
             PostCommit::LogAccepted(header, trace) => log::accepted(&header, trace.as_deref()),
             PostCommit::OutboxWritten(sequence) => {
                 self.entities.outbox_written(sequence);
@@ -165,7 +165,7 @@ impl Engine {
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::FileRemoved(removed) => {
-                if let Some(files) = &self.env.settings.blob_files {
+                if let Some(files) = &self.env.resources.blob_files {
                     files.note_removed(removed);
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Command, ConsumerKind, Engine, Fate, run::Cause};
 use crate::{
-    BrokerIdentity, Event, Events, Reply, Settings, Update, Updates, WatcherId,
+    BrokerIdentity, Event, Events, Reply, Resources, Settings, Update, Updates, WatcherId,
     directory::Entry,
     domain::{
         EntityId, Input, Told,
@@ -38,8 +38,8 @@ fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
         key: PrivateKey::from_seed(&[1; 32]),
         coordinator: crate::Signer::new(PrivateKey::from_seed(&[77; 32])),
     };
-    let engine =
-        Engine::open(store.clone(), identity, Arc::new(Settings::default()), Arc::new(SystemIds), now).unwrap();
+    let (settings, resources) = (Arc::new(Settings::default()), Resources::default());
+    let engine = Engine::open(store.clone(), identity, settings, resources, Arc::new(SystemIds), now).unwrap();
     // Mail goes to registered agents only.
     let key = v1::AgentKey {
         key_id: "k1".to_owned(),

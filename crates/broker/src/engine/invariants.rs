@@ -492,7 +492,8 @@ mod tests {
             coordinator: Signer::new(PrivateKey::from_seed(&[77; 32])),
         };
         let (store, settings) = (Arc::new(MemoryStore::default()), Arc::new(Settings::default()));
-        let mut engine = Engine::open(store, identity, settings, Arc::new(SystemIds), now()).unwrap();
+        let mut engine =
+            Engine::open(store, identity, settings, crate::Resources::default(), Arc::new(SystemIds), now()).unwrap();
         let mut touched = begun();
         touched.stored.clear();
         change_task(&mut touched, |task| task.owner = agent("b"));

@@ -154,7 +154,7 @@ impl Engine {
     /// Counts all tasks again: the counts have followed a change that was not applied.
     pub(super) fn count_again(&mut self) {
         self.env.directory.clear_counts();
-        self.env.settings.metrics.no_open_handoffs();
+        self.env.resources.metrics.no_open_handoffs();
         self.loads = Loads::default();
         self.timers.set_at_once(Timer::Loads);
     }
@@ -200,10 +200,10 @@ impl Engine {
             records.push((EntityRecord::Task(task), redriven));
         }
         for (record, redriven) in &records {
-            count(&self.env.directory, &self.env.settings.metrics, work_of(record), true);
+            count(&self.env.directory, &self.env.resources.metrics, work_of(record), true);
             let hosted = record.as_task().and_then(|task| task.handoff.as_ref());
             for handoff in hosted.into_iter().chain(redriven) {
-                count(&self.env.directory, &self.env.settings.metrics, offer_of(&handoff.handoff), true);
+                count(&self.env.directory, &self.env.resources.metrics, offer_of(&handoff.handoff), true);
             }
         }
         let last = records.last().and_then(|(record, _)| record.as_task()).map(|task| task.task.id.clone());

@@ -53,7 +53,7 @@ impl Engine {
         let key = MessageRecord::key(envelope.header().message_id);
         if let Some(known) = self.read(&mut transaction, &key).map_err(refused)? {
             let receipt = repeat(envelope, &known.value)?;
-            self.env.settings.metrics.repeated(envelope.header().message_type);
+            self.env.resources.metrics.repeated(envelope.header().message_type);
             return Ok(Accepted::Repeat(receipt));
         }
         self.take_new(transaction, envelope, now).map(Accepted::New)
@@ -86,7 +86,7 @@ impl Engine {
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
                 self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
-                self.env.settings.metrics.count(Event::Accepted(envelope.header().message_type));
+                self.env.resources.metrics.count(Event::Accepted(envelope.header().message_type));
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
             Body::Mail => self.take_mail(transaction, envelope, now),

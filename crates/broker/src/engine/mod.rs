@@ -68,7 +68,7 @@ use self::{
     watchers::Watcher,
 };
 use super::{
-    Away, BrokerError, BrokerIdentity, Refused, Settings, access::Access, changes::HandoffChanges,
+    Away, BrokerError, BrokerIdentity, Refused, Resources, Settings, access::Access, changes::HandoffChanges,
     directory::Directory, refused,
 };
 use crate::{
@@ -129,12 +129,14 @@ pub struct Engine {
 }
 
 /// The engine's dependencies. They stay the same for the life of the engine.
+#[derive(Clone)]
 struct Environment {
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     handoff_changes: Arc<HandoffChanges>,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
+    resources: Resources,
     ids: Arc<dyn IdSource>,
 }
 
@@ -154,7 +156,7 @@ impl Engine {
     }
 
     fn access(&self) -> Access<'_> {
-        Access { policies: &self.env.settings.policies, directory: &self.env.directory }
+        Access { policies: &self.env.resources.policies, directory: &self.env.directory }
     }
 
     /// The registered agents and their presence.
@@ -174,7 +176,7 @@ impl Engine {
 
     /// The broker's figures.
     pub fn metrics(&self) -> &Metrics {
-        &self.env.settings.metrics
+        &self.env.resources.metrics
     }
 
     /// The number of open handoffs.
@@ -198,7 +200,7 @@ impl Engine {
                 let shows_life = !is_from_sender && matches!(accepted, Ok(Accepted::New(_)));
                 let outcome = accepted.map(|(Accepted::New(receipt) | Accepted::Repeat(receipt))| receipt);
                 if let Err(refusal) = &outcome {
-                    self.env.settings.metrics.refused(envelope.header().message_type, &**refusal);
+                    self.env.resources.metrics.refused(envelope.header().message_type, &**refusal);
                 }
                 log_refusal(&envelope, &outcome);
                 self.batch.answer(reply, outcome);

@@ -19,7 +19,7 @@ use super::{
     timers::{Timer, Timers},
 };
 use crate::{
-    BrokerError, BrokerIdentity, Settings,
+    BrokerError, BrokerIdentity, Resources, Settings,
     directory::{Directory, Entry},
     ids::IdSource,
     proto::storage,
@@ -34,12 +34,13 @@ impl Engine {
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
         settings: Arc<Settings>,
+        resources: Resources,
         ids: Arc<dyn IdSource>,
         now: Timestamp,
     ) -> Result<Self, BrokerError> {
         let agents = load_agents(&*store)?;
         let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
-        Self::over(store, directory, identity, settings, ids, (RunningClock::default(), now))
+        Self::over(store, directory, identity, settings, resources, ids, (RunningClock::default(), now))
     }
 
     pub(super) fn over(
@@ -47,6 +48,7 @@ impl Engine {
         directory: Arc<Directory>,
         identity: BrokerIdentity,
         settings: Arc<Settings>,
+        resources: Resources,
         ids: Arc<dyn IdSource>,
         (known, now): (RunningClock, Timestamp),
     ) -> Result<Self, BrokerError> {
@@ -73,14 +75,14 @@ impl Engine {
         timers.set_after(Timer::Unseen, settings.presence_lease);
         let retention = Retention::new(&settings.retention, &mut timers);
         // The first commits count what is stored.
-        settings.metrics.no_open_handoffs();
+        resources.metrics.no_open_handoffs();
         directory.mail_is_counted(false);
         // The leases of an earlier engine have ended with it.
-        settings.metrics.deliveries_in_flight.set(0);
+        resources.metrics.deliveries_in_flight.set(0);
         let presence = Presence::after_start(&directory);
         let absences = Absences::load(&*store)?;
         let mut engine = Self {
-            env: Environment { store, directory, handoff_changes: Arc::default(), identity, settings, ids },
+            env: Environment { store, directory, handoff_changes: Arc::default(), identity, settings, resources, ids },
             batch: CommitBatch::after(Head {
                 next_sequence: stored.last + 1,
                 message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),

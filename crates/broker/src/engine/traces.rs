@@ -29,7 +29,7 @@ impl Engine {
         let cause = cause_of(entity, plan).and_then(|cause| self.trace_of(transaction, &cause));
         let parent = opening.and_then(|header| header.trace.clone()).or_else(|| cause.clone());
         let parent = parent.or_else(|| self.trace_of_task(transaction, task.as_ref()?));
-        let Some(traces) = &self.env.settings.traces else {
+        let Some(traces) = &self.env.resources.traces else {
             let continued = *parent?;
             return Some(Box::new(TracePlace { continued, parent: None, is_own: false, link: None }));
         };
@@ -42,7 +42,7 @@ impl Engine {
     /// one; otherwise that of the message, or else that of its handoff.
     pub(super) fn continued_by(&mut self, transaction: &mut Transaction, header: &Header) -> Option<Box<TraceContext>> {
         let handoff = header.handoff();
-        if header.trace.is_some() && (handoff != Some(header.message_id) || self.env.settings.traces.is_none()) {
+        if header.trace.is_some() && (handoff != Some(header.message_id) || self.env.resources.traces.is_none()) {
             return header.trace.clone();
         }
         handoff.and_then(|id| self.trace_of(transaction, &EntityId::Handoff(id))).or_else(|| header.trace.clone())

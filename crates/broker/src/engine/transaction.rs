@@ -284,7 +284,7 @@ impl Engine {
         for read in &entities {
             if let Some(after) = &read.after {
                 let before = read.before.as_ref().map(|stored| &*stored.record);
-                let counted_in = (&*self.env.directory, &*self.env.settings.metrics);
+                let counted_in = (&*self.env.directory, &*self.env.resources.metrics);
                 self.loads.note_change(counted_in, before, after);
                 staged.extend(stage_entity(&mut transaction, read, after, &entities));
             }

@@ -52,7 +52,7 @@ pub(super) async fn show(State(console): State<Console>, Extension(caller): Exte
 impl OverviewPage {
     fn read(view: View<'_>, broker: &Broker, caller: &Caller) -> Result<Self, BrokerError> {
         let now = broker.now();
-        let metrics = &broker.settings().metrics;
+        let metrics = &broker.resources().metrics;
         // A count says something about handoffs of other agents, so it needs the right to read any handoff.
         let reads_all_handoffs =
             matches!(view.access.no_such_handoff(caller, no_handoff()), BrokerError::HandoffUnknown { .. });

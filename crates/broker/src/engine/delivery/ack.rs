@@ -156,7 +156,7 @@ impl Engine {
         letter: &Letter,
     ) -> Result<(), BrokerError> {
         transaction.delete(letter_key(agent, letter.sequence));
-        if self.env.settings.traces.is_some() && !letter.attempts.is_empty() && letter.trace.is_some() {
+        if self.env.resources.traces.is_some() && !letter.attempts.is_empty() && letter.trace.is_some() {
             let letter = Box::new(letter.clone());
             transaction.post_commit.push(PostCommit::AttemptsEnded { agent: agent.clone(), letter });
         }

@@ -73,7 +73,7 @@ impl Engine {
         };
         let Some(lease) = mailbox.dispatch(id, now, self.env.settings.ack_wait) else { return false };
         consumer.lease_begun();
-        self.env.settings.metrics.deliveries_in_flight.inc();
+        self.env.resources.metrics.deliveries_in_flight.inc();
         let letter = mailbox.letter(lease.sequence).expect("it was just dispatched");
         // Parking writes to the store, which a dispatch does not do. The lease keeps the letter from other consumers
         // until then.
@@ -94,7 +94,7 @@ impl Engine {
             },
             trace: letter.trace.clone(),
         };
-        self.env.settings.metrics.delivered(lease.attempt);
+        self.env.resources.metrics.delivered(lease.attempt);
         self.outputs.push(consumer.deliver(delivery));
         if consumer.is_done() {
             self.close_consumer(id, now);

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source};
 
@@ -16,7 +16,7 @@ pub enum PolicySource {
 }
 
 /// Who may register a new agent under the built-in policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enrollment {
     /// Operators, and callers with an invitation.

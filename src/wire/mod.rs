@@ -7,8 +7,8 @@ pub mod console;
 pub mod edge;
 pub mod grpc;
 pub mod http;
-pub mod places;
 pub mod quota;
+pub mod stream_slots;
 mod to_proto;
 
 pub use baton_services::status;

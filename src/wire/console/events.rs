@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{Console, cookie};
 use crate::{
     broker::{Broker, access::Caller},
-    wire::places::{Place, Places},
+    wire::stream_slots::{StreamSlot, StreamSlots},
 };
 
 /// The most streams of all browsers. A page without a stream tries again, and can be reloaded by hand.
@@ -62,8 +62,8 @@ impl Ticks {
 }
 
 /// Makes the bound on streams.
-pub(super) fn places() -> Arc<Places> {
-    Places::new(STREAMS_OF_ONE_MAX, STREAMS_MAX)
+pub(super) fn slots() -> Arc<StreamSlots> {
+    StreamSlots::new(STREAMS_OF_ONE_MAX, STREAMS_MAX)
 }
 
 /// Streams an event at each change, until the session or the broker ends.
@@ -90,7 +90,7 @@ pub(super) async fn events(
     answer
 }
 
-async fn follow(console: Console, secret: String, _place: Place, events: mpsc::Sender<Result<Bytes, Infallible>>) {
+async fn follow(console: Console, secret: String, _place: StreamSlot, events: mpsc::Sender<Result<Bytes, Infallible>>) {
     let broker = &console.broker;
     let mut ticks = console.ticks.0.clone();
     ticks.mark_unchanged();

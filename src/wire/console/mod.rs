@@ -34,7 +34,7 @@ use self::{events::Ticks, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{Category, Refusal},
-    wire::places::Places,
+    wire::stream_slots::StreamSlots,
 };
 
 /// Bounds the concurrent reads of all browsers, apart from those of gRPC calls.
@@ -48,14 +48,13 @@ struct Console {
     shared: Arc<SharedPages>,
     ticks: Ticks,
     /// The bound on streams of events.
-    streams: Arc<Places>,
+    streams: Arc<StreamSlots>,
 }
 
 /// The routes of the console, without `/`.
 pub fn router(broker: Broker) -> Router {
     let ticks = Ticks::start(broker.clone());
-    let console =
-        Console { broker, sessions: Arc::default(), shared: Arc::default(), ticks, streams: events::places() };
+    let console = Console { broker, sessions: Arc::default(), shared: Arc::default(), ticks, streams: events::slots() };
     let pages = Router::new()
         .route("/events", get(events::events))
         .route("/logout", post(login::log_out))

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{agents_watch, auth, checked, look, page_size, refuse, refuse_shared, responses::Responses};
+use super::{agents_watch, auth, checked, page_size, read_small, refuse, refuse_shared, responses::Responses};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -76,7 +76,7 @@ impl AgentService for Agents {
         } else if permitted.is_err() {
             let key = InvitationRecord::key(&invitation);
             let known = move |view: View<'_>| view.store.get(&key)?.map(drop).ok_or(BrokerError::InvitationInvalid);
-            look(&self.broker, &caller, known).await.map_err(refuse)?;
+            read_small(&self.broker, &caller, known).await.map_err(refuse)?;
         }
         let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
         // An agent may omit its keys to keep them. The reply reveals the kept keys, so the caller must be the agent or
@@ -177,7 +177,7 @@ impl AgentService for Agents {
         let id = agent_id(id)?;
         let mut agents = vec![self.agent(&id)?];
         let broker = self.broker.clone();
-        let agent = super::on_thread(move || add_mailboxes(&broker, &mut agents).map(|()| agents.pop()));
+        let agent = super::run_small(move || add_mailboxes(&broker, &mut agents).map(|()| agents.pop()));
         let agent = agent.await.map_err(|_| refuse(BrokerError::Internal))?.map_err(refuse)?;
         Ok(Response::new(v1::GetAgentResponse { agent }))
     }
@@ -196,7 +196,7 @@ impl AgentService for Agents {
         let (agents, last) = directory_page(&self.broker, request, after, size);
         let (mut agents, broker) =
             (agents.iter().map(|entry| self.to_proto(entry)).collect::<Vec<_>>(), self.broker.clone());
-        let read = super::blocking(move || add_mailboxes(&broker, &mut agents).map(|()| agents));
+        let read = super::read_large(move || add_mailboxes(&broker, &mut agents).map(|()| agents));
         Ok(Response::new(v1::ListAgentsResponse {
             agents: read.await.map_err(refuse)?,
             next_page_token: last.map(|last| make_token(&last, request)).unwrap_or_default(),
@@ -255,7 +255,7 @@ impl AgentService for Agents {
         self.broker.count_reads(&caller, size).map_err(refuse)?;
         // Ranking many agents takes a while, and the threads of the runtime serve other calls.
         let broker = self.broker.clone();
-        super::blocking_call(move || find(&broker, &caller, request.get_ref(), size)).await.map(Response::new)
+        super::read_large_call(move || find(&broker, &caller, request.get_ref(), size)).await.map(Response::new)
     }
 
     type WatchAgentsStream = Responses<v1::WatchAgentsResponse>;

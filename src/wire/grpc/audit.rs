@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, page_size, refuse};
+use super::{auth, page_size, read_large_call, refuse};
 use crate::{
     broker::{
         Broker,
@@ -29,7 +29,7 @@ impl AuditService for Audit {
     ) -> Result<Response<v1::ListAuditEntriesResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadAuditLog)?;
         let broker = self.broker.clone();
-        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 }
 

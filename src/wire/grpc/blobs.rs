@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{auth, blocking_call, checked, field, look, page_size, refuse, refuse_shared};
+use super::{auth, checked, field, page_size, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
     blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
     broker::{
@@ -28,7 +28,7 @@ use crate::{
     ids::WorkspaceId,
     proto::v1::{self, blob_service_server::BlobService},
     records::BlobRecord,
-    wire::places::Places,
+    wire::stream_slots::StreamSlots,
 };
 
 /// The most bytes of data in one message of `WriteBlob`.
@@ -49,12 +49,12 @@ pub(super) struct Blobs {
     /// The uploads that a stream is writing.
     writing: Arc<Mutex<HashSet<BlobDigest>>>,
     /// The reads in progress.
-    reading: Arc<Places>,
+    reading: Arc<StreamSlots>,
 }
 
 impl Blobs {
     pub(super) fn new(broker: Broker) -> Self {
-        Self { broker, writing: Arc::default(), reading: Places::new(READS_OF_ONE_MAX, READS_MAX) }
+        Self { broker, writing: Arc::default(), reading: StreamSlots::new(READS_OF_ONE_MAX, READS_MAX) }
     }
 
     fn files(&self) -> Result<Arc<BlobFiles>, Status> {
@@ -91,7 +91,7 @@ async fn readable(broker: &Broker, caller: &Caller, digest: BlobDigest) -> Resul
     let mut after = None;
     loop {
         let from = after.clone();
-        match look(broker, caller, move |view| view.blob(&digest, from)).await {
+        match read_small(broker, caller, move |view| view.blob(&digest, from)).await {
             Ok(BlobSearch::Found(blob)) => return Ok(blob),
             Ok(BlobSearch::NotUpTo(last)) => after = Some(last),
             Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
@@ -184,7 +184,7 @@ impl BlobService for Blobs {
         let agent = caller.agent().cloned().map_err(refuse)?;
         self.broker.count_call(&caller).map_err(refuse)?;
         let digest = digest_of("sha256", &request.get_ref().sha256)?;
-        let upload = look(&self.broker, &caller, move |view| view.upload(&digest)).await.map_err(refuse)?;
+        let upload = read_small(&self.broker, &caller, move |view| view.upload(&digest)).await.map_err(refuse)?;
         let files = self.files()?;
         let name = BlobFiles::upload_name(agent.as_str(), &digest);
         let committed_bytes = on_disk(move || files.uploaded(&name)).await?;
@@ -276,7 +276,7 @@ impl BlobService for Blobs {
     ) -> Result<Response<v1::ListBlobsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let workspace = workspace_of(&request.workspace_id)?;
             let size = page_size(request.page_size);

@@ -3,7 +3,7 @@
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, checked, field, look, messages, page_size, refuse, refuse_shared};
+use super::{auth, checked, field, messages, page_size, read_large, read_small, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker,
@@ -35,7 +35,7 @@ impl ContextService for Contexts {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadContexts)?;
         let request = request.get_ref();
         let (task, number) = (task_id(&request.task_id)?, request.version);
-        let view = look(&self.broker, &caller, move |view| view.context(&task, number)).await.map_err(refuse)?;
+        let view = read_small(&self.broker, &caller, move |view| view.context(&task, number)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetContextResponse { version: Some(to_proto::context_version(&view)) }))
     }
 
@@ -47,7 +47,7 @@ impl ContextService for Contexts {
         let query = section_query(request.into_inner())?;
         // A section may have a megabyte, and a delta or a filter parses it.
         let broker = self.broker.clone();
-        let answer = blocking(move || broker.view(&caller).context_section(&query)).await.map_err(refuse)?;
+        let answer = read_large(move || broker.view(&caller).context_section(&query)).await.map_err(refuse)?;
         Ok(Response::new(answer))
     }
 
@@ -61,7 +61,7 @@ impl ContextService for Contexts {
         let token = request.page_token;
         let broker = self.broker.clone();
         let page =
-            blocking(move || broker.view(&caller).context_versions(&task, size, &token)).await.map_err(refuse)?;
+            read_large(move || broker.view(&caller).context_versions(&task, size, &token)).await.map_err(refuse)?;
         Ok(Response::new(v1::ListContextVersionsResponse {
             versions: page.entries.iter().map(to_proto::context_version).collect(),
             next_page_token: page.next_token,
@@ -86,7 +86,7 @@ impl ContextService for Contexts {
             AgentId::parse(&decoded.sender_id).map_err(|error| refuse(field("envelope", &error.to_string())))?,
         );
         let version = match message {
-            Some(message) => look(&self.broker, &author, move |view| view.context_of_message(&task, message))
+            Some(message) => read_small(&self.broker, &author, move |view| view.context_of_message(&task, message))
                 .await
                 .map_err(refuse)?,
             None => None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared,
+    auth, checked, field, numbered, page_size, read_large, read_large_call, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -50,7 +50,7 @@ impl DeadLetterService for DeadLetters {
     ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let number = number(&request.get_ref().dead_letter_id)?;
-        let dead_letter = look(&self.broker, &caller, move |view| whole(view, number)).await.map_err(refuse)?;
+        let dead_letter = read_small(&self.broker, &caller, move |view| whole(view, number)).await.map_err(refuse)?;
         let dead_letter = Some(dead_letter);
         Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
     }
@@ -61,7 +61,7 @@ impl DeadLetterService for DeadLetters {
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let broker = self.broker.clone();
-        blocking_call(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
+        read_large_call(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
     }
 
     type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
@@ -74,7 +74,7 @@ impl DeadLetterService for DeadLetters {
         let filter = filter(request.into_inner().filter.unwrap_or_default())?;
         let broker = self.broker.clone();
         // Letters that are parked during the export are left out, so that it has an end.
-        let last = look(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
+        let last = read_small(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         Ok(Response::new(responses::stream(async move |taker| {
             export(&broker, &caller, &filter, last, &taker).await.map_err(refuse)
         })))
@@ -107,7 +107,7 @@ impl DeadLetterService for DeadLetters {
         let filter = filter(wanted)?;
         let to = receiver(&request.to_agent_id)?;
         let pause = pause(request.max_per_second)?;
-        let last = look(&self.broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
+        let last = read_small(&self.broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         let first = find_first(&self.broker, &caller, &filter, last).await.map_err(refuse)?;
         // A caller that may not settle the first dead letter is refused at once; refusals of later ones are in the stream.
         let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
@@ -216,7 +216,7 @@ async fn find(
     loop {
         let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
         let read = move || broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME);
-        match blocking(read).await {
+        match read_large(read).await {
             Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
             outcome => return outcome,
         }
@@ -260,8 +260,8 @@ async fn export(
     while let Some(from) = after {
         let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
-            taker.wanted().await;
-            let dead_letter = match look(broker, caller, move |view| whole(view, dead.number)).await {
+            taker.demand().await;
+            let dead_letter = match read_small(broker, caller, move |view| whole(view, dead.number)).await {
                 // It was removed since it was found.
                 Err(BrokerError::DeadLetterUnknown { .. }) => continue,
                 whole => Some(whole?),

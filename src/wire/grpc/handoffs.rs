@@ -4,7 +4,7 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked, handoffs_watch, look, numbered, page_size, refuse, refuse_shared,
+    auth, checked, handoffs_watch, numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -44,7 +44,7 @@ impl HandoffService for Handoffs {
             let context = if with_context { view.context_of(&handoff.handoff)? } else { None };
             Ok((handoff, context))
         };
-        let (handoff, context) = look(&self.broker, &caller, read).await.map_err(refuse)?;
+        let (handoff, context) = read_small(&self.broker, &caller, read).await.map_err(refuse)?;
         Ok(Response::new(v1::GetHandoffResponse {
             handoff: Some(to_proto::shown_handoff(&handoff)),
             context: context.unwrap_or_default(),
@@ -57,7 +57,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let broker = self.broker.clone();
-        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchHandoffsStream = Responses<v1::WatchHandoffsResponse>;
@@ -86,7 +86,7 @@ impl HandoffService for Handoffs {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         // A handoff that the caller may not see gets the same answer as an absent one (SPEC 5).
-        let shown = look(&self.broker, &caller, move |view| view.shown_handoff(handoff)).await.map_err(refuse)?;
+        let shown = read_small(&self.broker, &caller, move |view| view.shown_handoff(handoff)).await.map_err(refuse)?;
         // A request never changes, so it is read once.
         let request = shown.request;
         let (updates, receiver) = Updates::each(UPDATES_MAX);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::{
-    log_watch, look, refuse,
+    log_watch, read_small, refuse,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -72,7 +72,7 @@ impl Watcher {
         if self.cursor == 0 {
             return Ok(());
         }
-        let removed = look(&self.broker, &self.caller, |view| view.removed_handoff_changes()).await?;
+        let removed = read_small(&self.broker, &self.caller, |view| view.removed_handoff_changes()).await?;
         let gap = if self.cursor > latest { (latest + 1, self.cursor) } else { (self.cursor + 1, removed) };
         if self.cursor > latest {
             self.cursor = 0;
@@ -104,7 +104,7 @@ impl Watcher {
     async fn send_backlog(&self, backlog: Backlog, mut place: u64) -> Result<(), BrokerError> {
         let changed_after = self.cursor;
         loop {
-            self.taker.wanted().await;
+            self.taker.demand().await;
             let filter = self.filter.clone();
             let read = move |view: View<'_>| {
                 let page = view.backlog(backlog, &filter, changed_after, place, HANDOFFS_AT_ONCE)?;
@@ -117,7 +117,7 @@ impl Watcher {
                 };
                 Ok((shown, next))
             };
-            let (shown, next) = match look(&self.broker, &self.caller, read).await {
+            let (shown, next) = match read_small(&self.broker, &self.caller, read).await {
                 Err(BrokerError::LimitExceeded { retry_after, .. }) => {
                     tokio::select! {
                         () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
@@ -139,7 +139,7 @@ impl Watcher {
     /// Sends the changes after the cursor that memory has. Returns false if memory does not have all of them.
     async fn send_kept(&mut self) -> Result<bool, BrokerError> {
         loop {
-            self.taker.wanted().await;
+            self.taker.demand().await;
             let Some(changes) = self.broker.handoff_changes().after(self.cursor, HANDOFFS_AT_ONCE) else {
                 return Ok(false);
             };
@@ -147,7 +147,7 @@ impl Watcher {
                 return Ok(true);
             }
             let filter = self.filter.clone();
-            let read = look(&self.broker, &self.caller, move |view| {
+            let read = read_small(&self.broker, &self.caller, move |view| {
                 let shown = changes.iter().map(|change| {
                     let handoff = view.changed(change, &filter)?;
                     Ok((change.number, handoff.map(|handoff| to_proto::handoff(&handoff))))

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
-    look, refuse, refuse_shared,
+    read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -151,9 +151,9 @@ where
 {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
-            self.taker.wanted().await;
+            self.taker.demand().await;
             let (read, after) = (self.read.clone(), self.after);
-            let page = look(&self.broker, &self.caller, move |view| {
+            let page = read_small(&self.broker, &self.caller, move |view| {
                 let mut page = read(view, after)?;
                 keep_first(&mut page.entries);
                 Ok(page)

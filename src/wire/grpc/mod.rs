@@ -186,25 +186,25 @@ fn page_size(wanted: u32) -> usize {
 }
 
 /// Bounds the concurrent large reads of all callers. Each may hold some megabytes and a thread.
-static READS: Semaphore = Semaphore::const_new(16);
+static LARGE_READS: Semaphore = Semaphore::const_new(16);
 
-/// Runs a large read of the store on a blocking thread, after a turn in [`READS`].
-async fn blocking<T: Send + 'static>(
+/// Runs a large read of the store on a blocking thread, after a turn in [`LARGE_READS`].
+async fn read_large<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    in_turn(&READS, read).await.map_err(|_| BrokerError::Internal)?
+    with_permit(&LARGE_READS, read).await.map_err(|_| BrokerError::Internal)?
 }
 
 /// Bounds the concurrent small reads of all callers. A bound of their own, so that large reads do not delay them.
-static LOOKS: Semaphore = Semaphore::const_new(16);
+static SMALL_READS: Semaphore = Semaphore::const_new(16);
 
-/// Runs a small read on a blocking thread, after a turn in [`LOOKS`]. Fails if the read panics or the runtime shuts
+/// Runs a small read on a blocking thread, after a turn in [`SMALL_READS`]. Fails if the read panics or the runtime shuts
 /// down.
-async fn on_thread<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-    in_turn(&LOOKS, read).await
+async fn run_small<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    with_permit(&SMALL_READS, read).await
 }
 
-async fn in_turn<T: Send + 'static>(
+async fn with_permit<T: Send + 'static>(
     turns: &'static Semaphore,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -221,21 +221,21 @@ async fn in_turn<T: Send + 'static>(
     AbortOnDropHandle::new(task).await?
 }
 
-/// Runs a small read through the caller's [`View`], as [`on_thread`] does.
-async fn look<T: Send + 'static>(
+/// Runs a small read through the caller's [`View`], as [`run_small`] does.
+async fn read_small<T: Send + 'static>(
     broker: &Broker,
     caller: &Caller,
     read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
     let (broker, caller) = (broker.clone(), caller.clone());
-    on_thread(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
+    run_small(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
 }
 
-/// Runs the large read of a whole call, as [`blocking`] does.
-async fn blocking_call<T: Send + 'static>(
+/// Runs the large read of a whole call, as [`read_large`] does.
+async fn read_large_call<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
-    blocking(move || Ok(read())).await.map_err(refuse)?
+    read_large(move || Ok(read())).await.map_err(refuse)?
 }
 
 /// Converts enum numbers to values. Adds a violation for each number that `value` does not know.
@@ -267,7 +267,7 @@ mod tests {
         static TURNS: Semaphore = Semaphore::const_new(1);
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let (end, is_ended) = mpsc::channel::<()>();
-        let read = in_turn(&TURNS, move || {
+        let read = with_permit(&TURNS, move || {
             begun.send(()).unwrap();
             is_ended.recv().unwrap();
         });
@@ -277,7 +277,7 @@ mod tests {
         }
         assert_eq!(TURNS.available_permits(), 0, "the thread still reads");
         end.send(()).unwrap();
-        let next = in_turn(&TURNS, || ());
+        let next = with_permit(&TURNS, || ());
         tokio::time::timeout(Duration::from_secs(60), next).await.expect("the turn comes back").unwrap();
     }
 
@@ -285,10 +285,10 @@ mod tests {
     async fn a_read_that_is_not_polled_takes_no_turn_from_others() {
         static TURNS: Semaphore = Semaphore::const_new(1);
         let turn = TURNS.acquire().await.unwrap();
-        let mut unread = std::pin::pin!(in_turn(&TURNS, || ()));
+        let mut unread = std::pin::pin!(with_permit(&TURNS, || ()));
         assert!(tokio::time::timeout(Duration::ZERO, &mut unread).await.is_err(), "it waits for its turn");
         drop(turn);
-        let other = in_turn(&TURNS, || ());
+        let other = with_permit(&TURNS, || ());
         tokio::time::timeout(Duration::from_secs(60), other).await.expect("the turn comes back").unwrap();
         unread.await.unwrap();
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
+use super::{auth, checked, numbered, page_size, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError, Update, Updates,
@@ -41,7 +41,7 @@ impl NegotiationService for Negotiations {
     ) -> Result<Response<v1::GetNegotiationResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
         let id = negotiation_id(&request.get_ref().negotiation_id)?;
-        let negotiation = look(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
+        let negotiation = read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetNegotiationResponse {
             negotiation: Some(to_proto::negotiation_for(&negotiation, &caller)),
         }))
@@ -53,7 +53,7 @@ impl NegotiationService for Negotiations {
     ) -> Result<Response<v1::ListNegotiationsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
         let broker = self.broker.clone();
-        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchNegotiationStream = Pin<Box<dyn Stream<Item = Result<v1::WatchNegotiationResponse, Status>> + Send>>;
@@ -65,7 +65,7 @@ impl NegotiationService for Negotiations {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
         let id = negotiation_id(&request.get_ref().negotiation_id)?;
         // A negotiation that the caller may not see gets the same answer as an absent one (SPEC 5).
-        look(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
+        read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
         let (updates, receiver) = Updates::each(UPDATES_MAX);
         let watch = self.broker.watch(EntityId::Negotiation(id), updates).await.map_err(refuse_shared)?;
         let mut is_told_all = false;

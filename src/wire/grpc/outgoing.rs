@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::{sync::mpsc, task::JoinError};
 use tokio_stream::Stream;
 
-use super::on_thread;
+use super::run_small;
 use crate::{
     broker::{Answer, Away, Broker, Event, OutgoingDelivery, Refused},
     proto::v1,
@@ -66,7 +66,7 @@ impl Outgoing {
             events.push_back(Next::NotRead(event));
         }
         let broker = self.broker.clone();
-        self.reading = Some(Box::pin(on_thread(move || read(&broker, events))));
+        self.reading = Some(Box::pin(run_small(move || read(&broker, events))));
     }
 }
 

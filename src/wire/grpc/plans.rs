@@ -6,9 +6,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked, field,
+    auth, checked, field,
     log_watch::{self, LogUpdate, LogWatch},
-    look, messages, numbered, page_size, refuse, refuse_shared,
+    messages, numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -43,7 +43,7 @@ impl Plans {
     /// The plan as the caller may see it.
     async fn plan(&self, caller: &Caller, id: &PlanId) -> Result<(Arc<Plan>, Arc<Spec>), Status> {
         let id = id.clone();
-        look(&self.broker, caller, move |view| view.plan(&id)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.plan(&id)).await.map_err(refuse)
     }
 
     /// Runs the step of a call on a plan that the caller may change. The step is stored when this returns.
@@ -127,7 +127,7 @@ impl PlanService for Plans {
         let id = plan_id(&request.plan_id)?;
         let (plan, spec) = self.plan(&caller, &id).await?;
         let submission = match request.include_submission {
-            true => look(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
+            true => read_small(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
             false => bytes::Bytes::new(),
         };
         Ok(Response::new(v1::GetPlanResponse { plan: Some(plan_run_to_v1(&plan, Some(&spec))), submission }))
@@ -139,7 +139,7 @@ impl PlanService for Plans {
     ) -> Result<Response<v1::ListPlansResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let mut checks = Checks::default();
@@ -172,7 +172,7 @@ impl PlanService for Plans {
             }
         };
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let (results, next) = broker.view(&caller).plan_results(&id, from, limit).map_err(refuse)?;
             let next_page_token = next.map(|place| place.to_string()).unwrap_or_default();
             Ok(v1::ListPlanResultsResponse { results, next_page_token })

@@ -21,7 +21,7 @@ pub(super) struct Taker<R>(mpsc::Sender<R>);
 
 impl<R> Taker<R> {
     /// Waits until the client takes a response. Called before a read, so that the read is not made ahead.
-    pub(super) async fn wanted(&self) {
+    pub(super) async fn demand(&self) {
         // Fails only without a stream, which would have dropped the loop.
         drop(self.0.reserve().await);
     }
@@ -85,7 +85,7 @@ mod tests {
             let read = read.clone();
             stream(async move |taker| {
                 loop {
-                    taker.wanted().await;
+                    taker.demand().await;
                     let number = read.fetch_add(1, Ordering::Relaxed);
                     // A read waits for a thread.
                     tokio::task::yield_now().await;

@@ -6,9 +6,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked, field,
+    auth, checked, field,
     log_watch::{self, LogUpdate, LogWatch},
-    look, numbered, page_size, refuse, refuse_shared,
+    numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
@@ -65,7 +65,7 @@ impl Routing {
 
     /// The run as the caller may see it.
     async fn run(&self, caller: &Caller, id: RunId) -> Result<Arc<Run>, Status> {
-        look(&self.broker, caller, move |view| view.run(id)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.run(id)).await.map_err(refuse)
     }
 }
 
@@ -86,7 +86,7 @@ impl RoutingService for Routing {
         let id = graph.id.clone();
         self.apply(EntityId::Graph(id.clone()), routing::Input::Register { graph }).await?;
         // The registration is stored, so a caller that may not read graphs sees its own.
-        let graph = look(&self.broker, &caller, move |view| view.registered_graph(&id)).await.map_err(refuse)?;
+        let graph = read_small(&self.broker, &caller, move |view| view.registered_graph(&id)).await.map_err(refuse)?;
         let problems = problems.iter().map(problem).collect();
         Ok(Response::new(v1::RegisterGraphResponse { graph: Some(graph_to_v1(&graph)), problems }))
     }
@@ -104,7 +104,7 @@ impl RoutingService for Routing {
     async fn get_graph(&self, request: Request<v1::GetGraphRequest>) -> Result<Response<v1::GetGraphResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
         let id = parsed("graph_id", &request.get_ref().graph_id, GraphId::parse)?;
-        let graph = look(&self.broker, &caller, move |view| view.graph(&id)).await.map_err(refuse)?;
+        let graph = read_small(&self.broker, &caller, move |view| view.graph(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetGraphResponse { graph: Some(graph_to_v1(&graph)) }))
     }
 
@@ -114,7 +114,7 @@ impl RoutingService for Routing {
     ) -> Result<Response<v1::ListGraphsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let page = broker.view(&caller).graphs(size, &request.page_token).map_err(refuse)?;
@@ -155,7 +155,7 @@ impl RoutingService for Routing {
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
         let broker = self.broker.clone();
-        blocking_call(move || list_runs(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || list_runs(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchRunStream = Responses<v1::WatchRunResponse>;
@@ -209,7 +209,7 @@ impl RoutingService for Routing {
         }
         checked(checks)?;
         let (id, node, shape) = (RunId(id.expect("checked")), node.expect("checked"), shape.expect("checked"));
-        let answer = look(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
+        let answer = read_small(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
         answer.map_err(refuse)?.map(Response::new).map_err(refuse)
     }
 
@@ -224,7 +224,7 @@ impl RoutingService for Routing {
         let turn_id = turn.id;
         self.apply(EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
         // The turn is stored. A repeat reads the first answer.
-        let answer = look(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
+        let answer = read_small(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
         answer.map(Response::new).map_err(refuse)
     }
 }

@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, field, look, page_size, refuse, refuse_shared};
+use super::{auth, checked, field, page_size, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -42,7 +42,7 @@ impl SchemaService for Schemas {
         let action = schema_registration(&wanted.schema_id);
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
-        let schema_json = blocking_call(move || parsed(&schema_json).map(|_| schema_json)).await?;
+        let schema_json = read_large_call(move || parsed(&schema_json).map(|_| schema_json)).await?;
         let registrar = caller.to_string();
         let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, registrar, ..Default::default() });
         let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, reply }).await.map_err(refuse_shared)?;
@@ -65,7 +65,7 @@ impl SchemaService for Schemas {
     ) -> Result<Response<v1::ListSchemasResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let page = broker.view(&caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
@@ -92,7 +92,7 @@ impl SchemaService for Schemas {
                 return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
             }
         };
-        let violations = blocking_call(move || {
+        let violations = read_large_call(move || {
             let schema = parsed(&text)?;
             if data_json.is_empty() {
                 return Ok(Vec::new());
@@ -112,7 +112,7 @@ impl SchemaService for Schemas {
 
 impl Schemas {
     async fn schema(&self, caller: &Caller, id: String, version: String) -> Result<v1::Schema, Status> {
-        look(&self.broker, caller, move |view| view.schema(&id, &version)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.schema(&id, &version)).await.map_err(refuse)
     }
 }
 

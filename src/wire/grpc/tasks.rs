@@ -3,9 +3,9 @@
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked,
+    auth, checked,
     log_watch::{self, Latest, LogWatcher, Next},
-    look, numbered, page_size, refuse, refuse_shared,
+    numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -40,7 +40,7 @@ impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let id = task_id(&request.get_ref().task_id)?;
-        let task = look(&self.broker, &caller, move |view| view.shown_task(&id)).await.map_err(refuse)?;
+        let task = read_small(&self.broker, &caller, move |view| view.shown_task(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::shown_task(&task)) }))
     }
 
@@ -50,7 +50,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let broker = self.broker.clone();
-        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     async fn get_custody_log(
@@ -59,7 +59,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let broker = self.broker.clone();
-        blocking_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
+        read_large_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     async fn reassign_task(
@@ -87,7 +87,7 @@ impl TaskService for Tasks {
         let task = task_id(&request.task_id)?;
         let id = task.clone();
         // A task that the caller may not see is refused here, with the same answer as an absent one.
-        look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
+        read_small(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
         let (updates, latest) = Updates::latest();
         // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
@@ -116,7 +116,7 @@ struct Watcher {
 impl LogWatcher for Watcher {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
-            self.taker.wanted().await;
+            self.taker.demand().await;
             let page = self.page().await?;
             // These entries are missing, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
@@ -142,7 +142,7 @@ impl LogWatcher for Watcher {
 impl Watcher {
     async fn page(&self) -> Result<CustodyPage, Status> {
         let (task, after) = (self.task.clone(), self.after);
-        let page = look(&self.broker, &self.caller, move |view| {
+        let page = read_small(&self.broker, &self.caller, move |view| {
             let mut page = view.custody(&task, after, ENTRIES_MAX, false)?;
             log_watch::keep_first(&mut page.entries);
             Ok(page)

@@ -9,9 +9,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking_call, checked, field,
+    auth, checked, field,
     log_watch::{self, LogUpdate, LogWatch},
-    look, page_size, refuse, refuse_shared,
+    page_size, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -74,13 +74,13 @@ impl Threads {
     /// The thread as the caller may see it.
     async fn thread(&self, caller: &Caller, id: &ThreadId) -> Result<Arc<Thread>, Status> {
         let id = id.clone();
-        look(&self.broker, caller, move |view| view.thread(&id)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.thread(&id)).await.map_err(refuse)
     }
 
     /// Checks that the caller may use the thread.
     async fn check_use(&self, caller: &Caller, id: &ThreadId) -> Result<(), Status> {
         let id = id.clone();
-        look(&self.broker, caller, move |view| view.thread_for_use(&id).map(drop)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.thread_for_use(&id).map(drop)).await.map_err(refuse)
     }
 
     async fn put(&self, caller: &Caller, spec: Spec) -> Result<Arc<Spec>, Status> {
@@ -88,14 +88,14 @@ impl Threads {
         let (kind, id) = (spec.kind, spec.id.clone());
         self.apply(EntityId::Spec(kind, id.clone()), threads::Input::PutSpec { spec }).await?;
         // The registration is stored, so a caller that may not read specs sees its own.
-        look(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await.map_err(refuse)
     }
 
     /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
     async fn boundary(&self, caller: &Caller, id: ThreadId, input: threads::Input) -> Result<InForce, Status> {
         self.check_use(caller, &id).await?;
         self.apply(EntityId::Thread(id.clone()), input).await?;
-        look(&self.broker, caller, move |view| in_force(view, &id)).await.map_err(refuse)
+        read_small(&self.broker, caller, move |view| in_force(view, &id)).await.map_err(refuse)
     }
 }
 
@@ -118,7 +118,7 @@ impl ThreadService for Threads {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
         let v1::GetAgentSpecRequest { spec_id, revision } = request.into_inner();
         let id = parsed("spec_id", &spec_id, SpecId::parse)?;
-        let found = look(&self.broker, &caller, move |view| {
+        let found = read_small(&self.broker, &caller, move |view| {
             Ok(agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?)
         });
         let spec = Some(found.await.map_err(refuse)?);
@@ -131,7 +131,7 @@ impl ThreadService for Threads {
     ) -> Result<Response<v1::ListAgentSpecsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let page = broker.view(&caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
@@ -161,7 +161,7 @@ impl ThreadService for Threads {
     ) -> Result<Response<v1::ListModelSpecsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let page = broker.view(&caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
@@ -220,7 +220,7 @@ impl ThreadService for Threads {
     ) -> Result<Response<v1::ListThreadsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
         let broker = self.broker.clone();
-        let listed = blocking_call(move || {
+        let listed = read_large_call(move || {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let mut checks = Checks::default();

@@ -6,9 +6,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, blocking, checked, field,
+    auth, checked, field,
     log_watch::{self, Latest, LogWatcher, Next},
-    look, messages, page_size, refuse, refuse_shared,
+    messages, page_size, read_large, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -113,7 +113,7 @@ impl WorkspaceService for Workspaces {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
         let id = workspace_id(&request.get_ref().workspace_id)?;
         let (topics, last_sequence) =
-            look(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
+            read_small(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::ListTopicsResponse { topics, last_sequence }))
     }
 
@@ -123,7 +123,7 @@ impl WorkspaceService for Workspaces {
     ) -> Result<Response<v1::GetWorkspaceResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
         let id = workspace_id(&request.get_ref().workspace_id)?;
-        let found = look(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
+        let found = read_small(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
         let limits = self.broker.settings().workspace;
         Ok(Response::new(v1::GetWorkspaceResponse { workspace: Some(to_proto::workspace(&found, &limits)) }))
     }
@@ -137,7 +137,7 @@ impl Workspaces {
         let (Some(id), Ok(author)) = (id, AgentId::parse(author)) else { return Ok(None) };
         let sequence = receipt.resource_sequence;
         let author = Caller::Agent(author);
-        look(&self.broker, &author, move |view| view.appended_entry(&id, sequence)).await.map_err(refuse)
+        read_small(&self.broker, &author, move |view| view.appended_entry(&id, sequence)).await.map_err(refuse)
     }
 
     /// Reads a page, and reads it again after each change until it has an entry, the workspace is closed, or the time is
@@ -219,7 +219,7 @@ struct Watcher {
 impl LogWatcher for Watcher {
     async fn send_entries(&mut self) -> Result<Next, Status> {
         loop {
-            self.taker.wanted().await;
+            self.taker.demand().await;
             let page = self.page().await?;
             self.query.after = page.next_after;
             if let Some(gap) = page.gap {
@@ -251,7 +251,7 @@ impl LogWatcher for Watcher {
 impl Watcher {
     async fn page(&self) -> Result<EntryPage, Status> {
         let (broker, caller, query) = (self.broker.clone(), self.caller.clone(), self.query.clone());
-        let read = blocking(move || {
+        let read = read_large(move || {
             let mut page = broker.view(&caller).workspace_entries(&query)?;
             let found = page.entries.len();
             log_watch::keep_first(&mut page.entries);
@@ -271,7 +271,7 @@ impl Watcher {
 /// Reads a page, which may have some megabytes, after a turn among the large reads.
 async fn page(broker: &Broker, caller: &Caller, query: EntryQuery) -> Result<EntryPage, BrokerError> {
     let (broker, caller) = (broker.clone(), caller.clone());
-    blocking(move || broker.view(&caller).workspace_entries(&query)).await
+    read_large(move || broker.view(&caller).workspace_entries(&query)).await
 }
 
 fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Duration>), Status> {

@@ -204,10 +204,7 @@ pub enum Command {
 impl Command {
     /// Whether the command connects to no broker by the flags for connections.
     fn needs_no_connection(&self) -> bool {
-        match self {
-            Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Profile(_) | Self::Store(_) => true,
-            _ => false,
-        }
+        matches!(self, Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Profile(_) | Self::Store(_))
     }
 
     /// Whether the command loads or tests a broker, and so uses a profile only if it is named.

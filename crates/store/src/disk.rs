@@ -183,8 +183,11 @@ pub mod record {
         path::{Path, PathBuf},
     };
 
+    /// Synced folders, each with the names that it had at that moment.
+    pub type Syncs = Vec<(PathBuf, Vec<PathBuf>)>;
+
     thread_local! {
-        static SYNCED: RefCell<Option<Vec<(PathBuf, Vec<PathBuf>)>>> = const { RefCell::new(None) };
+        static SYNCED: RefCell<Option<Syncs>> = const { RefCell::new(None) };
     }
 
     /// Records that a folder was synced with the names that it has now.
@@ -198,7 +201,7 @@ pub mod record {
 
     /// The syncs of this thread since the last call: each folder, with the names it had at that moment. The first call
     /// begins the record.
-    pub fn take() -> Vec<(PathBuf, Vec<PathBuf>)> {
+    pub fn take() -> Syncs {
         SYNCED.replace(Some(Vec::new())).unwrap_or_default()
     }
 

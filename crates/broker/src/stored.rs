@@ -3,25 +3,25 @@
 use super::BrokerError;
 use crate::{domain::EntityId, records::EntityRecord, store::Store};
 
-/// The stored record of an entity: that in its host, or its own.
+/// The stored record of an entity: that in its container, or its own.
 pub(super) fn entity(store: &dyn Store, id: &EntityId) -> Result<Option<EntityRecord>, BrokerError> {
-    let named = EntityRecord::host_key(id).map(|key| store.get(&key)).transpose()?.flatten();
-    let host = named.map(|stored| EntityRecord::host_named_in(&stored.value)).transpose()?.flatten();
-    match host {
-        Some(host) => entity_in(store, id, &host),
+    let named = EntityRecord::container_key(id).map(|key| store.get(&key)).transpose()?.flatten();
+    let container = named.map(|stored| EntityRecord::container_named_in(&stored.value)).transpose()?.flatten();
+    match container {
+        Some(container) => entity_in(store, id, &container),
         None => own(store, id),
     }
 }
 
-/// Like [`entity`], for an entity whose host can only be this one.
+/// Like [`entity`], for an entity whose container can only be this one.
 pub(super) fn entity_in(
     store: &dyn Store,
     id: &EntityId,
-    host: &EntityId,
+    container: &EntityId,
 ) -> Result<Option<EntityRecord>, BrokerError> {
-    // The host is read first: an entity that has left it by then has its own record.
-    match own(store, host)?.and_then(|record| record.hosted(id)) {
-        Some(hosted) => Ok(Some(hosted)),
+    // The container is read first: an entity that has left it by then has its own record.
+    match own(store, container)?.and_then(|record| record.embedded(id)) {
+        Some(embedded) => Ok(Some(embedded)),
         None => own(store, id),
     }
 }

@@ -192,23 +192,23 @@ pub enum Input {
     /// Time has passed. The machine handles overdue deadlines, and changes nothing else.
     Time,
     /// Another entity has sent an input ([`Effect::Send`]).
-    Told(Told),
+    Signal(Signal),
 }
 
 /// An input from one entity to another ([`Effect::Send`]), with one variant for each receiving machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Signal {
     /// An input for a run, from a handoff.
-    Run(routing::Word),
-    /// Opens the handoff of an award. The handoff answers with [`negotiation::Word::NotOpened`] if it cannot be opened.
+    Run(routing::RunSignal),
+    /// Opens the handoff of an award. The handoff answers with [`negotiation::NegotiationSignal::NotOpened`] if it cannot be opened.
     Handoff(negotiation::Award),
     /// An input for a negotiation.
-    Negotiation(negotiation::Word),
+    Negotiation(negotiation::NegotiationSignal),
     /// An input for a plan, from one of its tasks.
-    Plan(plan::Word),
+    Plan(plan::PlanSignal),
     /// An input for the test machine.
     #[cfg(debug_assertions)]
-    Probe(probe::Word),
+    Probe(probe::ProbeSignal),
 }
 
 /// The result of a step: changed entities and effects. One commit applies all of it, or none.
@@ -273,7 +273,7 @@ pub enum Effect {
         /// The entity that gets the input.
         to: EntityId,
         /// The input, of the receiving entity's kind.
-        told: Told,
+        signal: Signal,
     },
     /// The coordinator sends a message, which is composed, signed and applied in the same transaction.
     Order(Order),

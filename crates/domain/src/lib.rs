@@ -32,7 +32,7 @@ pub use baton_protocol::protocol::{
 };
 use baton_protocol::{codes, ids, time};
 pub use entity::{
-    Answered, Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step,
+    Answered, Effect, Entity, EntityId, Input, Mail, ReadError, Reader, Signal, StepError, Transition, step,
 };
 pub use removed_task::RemovedTask;
 pub use request_terms::{TimeoutBounds, check_fallbacks};

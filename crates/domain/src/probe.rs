@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{
-    Effect, Entity, EntityId, Input, Mail, Reader, StepError, Told, Transition,
+    Effect, Entity, EntityId, Input, Mail, Reader, Signal, StepError, Transition,
     handoff::{Acked, Advice, Notice, Priority},
 };
 use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
@@ -35,7 +35,7 @@ pub struct Probe {
 
 /// An input of a probe from another entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum ProbeSignal {
     /// Send the numbers of `from..to` to `other`, notify `agent`, and wake up at `wake_at`.
     Begin {
         /// The receiver of the numbers.
@@ -71,11 +71,11 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
     };
     let mut effects = Vec::new();
     match input {
-        Input::Told(Told::Probe(Word::Begin { other, from, to, agent, wake_at })) => {
+        Input::Signal(Signal::Probe(ProbeSignal::Begin { other, from, to, agent, wake_at })) => {
             probe.deadline = Some(*wake_at);
             effects.extend((*from..*to).map(|number| Effect::Send {
                 to: EntityId::Probe(*other),
-                told: Told::Probe(Word::Say { number, from: id }),
+                signal: Signal::Probe(ProbeSignal::Say { number, from: id }),
             }));
             let notice = Notice {
                 code: ErrorCode::HandoffRedriven,
@@ -90,12 +90,14 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
                 report_to: Some((EntityId::Probe(id), Acked::Request)),
             });
         }
-        Input::Told(Told::Probe(Word::Say { number, from })) => {
+        Input::Signal(Signal::Probe(ProbeSignal::Say { number, from })) => {
             probe.heard.push(*number);
-            effects
-                .push(Effect::Send { to: EntityId::Probe(*from), told: Told::Probe(Word::Answer { number: *number }) });
+            effects.push(Effect::Send {
+                to: EntityId::Probe(*from),
+                signal: Signal::Probe(ProbeSignal::Answer { number: *number }),
+            });
         }
-        Input::Told(Told::Probe(Word::Answer { number })) => probe.answers.push(*number),
+        Input::Signal(Signal::Probe(ProbeSignal::Answer { number })) => probe.answers.push(*number),
         Input::Acked { .. } => probe.acks += 1,
         Input::Time => {
             if probe.deadline.is_none_or(|at| now < at) {
@@ -112,7 +114,7 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
         | Input::Undeliverable { .. }
         | Input::AgentGone
         | Input::Negotiation(_)
-        | Input::Told(Told::Run(_) | Told::Handoff(_) | Told::Negotiation(_) | Told::Plan(_)) => {
+        | Input::Signal(Signal::Run(_) | Signal::Handoff(_) | Signal::Negotiation(_) | Signal::Plan(_)) => {
             return Ok(Transition::default());
         }
     }

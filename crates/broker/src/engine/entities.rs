@@ -15,7 +15,7 @@ use quick_cache::{
 use super::{Engine, LIMIT_RETRY, TRY_AGAIN, batch::PostCommit, timers::Timer, transaction::Transaction};
 use crate::{
     BrokerError,
-    domain::{EntityId, Told},
+    domain::{EntityId, Signal},
     ids::{AgentId, IdMap},
     records::{EntityRecord, OutboxRecord},
     store::{Key, Order, Store, Table},
@@ -40,8 +40,8 @@ pub(super) struct Stored {
 /// The entity cache, the start of the outbox, and the open handoffs of each agent.
 pub(super) struct Entities {
     cache: RecordCache,
-    /// The hosts of entities, by [`EntityRecord::host_key`].
-    hosts: Cache<Key, EntityId, UnitWeighter, RandomState>,
+    /// The containers of entities, by [`EntityRecord::container_key`].
+    containers: Cache<Key, EntityId, UnitWeighter, RandomState>,
     /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
     /// The number of open entities of each kind that each agent has requested. No entry is 0.
@@ -86,12 +86,12 @@ impl Entities {
     pub(super) fn over(store: &dyn Store, open_of: OpenCounts) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
-        Ok(Self { cache: new_cache(), hosts: new_cache(), outbox_from, open_of })
+        Ok(Self { cache: new_cache(), containers: new_cache(), outbox_from, open_of })
     }
 
-    /// Empties the cache of records and that of hosts.
+    /// Empties the cache of records and that of containers.
     pub(super) fn clear(&mut self) {
-        (self.cache, self.hosts) = (new_cache(), new_cache());
+        (self.cache, self.containers) = (new_cache(), new_cache());
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Stored> {
@@ -102,13 +102,13 @@ impl Entities {
         self.cache.insert(key, stored);
     }
 
-    /// The host of the entity with this [`EntityRecord::host_key`], if it is cached.
-    pub(super) fn host(&self, key: &Key) -> Option<&EntityId> {
-        self.hosts.get(key)
+    /// The container of the entity with this [`EntityRecord::container_key`], if it is cached.
+    pub(super) fn container(&self, key: &Key) -> Option<&EntityId> {
+        self.containers.get(key)
     }
 
-    pub(super) fn insert_host(&mut self, key: Key, host: EntityId) {
-        self.hosts.insert(key, host);
+    pub(super) fn insert_container(&mut self, key: Key, container: EntityId) {
+        self.containers.insert(key, container);
     }
 
     /// Drops a removed record from the cache.
@@ -187,9 +187,9 @@ impl Engine {
     }
 
     /// Sends the outbox rows to their entities in the order of their sequence, a part each tick.
-    pub(super) fn tell_outbox(&mut self, now: Timestamp) {
+    pub(super) fn send_outbox(&mut self, now: Timestamp) {
         let Some(from) = self.entities.outbox_from else { return self.timers.clear(Timer::Outbox) };
-        match self.tell_some(from, now) {
+        match self.send_some(from, now) {
             Ok(next) => {
                 self.entities.outbox_from = next;
                 if next.is_none() {
@@ -205,14 +205,14 @@ impl Engine {
     }
 
     /// Handles up to [`TOLD_A_TICK`] rows from this sequence on. Returns the new start of the outbox.
-    fn tell_some(&mut self, from: u64, now: Timestamp) -> Result<Option<u64>, BrokerError> {
+    fn send_some(&mut self, from: u64, now: Timestamp) -> Result<Option<u64>, BrokerError> {
         let range = (Bound::Included(OutboxRecord::key(from).key), Bound::Unbounded);
         let stored = self.env.store.scan(Table::Outbox, range, Order::Ascending, TOLD_A_TICK)?;
         let mut next = from;
         for (key, row) in &stored {
             let sequence = OutboxRecord::sequence(key)?;
-            let OutboxRecord { to, told } = OutboxRecord::decode(&row.value)?;
-            self.tell_later(sequence, &to, told, now)?;
+            let OutboxRecord { to, signal } = OutboxRecord::decode(&row.value)?;
+            self.send_later(sequence, &to, signal, now)?;
             next = sequence + 1;
         }
         // Rows that the steps of this tick have added set the start again, after the commit.
@@ -220,9 +220,9 @@ impl Engine {
     }
 
     /// Runs the step of one outbox row, and removes the row in the same commit.
-    fn tell_later(&mut self, sequence: u64, to: &EntityId, told: Told, now: Timestamp) -> Result<(), BrokerError> {
+    fn send_later(&mut self, sequence: u64, to: &EntityId, signal: Signal, now: Timestamp) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
-        if let Err(error) = self.run_told(&mut transaction, to, told, now) {
+        if let Err(error) = self.run_signal(&mut transaction, to, signal, now) {
             let refusal = error.by_machine()?;
             // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
             tracing::error!(%to, %refusal, "an entity rejected the input of another entity");
@@ -235,11 +235,11 @@ impl Engine {
     }
 
     /// Writes an input for an entity into the outbox.
-    pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, told: Told) {
+    pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, signal: Signal) {
         // Only the batch knows of the row before the commit. Later inputs of the batch must queue behind it.
         self.batch.writes_outbox = true;
         let sequence = self.new_sequence(transaction);
-        transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, told }.encode());
+        transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, signal }.encode());
         transaction.post_commit.push(PostCommit::OutboxWritten(sequence));
     }
 }

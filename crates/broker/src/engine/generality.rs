@@ -8,9 +8,9 @@ use crate::{
     BrokerIdentity, Event, Events, Reply, Resources, Settings, Update, Updates, WatcherId,
     directory::Entry,
     domain::{
-        EntityId, Input, Told,
+        EntityId, Input, Signal,
         mailbox::ConsumerId,
-        probe::{Probe, ProbeId, Word},
+        probe::{Probe, ProbeId, ProbeSignal},
     },
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
@@ -52,11 +52,11 @@ fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
 }
 
 /// Makes the first probe send `words` inputs to the other one.
-fn begin(engine: &mut Engine, words: u32, now: Timestamp) {
-    let word = Word::Begin { other: OTHER, from: 0, to: words, agent: agent(), wake_at: at(2000) };
+fn begin(engine: &mut Engine, signals: u32, now: Timestamp) {
+    let signal = ProbeSignal::Begin { other: OTHER, from: 0, to: signals, agent: agent(), wake_at: at(2000) };
     let mut transaction = engine.transaction();
-    let input = Input::Told(Told::Probe(word));
-    engine.run(&mut transaction, &EntityId::Probe(ONE), &input, Cause::TOLD, now).unwrap();
+    let input = Input::Signal(Signal::Probe(signal));
+    engine.run(&mut transaction, &EntityId::Probe(ONE), &input, Cause::SIGNAL, now).unwrap();
     engine.stage(transaction);
     engine.end_unanswered();
 }
@@ -91,7 +91,7 @@ fn two_entities_tell_each_other_in_one_transaction() {
     let mut engine = engine(&store, at(1000));
     begin(&mut engine, 8, at(1000));
     engine.finish(at(1000));
-    assert_eq!(rows(&store, Table::Outbox), 0, "sixteen words fit into the transaction");
+    assert_eq!(rows(&store, Table::Outbox), 0, "sixteen signals fit into the transaction");
     assert_eq!(probe(&store, OTHER).heard, numbers(8));
     assert_eq!(probe(&store, ONE).answers, numbers(8));
 }

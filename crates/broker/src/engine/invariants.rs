@@ -195,9 +195,9 @@ fn broken_task(
     latest: &HashMap<EntityId, Arc<EntityRecord>>,
     known: impl Fn(&EntityId) -> Option<Arc<EntityRecord>>,
 ) -> Option<&'static str> {
-    if let Some(hosted) = &record.handoff
-        && let Some(own) = latest.get(&EntityId::Handoff(hosted.handoff.id))
-        && own.as_handoff() != Some(hosted)
+    if let Some(embedded) = &record.handoff
+        && let Some(own) = latest.get(&EntityId::Handoff(embedded.handoff.id))
+        && own.as_handoff() != Some(embedded)
     {
         return Some("its record has another version of its handoff than the commit");
     }
@@ -205,10 +205,10 @@ fn broken_task(
     if record.task.status.is_final() {
         return Some("it has ended, and has an open handoff");
     }
-    let hosted = record.handoff.as_ref().filter(|hosted| hosted.handoff.id == open);
+    let embedded = record.handoff.as_ref().filter(|embedded| embedded.handoff.id == open);
     let found = known(&EntityId::Handoff(open));
     // Memory may have dropped the record of an open handoff that the commit has not touched.
-    let handoff = &hosted.or_else(|| found.as_deref()?.as_handoff())?.handoff;
+    let handoff = &embedded.or_else(|| found.as_deref()?.as_handoff())?.handoff;
     if handoff.state.is_final() {
         return Some("its open handoff has ended");
     }
@@ -322,7 +322,7 @@ mod tests {
         },
         envelope::keys::PrivateKey,
         ids::{KeyId, MessageId, SystemIds, TaskId},
-        records::{Notes, Pace, RequestPlace},
+        records::{LogClock, RequestPlace, WriteFacts},
         store::MemoryStore,
         time::Timestamp,
     };
@@ -375,15 +375,15 @@ mod tests {
         };
         let input = Input::Handoff { task, input: handoff::Input::Request(request) };
         let made = step(&EntityId::Handoff(HANDOFF), &input, &mut Nothing, now()).unwrap();
-        let notes = Notes {
+        let facts = WriteFacts {
             sequence: 1,
             opening: Some(RequestPlace { message: HANDOFF, sequence: 1, expires_at: None }),
-            pace: Pace { logged_at: now(), set_back: std::time::Duration::ZERO },
+            log_clock: LogClock { logged_at: now(), set_back: std::time::Duration::ZERO },
             envelope: None,
             trace: None,
             changed: 1,
         };
-        let record = |entity| Arc::new(EntityRecord::after(entity, None, notes.clone()));
+        let record = |entity| Arc::new(EntityRecord::after(entity, None, facts.clone()));
         let moves = made.writes.into_iter().map(|entity| (None, record(entity))).collect();
         Touched { moves, stored: vec![(agent("b"), Letter::new(1, HANDOFF, now()))], removed: Vec::new() }
     }

@@ -201,8 +201,8 @@ impl Engine {
         }
         for (record, redriven) in &records {
             count(&self.env.directory, &self.env.resources.metrics, work_of(record), true);
-            let hosted = record.as_task().and_then(|task| task.handoff.as_ref());
-            for handoff in hosted.into_iter().chain(redriven) {
+            let embedded = record.as_task().and_then(|task| task.handoff.as_ref());
+            for handoff in embedded.into_iter().chain(redriven) {
                 count(&self.env.directory, &self.env.resources.metrics, offer_of(&handoff.handoff), true);
             }
         }
@@ -234,7 +234,7 @@ impl Engine {
     /// The open handoff of a task, if the record of the task does not contain it.
     fn open_handoff_elsewhere(&self, record: &TaskRecord) -> Result<Option<HandoffRecord>, BrokerError> {
         let Some(open) = record.task.open_handoff else { return Ok(None) };
-        if record.handoff.as_ref().is_some_and(|hosted| hosted.handoff.id == open) {
+        if record.handoff.as_ref().is_some_and(|embedded| embedded.handoff.id == open) {
             return Ok(None);
         }
         let stored = self.env.store.get(&EntityRecord::key(&EntityId::Handoff(open)))?;

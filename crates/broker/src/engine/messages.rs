@@ -509,7 +509,7 @@ fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Times
         return plan_receipt(header, sequence, transaction, now);
     }
     // The log time of the entry, so that the receipt can be rebuilt from it and agrees with it.
-    let logged_at = task.map(|record| record.logged_at).or(workspace.map(|record| record.pace.logged_at));
+    let logged_at = task.map(|record| record.logged_at).or(workspace.map(|record| record.log_clock.logged_at));
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,

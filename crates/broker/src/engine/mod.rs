@@ -314,7 +314,7 @@ impl Engine {
         for timer in self.timers.due(TIMERS_A_TICK) {
             match timer {
                 Timer::Entity(entity) => self.let_time_pass(entity, now),
-                Timer::Outbox => self.tell_outbox(now),
+                Timer::Outbox => self.send_outbox(now),
                 Timer::Mailbox(agent) => self.look_at_mailbox(agent, now),
                 Timer::LoadMail => self.load_more(),
                 Timer::ExpiredAtDispatch => self.park_expired_at_dispatch(now),

@@ -21,13 +21,13 @@ use crate::{
     codes::FieldViolation,
     contexts::payload_in,
     domain::{
-        EntityId, Input, MessageType, Told,
+        EntityId, Input, MessageType, Signal,
         admission::AdmissionError,
         coordinator::{Order, SubtaskOrder},
         handoff::{State as HandoffState, Task, TaskStatus},
         mailbox::{EnvelopeOwner, EnvelopePlace},
         matching::Wanted,
-        plan::{self, Plan, Problem, Report, Spec, Submission, Word},
+        plan::{self, Plan, PlanSignal, Problem, Report, Spec, Submission},
     },
     envelope::{self, Body, Resolved, VerifiedEnvelope, json_of, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
@@ -151,9 +151,9 @@ impl Engine {
         // The refused request has left nothing behind, and the message that led to it keeps its entry in the custody log.
         let (subtask, handoff) = (spec.subtasks[order.place].id.clone(), order.id);
         tracing::info!(plan = %order.plan, %subtask, reason = code.name(), "could not hand off a subtask: {text}");
-        let word = Word::NotStarted { subtask, handoff, code, text };
+        let signal = PlanSignal::NotStarted { subtask, handoff, code, text };
         // The plan may then start other subtasks, whose requests may be refused too: not one within the other.
-        self.put_outbox(transaction, EntityId::Plan(order.plan.clone()), Told::Plan(word));
+        self.put_outbox(transaction, EntityId::Plan(order.plan.clone()), Signal::Plan(signal));
         Ok(())
     }
 
@@ -358,8 +358,8 @@ impl Engine {
         };
         let (code, text) = (refusal.code(), refusal.to_string());
         let (subtask, topic) = (subtask.clone(), topic.as_str().to_owned());
-        let told = Input::Told(Told::Plan(Word::NotAppended { subtask, topic, code, text }));
-        self.run(transaction, &EntityId::Plan(plan.clone()), &told, Cause::TOLD, now).map(drop)
+        let signal = Input::Signal(Signal::Plan(PlanSignal::NotAppended { subtask, topic, code, text }));
+        self.run(transaction, &EntityId::Plan(plan.clone()), &signal, Cause::SIGNAL, now).map(drop)
     }
 
     fn append_as_coordinator(

@@ -6,12 +6,12 @@ use super::{Engine, absences::owners_of, authorization::Work, transaction::Trans
 use crate::{
     BrokerError, Refused,
     domain::{
-        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
+        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, Signal, StepError, Transition,
         coordinator::Order,
         handoff::{Handoff, Rejection},
         mailbox::EnvelopeOwner,
         matching::ended_offer,
-        negotiation::{Mandate, WaitingMail, Word},
+        negotiation::{Mandate, NegotiationSignal, WaitingMail},
         plan::Report,
         routing::GRAPHS_MAX,
         step,
@@ -21,8 +21,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, List, LogEntry, LogItem, Notes, Pace, RequestPlace,
-        SpecRecord, TaskRecord, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, List, LogClock, LogEntry, LogItem, RequestPlace,
+        SpecRecord, TaskRecord, WriteFacts, custody_entry,
     },
     refused,
     time::Timestamp,
@@ -43,14 +43,14 @@ pub(super) struct Cause<'a> {
 
 impl Cause<'_> {
     /// An input from another entity.
-    pub(super) const TOLD: Self = Self { origin: Origin::Broker, event: None };
+    pub(super) const SIGNAL: Self = Self { origin: Origin::Broker, event: None };
 }
 
 /// What follows from a step in the same transaction.
 #[derive(Default)]
-struct Follows {
+struct FollowUps {
     /// Inputs for other entities, in their order.
-    to_tell: VecDeque<(EntityId, Told)>,
+    to_send: VecDeque<(EntityId, Signal)>,
     /// Messages that the coordinator sends.
     orders: Vec<Order>,
 }
@@ -206,7 +206,7 @@ impl Reader for OpenTransaction<'_> {
 /// A handoff that a step begins or ends, in the record of its task. That is an update of the task, too, and the handoff's
 /// entry in a list is also that of the task: see [`TaskRecord::update_entry`].
 #[derive(Debug)]
-struct Milestone {
+struct HandoffUpdate {
     handoff: MessageId,
     task: TaskId,
     is_end: bool,
@@ -214,7 +214,7 @@ struct Milestone {
     sequence: Option<u64>,
 }
 
-impl Milestone {
+impl HandoffUpdate {
     fn of(writes: &[Entity], origin: Origin<'_>) -> Option<Self> {
         writes.iter().find_map(|entity| {
             let Entity::Handoff(handoff) = entity else { return None };
@@ -247,29 +247,29 @@ impl Engine {
         cause: Cause<'_>,
         now: Timestamp,
     ) -> Result<bool, RunError> {
-        let mut follows = Follows::default();
-        let has_changed = self.run_one(transaction, about, input, cause, &mut follows, now)?;
-        self.tell_all(transaction, follows, now)?;
+        let mut follow_ups = FollowUps::default();
+        let has_changed = self.run_one(transaction, about, input, cause, &mut follow_ups, now)?;
+        self.send_all(transaction, follow_ups, now)?;
         Ok(has_changed)
     }
 
     /// Runs the step of an input that another entity has sent, and the steps that follow.
-    pub(super) fn run_told(
+    pub(super) fn run_signal(
         &mut self,
         transaction: &mut Transaction,
         to: &EntityId,
-        told: Told,
+        signal: Signal,
         now: Timestamp,
     ) -> Result<(), RunError> {
-        let mut follows = Follows::default();
-        self.tell_one(transaction, to, told, &mut follows, now)?;
-        self.tell_all(transaction, follows, now)
+        let mut follow_ups = FollowUps::default();
+        self.send_one(transaction, to, signal, &mut follow_ups, now)?;
+        self.send_all(transaction, follow_ups, now)
     }
 
-    fn tell_all(
+    fn send_all(
         &mut self,
         transaction: &mut Transaction,
-        mut follows: Follows,
+        mut follow_ups: FollowUps,
         now: Timestamp,
     ) -> Result<(), RunError> {
         // Inputs that already wait in the outbox go first, so no later input overtakes them.
@@ -277,32 +277,32 @@ impl Engine {
         let must_wait =
             self.entities.has_outbox() || self.batch.writes_outbox || transaction.order_depth > ORDER_DEPTH_MAX;
         let mut room = if must_wait { 0 } else { TOLD_A_TRANSACTION };
-        while let Some((to, told)) = follows.to_tell.pop_front() {
+        while let Some((to, signal)) = follow_ups.to_send.pop_front() {
             if room == 0 {
-                self.put_outbox(transaction, to, told);
+                self.put_outbox(transaction, to, signal);
                 continue;
             }
             room -= 1;
             // A failure here fails the first step too: one commit applies all of these steps, or none.
-            self.tell_one(transaction, &to, told, &mut follows, now)?;
+            self.send_one(transaction, &to, signal, &mut follow_ups, now)?;
         }
         // A message of the coordinator is a step like any other, so a failure here fails the first step too.
-        for order in follows.orders {
+        for order in follow_ups.orders {
             self.carry_out(transaction, &order, now)?;
         }
         Ok(())
     }
 
-    fn tell_one(
+    fn send_one(
         &mut self,
         transaction: &mut Transaction,
         to: &EntityId,
-        told: Told,
-        follows: &mut Follows,
+        signal: Signal,
+        follow_ups: &mut FollowUps,
         now: Timestamp,
     ) -> Result<(), RunError> {
-        let Told::Handoff(award) = &told else {
-            self.run_one(transaction, to, &Input::Told(told), Cause::TOLD, follows, now)?;
+        let Signal::Handoff(award) = &signal else {
+            self.run_one(transaction, to, &Input::Signal(signal), Cause::SIGNAL, follow_ups, now)?;
             return Ok(());
         };
         // The machine knows no removed tasks, and a new handoff would begin such a task again.
@@ -310,8 +310,8 @@ impl Engine {
             && let Some(removed) = self.removed_task(transaction, &award.task)?
         {
             let rejection = Rejection::TaskFinal { status: removed.status };
-            let word = Word::not_opened(award.negotiation, &rejection);
-            follows.to_tell.push_back((EntityId::Negotiation(award.negotiation), Told::Negotiation(word)));
+            let signal = NegotiationSignal::not_opened(award.negotiation, &rejection);
+            follow_ups.to_send.push_back((EntityId::Negotiation(award.negotiation), Signal::Negotiation(signal)));
             return Ok(());
         }
         let (request, facts) = self.mandate_of(transaction, award)?;
@@ -322,7 +322,7 @@ impl Engine {
             terms: facts.terms,
         };
         let cause = Cause { origin: Origin::StoredRequest(request), event: Some(&event) };
-        self.run_one(transaction, to, &Input::Told(told.clone()), cause, follows, now)?;
+        self.run_one(transaction, to, &Input::Signal(signal.clone()), cause, follow_ups, now)?;
         Ok(())
     }
 
@@ -332,14 +332,14 @@ impl Engine {
         about: &EntityId,
         input: &Input,
         cause: Cause<'_>,
-        follows: &mut Follows,
+        follow_ups: &mut FollowUps,
         now: Timestamp,
     ) -> Result<bool, RunError> {
         // The machine gets the time of the log, not of the clock: a replay knows only the times of the log, and must
         // reach the same state (SPEC 12, law 7).
-        let pace = self.pace_of(transaction, about, input, now)?;
+        let log_clock = self.log_clock_of(transaction, about, input, now)?;
         let mut read = OpenTransaction::new(self, transaction, now);
-        let result = step(about, input, &mut read, pace.logged_at);
+        let result = step(about, input, &mut read, log_clock.logged_at);
         let OpenTransaction { mut gone, failure, .. } = read;
         // The machine reports a failed read without its cause, which the reader has kept.
         let made = match result {
@@ -362,7 +362,7 @@ impl Engine {
         gone.dedup();
         // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
         // from the record that this step makes.
-        self.write_entities(transaction, writes, cause, &gone, pace, now)?;
+        self.write_entities(transaction, writes, cause, &gone, log_clock, now)?;
         for effect in effects {
             match effect {
                 Effect::Deliver { to, mail, priority, report_to } => {
@@ -380,8 +380,8 @@ impl Engine {
                     self.remove_entries(transaction, &workspace, first_sequence..=last_sequence)?;
                 }
                 Effect::Remove(entity) => transaction.delete(EntityRecord::key(&entity)),
-                Effect::Send { to, told } => follows.to_tell.push_back((to, told)),
-                Effect::Order(order) => follows.orders.push(order),
+                Effect::Send { to, signal } => follow_ups.to_send.push_back((to, signal)),
+                Effect::Order(order) => follow_ups.orders.push(order),
                 Effect::Withdraw { entity, from } => self.withdraw_opening(transaction, &entity, &from)?,
                 Effect::Settle { of, answered } => self.settle_answered(transaction, &of, &answered)?,
             }
@@ -391,18 +391,18 @@ impl Engine {
     }
 
     /// The log time of a step, and the part of the clock's set-backs that the log has followed by then.
-    fn pace_of(
+    fn log_clock_of(
         &mut self,
         transaction: &mut Transaction,
         about: &EntityId,
         input: &Input,
         now: Timestamp,
-    ) -> Result<Pace, BrokerError> {
+    ) -> Result<LogClock, BrokerError> {
         let known = self.entity_record(transaction, about)?;
         // The input names the task while the step creates the entity.
         let task = match input {
             Input::Handoff { task, .. } => Some(task.clone()),
-            Input::Told(Told::Handoff(award)) => Some(award.task.clone()),
+            Input::Signal(Signal::Handoff(award)) => Some(award.task.clone()),
             Input::Negotiation(_)
             | Input::Append { .. }
             | Input::Routing(_)
@@ -412,12 +412,12 @@ impl Engine {
             | Input::Undeliverable { .. }
             | Input::AgentGone
             | Input::Time
-            | Input::Told(_) => None,
+            | Input::Signal(_) => None,
         };
         let log = self.log_of(transaction, known, task)?;
         // A task that this step creates has no log yet: its log begins at the clock's time.
         let at = log.and_then(|record| record.log_time(now, self.timers.clock.set_back)).unwrap_or(now);
-        Ok(self.pace_at(at, now))
+        Ok(self.log_clock_at(at, now))
     }
 
     /// The record whose log gives an entity its time: its task's, or its own if it belongs to no task.
@@ -434,9 +434,9 @@ impl Engine {
     }
 
     /// The pace of a log with this time at this moment.
-    fn pace_at(&self, logged_at: Timestamp, now: Timestamp) -> Pace {
+    fn log_clock_at(&self, logged_at: Timestamp, now: Timestamp) -> LogClock {
         // A log that is ahead of the clock has not followed that part of the set-backs.
-        Pace { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
+        LogClock { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
     }
 
     /// Writes the entities that a step has changed, and one entry in the custody log of each task that they belong to.
@@ -446,7 +446,7 @@ impl Engine {
         writes: Vec<Entity>,
         cause: Cause<'_>,
         gone: &[AgentId],
-        pace: Pace,
+        log_clock: LogClock,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let mut tasks: Vec<TaskId> = Vec::new();
@@ -456,7 +456,7 @@ impl Engine {
             Entity::Task(task) => task.plan.as_ref().map(|of| of.plan.clone()),
             _ => None,
         });
-        let mut milestone = Milestone::of(&writes, cause.origin);
+        let mut handoff_update = HandoffUpdate::of(&writes, cause.origin);
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -482,9 +482,9 @@ impl Engine {
                 }
                 Some(_) => None, // a stored entity keeps its place
             };
-            let changed = self.change_of(transaction, before.as_deref(), &entity, milestone.as_mut());
-            let notes = Notes { sequence, opening: cause.origin.opening(), pace, envelope, trace, changed };
-            let after = EntityRecord::after(entity, before.as_deref(), notes);
+            let changed = self.change_of(transaction, before.as_deref(), &entity, handoff_update.as_mut());
+            let facts = WriteFacts { sequence, opening: cause.origin.opening(), log_clock, envelope, trace, changed };
+            let after = EntityRecord::after(entity, before.as_deref(), facts);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
             // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.
             if let Some((kind, what)) = after.expiration().filter(|_| after.entity().has_ended() && !had_ended) {
@@ -514,7 +514,7 @@ impl Engine {
         transaction: &mut Transaction,
         before: Option<&EntityRecord>,
         after: &Entity,
-        milestone: Option<&mut Milestone>,
+        handoff_update: Option<&mut HandoffUpdate>,
     ) -> u64 {
         match (before, after) {
             (Some(EntityRecord::Task(before)), Entity::Task(after)) if before.task == *after => before.updated,
@@ -523,8 +523,10 @@ impl Engine {
             {
                 before.changed
             }
-            (_, Entity::Task(_) | Entity::Handoff(_)) => match milestone.filter(|milestone| milestone.is_of(after)) {
-                Some(milestone) => *milestone.sequence.get_or_insert_with(|| self.new_sequence(transaction)),
+            (_, Entity::Task(_) | Entity::Handoff(_)) => match handoff_update
+                .filter(|handoff_update| handoff_update.is_of(after))
+            {
+                Some(handoff_update) => *handoff_update.sequence.get_or_insert_with(|| self.new_sequence(transaction)),
                 None => self.new_sequence(transaction),
             },
             _ => 0,
@@ -549,8 +551,8 @@ impl Engine {
         };
         // A step in the same transaction has already set the log time of the task that it wrote.
         if !is_written {
-            let pace = self.pace_at(record.log_time(now, self.timers.clock.set_back), now);
-            (record.logged_at, record.set_back) = (pace.logged_at, pace.set_back);
+            let log_clock = self.log_clock_at(record.log_time(now, self.timers.clock.set_back), now);
+            (record.logged_at, record.set_back) = (log_clock.logged_at, log_clock.set_back);
         }
         let number = record.custody.length + 1;
         // The entry states the task as the step leaves it, so that a replay can compare its own state after each entry.
@@ -668,8 +670,8 @@ impl Engine {
         let mut transaction = self.transaction();
         let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
         let state = record.entity();
-        let pace = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.pace());
-        let followed = pace.map_or(Duration::ZERO, |pace| pace.set_back);
+        let log_clock = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.log_clock());
+        let followed = log_clock.map_or(Duration::ZERO, |log_clock| log_clock.set_back);
         Ok(state.next_deadline().map(|at| at.plus(followed)))
     }
 }

@@ -86,7 +86,7 @@ impl Engine {
         record.update_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         self.remove_contexts(&mut transaction, &record, now);
         if let Some(handoff) = &record.handoff {
-            // The hosted handoff has no record of its own, in which `remove_items` would find its index entries.
+            // The embedded handoff has no record of its own, in which `remove_items` would find its index entries.
             self.remove_listings(&mut transaction, handoff)?;
         }
         self.remove_items(&mut transaction, &task, record.log_tail, now)?;

@@ -49,8 +49,8 @@ struct ReadEntity {
     id: EntityId,
     before: Option<Stored>,
     after: Option<Arc<EntityRecord>>,
-    /// The entity whose record contains this one. The revision of `before` is that of the host.
-    host: Option<EntityId>,
+    /// The entity whose record contains this one. The revision of `before` is that of the container.
+    container: Option<EntityId>,
 }
 
 impl Transaction {
@@ -210,14 +210,14 @@ impl Engine {
         if let Some(read) = transaction.entities.iter().find(|read| read.id == *id) {
             return Ok(read.record().cloned());
         }
-        if let Some(host) = self.host_of(transaction, id)?
-            && let Some(record) = self.entity_record(transaction, &host)?
-            && let Some(hosted) = record.hosted(id)
+        if let Some(container) = self.container_of(transaction, id)?
+            && let Some(record) = self.entity_record(transaction, &container)?
+            && let Some(embedded) = record.embedded(id)
         {
-            let record = Arc::new(hosted);
-            // A hosted entity has no revision of its own. The expectation on the host's record guards both.
+            let record = Arc::new(embedded);
+            // An embedded entity has no revision of its own. The expectation on the container's record guards both.
             let before = Some(Stored { record: record.clone(), revision: 0 });
-            transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, host: Some(host) });
+            transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, container: Some(container) });
             return Ok(Some(record));
         }
         let key = EntityRecord::key(id);
@@ -238,31 +238,31 @@ impl Engine {
             },
         };
         let record = before.as_ref().map(|stored| stored.record.clone());
-        transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, host: None });
+        transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, container: None });
         Ok(record)
     }
 
     /// The entity whose record may contain this one.
-    fn host_of(&mut self, transaction: &Transaction, id: &EntityId) -> Result<Option<EntityId>, BrokerError> {
-        let Some(key) = EntityRecord::host_key(id) else { return Ok(None) };
-        let is_host = |read: &&ReadEntity| read.record().is_some_and(|record| record.hosts(id));
-        if let Some(host) = transaction.entities.iter().find(is_host) {
-            return Ok(Some(host.id.clone()));
+    fn container_of(&mut self, transaction: &Transaction, id: &EntityId) -> Result<Option<EntityId>, BrokerError> {
+        let Some(key) = EntityRecord::container_key(id) else { return Ok(None) };
+        let is_container = |read: &&ReadEntity| read.record().is_some_and(|record| record.embeds(id));
+        if let Some(container) = transaction.entities.iter().find(is_container) {
+            return Ok(Some(container.id.clone()));
         }
-        if let Some(host) = self.entities.host(&key) {
-            return Ok(Some(host.clone()));
+        if let Some(container) = self.entities.container(&key) {
+            return Ok(Some(container.clone()));
         }
         // The request that begins the handoff: the search for a repeat has looked for this record.
         if transaction.has_found_none(&key) {
             return Ok(None);
         }
-        // No expectation: the host of an entity never changes, and its own record says whether it has the entity.
+        // No expectation: the container of an entity never changes, and its own record says whether it has the entity.
         let Some(stored) = self.read(&mut Transaction::default(), &key)? else { return Ok(None) };
-        let host = EntityRecord::host_named_in(&stored.value)?;
-        if let Some(host) = &host {
-            self.entities.insert_host(key, host.clone());
+        let container = EntityRecord::container_named_in(&stored.value)?;
+        if let Some(container) = &container {
+            self.entities.insert_container(key, container.clone());
         }
-        Ok(host)
+        Ok(container)
     }
 
     /// Adds the transaction to the batch, as a part of the command in hand.
@@ -276,9 +276,9 @@ impl Engine {
             *next = transaction.sequences.end;
         }
         let mut entities = std::mem::take(&mut transaction.entities);
-        // The new versions of hosted entities become parts of their hosts' records before those are encoded.
-        for (key, host) in put_into_hosts(&mut transaction, &mut entities) {
-            self.entities.insert_host(key, host);
+        // The new versions of embedded entities become parts of their containers' records before those are encoded.
+        for (key, container) in put_into_containers(&mut transaction, &mut entities) {
+            self.entities.insert_container(key, container);
         }
         let mut staged = Vec::with_capacity(entities.len());
         for read in &entities {
@@ -365,33 +365,34 @@ impl ReadEntity {
     }
 }
 
-/// Puts the new versions of hosted entities into the records of their hosts. Returns the keys of [`Entities::host`]
-/// with the hosts.
+/// Puts the new versions of embedded entities into the records of their containers. Returns the keys of [`Entities::container`]
+/// with the containers.
 ///
-/// [`Entities::host`]: super::entities::Entities::host
-fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<(Key, EntityId)> {
-    let mut hosts = Vec::new();
-    for guest in 0..all.len() {
-        let Some(after) = all[guest].after.clone() else { continue };
-        // Only a new entity gets a host. One that another entity has replaced in its host keeps its own record.
-        if all[guest].before.is_none() {
-            all[guest].host = after.first_host();
+/// [`Entities::container`]: super::entities::Entities::container
+fn put_into_containers(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<(Key, EntityId)> {
+    let mut containers = Vec::new();
+    for embedded in 0..all.len() {
+        let Some(after) = all[embedded].after.clone() else { continue };
+        // Only a new entity gets a container. One that another entity has replaced in its container keeps its own record.
+        if all[embedded].before.is_none() {
+            all[embedded].container = after.first_container();
         }
-        let Some(host) = all[guest].host.clone() else { continue };
-        hosts.extend(EntityRecord::host_key(&all[guest].id).map(|key| (key, host.clone())));
-        let host = all.iter_mut().find(|read| read.id == host).expect("a step of an entity reads its host");
-        // The step has usually written the host too. Its new version has no other holder yet, so it is not copied.
-        let mut record = host.latest().expect("a host is there");
-        let former = Arc::make_mut(&mut record).host(&after);
-        host.after = Some(record);
-        // The host's record holds one handoff: the former one moves to its own key, in this commit. It leaves its host
+        let Some(container) = all[embedded].container.clone() else { continue };
+        containers.extend(EntityRecord::container_key(&all[embedded].id).map(|key| (key, container.clone())));
+        let container =
+            all.iter_mut().find(|read| read.id == container).expect("a step of an entity reads its container");
+        // The step has usually written the container too. Its new version has no other holder yet, so it is not copied.
+        let mut record = container.latest().expect("a container is there");
+        let former = Arc::make_mut(&mut record).embed(&after);
+        container.after = Some(record);
+        // The container's record holds one handoff: the former one moves to its own key, in this commit. It leaves its container
         // only once, so the key was never used.
         if let Some(former) = former {
             transaction.put_new(EntityRecord::key(&former.entity().id()), former.encode());
             former.listings_outside().into_iter().for_each(|(key, value)| transaction.put_new(key, value));
         }
     }
-    hosts
+    containers
 }
 
 /// Writes a new version of an entity with its index entries and its timer. Returns the record that it has of its own.
@@ -402,8 +403,8 @@ fn stage_entity(
     all: &[ReadEntity],
 ) -> Option<(Key, Stored)> {
     let before = read.before.as_ref();
-    // A hosted entity is written with its host.
-    let own = read.host.is_none().then(|| {
+    // An embedded entity is written with its container.
+    let own = read.container.is_none().then(|| {
         let key = EntityRecord::key(&read.id);
         let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
         (key, Stored { record: after.clone(), revision })
@@ -412,16 +413,10 @@ fn stage_entity(
     for (place, value) in after.changed_rows(before.map(|stored| &*stored.record)) {
         transaction.put_over(place, value);
     }
-    for (place, value) in after.new_listings(before.map(|stored| &*stored.record)) {
-        transaction.put_new(place, value);
-    }
-    let (removed, added) = after.moved_listings(before.map(|stored| &*stored.record));
-    removed.into_iter().for_each(|place| transaction.delete(place));
-    // A task may ask the same agent again, so the place may have been used before.
-    added.into_iter().for_each(|(place, value)| transaction.put_over(place, value));
-    let (removed, added) = after.passed_listings(before.map(|stored| &*stored.record));
-    removed.into_iter().for_each(|place| transaction.delete(place));
-    added.into_iter().for_each(|(place, value)| transaction.put_new(place, value));
+    let delta = after.index_delta(before.map(|stored| &*stored.record));
+    delta.removed.into_iter().for_each(|place| transaction.delete(place));
+    delta.new.into_iter().for_each(|(place, value)| transaction.put_new(place, value));
+    delta.reused.into_iter().for_each(|(place, value)| transaction.put_over(place, value));
     stage_timer(transaction, read, after, all);
     let before = before.map(|stored| stored.record.clone());
     transaction.post_commit.push(PostCommit::EntityMoved { before, after: after.clone() });
@@ -462,13 +457,13 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
 /// The part of the clock's set-backs that the log of an entity has followed. The log is the entity's own or that of its
 /// task.
 fn set_back_of(record: &EntityRecord, all: &[ReadEntity], is_before: bool) -> Duration {
-    if let Some(pace) = record.pace() {
-        return pace.set_back;
+    if let Some(log_clock) = record.log_clock() {
+        return log_clock.set_back;
     }
     let entity = record.entity();
     let task = entity.task().map(|task| EntityId::Task(task.clone()));
     let Some(log) = all.iter().find(|read| Some(&read.id) == task.as_ref()) else { return Duration::ZERO };
     let before = log.before.as_ref().map(|stored| &stored.record);
     let version = if is_before { before } else { log.after.as_ref().or(before) };
-    version.and_then(|record| record.pace()).map_or(Duration::ZERO, |pace| pace.set_back)
+    version.and_then(|record| record.log_clock()).map_or(Duration::ZERO, |log_clock| log_clock.set_back)
 }

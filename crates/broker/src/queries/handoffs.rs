@@ -86,12 +86,12 @@ impl View<'_> {
         let of_task = filter.task.as_ref().filter(|_| list.is_some());
         let task = of_task.map(|task| self.store.get(&TaskRecord::key(task))).transpose()?.flatten();
         let task = task.map(|record| TaskRecord::decode(&record.value)).transpose()?;
-        let hosted = task.and_then(|task| task.handoff).map(|handoff| (handoff.sequence, handoff.place()));
+        let embedded = task.and_then(|task| task.handoff).map(|handoff| (handoff.sequence, handoff.place()));
         let entries = |list, before: Option<u64>| {
-            let hosted = hosted.filter(|(number, _)| before.is_none_or(|before| *number < before)).map(Ok);
+            let embedded = embedded.filter(|(number, _)| before.is_none_or(|before| *number < before)).map(Ok);
             let listed =
                 self.newest_first(list, before, size, move |number, value| Ok(list.handoff_place(number, &value)?));
-            merged(listed, hosted.into_iter())
+            merged(listed, embedded.into_iter())
         };
         self.page_of(list.as_ref(), entries, &format!("{filter:?}"), size, token, read)
     }

@@ -57,16 +57,16 @@ pub enum EntityRecord {
     Probe(ProbeRecord),
 }
 
-/// The pace of a log's time: it never goes back, and advances evenly while an entity of the log has a deadline.
+/// The clock of a log: its time never goes back, and advances evenly while an entity of the log has a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct LogClock {
     /// The time of the last change.
     pub logged_at: Timestamp,
     /// The part of the set-backs of the broker's clock that the log's time has followed.
     pub set_back: Duration,
 }
 
-impl Pace {
+impl LogClock {
     /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`.
     pub fn log_time(self, has_deadline: bool, now: Timestamp, set_back: Duration) -> Timestamp {
         // Without a deadline the log follows the clock at once. With one it adds the set-backs, which would delay the
@@ -79,15 +79,26 @@ impl Pace {
     }
 }
 
-/// The broker's notes for a record that a step writes.
+/// How a version of an entity changes the index entries of the former one.
+#[derive(Debug, Default)]
+pub struct IndexDelta {
+    /// Entries whose keys were never used.
+    pub new: Vec<(Key, Bytes)>,
+    /// Entries whose keys may have been used before: a task may ask the same agent again.
+    pub reused: Vec<(Key, Bytes)>,
+    /// The keys of entries that end.
+    pub removed: Vec<Key>,
+}
+
+/// What the broker adds to a record that a step writes.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct WriteFacts {
     /// The sequence of a new entity, its place in lists.
     pub sequence: u64,
     /// The message that opened a new entity.
     pub opening: Option<RequestPlace>,
-    /// The pace of the step's log.
-    pub pace: Pace,
+    /// The clock of the step's log.
+    pub log_clock: LogClock,
     /// The sequence of the copy of the opening message that a new entity keeps.
     pub envelope: Option<u64>,
     /// The place of a new entity in a trace.
@@ -98,58 +109,58 @@ pub struct Notes {
 
 impl EntityRecord {
     /// The record after a step, from the new state and the former record.
-    pub fn after(entity: Entity, before: Option<&Self>, notes: Notes) -> Self {
+    pub fn after(entity: Entity, before: Option<&Self>, facts: WriteFacts) -> Self {
         match entity {
-            Entity::Task(task) => Self::Task(TaskRecord::after(task, before.and_then(Self::as_task), notes)),
+            Entity::Task(task) => Self::Task(TaskRecord::after(task, before.and_then(Self::as_task), facts)),
             Entity::Handoff(handoff) => {
                 let before = before.and_then(Self::as_handoff);
                 // Later messages of the handoff are in `opening` too, so the request of the first step goes first.
-                let request = before.map(|record| record.request).or(notes.opening);
+                let request = before.map(|record| record.request).or(facts.opening);
                 Self::Handoff(HandoffRecord {
                     handoff,
-                    sequence: before.map_or(notes.sequence, |record| record.sequence),
-                    changed: notes.changed,
+                    sequence: before.map_or(facts.sequence, |record| record.sequence),
+                    changed: facts.changed,
                     request: request.expect("a handoff begins with a request"),
-                    trace: before.map_or(notes.trace, |record| record.trace.clone()),
+                    trace: before.map_or(facts.trace, |record| record.trace.clone()),
                 })
             }
             Entity::Workspace(workspace) => {
                 // The effect that stores the entry advances the chain.
                 let chain_hash = before.and_then(Self::as_workspace).map_or([0; 32], |record| record.chain_hash);
-                Self::Workspace(WorkspaceRecord { workspace, chain_hash, pace: notes.pace })
+                Self::Workspace(WorkspaceRecord { workspace, chain_hash, log_clock: facts.log_clock })
             }
             Entity::Graph(graph) => {
                 let sequence = match before {
                     Some(Self::Graph(before)) => before.sequence,
-                    Some(_) | None => notes.sequence,
+                    Some(_) | None => facts.sequence,
                 };
                 Self::Graph(GraphRecord { graph, sequence })
             }
             Entity::Plan(plan) => {
                 let before = before.and_then(Self::as_plan);
-                let sequence = before.map_or(notes.sequence, |before| before.sequence);
-                let trace = before.map_or(notes.trace, |record| record.trace.clone());
-                Self::Plan(PlanRecord { plan, sequence, pace: notes.pace, trace })
+                let sequence = before.map_or(facts.sequence, |before| before.sequence);
+                let trace = before.map_or(facts.trace, |record| record.trace.clone());
+                Self::Plan(PlanRecord { plan, sequence, log_clock: facts.log_clock, trace })
             }
             Entity::PlanSpec(spec) => Self::PlanSpec(PlanSpecRecord(spec)),
             Entity::PlanEntry(entry) => Self::PlanEntry(PlanEntryRecord(entry)),
             Entity::Run(run) => {
-                let sequence = before.and_then(Self::as_run).map_or(notes.sequence, |before| before.sequence);
-                Self::Run(RunRecord { run, sequence, pace: notes.pace })
+                let sequence = before.and_then(Self::as_run).map_or(facts.sequence, |before| before.sequence);
+                Self::Run(RunRecord { run, sequence, log_clock: facts.log_clock })
             }
             Entity::RunEntry(entry) => Self::RunEntry(RunEntryRecord(entry)),
             Entity::RunTurn(turn) => Self::RunTurn(RunTurnRecord(turn)),
             Entity::Spec(spec) => {
                 let sequence = match before {
                     Some(Self::Spec(before)) => before.sequence,
-                    Some(_) | None => notes.sequence,
+                    Some(_) | None => facts.sequence,
                 };
                 Self::Spec(SpecRecord { spec, sequence })
             }
             Entity::SpecRevision(spec) => Self::SpecRevision(SpecRevisionRecord(spec)),
             Entity::Thread(thread) => {
-                let sequence = before.and_then(Self::as_thread).map_or(notes.sequence, |before| before.sequence);
-                Self::Thread(ThreadRecord { thread, sequence, pace: notes.pace })
+                let sequence = before.and_then(Self::as_thread).map_or(facts.sequence, |before| before.sequence);
+                Self::Thread(ThreadRecord { thread, sequence, log_clock: facts.log_clock })
             }
             Entity::ThreadEntry(entry) => Self::ThreadEntry(ThreadEntryRecord(entry)),
             Entity::Negotiation(negotiation) => {
@@ -157,15 +168,15 @@ impl EntityRecord {
                 let asked = u32::try_from(negotiation.threads.len()).expect("a request asks at most 1,000 agents");
                 Self::Negotiation(NegotiationRecord {
                     negotiation,
-                    sequence: before.map_or(notes.sequence, |record| record.sequence),
-                    pace: notes.pace,
-                    envelope: before.map_or(notes.envelope, |record| record.envelope),
+                    sequence: before.map_or(facts.sequence, |record| record.sequence),
+                    log_clock: facts.log_clock,
+                    envelope: before.map_or(facts.envelope, |record| record.envelope),
                     asked,
-                    trace: before.map_or(notes.trace, |record| record.trace.clone()),
+                    trace: before.map_or(facts.trace, |record| record.trace.clone()),
                 })
             }
             #[cfg(debug_assertions)]
-            Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, pace: notes.pace }),
+            Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, log_clock: facts.log_clock }),
         }
     }
 
@@ -305,9 +316,9 @@ impl EntityRecord {
         }
     }
 
-    /// The key of a record that names the host of an entity, if the entity has one. The record of a host contains the
+    /// The key of a record that names the container of an entity, if the entity has one. The record of a container contains the
     /// record of another entity.
-    pub fn host_key(id: &EntityId) -> Option<Key> {
+    pub fn container_key(id: &EntityId) -> Option<Key> {
         match id {
             EntityId::Task(_)
             | EntityId::Workspace(_)
@@ -330,13 +341,13 @@ impl EntityRecord {
         }
     }
 
-    /// The host that the record under [`Self::host_key`] names.
-    pub fn host_named_in(value: &Bytes) -> Result<Option<EntityId>, DecodeError> {
+    /// The container that the record under [`Self::container_key`] names.
+    pub fn container_named_in(value: &Bytes) -> Result<Option<EntityId>, DecodeError> {
         Ok(MessageRecord::decode(value)?.logged().map(|logged| EntityId::Task(logged.task.clone())))
     }
 
-    /// The host of a new entity. `None`: the entity has a record of its own.
-    pub fn first_host(&self) -> Option<EntityId> {
+    /// The container of a new entity. `None`: the entity has a record of its own.
+    pub fn first_container(&self) -> Option<EntityId> {
         match self {
             Self::Task(_)
             | Self::Workspace(_)
@@ -360,31 +371,31 @@ impl EntityRecord {
         }
     }
 
-    /// The record of this entity in its host.
-    pub fn hosted(&self, id: &EntityId) -> Option<Self> {
+    /// The record of this entity in its container.
+    pub fn embedded(&self, id: &EntityId) -> Option<Self> {
         match (self, id) {
-            (Self::Task(task), EntityId::Handoff(_)) if self.hosts(id) => task.handoff.clone().map(Self::Handoff),
+            (Self::Task(task), EntityId::Handoff(_)) if self.embeds(id) => task.handoff.clone().map(Self::Handoff),
             _ => None,
         }
     }
 
-    /// Whether [`Self::hosted`] finds the entity in the record.
-    pub fn hosts(&self, id: &EntityId) -> bool {
+    /// Whether [`Self::embedded`] finds the entity in the record.
+    pub fn embeds(&self, id: &EntityId) -> bool {
         match (self, id) {
             (Self::Task(task), EntityId::Handoff(id)) => {
-                task.handoff.as_ref().is_some_and(|hosted| hosted.handoff.id == *id)
+                task.handoff.as_ref().is_some_and(|embedded| embedded.handoff.id == *id)
             }
             _ => false,
         }
     }
 
     /// Puts another entity into the record. Returns the one that it replaces, which needs a record of its own then.
-    pub fn host(&mut self, guest: &Self) -> Option<Self> {
-        match (self, guest) {
-            (Self::Task(task), Self::Handoff(guest)) => {
-                let former = task.handoff.replace(guest.clone());
+    pub fn embed(&mut self, embedded: &Self) -> Option<Self> {
+        match (self, embedded) {
+            (Self::Task(task), Self::Handoff(embedded)) => {
+                let former = task.handoff.replace(embedded.clone());
                 // A newer version of the same handoff replaces the older one, which needs no record.
-                former.filter(|former| former.handoff.id != guest.handoff.id).map(Self::Handoff)
+                former.filter(|former| former.handoff.id != embedded.handoff.id).map(Self::Handoff)
             }
             _ => None,
         }
@@ -476,16 +487,28 @@ impl EntityRecord {
         }
     }
 
+    /// How this version changes the index entries of the former one.
+    pub fn index_delta(&self, before: Option<&Self>) -> IndexDelta {
+        let mut delta = IndexDelta { new: self.new_entries(before), ..IndexDelta::default() };
+        let (removed, added) = self.question_entries(before);
+        delta.removed.extend(removed);
+        delta.reused.extend(added);
+        let (removed, added) = self.change_entries(before);
+        delta.removed.extend(removed);
+        delta.new.extend(added);
+        delta
+    }
+
     /// The index entries that the entity did not have before. They are written with the entity and never change.
-    pub fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+    fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let (handoff, record) = match self {
             Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
             Self::Handoff(record) => (&record.handoff, record),
             Self::Workspace(_) => return Vec::new(),
             Self::Graph(record) if before.is_none() => return vec![record.listing()],
-            Self::Run(record) => return record.new_listings(before.and_then(Self::as_run)),
+            Self::Run(record) => return record.new_entries(before.and_then(Self::as_run)),
             Self::Spec(record) if before.is_none() => return vec![record.listing()],
-            Self::Thread(record) => return record.new_listings(before.and_then(Self::as_thread)),
+            Self::Thread(record) => return record.new_entries(before.and_then(Self::as_thread)),
             Self::Graph(_)
             | Self::RunEntry(_)
             | Self::RunTurn(_)
@@ -494,8 +517,8 @@ impl EntityRecord {
             | Self::ThreadEntry(_)
             | Self::PlanSpec(_)
             | Self::PlanEntry(_) => return Vec::new(),
-            Self::Negotiation(record) => return record.new_listings(before.and_then(Self::as_negotiation)),
-            Self::Plan(record) => return record.new_listings(before.and_then(Self::as_plan)),
+            Self::Negotiation(record) => return record.new_entries(before.and_then(Self::as_negotiation)),
+            Self::Plan(record) => return record.new_entries(before.and_then(Self::as_plan)),
             #[cfg(debug_assertions)]
             Self::Probe(_) => return Vec::new(),
         };
@@ -513,15 +536,15 @@ impl EntityRecord {
         of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).chain(of_task).collect()
     }
 
-    /// The index entries that an entity without a host has, and one in a host has not. They are written when it leaves its
-    /// host, and never change.
+    /// The index entries that an entity without a container has, and one in a container has not. They are written when it leaves its
+    /// container, and never change.
     pub fn listings_outside(&self) -> Vec<(Key, Bytes)> {
         self.as_handoff().map(HandoffRecord::task_entry).into_iter().collect()
     }
 
     /// The index entries that this version removes from the entity, and those that it adds: a task is listed under the
     /// agent of its open question.
-    pub fn moved_listings(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
+    fn question_entries(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
         let Self::Task(after) = self else { return (None, None) };
         let before = before.and_then(Self::as_task).and_then(TaskRecord::question_entry);
         match (before, after.question_entry()) {
@@ -530,8 +553,8 @@ impl EntityRecord {
         }
     }
 
-    /// Like [`Self::moved_listings`], for entries whose keys are never used again: those of the list of changes.
-    pub fn passed_listings(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
+    /// Like [`Self::question_entries`], for entries whose keys are never used again: those of the list of changes.
+    fn change_entries(&self, before: Option<&Self>) -> (Option<Key>, Option<(Key, Bytes)>) {
         let entry = |record: &Self| match record {
             Self::Handoff(record) => record.end_entry(),
             Self::Task(record) => record.update_entry(),
@@ -566,20 +589,20 @@ impl EntityRecord {
         }
     }
 
-    /// The pace of the entity's own log. `None`: the log of its task applies.
-    pub fn pace(&self) -> Option<Pace> {
+    /// The clock of the entity's own log. `None`: the log of its task applies.
+    pub fn log_clock(&self) -> Option<LogClock> {
         match self {
-            Self::Task(record) => Some(record.pace()),
+            Self::Task(record) => Some(record.log_clock()),
             Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
-            Self::Plan(record) => Some(record.pace),
+            Self::Plan(record) => Some(record.log_clock),
             Self::PlanSpec(_) | Self::PlanEntry(_) => None,
-            Self::Workspace(record) => Some(record.pace),
-            Self::Run(record) => Some(record.pace),
-            Self::Thread(record) => Some(record.pace),
-            Self::Negotiation(record) => Some(record.pace),
+            Self::Workspace(record) => Some(record.log_clock),
+            Self::Run(record) => Some(record.log_clock),
+            Self::Thread(record) => Some(record.log_clock),
+            Self::Negotiation(record) => Some(record.log_clock),
             #[cfg(debug_assertions)]
-            Self::Probe(record) => Some(record.pace),
+            Self::Probe(record) => Some(record.log_clock),
         }
     }
 
@@ -589,18 +612,18 @@ impl EntityRecord {
             Self::Task(record) => Some(record.log_time(now, set_back)),
             Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
-            Self::Plan(record) => Some(record.pace.log_time(!record.plan.state.is_final(), now, set_back)),
+            Self::Plan(record) => Some(record.log_clock.log_time(!record.plan.state.is_final(), now, set_back)),
             Self::PlanSpec(_) | Self::PlanEntry(_) => None,
             Self::Workspace(record) => {
-                Some(record.pace.log_time(record.workspace.next_expiry.is_some(), now, set_back))
+                Some(record.log_clock.log_time(record.workspace.next_expiry.is_some(), now, set_back))
             }
-            Self::Run(record) => Some(record.pace.log_time(!record.run.state.is_final(), now, set_back)),
-            Self::Thread(record) => Some(record.pace.log_time(!record.thread.has_ended, now, set_back)),
+            Self::Run(record) => Some(record.log_clock.log_time(!record.run.state.is_final(), now, set_back)),
+            Self::Thread(record) => Some(record.log_clock.log_time(!record.thread.has_ended, now, set_back)),
             Self::Negotiation(record) => {
-                Some(record.pace.log_time(record.negotiation.next_deadline().is_some(), now, set_back))
+                Some(record.log_clock.log_time(record.negotiation.next_deadline().is_some(), now, set_back))
             }
             #[cfg(debug_assertions)]
-            Self::Probe(record) => Some(record.pace.log_time(record.probe.deadline.is_some(), now, set_back)),
+            Self::Probe(record) => Some(record.log_clock.log_time(record.probe.deadline.is_some(), now, set_back)),
         }
     }
 
@@ -643,7 +666,7 @@ impl EntityRecord {
 }
 
 impl TaskRecord {
-    fn after(task: Arc<Task>, before: Option<&Self>, notes: Notes) -> Self {
+    fn after(task: Arc<Task>, before: Option<&Self>, facts: WriteFacts) -> Self {
         Self {
             task,
             custody: before.map(|record| record.custody).unwrap_or_default(),
@@ -657,10 +680,10 @@ impl TaskRecord {
             mail_unrecorded: before.map_or(0, |record| record.mail_unrecorded),
             told_absence: before.map_or(0, |record| record.told_absence),
             asked: before.map(|record| record.asked.clone()).unwrap_or_default(),
-            sequence: before.map_or(notes.sequence, |record| record.sequence),
-            updated: notes.changed,
-            logged_at: notes.pace.logged_at,
-            set_back: notes.pace.set_back,
+            sequence: before.map_or(facts.sequence, |record| record.sequence),
+            updated: facts.changed,
+            logged_at: facts.log_clock.logged_at,
+            set_back: facts.log_clock.set_back,
         }
     }
 }

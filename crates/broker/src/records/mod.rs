@@ -43,7 +43,7 @@ pub use change::ChangePlace;
 pub use context::{ContextSectionRecord, ContextVersionRecord, contexts_range};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
-pub use entity::{EntityRecord, Notes, Pace};
+pub use entity::{EntityRecord, IndexDelta, LogClock, WriteFacts};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use handoff::{
     HandoffPlace, HandoffRecord, RequestPlace, encode_removed_changes, removed_changes, removed_changes_key,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, List, Pace, Reader, TracePlace,
+    DecodeError, List, LogClock, Reader, TracePlace,
     handoff::{nanoseconds, timeouts_from_storage},
     id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
@@ -17,7 +17,8 @@ use crate::{
     domain::{
         handoff::{LoopLimits, Mode, Priority},
         negotiation::{
-            Award, AwardRule, Awarded, Failure, Mandate, Negotiation, Offer, State, Thread, ThreadState, Word,
+            Award, AwardRule, Awarded, Failure, Mandate, Negotiation, NegotiationSignal, Offer, State, Thread,
+            ThreadState,
         },
     },
     ids::{AgentId, MessageId},
@@ -34,7 +35,7 @@ pub struct NegotiationRecord {
     /// The sequence of the `TaskRequest`: the place in lists, and in the mailboxes of the agents that were asked.
     pub sequence: u64,
     /// The pace of the negotiation's log.
-    pub pace: Pace,
+    pub log_clock: LogClock,
     /// The sequence of the copy of the `TaskRequest` in table envelopes. `None`: no mandate needs a copy.
     pub envelope: Option<u64>,
     /// The number of agents that were asked. Equals the number of threads once the bids are read.
@@ -60,7 +61,7 @@ impl NegotiationRecord {
     }
 
     /// The entries in lists that the record before did not have.
-    pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+    pub(super) fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let value = id_bytes(self.negotiation.id);
         let Some(before) = before else {
             return self.index_keys().map(|key| (key, value.clone())).collect();
@@ -112,8 +113,8 @@ impl NegotiationRecord {
             closed_at: of.closed_at.map(Timestamp::unix_nanoseconds),
             updated_at: of.updated_at.unix_nanoseconds(),
             sequence: self.sequence,
-            logged_at: self.pace.logged_at.unix_nanoseconds(),
-            set_back: nanoseconds(self.pace.set_back),
+            logged_at: self.log_clock.logged_at.unix_nanoseconds(),
+            set_back: nanoseconds(self.log_clock.set_back),
             envelope_sequence: self.envelope.unwrap_or_default(),
             trace: self.trace.as_deref().map(place_to_storage),
         }
@@ -170,11 +171,12 @@ impl NegotiationRecord {
             closed_at: stored.closed_at.map(moment),
             updated_at: moment(stored.updated_at),
         };
-        let pace = Pace { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
+        let log_clock =
+            LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
         let envelope = Some(stored.envelope_sequence).filter(|sequence| *sequence != 0);
         let trace = place_from_storage(&reader, stored.trace)?;
         let negotiation = Arc::new(negotiation);
-        Ok(Self { negotiation, sequence: stored.sequence, pace, envelope, asked: stored.asked, trace })
+        Ok(Self { negotiation, sequence: stored.sequence, log_clock, envelope, asked: stored.asked, trace })
     }
 
     /// The keys of the rows that have the negotiation's bids.
@@ -334,44 +336,46 @@ pub(super) fn decode_award(reader: &Reader, bytes: &[u8]) -> Result<Award, Decod
 }
 
 /// Encodes an input of a negotiation.
-pub(super) fn encode_word(word: &Word) -> Vec<u8> {
-    let stored = match word {
-        Word::Taken { handoff, by, asked } => storage::NegotiationWordRecord {
+pub(super) fn encode_signal(signal: &NegotiationSignal) -> Vec<u8> {
+    let stored = match signal {
+        NegotiationSignal::Taken { handoff, by, asked } => storage::NegotiationWordRecord {
             handoff_id: id_bytes(*handoff),
             taken_by: by.to_string(),
             asked_ids: texts(asked),
             ..Default::default()
         },
-        Word::NotTaken { handoff, code, message, asked } => storage::NegotiationWordRecord {
+        NegotiationSignal::NotTaken { handoff, code, message, asked } => storage::NegotiationWordRecord {
             handoff_id: id_bytes(*handoff),
             asked_ids: texts(asked),
             failure_code: code.number(),
             failure_message: message.clone(),
             ..Default::default()
         },
-        Word::NotOpened { handoff, code, message } => storage::NegotiationWordRecord {
+        NegotiationSignal::NotOpened { handoff, code, message } => storage::NegotiationWordRecord {
             handoff_id: id_bytes(*handoff),
             failure_code: code.number(),
             failure_message: message.clone(),
             not_opened: true,
             ..Default::default()
         },
-        Word::GoOn => storage::NegotiationWordRecord::default(),
+        NegotiationSignal::GoOn => storage::NegotiationWordRecord::default(),
     };
     stored.encode_to_vec()
 }
 
 /// Decodes an input of a negotiation.
-pub(super) fn decode_word(reader: &Reader, bytes: &[u8]) -> Result<Word, DecodeError> {
+pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<NegotiationSignal, DecodeError> {
     let stored: storage::NegotiationWordRecord = reader.message(&Bytes::copy_from_slice(bytes))?;
-    let Some(handoff) = reader.optional_message_id(&stored.handoff_id)? else { return Ok(Word::GoOn) };
+    let Some(handoff) = reader.optional_message_id(&stored.handoff_id)? else { return Ok(NegotiationSignal::GoOn) };
     let asked = reader.agents(&stored.asked_ids)?;
     Ok(match stored.failure_code {
         number if stored.not_opened => {
-            Word::NotOpened { handoff, code: code(reader, number)?, message: stored.failure_message }
+            NegotiationSignal::NotOpened { handoff, code: code(reader, number)?, message: stored.failure_message }
         }
-        0 => Word::Taken { handoff, by: reader.agent(&stored.taken_by)?, asked },
-        number => Word::NotTaken { handoff, code: code(reader, number)?, message: stored.failure_message, asked },
+        0 => NegotiationSignal::Taken { handoff, by: reader.agent(&stored.taken_by)?, asked },
+        number => {
+            NegotiationSignal::NotTaken { handoff, code: code(reader, number)?, message: stored.failure_message, asked }
+        }
     })
 }
 
@@ -447,9 +451,9 @@ mod tests {
             closed_at: Some(at(30)),
             updated_at: at(31),
         };
-        let pace = Pace { logged_at: at(31), set_back: Duration::from_secs(5) };
+        let log_clock = LogClock { logged_at: at(31), set_back: Duration::from_secs(5) };
         let negotiation = Arc::new(negotiation);
-        NegotiationRecord { negotiation, sequence: 17, pace, envelope: Some(18), asked: 2, trace: None }
+        NegotiationRecord { negotiation, sequence: 17, log_clock, envelope: Some(18), asked: 2, trace: None }
     }
 
     #[test]
@@ -481,10 +485,10 @@ mod tests {
     #[test]
     fn only_the_requester_and_bidders_are_listed_each_once() {
         let record = record();
-        let keys: Vec<_> = record.new_listings(None).into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<_> = record.new_entries(None).into_iter().map(|(key, _)| key).collect();
         let of = |agent: Option<AgentId>| List::of_negotiations(agent.as_ref()).place(record.sequence);
         assert_eq!(keys, [None, Some(agent("alice")), Some(agent("bob"))].map(of));
-        assert_eq!(record.new_listings(Some(&record)), []);
+        assert_eq!(record.new_entries(Some(&record)), []);
     }
 
     #[test]
@@ -497,14 +501,24 @@ mod tests {
         };
         assert_eq!(decode_award(&reader, &encode_award(&award)), Ok(award));
         let asked = vec![agent("bob")];
-        for word in [
-            Word::GoOn,
-            Word::Taken { handoff: id(1), by: agent("bob"), asked: asked.clone() },
-            Word::NotTaken { handoff: id(1), code: ErrorCode::NoCandidate, message: "no".to_owned(), asked },
-            Word::NotTaken { handoff: id(1), code: ErrorCode::NoCandidate, message: "no".to_owned(), asked: vec![] },
-            Word::NotOpened { handoff: id(1), code: ErrorCode::NotOwner, message: "no".to_owned() },
+        for signal in [
+            NegotiationSignal::GoOn,
+            NegotiationSignal::Taken { handoff: id(1), by: agent("bob"), asked: asked.clone() },
+            NegotiationSignal::NotTaken {
+                handoff: id(1),
+                code: ErrorCode::NoCandidate,
+                message: "no".to_owned(),
+                asked,
+            },
+            NegotiationSignal::NotTaken {
+                handoff: id(1),
+                code: ErrorCode::NoCandidate,
+                message: "no".to_owned(),
+                asked: vec![],
+            },
+            NegotiationSignal::NotOpened { handoff: id(1), code: ErrorCode::NotOwner, message: "no".to_owned() },
         ] {
-            assert_eq!(decode_word(&reader, &encode_word(&word)), Ok(word));
+            assert_eq!(decode_signal(&reader, &encode_signal(&signal)), Ok(signal));
         }
     }
 }

@@ -9,8 +9,8 @@ use super::{DecodeError, PlanRecord, Reader, by_number, negotiation, number_of, 
 use crate::domain::probe::ProbeId;
 use crate::{
     domain::{
-        EntityId, Told,
-        routing::{RunId, TurnId, Word},
+        EntityId, Signal,
+        routing::{RunId, RunSignal, TurnId},
         workspace::WorkspaceId,
     },
     ids::{AgentId, GraphId, SpecId, TaskId, ThreadId},
@@ -136,7 +136,7 @@ pub struct OutboxRecord {
     /// The entity that gets the input.
     pub to: EntityId,
     /// The input, of the receiving entity's kind.
-    pub told: Told,
+    pub signal: Signal,
 }
 
 impl OutboxRecord {
@@ -154,40 +154,40 @@ impl OutboxRecord {
     pub fn encode(&self) -> Bytes {
         let to = encode_entity_id(&self.to);
         let length = u8::try_from(to.len()).expect("an id has at most 136 bytes");
-        [&[length][..], &to, &encode_told(&self.told)].concat().into()
+        [&[length][..], &to, &encode_outer_signal(&self.signal)].concat().into()
     }
 
     /// Decodes the row.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader(Table::Outbox.name());
         let (length, rest) = value.split_first().ok_or_else(|| reader.error("a value is empty"))?;
-        let (to, told) =
+        let (to, signal) =
             rest.split_at_checked(usize::from(*length)).ok_or_else(|| reader.error("a value is too short"))?;
         let to = decode_entity_id(Table::Outbox, to)?;
-        let told = decode_told(&reader, &to, told)?;
-        Ok(Self { to, told })
+        let signal = decode_outer_signal(&reader, &to, signal)?;
+        Ok(Self { to, signal })
     }
 }
 
-fn encode_told(told: &Told) -> Vec<u8> {
-    match told {
-        Told::Run(word) => encode_word(word),
-        Told::Handoff(award) => negotiation::encode_award(award),
-        Told::Negotiation(word) => negotiation::encode_word(word),
-        Told::Plan(word) => super::plan::encode_word(word),
+fn encode_outer_signal(signal: &Signal) -> Vec<u8> {
+    match signal {
+        Signal::Run(signal) => encode_signal(signal),
+        Signal::Handoff(award) => negotiation::encode_award(award),
+        Signal::Negotiation(signal) => negotiation::encode_signal(signal),
+        Signal::Plan(signal) => super::plan::encode_signal(signal),
         #[cfg(debug_assertions)]
-        Told::Probe(word) => super::probe::encode_word(word),
+        Signal::Probe(signal) => super::probe::encode_signal(signal),
     }
 }
 
 /// Encodes an input of a run: its kind in one byte, the choice, the handoff; then the new owner, or the task and the
 /// receiver with a zero byte between them. No id has a zero byte.
-fn encode_word(word: &Word) -> Vec<u8> {
-    let (kind, choice, handoff, rest) = match word {
-        Word::HandoffBegan { choice, handoff, task, receiver } => {
+fn encode_signal(signal: &RunSignal) -> Vec<u8> {
+    let (kind, choice, handoff, rest) = match signal {
+        RunSignal::HandoffBegan { choice, handoff, task, receiver } => {
             (BEGAN, choice, handoff, [task.as_str(), receiver].join("\0"))
         }
-        Word::HandoffEnded { choice, handoff, owner } => {
+        RunSignal::HandoffEnded { choice, handoff, owner } => {
             (ENDED, choice, handoff, owner.as_ref().map(ToString::to_string).unwrap_or_default())
         }
     };
@@ -197,9 +197,9 @@ fn encode_word(word: &Word) -> Vec<u8> {
 const BEGAN: u8 = 1;
 const ENDED: u8 = 2;
 
-fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
+fn decode_signal(reader: &Reader, signal: &[u8]) -> Result<RunSignal, DecodeError> {
     let short = || reader.error("an input is too short");
-    let (kind, rest) = word.split_first().ok_or_else(short)?;
+    let (kind, rest) = signal.split_first().ok_or_else(short)?;
     let (choice, rest) = rest.split_at_checked(16).ok_or_else(short)?;
     let (handoff, rest) = rest.split_at_checked(16).ok_or_else(short)?;
     let (choice, handoff) = (TurnId(reader.message_id(choice)?), reader.message_id(handoff)?);
@@ -207,20 +207,20 @@ fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
     match *kind {
         BEGAN => {
             let (task, receiver) = rest.split_once('\0').ok_or_else(short)?;
-            Ok(Word::HandoffBegan { choice, handoff, task: reader.task(task)?, receiver: receiver.to_owned() })
+            Ok(RunSignal::HandoffBegan { choice, handoff, task: reader.task(task)?, receiver: receiver.to_owned() })
         }
         ENDED => {
             let owner: Option<AgentId> = if rest.is_empty() { None } else { Some(reader.agent(rest)?) };
-            Ok(Word::HandoffEnded { choice, handoff, owner })
+            Ok(RunSignal::HandoffEnded { choice, handoff, owner })
         }
         _ => Err(reader.error("an input is of no known kind")),
     }
 }
 
-fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
+fn decode_outer_signal(reader: &Reader, to: &EntityId, signal: &[u8]) -> Result<Signal, DecodeError> {
     match to {
-        EntityId::Run(_) => decode_word(reader, told).map(Told::Run),
-        EntityId::Plan(_) => super::plan::decode_word(reader, told).map(Told::Plan),
+        EntityId::Run(_) => decode_signal(reader, signal).map(Signal::Run),
+        EntityId::Plan(_) => super::plan::decode_signal(reader, signal).map(Signal::Plan),
         EntityId::PlanSpec(_) | EntityId::PlanEntry(..) => Err(reader.error(format!("{to} is told nothing"))),
         EntityId::Task(_)
         | EntityId::Workspace(_)
@@ -231,12 +231,14 @@ fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, Deco
         | EntityId::SpecRevision(..)
         | EntityId::Thread(_)
         | EntityId::ThreadEntry(..) => {
-            Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
+            Err(reader.error(format!("{to} is told nothing, and here {} bytes", signal.len())))
         }
-        EntityId::Handoff(_) => negotiation::decode_award(reader, told).map(Told::Handoff),
-        EntityId::Negotiation(_) => negotiation::decode_word(reader, told).map(Told::Negotiation),
+        EntityId::Handoff(_) => negotiation::decode_award(reader, signal).map(Signal::Handoff),
+        EntityId::Negotiation(_) => negotiation::decode_signal(reader, signal).map(Signal::Negotiation),
         #[cfg(debug_assertions)]
-        EntityId::Probe(_) => super::probe::decode_word(told).map(Told::Probe).ok_or_else(|| reader.error("no word")),
+        EntityId::Probe(_) => {
+            super::probe::decode_signal(signal).map(Signal::Probe).ok_or_else(|| reader.error("no signal"))
+        }
     }
 }
 
@@ -252,18 +254,18 @@ mod tests {
     fn the_inputs_of_a_run_come_back_from_the_outbox() {
         let id = |byte| MessageId::from_bytes([byte; 16]);
         let (choice, handoff) = (TurnId(id(2)), id(3));
-        let words = [
-            Word::HandoffBegan {
+        let signals = [
+            RunSignal::HandoffBegan {
                 choice,
                 handoff,
                 task: TaskId::parse("t").unwrap(),
                 receiver: "type:reviewer".to_owned(),
             },
-            Word::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
-            Word::HandoffEnded { choice, handoff, owner: None },
+            RunSignal::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
+            RunSignal::HandoffEnded { choice, handoff, owner: None },
         ];
-        for word in words {
-            let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), told: Told::Run(word) };
+        for signal in signals {
+            let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), signal: Signal::Run(signal) };
             assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
         }
     }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    DecodeError, List, Pace, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of, texts,
+    DecodeError, List, LogClock, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
     codes::ErrorCode,
     domain::plan::{
-        Event, Plan, PlanEntry, PlanState, Report, Spec, SubtaskChange, SubtaskRun, SubtaskState, Terms, Word,
+        Event, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec, SubtaskChange, SubtaskRun, SubtaskState, Terms,
     },
     envelope,
     ids::{MessageId, PlanId},
@@ -37,7 +37,7 @@ pub struct PlanRecord {
     /// The sequence of the submission: its place in lists, and that of its envelope.
     pub sequence: u64,
     /// The pace of the plan's log.
-    pub pace: Pace,
+    pub log_clock: LogClock,
     /// The place in a trace.
     pub trace: Option<Box<TracePlace>>,
 }
@@ -61,7 +61,7 @@ impl PlanRecord {
         lists.map(|list| Key { table: list.table, key: list.key(self.sequence) }).collect()
     }
 
-    pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+    pub(super) fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         // Only a subtask that an agent takes adds a participant, and most steps change none.
         let has_same_agents = |before: &Self| {
             let (former, present) = (&before.plan.subtasks, &self.plan.subtasks);
@@ -96,8 +96,8 @@ impl PlanRecord {
             dependency_timeout: nanoseconds(plan.dependency_timeout),
             ended_at: or_zero(plan.ended_at),
             sequence: self.sequence,
-            logged_at: self.pace.logged_at.unix_nanoseconds(),
-            set_back: nanoseconds(self.pace.set_back),
+            logged_at: self.log_clock.logged_at.unix_nanoseconds(),
+            set_back: nanoseconds(self.log_clock.set_back),
             trace: self.trace.as_deref().map(place_to_storage),
         }
         .encode_to_vec()
@@ -129,9 +129,10 @@ impl PlanRecord {
             dependency_timeout: Duration::from_nanos(stored.dependency_timeout),
             ended_at: unless_zero(stored.ended_at),
         };
-        let pace = Pace { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
+        let log_clock =
+            LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
         let trace = place_from_storage(&reader, stored.trace)?;
-        Ok(Self { plan: Arc::new(plan), sequence: stored.sequence, pace, trace })
+        Ok(Self { plan: Arc::new(plan), sequence: stored.sequence, log_clock, trace })
     }
 }
 
@@ -391,32 +392,32 @@ fn entry_from_v1(reader: &Reader, plan: &PlanId, entry: v1::PlanEntry) -> Result
 // ------------------------------------------------------------------------------------------------------------- words
 
 /// Encodes an input of a plan for the outbox, as JSON: it is rare, and has texts of any kind.
-pub(super) fn encode_word(word: &Word) -> Vec<u8> {
+pub(super) fn encode_signal(signal: &PlanSignal) -> Vec<u8> {
     let of = |kind: &str, subtask: &str, handoff: Option<MessageId>| serde_json::json!({"kind": kind, "subtask": subtask, "handoff": handoff.map(|id| id.to_string())});
-    let mut json = match word {
-        Word::NotStarted { subtask, handoff, .. } => of("not_started", subtask, Some(*handoff)),
-        Word::Taken { subtask, handoff, .. } => of("taken", subtask, Some(*handoff)),
-        Word::NotTaken { subtask, handoff, .. } => of("not_taken", subtask, Some(*handoff)),
-        Word::Reported { subtask, handoff, .. } => of("reported", subtask, Some(*handoff)),
-        Word::Recalled { subtask, handoff } => of("recalled", subtask, Some(*handoff)),
-        Word::NotAppended { subtask, .. } => of("not_appended", subtask, None),
+    let mut json = match signal {
+        PlanSignal::NotStarted { subtask, handoff, .. } => of("not_started", subtask, Some(*handoff)),
+        PlanSignal::Taken { subtask, handoff, .. } => of("taken", subtask, Some(*handoff)),
+        PlanSignal::NotTaken { subtask, handoff, .. } => of("not_taken", subtask, Some(*handoff)),
+        PlanSignal::Reported { subtask, handoff, .. } => of("reported", subtask, Some(*handoff)),
+        PlanSignal::Recalled { subtask, handoff } => of("recalled", subtask, Some(*handoff)),
+        PlanSignal::NotAppended { subtask, .. } => of("not_appended", subtask, None),
     };
-    match word {
-        Word::NotStarted { code, text, .. } | Word::NotTaken { code, text, .. } => {
+    match signal {
+        PlanSignal::NotStarted { code, text, .. } | PlanSignal::NotTaken { code, text, .. } => {
             json["code"] = code.number().into();
             json["text"] = text.as_str().into();
         }
-        Word::Taken { owner, due, .. } => {
+        PlanSignal::Taken { owner, due, .. } => {
             json["owner"] = owner.as_str().into();
             json["due"] = or_zero(*due).into();
         }
-        Word::Reported { message, is_completed, details, .. } => {
+        PlanSignal::Reported { message, is_completed, details, .. } => {
             json["message"] = message.to_string().into();
             json["completed"] = (*is_completed).into();
             json["text"] = details.as_str().into();
         }
-        Word::Recalled { .. } => {}
-        Word::NotAppended { topic, code, text, .. } => {
+        PlanSignal::Recalled { .. } => {}
+        PlanSignal::NotAppended { topic, code, text, .. } => {
             json["topic"] = topic.as_str().into();
             json["code"] = code.number().into();
             json["text"] = text.as_str().into();
@@ -425,7 +426,7 @@ pub(super) fn encode_word(word: &Word) -> Vec<u8> {
     json.to_string().into_bytes()
 }
 
-pub(super) fn decode_word(reader: &Reader, bytes: &[u8]) -> Result<Word, DecodeError> {
+pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<PlanSignal, DecodeError> {
     let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| reader.error(error.to_string()))?;
     let text = |name: &str| reader.some(json[name].as_str(), name).map(str::to_owned);
     let id = |name: &str| MessageId::parse(&text(name)?).map_err(|error| reader.error(error.to_string()));
@@ -435,21 +436,25 @@ pub(super) fn decode_word(reader: &Reader, bytes: &[u8]) -> Result<Word, DecodeE
     };
     let subtask = text("subtask")?;
     Ok(match text("kind")?.as_str() {
-        "not_started" => Word::NotStarted { subtask, handoff: id("handoff")?, code: code()?, text: text("text")? },
+        "not_started" => {
+            PlanSignal::NotStarted { subtask, handoff: id("handoff")?, code: code()?, text: text("text")? }
+        }
         "taken" => {
             let due = unless_zero(reader.some(json["due"].as_i64(), "due")?);
-            Word::Taken { subtask, handoff: id("handoff")?, owner: reader.agent(&text("owner")?)?, due }
+            PlanSignal::Taken { subtask, handoff: id("handoff")?, owner: reader.agent(&text("owner")?)?, due }
         }
-        "not_taken" => Word::NotTaken { subtask, handoff: id("handoff")?, code: code()?, text: text("text")? },
-        "reported" => Word::Reported {
+        "not_taken" => PlanSignal::NotTaken { subtask, handoff: id("handoff")?, code: code()?, text: text("text")? },
+        "reported" => PlanSignal::Reported {
             subtask,
             handoff: id("handoff")?,
             message: id("message")?,
             is_completed: reader.some(json["completed"].as_bool(), "completed")?,
             details: text("text")?,
         },
-        "recalled" => Word::Recalled { subtask, handoff: id("handoff")? },
-        "not_appended" => Word::NotAppended { subtask, topic: text("topic")?, code: code()?, text: text("text")? },
+        "recalled" => PlanSignal::Recalled { subtask, handoff: id("handoff")? },
+        "not_appended" => {
+            PlanSignal::NotAppended { subtask, topic: text("topic")?, code: code()?, text: text("text")? }
+        }
         _ => return Err(reader.error("an input of a plan is of no known kind")),
     })
 }
@@ -504,8 +509,8 @@ mod tests {
             dependency_timeout: Duration::from_millis(7),
             ended_at: Some(at(4)),
         };
-        let pace = Pace { logged_at: at(5), set_back: Duration::from_nanos(6) };
-        let record = PlanRecord { plan: Arc::new(plan), sequence: 13, pace, trace: None };
+        let log_clock = LogClock { logged_at: at(5), set_back: Duration::from_nanos(6) };
+        let record = PlanRecord { plan: Arc::new(plan), sequence: 13, log_clock, trace: None };
         assert_eq!(PlanRecord::decode(&record.encode()), Ok(record));
     }
 
@@ -550,16 +555,16 @@ mod tests {
     fn the_inputs_of_a_plan_come_back_from_the_outbox() {
         let (subtask, text) = (|| "a".to_owned(), || "\0 \"why\" 为何".to_owned());
         let (handoff, code) = (id(1), ErrorCode::NoCandidate);
-        let words = [
-            Word::NotStarted { subtask: subtask(), handoff, code, text: text() },
-            Word::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: Timestamp::from_parts(5, 6) },
-            Word::NotTaken { subtask: subtask(), handoff, code, text: text() },
-            Word::Reported { subtask: subtask(), handoff, message: id(2), is_completed: true, details: text() },
-            Word::Recalled { subtask: subtask(), handoff },
-            Word::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text: text() },
+        let signals = [
+            PlanSignal::NotStarted { subtask: subtask(), handoff, code, text: text() },
+            PlanSignal::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: Timestamp::from_parts(5, 6) },
+            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text() },
+            PlanSignal::Reported { subtask: subtask(), handoff, message: id(2), is_completed: true, details: text() },
+            PlanSignal::Recalled { subtask: subtask(), handoff },
+            PlanSignal::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text: text() },
         ];
-        for word in words {
-            assert_eq!(decode_word(&Reader("outbox"), &encode_word(&word)), Ok(word));
+        for signal in signals {
+            assert_eq!(decode_signal(&Reader("outbox"), &encode_signal(&signal)), Ok(signal));
         }
     }
 }

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{DecodeError, Pace, Reader, by_name};
+use super::{DecodeError, LogClock, Reader, by_name};
 use crate::{
-    domain::probe::{Probe, ProbeId, Word},
+    domain::probe::{Probe, ProbeId, ProbeSignal},
     ids::AgentId,
     store::{Key, Table},
     time::Timestamp,
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeRecord {
     pub probe: Arc<Probe>,
-    pub pace: Pace,
+    pub log_clock: LogClock,
 }
 
 fn text(numbers: &[u32]) -> String {
@@ -35,9 +35,9 @@ impl ProbeRecord {
     pub fn encode(&self) -> Bytes {
         let Probe { id, heard, answers, acks, deadline, woken } = &*self.probe;
         let deadline = deadline.map(|at| at.unix_nanoseconds().to_string()).unwrap_or_default();
-        let pace = (self.pace.logged_at.unix_nanoseconds(), self.pace.set_back.as_nanos());
+        let log_clock = (self.log_clock.logged_at.unix_nanoseconds(), self.log_clock.set_back.as_nanos());
         let (heard, answers) = (text(heard), text(answers));
-        format!("{};{heard};{answers};{acks};{deadline};{woken};{};{}", id.0, pace.0, pace.1).into()
+        format!("{};{heard};{answers};{acks};{deadline};{woken};{};{}", id.0, log_clock.0, log_clock.1).into()
     }
 
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
@@ -58,36 +58,36 @@ impl ProbeRecord {
                 woken: woken.parse().ok()?,
             };
             let logged_at = Timestamp::from_unix_nanoseconds(logged_at.parse().ok()?);
-            let pace = Pace { logged_at, set_back: Duration::from_nanos(set_back.parse().ok()?) };
-            Some(Self { probe: Arc::new(probe), pace })
+            let log_clock = LogClock { logged_at, set_back: Duration::from_nanos(set_back.parse().ok()?) };
+            Some(Self { probe: Arc::new(probe), log_clock })
         };
         parse().ok_or_else(|| Reader("probes").error("not a probe"))
     }
 }
 
-pub(super) fn encode_word(word: &Word) -> Vec<u8> {
-    match word {
-        Word::Begin { other, from, to, agent, wake_at } => {
+pub(super) fn encode_signal(signal: &ProbeSignal) -> Vec<u8> {
+    match signal {
+        ProbeSignal::Begin { other, from, to, agent, wake_at } => {
             format!("begin {} {from} {to} {agent} {}", other.0, wake_at.unix_nanoseconds())
         }
-        Word::Say { number, from } => format!("say {number} {}", from.0),
-        Word::Answer { number } => format!("answer {number}"),
+        ProbeSignal::Say { number, from } => format!("say {number} {}", from.0),
+        ProbeSignal::Answer { number } => format!("answer {number}"),
     }
     .into_bytes()
 }
 
-pub(super) fn decode_word(bytes: &[u8]) -> Option<Word> {
+pub(super) fn decode_signal(bytes: &[u8]) -> Option<ProbeSignal> {
     let parts: Vec<&str> = std::str::from_utf8(bytes).ok()?.split(' ').collect();
     Some(match parts[..] {
-        ["begin", other, from, to, agent, wake_at] => Word::Begin {
+        ["begin", other, from, to, agent, wake_at] => ProbeSignal::Begin {
             other: ProbeId(other.parse().ok()?),
             from: from.parse().ok()?,
             to: to.parse().ok()?,
             agent: AgentId::parse(agent).ok()?,
             wake_at: Timestamp::from_unix_nanoseconds(wake_at.parse().ok()?),
         },
-        ["say", number, from] => Word::Say { number: number.parse().ok()?, from: ProbeId(from.parse().ok()?) },
-        ["answer", number] => Word::Answer { number: number.parse().ok()? },
+        ["say", number, from] => ProbeSignal::Say { number: number.parse().ok()?, from: ProbeId(from.parse().ok()?) },
+        ["answer", number] => ProbeSignal::Answer { number: number.parse().ok()? },
         _ => return None,
     })
 }

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DecodeError, List, Pace, Reader, by_name, id_bytes, moment, number_of};
+use super::{DecodeError, List, LogClock, Reader, by_name, id_bytes, moment, number_of};
 use crate::{
     codes::ErrorCode,
     domain::routing::{
@@ -67,7 +67,7 @@ pub struct RunRecord {
     /// The sequence of the start, its place in lists.
     pub sequence: u64,
     /// The pace of the run's log.
-    pub pace: Pace,
+    pub log_clock: LogClock,
 }
 
 impl RunRecord {
@@ -87,7 +87,7 @@ impl RunRecord {
         agents.map(|agent| List::of_runs(agent).place(self.sequence)).collect()
     }
 
-    pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+    pub(super) fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         if before.is_some_and(|before| before.run.participants.len() == self.run.participants.len()) {
             return Vec::new();
         }
@@ -138,8 +138,8 @@ impl RunRecord {
             updated_at: run.updated_at.unix_nanoseconds(),
             deadline: run.deadline.unix_nanoseconds(),
             sequence: self.sequence,
-            logged_at: self.pace.logged_at.unix_nanoseconds(),
-            set_back: u64::try_from(self.pace.set_back.as_nanos()).unwrap_or(u64::MAX),
+            logged_at: self.log_clock.logged_at.unix_nanoseconds(),
+            set_back: u64::try_from(self.log_clock.set_back.as_nanos()).unwrap_or(u64::MAX),
         }
         .encode_to_vec()
         .into()
@@ -171,8 +171,9 @@ impl RunRecord {
             updated_at: moment(stored.updated_at),
             deadline: moment(stored.deadline),
         };
-        let pace = Pace { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
-        Ok(Self { run: Arc::new(run), sequence: stored.sequence, pace })
+        let log_clock =
+            LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
+        Ok(Self { run: Arc::new(run), sequence: stored.sequence, log_clock })
     }
 }
 
@@ -589,15 +590,15 @@ mod tests {
             updated_at: at(2),
             deadline: at(3),
         };
-        let pace = Pace { logged_at: at(2), set_back: Duration::from_secs(1) };
-        let record = RunRecord { run: Arc::new(run), sequence: 10, pace };
+        let log_clock = LogClock { logged_at: at(2), set_back: Duration::from_secs(1) };
+        let record = RunRecord { run: Arc::new(run), sequence: 10, log_clock };
         assert_eq!(RunRecord::decode(&record.encode()), Ok(record.clone()));
         assert_eq!(record.listings().len(), 3);
-        for (key, value) in record.new_listings(None) {
+        for (key, value) in record.new_entries(None) {
             crate::records::list::check_listing(&key.key, &value).unwrap();
             assert_eq!(RunRecord::listed(&value), Ok(RunId(id(1))));
         }
-        assert_eq!(record.new_listings(Some(&record)), []);
+        assert_eq!(record.new_entries(Some(&record)), []);
     }
 
     #[test]

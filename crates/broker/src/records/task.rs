@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
-    id_bytes, moment, texts,
+    ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogClock, LogItem, LogPage, Reader,
+    by_name, id_bytes, moment, texts,
 };
 use crate::{
     domain::{
@@ -88,12 +88,12 @@ impl TaskRecord {
     /// and advances evenly while a handoff is open or a loan has a timeout. Otherwise it is the clock's time.
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Timestamp {
         let has_deadline = self.task.open_handoff.is_some() || self.task.next_deadline().is_some();
-        self.pace().log_time(has_deadline, now, set_back)
+        self.log_clock().log_time(has_deadline, now, set_back)
     }
 
     /// The pace of the custody log.
-    pub fn pace(&self) -> Pace {
-        Pace { logged_at: self.logged_at, set_back: self.set_back }
+    pub fn log_clock(&self) -> LogClock {
+        LogClock { logged_at: self.logged_at, set_back: self.set_back }
     }
 
     /// The number of entries of the custody log that are in pages.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DecodeError, List, Pace, Reader, by_name, id_bytes, moment, number_of, range_of_name};
+use super::{DecodeError, List, LogClock, Reader, by_name, id_bytes, moment, number_of, range_of_name};
 use crate::{
     domain::threads::{
         Action, ActionId, Boundary, EndedRequest, Event, InForce, KnownAction, OpenRun, Request, RequestEnd, Spec,
@@ -190,7 +190,7 @@ pub struct ThreadRecord {
     /// The sequence of the creation, its place in lists.
     pub sequence: u64,
     /// The pace of the thread's log.
-    pub pace: Pace,
+    pub log_clock: LogClock,
 }
 
 impl ThreadRecord {
@@ -205,7 +205,7 @@ impl ThreadRecord {
         agents.map(|agent| List::of_threads(agent).place(self.sequence)).collect()
     }
 
-    pub(super) fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
+    pub(super) fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         // The participants of a thread do not change.
         if before.is_some() {
             return Vec::new();
@@ -239,8 +239,8 @@ impl ThreadRecord {
             actions: thread.actions.iter().map(action).collect(),
             has_ended: thread.has_ended,
             sequence: self.sequence,
-            logged_at: self.pace.logged_at.unix_nanoseconds(),
-            set_back: u64::try_from(self.pace.set_back.as_nanos()).unwrap_or(u64::MAX),
+            logged_at: self.log_clock.logged_at.unix_nanoseconds(),
+            set_back: u64::try_from(self.log_clock.set_back.as_nanos()).unwrap_or(u64::MAX),
         }
         .encode_to_vec()
         .into()
@@ -294,8 +294,9 @@ impl ThreadRecord {
             updated_at: time(&reader, shown.update_time.as_ref())?,
             has_ended: stored.has_ended,
         };
-        let pace = Pace { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
-        Ok(Self { thread: Arc::new(thread), sequence: stored.sequence, pace })
+        let log_clock =
+            LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
+        Ok(Self { thread: Arc::new(thread), sequence: stored.sequence, log_clock })
     }
 }
 
@@ -569,8 +570,8 @@ mod tests {
             updated_at: at(9),
             has_ended: false,
         };
-        let pace = Pace { logged_at: at(9), set_back: Duration::from_secs(1) };
-        let record = ThreadRecord { thread: Arc::new(thread), sequence: 3, pace };
+        let log_clock = LogClock { logged_at: at(9), set_back: Duration::from_secs(1) };
+        let record = ThreadRecord { thread: Arc::new(thread), sequence: 3, log_clock };
         assert_eq!(ThreadRecord::decode(&record.encode()), Ok(record));
     }
 

@@ -6,7 +6,7 @@ use std::{ops::Bound, sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message;
 
-use super::{DecodeError, Pace, Reader, by_name, by_name_and_number, moment, number_of};
+use super::{DecodeError, LogClock, Reader, by_name, by_name_and_number, moment, number_of};
 use crate::{
     domain::workspace::{Entry, Topic, TopicState, Workspace, WorkspaceId},
     proto::storage,
@@ -21,14 +21,14 @@ pub struct WorkspaceRecord {
     /// The hash of the last entry; zeros before the first.
     pub chain_hash: [u8; 32],
     /// The pace of the workspace's time, which that of its entries follows.
-    pub pace: Pace,
+    pub log_clock: LogClock,
 }
 
 impl WorkspaceRecord {
     /// The record of a workspace before its first entry.
     pub fn empty(id: WorkspaceId) -> Self {
-        let pace = Pace { logged_at: moment(0), set_back: Duration::ZERO };
-        Self { workspace: Arc::new(Workspace::empty(id)), chain_hash: [0; 32], pace }
+        let log_clock = LogClock { logged_at: moment(0), set_back: Duration::ZERO };
+        Self { workspace: Arc::new(Workspace::empty(id)), chain_hash: [0; 32], log_clock }
     }
 
     /// The key of the record.
@@ -55,8 +55,8 @@ impl WorkspaceRecord {
             topics: topics.iter().map(topic).collect(),
             next_expiry: next_expiry.map(|at| at.unix_nanoseconds()),
             chain_hash: Bytes::copy_from_slice(&self.chain_hash),
-            logged_at: self.pace.logged_at.unix_nanoseconds(),
-            set_back: u64::try_from(self.pace.set_back.as_nanos()).unwrap_or(u64::MAX),
+            logged_at: self.log_clock.logged_at.unix_nanoseconds(),
+            set_back: u64::try_from(self.log_clock.set_back.as_nanos()).unwrap_or(u64::MAX),
         }
         .encode_to_vec()
         .into()
@@ -88,8 +88,9 @@ impl WorkspaceRecord {
             topics: topics.collect::<Result<_, DecodeError>>()?,
             next_expiry: stored.next_expiry.map(moment),
         };
-        let pace = Pace { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
-        Ok(Self { workspace: Arc::new(workspace), chain_hash: reader.digest(&stored.chain_hash)?, pace })
+        let log_clock =
+            LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
+        Ok(Self { workspace: Arc::new(workspace), chain_hash: reader.digest(&stored.chain_hash)?, log_clock })
     }
 }
 
@@ -178,8 +179,8 @@ mod tests {
             topics: [(topic.clone(), state)].into(),
             next_expiry: Some(at(11)),
         };
-        let pace = Pace { logged_at: at(10), set_back: Duration::from_secs(3) };
-        let record = WorkspaceRecord { workspace: Arc::new(workspace), chain_hash: [7; 32], pace };
+        let log_clock = LogClock { logged_at: at(10), set_back: Duration::from_secs(3) };
+        let record = WorkspaceRecord { workspace: Arc::new(workspace), chain_hash: [7; 32], log_clock };
         assert_eq!(WorkspaceRecord::decode(&record.encode()), Ok(record));
         let entry = Entry { workspace: id.clone(), sequence: 8, topic, size: 4, created_at: at(1), expires_at: at(2) };
         let head = WorkspaceEntryRecord { entry, message: 99, chain_hash: [8; 32] };

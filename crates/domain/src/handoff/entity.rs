@@ -7,7 +7,7 @@ use super::{
     TaskStatus, Transition, absence::tell_of_gone_owner, step,
 };
 use crate::{
-    Answered, Entity, EntityId, MessageType, ReadError, Reader, StepError, Told,
+    Answered, Entity, EntityId, MessageType, ReadError, Reader, Signal, StepError,
     codes::ErrorCode,
     dead_letter::{ParkReason, offers_as_attempts},
     ids::{AgentId, MessageId, TaskId},
@@ -62,11 +62,11 @@ pub(crate) fn step_entity(
             Some(task) => (Some(task), &Input::TaskDue),
             None => (None, &Input::Time),
         },
-        crate::Input::Told(Told::Handoff(award)) => return open_award(award, read, now),
+        crate::Input::Signal(Signal::Handoff(award)) => return open_award(award, read, now),
         #[cfg(debug_assertions)]
-        crate::Input::Told(Told::Probe(_)) => return Ok(crate::Transition::default()),
+        crate::Input::Signal(Signal::Probe(_)) => return Ok(crate::Transition::default()),
         // Inputs of other machines.
-        crate::Input::Told(Told::Run(_) | Told::Negotiation(_) | Told::Plan(_))
+        crate::Input::Signal(Signal::Run(_) | Signal::Negotiation(_) | Signal::Plan(_))
         | crate::Input::Append { .. }
         | crate::Input::Routing(_)
         | crate::Input::Thread(_)
@@ -89,10 +89,10 @@ pub(crate) fn step_entity(
     let snapshot = Snapshot { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
     match step(snapshot, input, now)? {
         Outcome::Moved(transition) => {
-            let mut words = words_to_run(handoff.as_deref(), &transition);
-            words.extend(words_to_plan(task.as_deref(), handoff.as_deref(), &transition, input));
+            let mut signals = words_to_run(handoff.as_deref(), &transition);
+            signals.extend(words_to_plan(task.as_deref(), handoff.as_deref(), &transition, input));
             let mut moved = of_entities(*transition, handoff.as_deref(), input);
-            moved.effects.extend(words);
+            moved.effects.extend(signals);
             moved.effects.extend(settled(handoff.as_deref(), input));
             Ok(moved)
         }
@@ -153,20 +153,20 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
 fn words_to_run(before: Option<&Handoff>, transition: &Transition) -> Vec<crate::Effect> {
     let Some(after) = &transition.handoff else { return Vec::new() };
     let Some(HandoffRef { run, choice }) = after.routing else { return Vec::new() };
-    let send = |word| crate::Effect::Send { to: EntityId::Run(run), told: Told::Run(word) };
-    let mut words = Vec::new();
+    let send = |signal| crate::Effect::Send { to: EntityId::Run(run), signal: Signal::Run(signal) };
+    let mut signals = Vec::new();
     let handoff = after.id;
     // A task's next handoff comes with the former one as `before`, whose state says nothing about it.
     let before = before.filter(|before| before.id == handoff);
     if before.is_none() {
         let (task, receiver) = (after.task.clone(), after.receiver.clone());
-        words.push(send(routing::Word::HandoffBegan { choice, handoff, task, receiver }));
+        signals.push(send(routing::RunSignal::HandoffBegan { choice, handoff, task, receiver }));
     }
     if after.state.is_final() && before.is_none_or(|before| !before.state.is_final()) {
         let owner = (after.state == State::Completed).then(|| transition.task.owner.clone());
-        words.push(send(routing::Word::HandoffEnded { choice, handoff, owner }));
+        signals.push(send(routing::RunSignal::HandoffEnded { choice, handoff, owner }));
     }
-    words
+    signals
 }
 
 /// Opens the handoff of an award under the mandate of its negotiation. A rule that forbids the handoff is an answer to
@@ -185,9 +185,9 @@ fn open_award(award: &Award, read: &mut dyn Reader, now: Timestamp) -> Result<cr
 
 /// The answer to a negotiation whose handoff cannot be opened.
 fn not_opened(negotiation: MessageId, rejection: &Rejection) -> crate::Transition {
-    let told = Told::Negotiation(negotiation::Word::not_opened(negotiation, rejection));
+    let signal = Signal::Negotiation(negotiation::NegotiationSignal::not_opened(negotiation, rejection));
     let to = EntityId::Negotiation(negotiation);
-    crate::Transition { writes: Vec::new(), effects: vec![crate::Effect::Send { to, told }] }
+    crate::Transition { writes: Vec::new(), effects: vec![crate::Effect::Send { to, signal }] }
 }
 
 fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Request>, ReadError> {
@@ -229,7 +229,7 @@ fn words_to_plan(
     let task = &transition.task;
     let Some(PlanRef { plan, subtask }) = &task.plan else { return Vec::new() };
     let subtask = subtask.clone();
-    let send = |word| vec![crate::Effect::Send { to: EntityId::Plan(plan.clone()), told: Told::Plan(word) }];
+    let send = |signal| vec![crate::Effect::Send { to: EntityId::Plan(plan.clone()), signal: Signal::Plan(signal) }];
     let ended = transition.handoff.as_ref().filter(|after| {
         let was_open = handoff.is_none_or(|before| before.id != after.id || !before.state.is_final());
         after.sender.is_coordinator() && after.state.is_final() && was_open
@@ -238,12 +238,12 @@ fn words_to_plan(
         let handoff = *id;
         if *state == State::Completed {
             let due = task.loans.first().and_then(|loan| loan.due);
-            return send(plan::Word::Taken { subtask, handoff, owner: task.owner.clone(), due });
+            return send(plan::PlanSignal::Taken { subtask, handoff, owner: task.owner.clone(), due });
         }
         let (code, text) = failure
             .as_ref()
             .map_or((ErrorCode::NoCandidate, String::new()), |failure| (failure.code, failure.message.clone()));
-        return send(plan::Word::NotTaken { subtask, handoff, code, text });
+        return send(plan::PlanSignal::NotTaken { subtask, handoff, code, text });
     }
     // The task has come back to the coordinator, which had lent it.
     let Some(loan) = before.and_then(|before| before.loans.first()) else { return Vec::new() };
@@ -256,10 +256,16 @@ fn words_to_plan(
         Input::Message { message, .. } => match message {
             Message::Status { id, status, details, .. } => {
                 let is_completed = *status == TaskStatus::Completed;
-                send(plan::Word::Reported { subtask, handoff, message: *id, is_completed, details: details.clone() })
+                send(plan::PlanSignal::Reported {
+                    subtask,
+                    handoff,
+                    message: *id,
+                    is_completed,
+                    details: details.clone(),
+                })
             }
             // The end of a loan, by its delegator or by a handoff back to it.
-            Message::Recall { .. } | Message::Complete { .. } => send(plan::Word::Recalled { subtask, handoff }),
+            Message::Recall { .. } | Message::Complete { .. } => send(plan::PlanSignal::Recalled { subtask, handoff }),
             // These end no loan.
             Message::Accept { .. }
             | Message::Reject { .. }
@@ -268,7 +274,7 @@ fn words_to_plan(
             | Message::Checkpoint { .. }
             | Message::Input { .. } => Vec::new(),
         },
-        Input::TaskDue | Input::Seize(_) => send(plan::Word::Recalled { subtask, handoff }),
+        Input::TaskDue | Input::Seize(_) => send(plan::PlanSignal::Recalled { subtask, handoff }),
         // These end no loan.
         Input::Request(_)
         | Input::Acked { .. }
@@ -353,12 +359,12 @@ fn role_of(input: &Input) -> Option<Acked> {
 fn of_entities(transition: Transition, before: Option<&Handoff>, input: &Input) -> crate::Transition {
     let Transition { task, handoff, effects } = transition;
     let handoff = handoff.map(Arc::new);
-    let word = handoff.as_deref().and_then(|handoff| word_to_negotiation(before, handoff));
+    let signal = handoff.as_deref().and_then(|handoff| word_to_negotiation(before, handoff));
     // The plan knows of the failed attempt, and decides about the next one.
     let is_of_plan = |effect: &Effect| task.plan.is_some() && matches!(effect, Effect::ParkRequest(_));
     let effects = effects.into_iter().filter(|effect| !is_to_coordinator(effect) && !is_of_plan(effect));
     let effects = effects.map(|effect| effect_on(effect, &task, handoff.as_deref(), input));
-    let effects = effects.chain(word).collect();
+    let effects = effects.chain(signal).collect();
     let mut writes: Vec<Entity> = handoff.into_iter().map(Entity::Handoff).collect();
     writes.push(Entity::Task(Arc::new(task)));
     crate::Transition { writes, effects }
@@ -386,14 +392,14 @@ fn word_to_negotiation(before: Option<&Handoff>, handoff: &Handoff) -> Option<cr
     }
     // An agent that was passed over has heard nothing of the handoff.
     let asked = handoff.made_offers().map(|offer| offer.candidate.clone()).collect();
-    let word = match &handoff.failure {
-        None => negotiation::Word::Taken { handoff: handoff.id, by: handoff.candidate.clone(), asked },
+    let signal = match &handoff.failure {
+        None => negotiation::NegotiationSignal::Taken { handoff: handoff.id, by: handoff.candidate.clone(), asked },
         Some(failure) => {
             let message = failure.message.clone();
-            negotiation::Word::NotTaken { handoff: handoff.id, code: failure.code, message, asked }
+            negotiation::NegotiationSignal::NotTaken { handoff: handoff.id, code: failure.code, message, asked }
         }
     };
-    Some(crate::Effect::Send { to, told: Told::Negotiation(word) })
+    Some(crate::Effect::Send { to, signal: Signal::Negotiation(signal) })
 }
 
 fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Input) -> crate::Effect {

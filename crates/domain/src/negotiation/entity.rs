@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Effect, Input, Mandate, Negotiation, Surroundings, Transition, WaitingMail, step};
 use crate::{
-    Answered, Entity, EntityId, Mail, ReadError, Reader, StepError, Told,
+    Answered, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError,
     handoff::{Acked, Priority},
     ids::{AgentId, MessageId},
     time::Timestamp,
@@ -48,7 +48,9 @@ pub(crate) fn step_entity(
         (crate::Input::Negotiation(input), before) => Some(step::step(before, input, around, now)?),
         (crate::Input::Time, Some(before)) => step::pass_time(before, around, now)?,
         (crate::Input::Undeliverable { to, .. }, Some(before)) => step::give_up(before, to, around, now)?,
-        (crate::Input::Told(Told::Negotiation(word)), Some(before)) => step::hear(before, word, around, now)?,
+        (crate::Input::Signal(Signal::Negotiation(signal)), Some(before)) => {
+            step::on_signal(before, signal, around, now)?
+        }
         // An ack of the request is no answer to it.
         (crate::Input::Acked { .. } | crate::Input::AgentGone, _) => None,
         (
@@ -57,7 +59,7 @@ pub(crate) fn step_entity(
             | crate::Input::Routing(_)
             | crate::Input::Thread(_)
             | crate::Input::Plan(_)
-            | crate::Input::Told(_),
+            | crate::Input::Signal(_),
             _,
         )
         | (crate::Input::Time | crate::Input::Undeliverable { .. }, None) => None,
@@ -98,8 +100,8 @@ fn effect_on(effect: Effect, negotiation: &Negotiation) -> crate::Effect {
         }
         Effect::Withdraw(from) => crate::Effect::Withdraw { entity: id, from },
         Effect::Open(award) => {
-            crate::Effect::Send { to: EntityId::Handoff(award.negotiation), told: Told::Handoff(award) }
+            crate::Effect::Send { to: EntityId::Handoff(award.negotiation), signal: Signal::Handoff(award) }
         }
-        Effect::GoOn => crate::Effect::Send { to: id, told: Told::Negotiation(super::Word::GoOn) },
+        Effect::GoOn => crate::Effect::Send { to: id, signal: Signal::Negotiation(super::NegotiationSignal::GoOn) },
     }
 }

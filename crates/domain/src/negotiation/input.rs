@@ -105,7 +105,7 @@ pub struct NewOffer {
 
 /// An input from another entity, or from the negotiation itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum NegotiationSignal {
     /// A candidate has taken the handoff of the award.
     Taken {
         /// The handoff of the award; a redrive of it has another id.
@@ -139,7 +139,7 @@ pub enum Word {
     GoOn,
 }
 
-impl Word {
+impl NegotiationSignal {
     /// The handoff of the award could not be opened.
     pub fn not_opened(handoff: MessageId, rejection: &handoff::Rejection) -> Self {
         let message = match rejection {

@@ -17,6 +17,8 @@ mod tests;
 
 pub use baton_protocol::protocol::AwardRule;
 pub(super) use entity::step_entity;
-pub use input::{Award, Closed, Effect, Input, NewOffer, Request, Surroundings, Transition, WaitingMail, Word};
+pub use input::{
+    Award, Closed, Effect, Input, NegotiationSignal, NewOffer, Request, Surroundings, Transition, WaitingMail,
+};
 pub use rejection::Rejection;
 pub use state::*;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    Input, Negotiation, NewOffer, Offer, ROUND_MAX, Rejection, Request, State, Surroundings, Thread, ThreadState,
-    Transition, Word, building::Building,
+    Input, Negotiation, NegotiationSignal, NewOffer, Offer, ROUND_MAX, Rejection, Request, State, Surroundings, Thread,
+    ThreadState, Transition, building::Building,
 };
 use crate::{
     ReadError, StepError,
@@ -84,34 +84,37 @@ pub(super) fn give_up(
 }
 
 /// Applies an input of another entity. `None`: it changes nothing.
-pub(super) fn hear(
+pub(super) fn on_signal(
     before: &Negotiation,
-    word: &Word,
+    signal: &NegotiationSignal,
     around: &mut dyn Surroundings,
     now: Timestamp,
 ) -> Result<Option<Transition>, ReadError> {
     let mut building = Building::new(before, now);
     let is_of_award =
         |handoff: &MessageId| before.award.as_ref().is_some_and(|award| award.handoff.as_ref() == Some(handoff));
-    match (word, before.state) {
-        (Word::Taken { handoff, by, asked }, State::Awarded) if is_of_award(handoff) => {
+    match (signal, before.state) {
+        (NegotiationSignal::Taken { handoff, by, asked }, State::Awarded) if is_of_award(handoff) => {
             building.told_by_handoff(asked);
             building.negotiation.winner = Some(by.clone());
             building.end(State::Settled);
         }
-        (Word::NotTaken { handoff, code, message, asked }, State::Awarded) if is_of_award(handoff) => {
+        (NegotiationSignal::NotTaken { handoff, code, message, asked }, State::Awarded) if is_of_award(handoff) => {
             building.told_by_handoff(asked);
             // The sender of a failed handoff has its own notice.
             building.fail(*code, message, false);
         }
-        (Word::NotOpened { handoff, code, message }, State::Awarded) if is_of_award(handoff) => {
+        (NegotiationSignal::NotOpened { handoff, code, message }, State::Awarded) if is_of_award(handoff) => {
             building.fail(*code, message, true);
         }
-        (Word::GoOn, State::Open) => return Ok(None),
-        (Word::GoOn, State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled) => {}
+        (NegotiationSignal::GoOn, State::Open) => return Ok(None),
+        (
+            NegotiationSignal::GoOn,
+            State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled,
+        ) => {}
         // The word of another handoff, for example of a redrive.
         (
-            Word::Taken { .. } | Word::NotTaken { .. } | Word::NotOpened { .. },
+            NegotiationSignal::Taken { .. } | NegotiationSignal::NotTaken { .. } | NegotiationSignal::NotOpened { .. },
             State::Open | State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled,
         ) => return Ok(None),
     }

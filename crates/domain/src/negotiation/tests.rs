@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Entity, EntityId, Mail, ReadError, Reader, StepError, Told,
+    Entity, EntityId, Mail, ReadError, Reader, Signal, StepError,
     codes::{ErrorCode, Refusal as _},
     handoff::{self, LoopLimits, Message, Mode, Priority, Timeouts},
     ids::{AgentId, MessageId, TaskId},
@@ -102,7 +102,7 @@ impl World {
                         self.unfetched.remove(&from);
                         self.withdrawn.push(from);
                     }
-                    crate::Effect::Send { to, told } => queue.push_back((to, crate::Input::Told(told))),
+                    crate::Effect::Send { to, signal } => queue.push_back((to, crate::Input::Signal(signal))),
                     crate::Effect::Park { .. }
                     | crate::Effect::Order(_)
                     | crate::Effect::KeepEntry(_)
@@ -544,8 +544,8 @@ fn an_accepted_bidder_whom_the_handoff_passes_over_is_told_the_end() {
     world.bid("bob", 2, 0.6).unwrap();
     world.say(accept("bob", 2, Some(77))).unwrap();
     assert_eq!((world.state(), world.told()), (State::Awarded, vec![]));
-    let taken = Word::Taken { handoff: id(77), by: agent("carol"), asked: vec![agent("carol")] };
-    world.run(&negotiation_id(), &crate::Input::Told(Told::Negotiation(taken))).unwrap();
+    let taken = NegotiationSignal::Taken { handoff: id(77), by: agent("carol"), asked: vec![agent("carol")] };
+    world.run(&negotiation_id(), &crate::Input::Signal(Signal::Negotiation(taken))).unwrap();
     assert_eq!((world.state(), world.told()), (State::Settled, vec!["bob"]));
 }
 
@@ -616,7 +616,9 @@ fn many_bidders_are_told_in_steps_that_are_bounded() {
     world.unfetched = names[500..].iter().map(|name| agent(name)).collect();
     let made = step(&negotiation_id(), &crate::Input::Negotiation(Input::Cancel), &mut world, at(1)).unwrap();
     assert!(made.effects.len() <= 2 * super::building::SWEPT_A_STEP + 1, "{}", made.effects.len());
-    assert!(made.effects.iter().any(|effect| matches!(effect, crate::Effect::Send { told: Told::Negotiation(_), .. })));
+    assert!(
+        made.effects.iter().any(|effect| matches!(effect, crate::Effect::Send { signal: Signal::Negotiation(_), .. }))
+    );
     world.say(Input::Cancel).unwrap();
     let told: BTreeSet<&str> = world.told().into_iter().collect();
     assert_eq!((told.len(), world.told().len(), world.withdrawn.len()), (500, 500, 500));

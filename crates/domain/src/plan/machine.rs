@@ -6,11 +6,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    Event, Input, Plan, PlanEntry, PlanState, Rejection, Report, Spec, Submission, SubtaskChange, SubtaskRun,
-    SubtaskState, Word, numeric_value, spec::ROUNDS_MAX,
+    Event, Input, Plan, PlanEntry, PlanSignal, PlanState, Rejection, Report, Spec, Submission, SubtaskChange,
+    SubtaskRun, SubtaskState, numeric_value, spec::ROUNDS_MAX,
 };
 use crate::{
-    Effect, Entity, EntityId, Mail, ReadError, Reader, StepError, Told, Transition,
+    Effect, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError, Transition,
     codes::ErrorCode,
     coordinator::{Order, SubtaskOrder},
     handoff::{Advice, Handoff, Notice, Priority, Task, TaskStatus},
@@ -38,8 +38,8 @@ pub(crate) fn step(
             Some(plan) => pass_time(&plan, read, now),
             None => Ok(Transition::default()),
         },
-        crate::Input::Told(Told::Plan(word)) => match known {
-            Some(plan) => hear(&plan, word, read, now),
+        crate::Input::Signal(Signal::Plan(signal)) => match known {
+            Some(plan) => on_signal(&plan, signal, read, now),
             None => Ok(Transition::default()),
         },
         // A plan has no mail, and no call about anything else is an input of it.
@@ -51,9 +51,11 @@ pub(crate) fn step(
         | crate::Input::Acked { .. }
         | crate::Input::Undeliverable { .. }
         | crate::Input::AgentGone
-        | crate::Input::Told(Told::Run(_) | Told::Handoff(_) | Told::Negotiation(_)) => Ok(Transition::default()),
+        | crate::Input::Signal(Signal::Run(_) | Signal::Handoff(_) | Signal::Negotiation(_)) => {
+            Ok(Transition::default())
+        }
         #[cfg(debug_assertions)]
-        crate::Input::Told(Told::Probe(_)) => Ok(Transition::default()),
+        crate::Input::Signal(Signal::Probe(_)) => Ok(Transition::default()),
     }
 }
 
@@ -234,22 +236,22 @@ fn pass_time(plan: &Plan, read: &mut dyn Reader, now: Timestamp) -> Result<Trans
     Ok(builder.done())
 }
 
-fn hear(plan: &Plan, word: &Word, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
+fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
     // Goes before the checks of the attempt: the append follows the result, so the subtask has ended already.
-    if let Word::NotAppended { subtask, topic, code, text } = word {
+    if let PlanSignal::NotAppended { subtask, topic, code, text } = signal {
         let mut builder = TransitionBuilder::of(plan, read, now)?;
         let (subtask, topic, code) = (subtask.clone(), topic.clone(), *code);
         builder.log(Event::NotAppended { subtask, topic, code, text: cut(text) });
         return Ok(builder.done());
     }
     let mut builder = TransitionBuilder::of(plan, read, now)?;
-    let (subtask, handoff) = match word {
-        Word::NotStarted { subtask, handoff, .. }
-        | Word::Taken { subtask, handoff, .. }
-        | Word::NotTaken { subtask, handoff, .. }
-        | Word::Reported { subtask, handoff, .. }
-        | Word::Recalled { subtask, handoff } => (subtask, handoff),
-        Word::NotAppended { .. } => unreachable!("logged above"),
+    let (subtask, handoff) = match signal {
+        PlanSignal::NotStarted { subtask, handoff, .. }
+        | PlanSignal::Taken { subtask, handoff, .. }
+        | PlanSignal::NotTaken { subtask, handoff, .. }
+        | PlanSignal::Reported { subtask, handoff, .. }
+        | PlanSignal::Recalled { subtask, handoff } => (subtask, handoff),
+        PlanSignal::NotAppended { .. } => unreachable!("logged above"),
     };
     // An ended attempt, or one that a later attempt has replaced, must not end the present one. The word is late and
     // not wrong, so no error follows.
@@ -258,48 +260,51 @@ fn hear(plan: &Plan, word: &Word, read: &mut dyn Reader, now: Timestamp) -> Resu
     if known.handoff != Some(*handoff) || !known.state.is_active() {
         return Ok(Transition::default());
     }
-    match (word, known.state) {
-        (Word::Taken { owner, due, .. }, SubtaskState::HandingOff) => {
+    match (signal, known.state) {
+        (PlanSignal::Taken { owner, due, .. }, SubtaskState::HandingOff) => {
             let subtask = &mut builder.plan.subtasks[place];
             (subtask.agent, subtask.deadline) = (Some(owner.clone()), *due);
             builder.change(place, SubtaskState::Running, None);
         }
         // A refusal by a rule, or because another task has the id, does not change with time.
-        (Word::NotStarted { code, text, .. }, SubtaskState::HandingOff) => {
+        (PlanSignal::NotStarted { code, text, .. }, SubtaskState::HandingOff) => {
             let is_lasting = matches!(
                 code,
                 ErrorCode::PermissionDenied | ErrorCode::NotOwner | ErrorCode::TaskFinal | ErrorCode::FieldInvalid
             );
             builder.fail(place, SubtaskState::Failed, *code, text, !is_lasting, read)?;
         }
-        (Word::NotTaken { code, text, .. }, SubtaskState::HandingOff) => {
+        (PlanSignal::NotTaken { code, text, .. }, SubtaskState::HandingOff) => {
             builder.fail(place, SubtaskState::Failed, *code, text, true, read)?;
         }
-        (Word::Reported { message, is_completed: true, .. }, SubtaskState::Running) => {
+        (PlanSignal::Reported { message, is_completed: true, .. }, SubtaskState::Running) => {
             let report = read.report(*message)?.unwrap_or_default();
             builder.complete(place, report, read)?;
         }
-        (Word::Reported { message, details, .. }, SubtaskState::Running) => {
+        (PlanSignal::Reported { message, details, .. }, SubtaskState::Running) => {
             let response = read.report(*message)?.map(|report| report.response).filter(|text| !text.is_empty());
             // The response says more than the details, but an agent that fails early often reports no result.
             let text = response.unwrap_or_else(|| details.clone());
             let text = if text.is_empty() { "the agent reported FAILED" } else { &text };
             builder.fail(place, SubtaskState::Failed, ErrorCode::SubtaskFailed, text, true, read)?;
         }
-        (Word::Recalled { .. }, SubtaskState::Running) => {
+        (PlanSignal::Recalled { .. }, SubtaskState::Running) => {
             let text = "the time of the subtask was up, and its task was taken back";
             builder.fail(place, SubtaskState::TimedOut, ErrorCode::TaskRecalled, text, true, read)?;
         }
         // A word of the other half of the attempt is one that its handoff has overtaken.
-        (Word::Taken { .. } | Word::NotStarted { .. } | Word::NotTaken { .. }, SubtaskState::Running)
-        | (Word::Reported { .. } | Word::Recalled { .. }, SubtaskState::HandingOff)
+        (
+            PlanSignal::Taken { .. } | PlanSignal::NotStarted { .. } | PlanSignal::NotTaken { .. },
+            SubtaskState::Running,
+        )
+        | (PlanSignal::Reported { .. } | PlanSignal::Recalled { .. }, SubtaskState::HandingOff)
         | (
-            Word::Taken { .. }
-            | Word::NotStarted { .. }
-            | Word::NotTaken { .. }
-            | Word::Reported { .. }
-            | Word::Recalled { .. }
-            | Word::NotAppended { .. },
+            PlanSignal::Taken { .. }
+            | PlanSignal::NotStarted { .. }
+            | PlanSignal::NotTaken { .. }
+            | PlanSignal::Reported { .. }
+            | PlanSignal::Recalled { .. }
+            | PlanSignal::NotAppended { .. },
             SubtaskState::Pending
             | SubtaskState::Ready
             | SubtaskState::Completed
@@ -308,7 +313,7 @@ fn hear(plan: &Plan, word: &Word, read: &mut dyn Reader, now: Timestamp) -> Resu
             | SubtaskState::Skipped
             | SubtaskState::Cancelled,
         )
-        | (Word::NotAppended { .. }, SubtaskState::HandingOff | SubtaskState::Running) => {
+        | (PlanSignal::NotAppended { .. }, SubtaskState::HandingOff | SubtaskState::Running) => {
             return Ok(Transition::default());
         }
     }

@@ -346,7 +346,7 @@ pub struct Submission {
 /// An input from a task of the plan. Each names the handoff that began the attempt, so that one of an earlier attempt
 /// changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum PlanSignal {
     /// The coordinator's request could not be sent.
     NotStarted {
         /// The id of the subtask.

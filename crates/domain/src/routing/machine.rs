@@ -7,11 +7,11 @@ use std::{
 
 use super::{
     Call, CallResult, Choice, Event, Failure, Graph, Input, NodeRun, NodeState, Rejection, Run, RunEntry, RunId,
-    RunState, RunTurn, Start, TRANSFER_PREFIX, TURNS_MAX, Tool, Turn, TurnId, TurnOutcome, TurnRecord, Word,
+    RunSignal, RunState, RunTurn, Start, TRANSFER_PREFIX, TURNS_MAX, Tool, Turn, TurnId, TurnOutcome, TurnRecord,
     check_handoff, is_end,
 };
 use crate::{
-    Effect, Entity, EntityId, Mail, ReadError, Reader, StepError, Told, Transition,
+    Effect, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError, Transition,
     codes::ErrorCode,
     handoff::{Advice, Notice, Priority, Task},
     ids::{AgentId, GraphId, NodeId, TaskId},
@@ -44,7 +44,7 @@ pub(crate) fn step_run(
         crate::Input::Routing(Input::Turn(turn)) => take_turn(known, turn, read, now),
         crate::Input::Routing(Input::Cancel { by, reason }) => cancel(known, by.as_ref(), reason, read, now),
         crate::Input::Time => Ok(known.map_or_else(Transition::default, |run| pass_time(&run, now))),
-        crate::Input::Told(Told::Run(word)) => hear(known, word, now),
+        crate::Input::Signal(Signal::Run(signal)) => on_signal(known, signal, now),
         // A graph is registered under its own id, and a run has no mail.
         crate::Input::Routing(Input::Register { .. })
         | crate::Input::Thread(_)
@@ -52,12 +52,12 @@ pub(crate) fn step_run(
         | crate::Input::Append { .. }
         | crate::Input::Negotiation(_)
         | crate::Input::Plan(_)
-        | crate::Input::Told(Told::Handoff(_) | Told::Negotiation(_) | Told::Plan(_))
+        | crate::Input::Signal(Signal::Handoff(_) | Signal::Negotiation(_) | Signal::Plan(_))
         | crate::Input::Acked { .. }
         | crate::Input::Undeliverable { .. }
         | crate::Input::AgentGone => Ok(Transition::default()),
         #[cfg(debug_assertions)]
-        crate::Input::Told(Told::Probe(_)) => Ok(Transition::default()),
+        crate::Input::Signal(Signal::Probe(_)) => Ok(Transition::default()),
     }
 }
 
@@ -247,11 +247,11 @@ fn pass_time(run: &Run, now: Timestamp) -> Transition {
 }
 
 /// Follows a handoff that carries out a choice.
-fn hear(known: Option<Arc<Run>>, word: &Word, now: Timestamp) -> Result<Transition, StepError> {
+fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Result<Transition, StepError> {
     // The run may have ended or been removed before its handoff.
     let Some(run) = known.filter(|run| !run.state.is_final()) else { return Ok(Transition::default()) };
-    match word {
-        Word::HandoffBegan { choice, handoff, task, receiver } => {
+    match signal {
+        RunSignal::HandoffBegan { choice, handoff, task, receiver } => {
             // Checked here once more, in the transaction of the request: two requests may carry out the same choice at
             // once, and the second must fail with its handoff.
             check_handoff(&run, *choice, *handoff, task, receiver)?;
@@ -259,7 +259,7 @@ fn hear(known: Option<Arc<Run>>, word: &Word, now: Timestamp) -> Result<Transiti
             builder.bind(*choice, *handoff);
             Ok(builder.done())
         }
-        Word::HandoffEnded { choice, handoff, owner } => {
+        RunSignal::HandoffEnded { choice, handoff, owner } => {
             // A choice that was withdrawn, or is carried out by another handoff, has nothing to wait for.
             let is_bound = run.moving(*choice).is_some_and(|(_, choice)| choice.handoff == Some(*handoff));
             if !is_bound {

@@ -263,7 +263,7 @@ pub struct Call {
 
 /// An input to a run from a handoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum RunSignal {
     /// The request of a handoff for a choice is stored.
     HandoffBegan {
         /// The turn that made the choice.

@@ -60,7 +60,7 @@ pub(crate) fn step_thread(
         | crate::Input::Acked { .. }
         | crate::Input::Undeliverable { .. }
         | crate::Input::AgentGone
-        | crate::Input::Told(_) => return Ok(Transition::default()),
+        | crate::Input::Signal(_) => return Ok(Transition::default()),
     };
     if let Input::Create(create) = input {
         return begin(id, known.as_deref(), create, read, now);

@@ -43,7 +43,7 @@ pub(crate) fn step(
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::AgentGone
-        | Input::Told(_) => Ok(Transition::default()),
+        | Input::Signal(_) => Ok(Transition::default()),
     }
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
-    Effect, Entity, EntityId, Input, ReadError, Reader, StepError, Told,
+    Effect, Entity, EntityId, Input, ReadError, Reader, Signal, StepError,
     codes::{ErrorCode, Refusal as _},
     handoff::{Loan, LoopLimits, Task, TaskStatus},
     ids::{AgentId, MessageId, TaskId},
@@ -257,7 +257,7 @@ fn a_missing_entry_does_not_stop_the_expiry() {
 
 #[test]
 fn every_other_input_changes_nothing() {
-    use crate::{handoff::Acked, probe::Word};
+    use crate::{handoff::Acked, probe::ProbeSignal};
     let mut world = World::new();
     assert!(!world.pass_time(at(0)), "there is no record yet");
     world.append("a", 1, at(1)).unwrap();
@@ -266,7 +266,7 @@ fn every_other_input_changes_nothing() {
         Input::Acked { by: by.clone(), role },
         Input::Undeliverable { to: by, role },
         Input::AgentGone,
-        Input::Told(Told::Probe(Word::Answer { number: 1 })),
+        Input::Signal(Signal::Probe(ProbeSignal::Answer { number: 1 })),
     ] {
         assert!(!world.step(&input, at(2)).unwrap(), "{input:?}");
     }

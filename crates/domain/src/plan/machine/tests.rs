@@ -31,7 +31,7 @@ struct World {
     entities: BTreeMap<EntityId, Entity>,
     reports: BTreeMap<MessageId, Report>,
     /// The words that wait, where words come late.
-    outbox: Option<Vec<(EntityId, Told)>>,
+    outbox: Option<Vec<(EntityId, Signal)>>,
     appended: Vec<(String, String)>,
     failures: usize,
     messages: u64,
@@ -98,10 +98,10 @@ impl World {
         for entity in transition.writes {
             self.entities.insert(entity.id(), entity);
         }
-        let (mut told, mut orders) = (Vec::new(), Vec::new());
+        let (mut signals, mut orders) = (Vec::new(), Vec::new());
         for effect in transition.effects {
             match effect {
-                Effect::Send { to, told: word } => told.push((to, word)),
+                Effect::Send { to, signal } => signals.push((to, signal)),
                 Effect::Order(order) => orders.push(order),
                 Effect::Deliver { to, mail: Mail::Notice { notice, .. }, .. } => {
                     self.failures += usize::from(to == agent("alice") && notice.code == ErrorCode::PlanFailed);
@@ -109,10 +109,10 @@ impl World {
                 _ => {}
             }
         }
-        for (to, word) in told {
+        for (to, signal) in signals {
             match &mut self.outbox {
-                Some(outbox) => outbox.push((to, word)),
-                None => drop(self.run(&to, &crate::Input::Told(word))?),
+                Some(outbox) => outbox.push((to, signal)),
+                None => drop(self.run(&to, &crate::Input::Signal(signal))?),
             }
         }
         for order in orders {
@@ -122,8 +122,8 @@ impl World {
     }
 
     fn empty_outbox(&mut self) {
-        for (to, word) in self.outbox.replace(Vec::new()).unwrap_or_default() {
-            self.run(&to, &crate::Input::Told(word)).unwrap();
+        for (to, signal) in self.outbox.replace(Vec::new()).unwrap_or_default() {
+            self.run(&to, &crate::Input::Signal(signal)).unwrap();
         }
     }
 
@@ -602,29 +602,29 @@ fn a_refusal_by_a_rule_is_not_tried_again() {
     let handoff = world.handoff_of("a").id;
     world.entities.retain(|id, _| !matches!(id, EntityId::Task(_) | EntityId::Handoff(_)));
     let (subtask, text) = ("a".to_owned(), "alice may not handOff on bob".to_owned());
-    let word = Word::NotStarted { subtask, handoff, code: ErrorCode::PermissionDenied, text };
-    world.run(&EntityId::Plan(World::plan_id()), &crate::Input::Told(Told::Plan(word))).unwrap();
+    let signal = PlanSignal::NotStarted { subtask, handoff, code: ErrorCode::PermissionDenied, text };
+    world.run(&EntityId::Plan(World::plan_id()), &crate::Input::Signal(Signal::Plan(signal))).unwrap();
     assert_eq!((world.states().as_str(), world.plan().state), ("a=FAILED", PlanState::Failed));
 }
 
 #[test]
 fn every_word_in_every_state_of_a_subtask_is_defined() {
-    let words = |handoff: MessageId| {
+    let signals = |handoff: MessageId| {
         let subtask = || "a".to_owned();
         let (code, text) = (ErrorCode::NoCandidate, String::new());
         [
-            Word::NotStarted { subtask: subtask(), handoff, code, text: text.clone() },
-            Word::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: None },
-            Word::NotTaken { subtask: subtask(), handoff, code, text: text.clone() },
-            Word::Reported {
+            PlanSignal::NotStarted { subtask: subtask(), handoff, code, text: text.clone() },
+            PlanSignal::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: None },
+            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text.clone() },
+            PlanSignal::Reported {
                 subtask: subtask(),
                 handoff,
                 message: handoff,
                 is_completed: true,
                 details: String::new(),
             },
-            Word::Recalled { subtask: subtask(), handoff },
-            Word::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text },
+            PlanSignal::Recalled { subtask: subtask(), handoff },
+            PlanSignal::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text },
         ]
     };
     for state in SubtaskState::ALL {
@@ -639,11 +639,11 @@ fn every_word_in_every_state_of_a_subtask_is_defined() {
             }
             world.entities.insert(EntityId::Plan(World::plan_id()), Entity::Plan(Arc::new(changed)));
             let other = MessageId::from_bytes([8; 16]);
-            for word in words(if is_present { handoff } else { other }) {
-                let told = crate::Input::Told(Told::Plan(word.clone()));
-                let made = step(&EntityId::Plan(World::plan_id()), &told, &mut world, at(2_000_000)).unwrap();
-                let may_change = matches!(word, Word::NotAppended { .. }) || (is_present && state.is_active());
-                assert!(made.is_empty() || may_change, "{state:?}: {word:?}");
+            for signal in signals(if is_present { handoff } else { other }) {
+                let input = crate::Input::Signal(Signal::Plan(signal.clone()));
+                let made = step(&EntityId::Plan(World::plan_id()), &input, &mut world, at(2_000_000)).unwrap();
+                let may_change = matches!(signal, PlanSignal::NotAppended { .. }) || (is_present && state.is_active());
+                assert!(made.is_empty() || may_change, "{state:?}: {signal:?}");
             }
         }
     }

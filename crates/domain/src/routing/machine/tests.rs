@@ -451,13 +451,13 @@ const HANDOFF: MessageId = MessageId::from_bytes([5; 16]);
 impl World {
     fn began(&mut self, task: &str, receiver: &str) -> Result<bool, Rejection> {
         let (task, receiver) = (TaskId::parse(task).unwrap(), receiver.to_owned());
-        let word = Word::HandoffBegan { choice: turn_id(1), handoff: HANDOFF, task, receiver };
-        self.input(&EntityId::Run(RUN), &crate::Input::Told(Told::Run(word)))
+        let signal = RunSignal::HandoffBegan { choice: turn_id(1), handoff: HANDOFF, task, receiver };
+        self.input(&EntityId::Run(RUN), &crate::Input::Signal(Signal::Run(signal)))
     }
 
     fn ended(&mut self, owner: Option<&str>) -> bool {
-        let word = Word::HandoffEnded { choice: turn_id(1), handoff: HANDOFF, owner: owner.map(agent) };
-        self.input(&EntityId::Run(RUN), &crate::Input::Told(Told::Run(word))).unwrap()
+        let signal = RunSignal::HandoffEnded { choice: turn_id(1), handoff: HANDOFF, owner: owner.map(agent) };
+        self.input(&EntityId::Run(RUN), &crate::Input::Signal(Signal::Run(signal))).unwrap()
     }
 }
 

@@ -27,7 +27,6 @@ const CRATES: [(&str, &[&str]); 12] = [
             "baton-broker-core",
             "baton-cli",
             "baton-domain",
-            "baton-envelope",
             "baton-pages",
             "baton-protocol",
             "baton-services",

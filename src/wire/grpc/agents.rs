@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{agents_watch, auth, checked, page_size, read_small, refuse, refuse_shared, responses::Responses};
+use super::{
+    agents_watch, auth, checked, checked_with, page_size, parsed_id, read_small, refuse, refuse_shared,
+    responses::Responses,
+};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -51,7 +54,7 @@ impl Agents {
 
     async fn change_keys(&self, agent: &str, change: KeyChange, caller: Caller) -> Result<v1::Agent, Status> {
         self.broker.count_card_change(&caller).map_err(refuse)?;
-        let agent = agent_id(agent)?;
+        let agent = parsed_id("agent_id", agent, AgentId::parse)?;
         let id = agent.clone();
         let command = |reply| Command::ChangeKeys { agent, change, caller, reply };
         self.broker.ask(command).await.map_err(refuse_shared)?;
@@ -124,8 +127,8 @@ impl AgentService for Agents {
         let mut checks = Checks::default();
         let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
         checks.text("reason_text", &request.reason_text, 1024);
-        checked(checks)?;
-        let change = KeyChange::Revoke { key_id: key_id.expect("checked above"), reason_text: request.reason_text };
+        let key_id = checked_with(checks, key_id)?;
+        let change = KeyChange::Revoke { key_id, reason_text: request.reason_text };
         let agent = self.change_keys(&request.agent_id, change, caller).await?;
         Ok(Response::new(v1::RevokeAgentKeyResponse { agent: Some(agent) }))
     }
@@ -140,8 +143,8 @@ impl AgentService for Agents {
         let mut checks = Checks::default();
         let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
         check_voucher(&voucher, "voucher", &mut checks);
-        checked(checks)?;
-        let change = KeyChange::Vouch { key_id: key_id.expect("checked above"), voucher };
+        let key_id = checked_with(checks, key_id)?;
+        let change = KeyChange::Vouch { key_id, voucher };
         let agent = self.change_keys(&request.agent_id, change, caller).await?;
         Ok(Response::new(v1::VouchForAgentKeyResponse { agent: Some(agent) }))
     }
@@ -174,7 +177,7 @@ impl AgentService for Agents {
         if *id != AgentId::broker().as_str() {
             self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         }
-        let id = agent_id(id)?;
+        let id = parsed_id("agent_id", id, AgentId::parse)?;
         let mut agents = vec![self.agent(&id)?];
         let broker = self.broker.clone();
         let agent = super::run_small(move || add_mailboxes(&broker, &mut agents).map(|()| agents.pop()));
@@ -216,8 +219,7 @@ impl AgentService for Agents {
         let agent = checks.id("card.agent_id", &card.agent_id, AgentId::parse);
         let fields = card_fields(update_mask, &mut checks);
         checks.text("etag", &etag, 64);
-        checked(checks)?;
-        let agent = agent.expect("checked above");
+        let agent = checked_with(checks, agent)?;
         let update = Box::new(CardUpdate { agent: agent.clone(), card, fields, etag });
         self.broker.ask(|reply| Command::Update { update, caller, reply }).await.map_err(refuse_shared)?;
         Ok(Response::new(v1::UpdateAgentResponse { agent: Some(self.agent(&agent)?) }))
@@ -237,8 +239,7 @@ impl AgentService for Agents {
         if agent.as_ref().is_some_and(|agent| agent.is_reserved() || *agent == AgentId::broker()) {
             checks.wrong("agent_id", "is the broker's own, which cannot be deregistered");
         }
-        checked(checks)?;
-        let agent = agent.expect("checked above");
+        let agent = checked_with(checks, agent)?;
         let id = agent.clone();
         let command = |reply| Command::Deregister { agent, force, reason_text, caller, reply };
         self.broker.ask(command).await.map_err(refuse_shared)?;
@@ -281,7 +282,7 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::CreateChallengeResponse>, Status> {
         // Not authenticated: this is the first step of a proof. An id without an agent gets a challenge too, so the
         // answer does not reveal which agents exist.
-        let id = agent_id(&request.get_ref().agent_id)?;
+        let id = parsed_id("agent_id", &request.get_ref().agent_id, AgentId::parse)?;
         let broker = &self.broker;
         let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
         Ok(Response::new(v1::CreateChallengeResponse {
@@ -298,13 +299,9 @@ impl AgentService for Agents {
         let mut checks = Checks::default();
         let agent = checks.id("agent_id", &request.agent_id, AgentId::parse);
         let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
-        checked(checks)?;
-        let proof = Proof {
-            agent: &agent.expect("checked above"),
-            key_id: &key_id.expect("checked above"),
-            challenge: &request.challenge,
-            signature: &request.signature,
-        };
+        let (agent, key_id) = checked_with(checks, (agent, key_id))?;
+        let proof =
+            Proof { agent: &agent, key_id: &key_id, challenge: &request.challenge, signature: &request.signature };
         let broker = &self.broker;
         let issued = broker.identities().token(&proof, broker.directory(), broker.ids(), broker.now());
         let (token, expires_at) = issued.map_err(refuse)?;
@@ -347,13 +344,6 @@ fn lifetime(checks: &mut Checks, path: &str, wanted: Option<&prost_types::Durati
         checks.wrong(path, "must be over 0 and at most 30 days");
     }
     lifetime
-}
-
-fn agent_id(text: &str) -> Result<AgentId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("agent_id", text, AgentId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
 }
 
 /// The most agents that are examined for one page of a list.
@@ -476,7 +466,7 @@ fn find(
         number => checks.number("priority", number, Priority::from_number),
     };
     let as_sender = checks.optional_id("as_sender_id", &request.as_sender_id, AgentId::parse);
-    checked(checks)?;
+    let priority = checked_with(checks, priority)?;
     let wanted = Wanted {
         agent_type: agent_type.as_ref(),
         required_skills: &request.required_skills,
@@ -484,7 +474,7 @@ fn find(
         task_type: &request.task_type,
         languages: &request.languages,
         tags: &request.tags,
-        priority: priority.expect("checked above"),
+        priority,
         accept_timeout: broker.settings().timeouts.accept,
     };
     // A token continues only a search with the same filters (SPEC 11).

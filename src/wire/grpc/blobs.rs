@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{auth, checked, field, page_size, read_large_call, read_small, refuse, refuse_shared};
+use super::{auth, checked_with, field, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
     blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
     broker::{
@@ -278,7 +278,7 @@ impl BlobService for Blobs {
         let broker = self.broker.clone();
         let listed = read_large_call(move || {
             let request = request.get_ref();
-            let workspace = workspace_of(&request.workspace_id)?;
+            let workspace = parsed_id("workspace_id", &request.workspace_id, WorkspaceId::parse)?;
             let size = page_size(request.page_size);
             let page = broker.view(&caller).blobs_of(&workspace, size, &request.page_token).map_err(refuse)?;
             let blobs = page.entries.iter().map(BlobRecord::to_v1).collect();
@@ -293,7 +293,7 @@ impl BlobService for Blobs {
     ) -> Result<Response<v1::DeleteBlobResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::WriteBlobs)?;
         let digest = digest_of("sha256", &request.get_ref().sha256)?;
-        let workspace = workspace_of(&request.get_ref().workspace_id)?;
+        let workspace = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
         let deleted = self.broker.ask(|reply| Command::DeleteBlob { digest, workspace, caller, reply }).await;
         deleted.map_err(refuse_shared)?;
         Ok(Response::new(v1::DeleteBlobResponse {}))
@@ -350,22 +350,13 @@ fn new_blob(first: &v1::WriteBlobRequest, bytes_max: u64) -> Result<NewBlob, Sta
     let digest = checks.digest("blob.sha256", &blob.sha256);
     checks.text("blob.media_type", &blob.media_type, 255);
     let workspace = checks.id("workspace_id", &first.workspace_id, WorkspaceId::parse);
-    checked(checks)?;
+    let (digest, workspace) = checked_with(checks, (digest, workspace))?;
     if blob.size_bytes > bytes_max {
         return Err(refuse(BrokerError::BlobQuota { what: "bytes of a blob", limit: bytes_max }));
     }
-    Ok(NewBlob {
-        digest: digest.expect("checked above"),
-        size: blob.size_bytes,
-        media_type: blob.media_type,
-        workspace: workspace.expect("checked above"),
-    })
+    Ok(NewBlob { digest, size: blob.size_bytes, media_type: blob.media_type, workspace })
 }
 
 fn digest_of(path: &str, bytes: &[u8]) -> Result<BlobDigest, Status> {
     bytes.try_into().map_err(|_| refuse(field(path, "must have 32 bytes")))
-}
-
-fn workspace_of(text: &str) -> Result<WorkspaceId, Status> {
-    WorkspaceId::parse(text).map_err(|error| refuse(field("workspace_id", &error.to_string())))
 }

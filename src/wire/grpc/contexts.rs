@@ -3,7 +3,7 @@
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, field, messages, page_size, read_large, read_small, refuse, refuse_shared};
+use super::{auth, checked_with, field, messages, page_size, parsed_id, read_large, read_small, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker,
@@ -34,7 +34,7 @@ impl ContextService for Contexts {
     ) -> Result<Response<v1::GetContextResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadContexts)?;
         let request = request.get_ref();
-        let (task, number) = (task_id(&request.task_id)?, request.version);
+        let (task, number) = (parsed_id("task_id", &request.task_id, TaskId::parse)?, request.version);
         let view = read_small(&self.broker, &caller, move |view| view.context(&task, number)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetContextResponse { version: Some(to_proto::context_version(&view)) }))
     }
@@ -57,7 +57,7 @@ impl ContextService for Contexts {
     ) -> Result<Response<v1::ListContextVersionsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadContexts)?;
         let request = request.into_inner();
-        let (task, size) = (task_id(&request.task_id)?, page_size(request.page_size));
+        let (task, size) = (parsed_id("task_id", &request.task_id, TaskId::parse)?, page_size(request.page_size));
         let token = request.page_token;
         let broker = self.broker.clone();
         let page =
@@ -81,7 +81,8 @@ impl ContextService for Contexts {
         }
         let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
         // The sender has just stored the version, so it may see it.
-        let (task, message) = (task_id(&decoded.task_id)?, MessageId::parse(&decoded.message_id).ok());
+        let task = parsed_id("task_id", &decoded.task_id, TaskId::parse)?;
+        let message = MessageId::parse(&decoded.message_id).ok();
         let author = Caller::Agent(
             AgentId::parse(&decoded.sender_id).map_err(|error| refuse(field("envelope", &error.to_string())))?,
         );
@@ -109,19 +110,6 @@ fn section_query(request: v1::GetContextSectionRequest) -> Result<SectionQuery, 
     if let Some(Err(problem)) = request.filter.as_ref().map(sections::check_filter) {
         checks.wrong("filter", problem);
     }
-    checked(checks)?;
-    Ok(SectionQuery {
-        task: task.expect("checked above"),
-        name: request.name,
-        version: request.version,
-        have,
-        filter: request.filter,
-    })
-}
-
-fn task_id(text: &str) -> Result<TaskId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("task_id", text, TaskId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
+    let task = checked_with(checks, task)?;
+    Ok(SectionQuery { task, name: request.name, version: request.version, have, filter: request.filter })
 }

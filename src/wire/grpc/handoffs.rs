@@ -4,7 +4,7 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, handoffs_watch, numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
+    auth, checked, handoffs_watch, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -37,7 +37,7 @@ impl HandoffService for Handoffs {
         request: Request<v1::GetHandoffRequest>,
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
-        let id = handoff_id(&request.get_ref().handoff_id)?;
+        let id = parsed_id("handoff_id", &request.get_ref().handoff_id, MessageId::parse)?;
         let with_context = request.get_ref().include_context;
         let read = move |view: View<'_>| {
             let handoff = view.shown_handoff(id)?;
@@ -84,7 +84,7 @@ impl HandoffService for Handoffs {
         request: Request<v1::WatchHandoffRequest>,
     ) -> Result<Response<Self::WatchHandoffStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
-        let handoff = handoff_id(&request.get_ref().handoff_id)?;
+        let handoff = parsed_id("handoff_id", &request.get_ref().handoff_id, MessageId::parse)?;
         // A handoff that the caller may not see gets the same answer as an absent one (SPEC 5).
         let shown = read_small(&self.broker, &caller, move |view| view.shown_handoff(handoff)).await.map_err(refuse)?;
         // A request never changes, so it is read once.
@@ -119,13 +119,6 @@ const UPDATES_MAX: usize = 64;
 fn too_slow() -> BrokerError {
     let what = "the watcher does not keep up with the handoff: watch it again";
     BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER }
-}
-
-fn handoff_id(text: &str) -> Result<MessageId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("handoff_id", text, MessageId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
 }
 
 fn task_type(checks: &mut Checks, text: &str) -> Option<String> {

@@ -143,8 +143,7 @@ pub(crate) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate
             Some(Fate::Extend { extension })
         }
     };
-    checks.finish()?;
-    Ok((acknowledgement.delivery_id, fate.expect("checked above")))
+    Ok((acknowledgement.delivery_id, checks.finish_with(fate)?))
 }
 
 fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {

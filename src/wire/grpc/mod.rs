@@ -43,8 +43,8 @@ use super::{edge, status};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{FieldViolation, Refusal},
-    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX},
-    ids::AgentId,
+    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX, Parsed},
+    ids::{AgentId, IdError},
     proto::{
         self,
         v1::{
@@ -166,6 +166,19 @@ fn refuse_shared(error: Arc<dyn Refusal + Send + Sync>) -> Status {
 /// Fails with all violations that the checks found.
 fn checked(checks: Checks) -> Result<(), Status> {
     checks.finish().map_err(refuse)
+}
+
+/// Ends the checks with the values that they have parsed. Fails as [`checked`] does. A field that may be absent does not
+/// belong here.
+fn checked_with<P: Parsed>(checks: Checks, parsed: P) -> Result<P::Values, Status> {
+    checks.finish_with(parsed).map_err(refuse)
+}
+
+/// Parses an id that is checked alone.
+fn parsed_id<T>(path: &str, text: &str, parse: fn(&str) -> Result<T, IdError>) -> Result<T, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id(path, text, parse);
+    checked_with(checks, id)
 }
 
 /// A refusal for one invalid field.

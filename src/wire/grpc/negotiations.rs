@@ -5,7 +5,7 @@ use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, numbered, page_size, read_large_call, read_small, refuse, refuse_shared};
+use super::{auth, checked, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError, Update, Updates,
@@ -40,7 +40,7 @@ impl NegotiationService for Negotiations {
         request: Request<v1::GetNegotiationRequest>,
     ) -> Result<Response<v1::GetNegotiationResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let id = negotiation_id(&request.get_ref().negotiation_id)?;
+        let id = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
         let negotiation = read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetNegotiationResponse {
             negotiation: Some(to_proto::negotiation_for(&negotiation, &caller)),
@@ -63,7 +63,7 @@ impl NegotiationService for Negotiations {
         request: Request<v1::WatchNegotiationRequest>,
     ) -> Result<Response<Self::WatchNegotiationStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let id = negotiation_id(&request.get_ref().negotiation_id)?;
+        let id = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
         // A negotiation that the caller may not see gets the same answer as an absent one (SPEC 5).
         read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
         let (updates, receiver) = Updates::each(UPDATES_MAX);
@@ -94,7 +94,7 @@ impl NegotiationService for Negotiations {
         request: Request<v1::CancelNegotiationRequest>,
     ) -> Result<Response<v1::CancelNegotiationResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let negotiation = negotiation_id(&request.get_ref().negotiation_id)?;
+        let negotiation = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
         let by = caller.clone();
         let cancel = |reply| Command::CancelNegotiation { negotiation, caller: by, reply };
         let cancelled = self.broker.ask(cancel).await.map_err(refuse_shared)?;
@@ -111,13 +111,6 @@ const UPDATES_MAX: usize = 64;
 fn too_slow() -> BrokerError {
     let what = "the watcher does not keep up with the negotiation: watch it again";
     BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER }
-}
-
-fn negotiation_id(text: &str) -> Result<MessageId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("negotiation_id", text, MessageId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
 }
 
 fn list(

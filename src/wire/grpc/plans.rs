@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use super::{
     auth, checked, field,
     log_watch::{self, LogUpdate, LogWatch},
-    messages, numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
+    messages, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -124,7 +124,7 @@ impl PlanService for Plans {
     async fn get_plan(&self, request: Request<v1::GetPlanRequest>) -> Result<Response<v1::GetPlanResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let request = request.get_ref();
-        let id = plan_id(&request.plan_id)?;
+        let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
         let (plan, spec) = self.plan(&caller, &id).await?;
         let submission = match request.include_submission {
             true => read_small(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
@@ -159,7 +159,7 @@ impl PlanService for Plans {
     ) -> Result<Response<v1::ListPlanResultsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let request = request.into_inner();
-        let id = plan_id(&request.plan_id)?;
+        let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
         let limit = match request.page_size {
             0 => plan::SUBTASKS_MAX,
             size => plan::SUBTASKS_MAX.min(size as usize),
@@ -188,7 +188,7 @@ impl PlanService for Plans {
     ) -> Result<Response<Self::WatchPlanStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let request = request.get_ref();
-        let id = plan_id(&request.plan_id)?;
+        let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
         // A plan that the caller may not see is refused here, with the same answer as an absent one.
         self.plan(&caller, &id).await?;
         let asked = LogWatch {
@@ -209,8 +209,9 @@ impl PlanService for Plans {
         let mut checks = Checks::default();
         checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
         checked(checks)?;
+        let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
         let cancel = plan::Input::Cancel { by: caller.to_string(), reason: request.reason_text };
-        let plan = self.change(&caller, plan_id(&request.plan_id)?, cancel).await?;
+        let plan = self.change(&caller, id, cancel).await?;
         Ok(Response::new(v1::CancelPlanResponse { plan: Some(plan) }))
     }
 
@@ -219,17 +220,11 @@ impl PlanService for Plans {
         request: Request<v1::RetryPlanRequest>,
     ) -> Result<Response<v1::RetryPlanResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let id = parsed_id("plan_id", &request.get_ref().plan_id, PlanId::parse)?;
         let retry = plan::Input::Retry { by: caller.to_string() };
-        let plan = self.change(&caller, plan_id(&request.get_ref().plan_id)?, retry).await?;
+        let plan = self.change(&caller, id, retry).await?;
         Ok(Response::new(v1::RetryPlanResponse { plan: Some(plan) }))
     }
-}
-
-fn plan_id(text: &str) -> Result<PlanId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("plan_id", text, PlanId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
 }
 
 fn problem(problem: &Problem) -> v1::PlanProblem {

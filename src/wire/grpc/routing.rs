@@ -6,9 +6,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, field,
+    auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
@@ -103,7 +103,7 @@ impl RoutingService for Routing {
 
     async fn get_graph(&self, request: Request<v1::GetGraphRequest>) -> Result<Response<v1::GetGraphResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let id = parsed("graph_id", &request.get_ref().graph_id, GraphId::parse)?;
+        let id = parsed_id("graph_id", &request.get_ref().graph_id, GraphId::parse)?;
         let graph = read_small(&self.broker, &caller, move |view| view.graph(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetGraphResponse { graph: Some(graph_to_v1(&graph)) }))
     }
@@ -135,8 +135,7 @@ impl RoutingService for Routing {
         if !(Duration::from_secs(1)..=WHOLE_TIMEOUT_MAX).contains(&whole) {
             checks.wrong("whole_timeout", format!("must be from 1 s to 7 days, not {whole:?}"));
         }
-        checked(checks)?;
-        let graph = graph.expect("checked above");
+        let graph = checked_with(checks, graph)?;
         let action = crate::broker::access::run_start(&graph);
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
@@ -182,10 +181,9 @@ impl RoutingService for Routing {
         let caller = auth::admitted(&self.broker, &request, Purpose::RecordTurn)?;
         let request = request.get_ref();
         let mut checks = Checks::default();
-        let id = checks.id("run_id", &request.run_id, MessageId::parse);
+        let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
         checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
-        checked(checks)?;
-        let id = RunId(id.expect("checked above"));
+        let id = checked_with(checks, id)?;
         let run = self.run(&caller, id).await?;
         self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
         let cancel = routing::Input::Cancel { by: caller_agent(&caller), reason: request.reason_text.clone() };
@@ -201,14 +199,13 @@ impl RoutingService for Routing {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
         let request = request.get_ref();
         let mut checks = Checks::default();
-        let id = checks.id("run_id", &request.run_id, MessageId::parse);
+        let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
         let node = checks.id("node_id", &request.node_id, NodeId::parse);
         let shape = ToolShape::try_from(request.shape).ok();
         if shape.is_none() {
             checks.wrong("shape", format!("must be a known shape, not {}", request.shape));
         }
-        checked(checks)?;
-        let (id, node, shape) = (RunId(id.expect("checked")), node.expect("checked"), shape.expect("checked"));
+        let (id, node, shape) = checked_with(checks, (id, node, shape))?;
         let answer = read_small(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
         answer.map_err(refuse)?.map(Response::new).map_err(refuse)
     }
@@ -236,15 +233,8 @@ fn caller_agent(caller: &Caller) -> Option<AgentId> {
     }
 }
 
-fn parsed<T>(path: &str, text: &str, parse: fn(&str) -> Result<T, crate::ids::IdError>) -> Result<T, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id(path, text, parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
-}
-
 fn run_id(text: &str) -> Result<RunId, Status> {
-    parsed("run_id", text, MessageId::parse).map(RunId)
+    parsed_id("run_id", text, MessageId::parse).map(RunId)
 }
 
 // ------------------------------------------------------------------------------------------------------------ graphs
@@ -274,10 +264,9 @@ fn parse_graph(graph: Option<&v1::Graph>) -> Result<Graph, Status> {
             outputs,
         }));
     }
-    checked(checks)?;
+    let id = checked_with(checks, id)?;
     let steps_max = if graph.steps_max == 0 { STEPS_DEFAULT } else { graph.steps_max };
-    let (id, description) = (id.expect("checked above"), graph.description.clone());
-    Ok(Graph { id, description, nodes, entries, steps_max, revision: 0 })
+    Ok(Graph { id, description: graph.description.clone(), nodes, entries, steps_max, revision: 0 })
 }
 
 fn violations(problems: &[Problem]) -> Vec<FieldViolation> {
@@ -369,9 +358,9 @@ fn node_tools(
 
 fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest) -> Result<(RunId, Turn), Status> {
     let mut checks = Checks::default();
-    let run = checks.id("run_id", &request.run_id, MessageId::parse);
+    let run = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
     let node = checks.id("node_id", &request.node_id, NodeId::parse);
-    let turn = checks.id("turn_id", &request.turn_id, MessageId::parse);
+    let id = checks.id("turn_id", &request.turn_id, MessageId::parse).map(TurnId);
     checks.text("output", &request.output, OUTPUT_BYTES_MAX);
     checks.text("error", &request.error, OUTPUT_BYTES_MAX);
     checks.at_most("calls", request.calls.len(), CALLS_MAX, "entries");
@@ -397,13 +386,13 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
         let reason = if is_routing { reason_of(&call.arguments_json) } else { Ok(String::new()) };
         calls.push(Call { id: call.call_id.clone(), name: call.name.clone(), reason });
     }
-    checked(checks)?;
+    let (run, node, id) = checked_with(checks, (run, node, id))?;
     let by = caller_agent(caller);
     let by_types = by.as_ref().and_then(|agent| broker.directory().get(agent)).map(|entry| entry.types.clone());
     let turn = Turn {
-        id: TurnId(turn.expect("checked above")),
+        id,
         digest: signing::sha256(&[caller.to_string().as_bytes(), &request.encode_to_vec()]),
-        node: node.expect("checked above"),
+        node,
         by,
         by_types: by_types.unwrap_or_default(),
         calls,
@@ -411,7 +400,7 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
         output: request.output.clone(),
         error: request.error.clone(),
     };
-    Ok((RunId(run.expect("checked above")), turn))
+    Ok((run, turn))
 }
 
 /// The answer to a recorded turn, from its entry in the log.

@@ -3,9 +3,9 @@
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked,
+    auth, checked, checked_with,
     log_watch::{self, Latest, LogWatcher, Next},
-    numbered, page_size, read_large_call, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -39,7 +39,7 @@ impl Tasks {
 impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let id = task_id(&request.get_ref().task_id)?;
+        let id = parsed_id("task_id", &request.get_ref().task_id, TaskId::parse)?;
         let task = read_small(&self.broker, &caller, move |view| view.shown_task(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::shown_task(&task)) }))
     }
@@ -84,7 +84,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<Self::WatchTaskStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let request = request.get_ref();
-        let task = task_id(&request.task_id)?;
+        let task = parsed_id("task_id", &request.task_id, TaskId::parse)?;
         let id = task.clone();
         // A task that the caller may not see is refused here, with the same answer as an absent one.
         read_small(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
@@ -160,7 +160,7 @@ fn custody_log(
     caller: &Caller,
     request: &v1::GetCustodyLogRequest,
 ) -> Result<v1::GetCustodyLogResponse, Status> {
-    let task = task_id(&request.task_id)?;
+    let task = parsed_id("task_id", &request.task_id, TaskId::parse)?;
     let size = page_size(request.page_size);
     // Counts the requested size, so that the rate does not reveal how long the log is.
     broker.count_reads(caller, size).map_err(refuse)?;
@@ -179,13 +179,6 @@ fn sign(broker: &Broker, entry: v1::CustodyLogEntry) -> v1::CustodyLogEntry {
     v1::CustodyLogEntry { receipt, ..entry }
 }
 
-fn task_id(text: &str) -> Result<TaskId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("task_id", text, TaskId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
-}
-
 fn reassignment(request: v1::ReassignTaskRequest) -> Result<Reassignment, Status> {
     let mut checks = Checks::default();
     let task = checks.id("task_id", &request.task_id, TaskId::parse);
@@ -198,9 +191,8 @@ fn reassignment(request: v1::ReassignTaskRequest) -> Result<Reassignment, Status
         checks.wrong("expected_epoch", "must be at least 1");
     }
     checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
-    checked(checks)?;
+    let (task, to) = checked_with(checks, (task, to))?;
     let v1::ReassignTaskRequest { expected_epoch, reason_text, .. } = request;
-    let (task, to) = (task.expect("checked above"), to.expect("checked above"));
     Ok(Reassignment { task, expected_epoch, to, reason_text })
 }
 

@@ -9,9 +9,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, field,
+    auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    page_size, read_large_call, read_small, refuse, refuse_shared,
+    page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
     responses::Responses,
 };
 use crate::{
@@ -117,7 +117,7 @@ impl ThreadService for Threads {
     ) -> Result<Response<v1::GetAgentSpecResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
         let v1::GetAgentSpecRequest { spec_id, revision } = request.into_inner();
-        let id = parsed("spec_id", &spec_id, SpecId::parse)?;
+        let id = parsed_id("spec_id", &spec_id, SpecId::parse)?;
         let found = read_small(&self.broker, &caller, move |view| {
             Ok(agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?)
         });
@@ -191,13 +191,13 @@ impl ThreadService for Threads {
                 checks.wrong(format!("participant_ids[{place}]"), "is not registered");
             }
         }
-        checked(checks)?;
+        let base = checked_with(checks, base)?;
         let id = id.unwrap_or_else(|| {
             let id = self.broker.ids().message_id(self.broker.now()).to_string();
             ThreadId::parse(&id).expect("a UUID is a name")
         });
         self.broker.access().may_create_thread(&caller, &id).map_err(refuse)?;
-        let (base, participants) = (base.expect("checked above"), participants.into_iter().collect::<BTreeSet<_>>());
+        let participants = participants.into_iter().collect::<BTreeSet<_>>();
         let create = Create { base, by: caller_agent(&caller), task, participants };
         self.apply(EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
@@ -209,7 +209,7 @@ impl ThreadService for Threads {
         request: Request<v1::GetThreadRequest>,
     ) -> Result<Response<v1::GetThreadResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
-        let id = parsed("thread_id", &request.get_ref().thread_id, ThreadId::parse)?;
+        let id = parsed_id("thread_id", &request.get_ref().thread_id, ThreadId::parse)?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
         Ok(Response::new(v1::GetThreadResponse { thread }))
     }
@@ -243,7 +243,7 @@ impl ThreadService for Threads {
     ) -> Result<Response<Self::WatchThreadStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
         let request = request.get_ref();
-        let id = parsed("thread_id", &request.thread_id, ThreadId::parse)?;
+        let id = parsed_id("thread_id", &request.thread_id, ThreadId::parse)?;
         // A thread that the caller may not see is refused here, with the same answer as an absent one.
         self.thread(&caller, &id).await?;
         let asked = LogWatch {
@@ -279,8 +279,7 @@ impl ThreadService for Threads {
                 None
             }
         };
-        checked(checks)?;
-        let (id, action) = (id.expect("checked above"), action.expect("checked above"));
+        let (id, action) = checked_with(checks, (id, action))?;
         self.check_use(&caller, &id).await?;
         let act = threads::Input::Act { id: action_id, action, by: caller_agent(&caller) };
         self.apply(EntityId::Thread(id.clone()), act).await?;
@@ -348,18 +347,10 @@ fn caller_agent(caller: &Caller) -> Option<AgentId> {
     }
 }
 
-fn parsed<T>(path: &str, text: &str, parse: fn(&str) -> Result<T, crate::ids::IdError>) -> Result<T, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id(path, text, parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
-}
-
 fn thread_and_run(thread: &str, run: &str, mut checks: Checks) -> Result<(ThreadId, ThreadRunId), Status> {
     let thread = checks.id("thread_id", thread, ThreadId::parse);
     let run = checks.id("run_id", run, MessageId::parse).map(ThreadRunId);
-    checked(checks)?;
-    Ok((thread.expect("checked above"), run.expect("checked above")))
+    checked_with(checks, (thread, run))
 }
 
 /// What the last boundary of a thread has put in force, with the specs at their revisions.
@@ -415,8 +406,8 @@ fn parse_agent_spec(spec: Option<&v1::AgentSpec>) -> Result<Spec, Status> {
     let values = spec.sections.as_ref().map_or(0, prost_types::Struct::encoded_len)
         + spec.overlay.as_ref().map_or(0, v1::AgentOverlay::encoded_len);
     checks.at_most("spec.sections", values, VALUES_BYTES_MAX, "bytes with the overlay");
-    checked(checks)?;
-    Ok(agent_spec(id.expect("checked above"), model.expect("checked above"), spec.clone()))
+    let (id, model) = checked_with(checks, (id, model))?;
+    Ok(agent_spec(id, model, spec.clone()))
 }
 
 fn parse_model_spec(spec: Option<&v1::ModelSpec>) -> Result<Spec, Status> {
@@ -430,8 +421,8 @@ fn parse_model_spec(spec: Option<&v1::ModelSpec>) -> Result<Spec, Status> {
     }
     let values = spec.parameters.as_ref().map_or(0, prost_types::Struct::encoded_len);
     checks.at_most("spec.parameters", values, VALUES_BYTES_MAX, "bytes");
-    checked(checks)?;
-    Ok(model_spec(id.expect("checked above"), spec.clone()))
+    let id = checked_with(checks, id)?;
+    Ok(model_spec(id, spec.clone()))
 }
 
 // ----------------------------------------------------------------------------------------------------------- watches

@@ -6,9 +6,9 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, field,
+    auth, checked_with, field,
     log_watch::{self, Latest, LogWatcher, Next},
-    messages, page_size, read_large, read_small, refuse, refuse_shared,
+    messages, page_size, parsed_id, read_large, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
@@ -111,7 +111,7 @@ impl WorkspaceService for Workspaces {
         request: Request<v1::ListTopicsRequest>,
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
-        let id = workspace_id(&request.get_ref().workspace_id)?;
+        let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
         let (topics, last_sequence) =
             read_small(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::ListTopicsResponse { topics, last_sequence }))
@@ -122,7 +122,7 @@ impl WorkspaceService for Workspaces {
         request: Request<v1::GetWorkspaceRequest>,
     ) -> Result<Response<v1::GetWorkspaceResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
-        let id = workspace_id(&request.get_ref().workspace_id)?;
+        let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
         let found = read_small(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
         let limits = self.broker.settings().workspace;
         Ok(Response::new(v1::GetWorkspaceResponse { workspace: Some(to_proto::workspace(&found, &limits)) }))
@@ -304,13 +304,6 @@ fn query(
 ) -> Result<EntryQuery, Status> {
     let workspace = checks.id("workspace_id", id, WorkspaceId::parse);
     let topics = checks.ids("topics", topics, TOPICS_MAX, Topic::parse);
-    checked(checks)?;
-    Ok(EntryQuery { workspace: workspace.expect("checked above"), topics, after, limit, envelopes })
-}
-
-fn workspace_id(text: &str) -> Result<WorkspaceId, Status> {
-    let mut checks = Checks::default();
-    let id = checks.id("workspace_id", text, WorkspaceId::parse);
-    checked(checks)?;
-    Ok(id.expect("checked above"))
+    let workspace = checked_with(checks, workspace)?;
+    Ok(EntryQuery { workspace, topics, after, limit, envelopes })
 }

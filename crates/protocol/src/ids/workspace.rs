@@ -33,17 +33,20 @@ impl WorkspaceOwner {
 
 /// The id of a workspace: the kind of its owner, a colon, and the owner's id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkspaceId(Arc<str>);
+pub struct WorkspaceId {
+    // First, because ids are in the order of their texts.
+    text: Arc<str>,
+    owner: WorkspaceOwner,
+}
 
 impl WorkspaceId {
     /// Parses the text of an id.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         let (prefix, name) = text.split_once(':').ok_or(IdError::Workspace)?;
-        if !WorkspaceOwner::ALL.iter().any(|owner| owner.prefix() == prefix) {
-            return Err(IdError::Workspace);
-        }
+        let owner = WorkspaceOwner::ALL.into_iter().find(|owner| owner.prefix() == prefix);
+        let owner = owner.ok_or(IdError::Workspace)?;
         check_name(name)?;
-        Ok(Self(text.into()))
+        Ok(Self { text: text.into(), owner })
     }
 
     /// The workspace of the owner with this id, which must be a name.
@@ -53,26 +56,25 @@ impl WorkspaceId {
 
     /// The kind of the owner, and the owner's id.
     pub fn owner(&self) -> (WorkspaceOwner, &str) {
-        let (prefix, id) = self.0.split_once(':').expect("checked when it was parsed");
-        let owner = WorkspaceOwner::ALL.into_iter().find(|owner| owner.prefix() == prefix);
-        (owner.expect("checked when it was parsed"), id)
+        // After the prefix and the colon.
+        (self.owner, &self.text[self.owner.prefix().len() + 1..])
     }
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl fmt::Display for WorkspaceId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for WorkspaceId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:?}", &*self.0)
+        write!(formatter, "{:?}", &*self.text)
     }
 }
 
@@ -124,6 +126,12 @@ mod tests {
         for bad in ["", "crash-7", "task:", "task:a:b", "team:x", "Task:x", ":x", "task:-x", "task: x"] {
             assert!(WorkspaceId::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_their_texts() {
+        let texts = ["plan:b", "run:a", "task:a", "task:b", "thread:a"];
+        assert!(texts.map(|text| WorkspaceId::parse(text).unwrap()).is_sorted());
     }
 
     #[test]

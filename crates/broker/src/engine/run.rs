@@ -1,7 +1,10 @@
 //! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
+mod handoff_update;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use self::handoff_update::HandoffUpdate;
 use super::{Engine, absences::owners_of, authorization::Work, transaction::Transaction};
 use crate::{
     BrokerError, Refused,
@@ -21,8 +24,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, List, LogClock, LogEntry, LogItem, RequestPlace,
-        SpecRecord, TaskRecord, WriteFacts, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, RequestPlace, SpecRecord,
+        TaskRecord, WriteFacts, custody_entry,
     },
     refused,
     time::Timestamp,
@@ -200,39 +203,6 @@ impl Reader for OpenTransaction<'_> {
 
     fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {
         Ok(self.engine.report(self.transaction, message))
-    }
-}
-
-/// A handoff that a step begins or ends, in the record of its task. That is an update of the task, too, and the handoff's
-/// entry in a list is also that of the task: see [`TaskRecord::update_entry`].
-#[derive(Debug)]
-struct HandoffUpdate {
-    handoff: MessageId,
-    task: TaskId,
-    is_end: bool,
-    /// The sequence of the task's update: that of the request, or that of the end once it is known.
-    sequence: Option<u64>,
-}
-
-impl HandoffUpdate {
-    fn of(writes: &[Entity], origin: Origin<'_>) -> Option<Self> {
-        writes.iter().find_map(|entity| {
-            let Entity::Handoff(handoff) = entity else { return None };
-            let (id, task) = (handoff.id, handoff.task.clone());
-            let begun =
-                origin.message().filter(|this| this.envelope.header().message_id == id).map(|this| this.sequence);
-            let is_end = handoff.state.is_final();
-            let is_one = HandoffRecord::begins_in_task(handoff) && (is_end || begun.is_some());
-            is_one.then(|| Self { handoff: id, task, is_end, sequence: begun.filter(|_| !is_end) })
-        })
-    }
-
-    fn is_of(&self, entity: &Entity) -> bool {
-        match entity {
-            Entity::Task(written) => written.id == self.task,
-            Entity::Handoff(written) => self.is_end && written.id == self.handoff,
-            _ => false,
-        }
     }
 }
 

@@ -279,7 +279,7 @@ fn a_build_without_s3_refuses_a_bucket_and_changes_nothing() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n[blobs]\nurl = \"s3://blobs/one\"\n")).unwrap();
     let (code, message) = crate::broker::exit_of(baton().args(["serve", "--config"]).arg(&file));
-    assert!(code == Some(3) && message.contains("--features s3"), "{code:?} {message}");
+    assert!(code == Some(3) && message.contains("the feature s3"), "{code:?} {message}");
     std::fs::write(&file, text).unwrap();
     drop(Broker::serve_again(folder));
 }

@@ -18,8 +18,7 @@ impl Bucket {
     ///
     /// Always: the build has no S3.
     pub fn open(_options: &BucketOptions) -> io::Result<Self> {
-        let problem =
-            "this build of baton has no S3; build it with `--features s3`, or leave the bucket out of [blobs]";
+        let problem = "this build of baton has no S3; build it with the feature s3, or leave the bucket out of [blobs]";
         Err(io::Error::new(io::ErrorKind::Unsupported, problem))
     }
 

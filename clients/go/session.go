@@ -203,6 +203,10 @@ func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.Conn
 		s.mu.Unlock()
 	}()
 	request.RequestId = id
+	// A select between two that are ready takes either: a context that has ended already must send nothing.
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case s.frames <- request:
 	case <-s.ended.Done():

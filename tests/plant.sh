@@ -5,15 +5,29 @@
 # the command's.
 #
 #     tests/plant.sh PATCH COMMAND [ARGUMENT...]
+#     tests/plant.sh --prepare                    only copies the libraries, before something else builds beside
 
 set -euo pipefail
-patch="$(realpath "$1")"
-shift
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-target="${CARGO_TARGET_DIR:-$PWD/target}"
+root="$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")"
+target="${CARGO_TARGET_DIR:-$root/target}"
 copy="$target/planted"
 own="$target/planted-target"
+
+# Copies the libraries that are built, unless that was done before.
+prepare() {
+    if [[ -d "$own" || ! -d "$target/debug/deps" ]]; then return; fi
+    mkdir -p "$own/debug"
+    cp -a "$target/debug/.fingerprint" "$target/debug/build" "$own/debug/"
+    (cd "$target/debug" &&
+        find deps \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) -print0 |
+        tar --create --null --files-from=-) | tar --extract --directory "$own/debug"
+}
+
+prepare
+if [[ "$1" == --prepare ]]; then exit; fi
+patch="$(realpath "$1")"
+shift
+cd "$root"
 rm -rf "$copy"
 mkdir -p "$copy"
 trap 'rm -rf "$copy"' EXIT
@@ -28,12 +42,6 @@ if [[ -e "$own/last.patch" ]]; then
     git apply --numstat "$own/last.patch" | cut -f3 | while read -r file; do
         if [[ -e "$copy/$file" ]]; then touch "$copy/$file"; fi
     done
-elif [[ -d "$target/debug/deps" ]]; then
-    mkdir -p "$own/debug"
-    cp -a "$target/debug/.fingerprint" "$target/debug/build" "$own/debug/"
-    (cd "$target/debug" &&
-        find deps \( -name '*.rlib' -o -name '*.rmeta' -o -name '*.so' -o -name '*.d' \) -print0 |
-        tar --create --null --files-from=-) | tar --extract --directory "$own/debug"
 fi
 mkdir -p "$own"
 cp "$patch" "$own/last.patch"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The one way to plant a fault: applies a patch to a copy of the last commit, and runs a command there. The tree stays as it
-# is. The copy builds into a target folder of its own, which begins as a copy of the libraries that are built already: so
-# only the crates that the patch changes are compiled, and those above them. Exit codes: 3, the patch does not apply; else
-# the command's.
+# is. The copy builds into a target folder of its own, which begins as a copy of the libraries that are built already. The
+# first build there compiles libraries again whose build scripts write sources, because the folder's path is in them, and all
+# above them; later ones compile only what a patch changes. Exit codes: 3, the patch does not apply; else the command's.
 #
 #     tests/plant.sh PATCH COMMAND [ARGUMENT...]
 #     tests/plant.sh --prepare                    only copies the libraries, before something else builds beside

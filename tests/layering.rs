@@ -59,7 +59,7 @@ const ROOMS_OF_PROGRAM: [(&str, &[&str]); 5] = [
 
 /// Words that the code below each path must not have. Most crates cannot name a library that their manifest lacks; here is
 /// what the manifest cannot say.
-const FORBIDDEN: [(&str, &[&str]); 13] = [
+const FORBIDDEN: [(&str, &[&str]); 15] = [
     ("crates/protocol/src", &["std::fs", "std::net", "std::thread"]),
     ("crates/envelope/src/envelope", &["std::net"]),
     ("crates/domain/src", &["std::fs", "std::net", "std::thread"]),
@@ -70,6 +70,9 @@ const FORBIDDEN: [(&str, &[&str]); 13] = [
     ("crates/broker/src/directory", &["engine::"]),
     // The engine returns its outputs, and the driver sends them.
     ("crates/broker/src/engine", &["tokio", "tonic", "std::thread", "std::fs", "std::net"]),
+    // The longer checks of a message are made before it reaches the engine, whose thread serves all agents.
+    ("crates/broker/src/engine", &["json_schema", "sections::", "plan_of(", "problems()"]),
+    ("crates/broker/src/preparation", &["engine::", "tokio", "tonic"]),
     ("crates/broker/src/queries", &["tonic", "std::net"]),
     // The port knows no calls and no routes, and plain HTTP knows no gRPC.
     ("src/wire/edge", &["tonic", "prost", "axum", "grpc::", "http::router", "crate::proto"]),

@@ -172,7 +172,9 @@ impl Room {
         let directory = self.engine.directory().clone();
         let envelope = Box::new(parsed.verify(&*directory, self.now, true).expect("nothing is signed"));
         let (reply, receipt) = Reply::once();
-        self.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, self.now);
+        let prepared = self.engine.prepare(envelope, true).expect("the store can be read");
+        let message = prepared.ready().expect("the last attempt");
+        self.engine.handle(Command::Submit { message, is_from_sender: true, reply }, self.now);
         (message_id, receipt)
     }
 

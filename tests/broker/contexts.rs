@@ -251,6 +251,45 @@ fn a_delta_that_does_not_fit_is_refused_with_the_right_digest() {
 }
 
 #[test]
+fn the_deltas_of_one_message_have_bases_of_at_most_four_payloads() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    let text = |number: usize| format!(r#"{{"a":"{}"}}"#, format!("{number}").repeat(700_000));
+    for number in 0..8 {
+        world.checkpoint("a", 1, vec![json(&format!("part{number}"), &text(number))]).unwrap();
+    }
+    // Each delta leaves a small section.
+    let small = |number: usize| delta(&format!("part{number}"), text(number).as_bytes(), r#"{"a":1}"#, r#"{"a":1}"#);
+    let refusal = assert_refused(world.checkpoint("a", 1, (0..8).map(small).collect()), ErrorCode::ContextDeltaInvalid);
+    assert!(refusal.to_string().contains("the bases of all deltas"), "{refusal}");
+    world.checkpoint("a", 1, (0..5).map(small).collect()).unwrap();
+    world.versions_recompute();
+}
+
+#[test]
+fn an_unknown_base_is_found_before_a_delta_is_applied() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    world.checkpoint("a", 1, vec![json("notes", r#"{"a":1}"#)]).unwrap();
+    // The first delta states a wrong result, which only its application shows.
+    let wrong = delta("notes", br#"{"a":1}"#, r#"{"a":2}"#, "{}");
+    let unknown = delta("goals", b"{}", r#"{"a":2}"#, "{}");
+    assert_refused(world.checkpoint("a", 1, vec![wrong, unknown]), ErrorCode::ContextBaseUnknown);
+}
+
+#[test]
+fn a_delta_that_was_prepared_before_its_base_fell_out_is_refused() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    world.checkpoint("a", 1, vec![json("notes", r#"{"a":1}"#)]).unwrap();
+    let change = delta("notes", br#"{"a":1}"#, r#"{"a":2}"#, r#"{"a":2}"#);
+    let early = world.prepared(world.checkpoint_of("a", 1, vec![change])).unwrap();
+    for number in 0..64 {
+        world.checkpoint("a", 1, vec![json("goals", &format!(r#"{{"n":{number}}}"#))]).unwrap();
+    }
+    let sent = world.ask(|reply| Command::Submit { message: early, is_from_sender: true, reply });
+    assert_refused(sent, ErrorCode::ContextBaseUnknown);
+    world.versions_recompute();
+}
+
+#[test]
 fn versions_are_read_by_their_parties_only() {
     let (mut world, mut a, mut b) = World::of_contexts(Settings::default());
     let mut c = world.connect("c");

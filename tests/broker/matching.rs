@@ -98,9 +98,9 @@ fn burst(capacity: u32, at_once: bool) -> Vec<u32> {
     let mut replies = Vec::new();
     for number in 0..80 {
         let request = about(format!("t{number}"), world.request("a", "type:analyst", 1));
-        let envelope = world.verified(request).unwrap();
+        let message = world.prepared(request).unwrap();
         let (reply, receipt) = Reply::once();
-        world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
+        world.engine.handle(Command::Submit { message, is_from_sender: true, reply }, world.now);
         replies.push(receipt);
         if !at_once {
             world.settle();
@@ -185,9 +185,9 @@ fn changes_during_the_count_after_a_start_are_counted_once() {
     world.finish();
     for task in ["t0001", "t0650", "t9999"] {
         let request = about(task.to_owned(), world.request("a", "b", 1));
-        let outcome = world.verified(request).map(|envelope| {
+        let outcome = world.prepared(request).map(|message| {
             let (reply, receipt) = Reply::once();
-            world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
+            world.engine.handle(Command::Submit { message, is_from_sender: true, reply }, world.now);
             receipt
         });
         drop(outcome.unwrap());
@@ -372,7 +372,7 @@ fn fallbacks_and_suggestions_may_be_types() {
 fn all_of_a_type_is_no_fallback() {
     let world = World::with(&["a", "b"]);
     let request = demanding(&world, "b", &[], "", &["all:analyst"]);
-    let refusal = assert_refused(world.verified(request), ErrorCode::FieldInvalid);
+    let refusal = assert_refused(world.prepared(request), ErrorCode::FieldInvalid);
     assert_eq!(refusal.violations()[0].path, "envelope.payload.fallback_candidates[0]");
 }
 
@@ -475,14 +475,14 @@ fn a_deregistered_agent_stays_readable_and_its_id_is_never_used_again() {
 fn a_message_that_waits_while_its_sender_is_deregistered_is_refused() {
     for is_one_commit in [false, true] {
         let mut world = World::with(&["a", "b"]);
-        let envelope = world.verified(world.request("b", "a", 1)).unwrap();
+        let message = world.prepared(world.request("b", "a", 1)).unwrap();
         let (reply, mut outcome) = Reply::once();
         let (agent, reason_text, caller) = (id("b"), String::new(), operator());
         world.engine.handle(Command::Deregister { agent, force: false, reason_text, caller, reply }, world.now);
         if !is_one_commit {
             world.settle();
         }
-        let sent = world.ask(|reply| Command::Submit { envelope, is_from_sender: true, reply });
+        let sent = world.ask(|reply| Command::Submit { message, is_from_sender: true, reply });
         assert_refused(sent, ErrorCode::KeyNotValid);
         outcome.try_recv().unwrap().unwrap();
     }

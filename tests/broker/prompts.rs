@@ -323,6 +323,17 @@ fn an_answer_that_does_not_fit_the_schema_is_refused_with_the_places() {
 }
 
 #[test]
+fn an_answer_whose_check_would_take_too_much_work_is_refused() {
+    let (mut world, _a, _b) = World::owned_by_b(&["c"]);
+    let slow = r#"{"properties": {"refund": {"pattern": "a[ab]{3000}[^ab]"}}}"#;
+    let asked = world.ask_as_b(v1::TaskPrompt { answer_schema_json: slow.into(), ..question("c") });
+    let long =
+        v1::TaskInput { text: String::new(), data: Some(data("refund", Kind::StringValue("ab".repeat(32_000)))) };
+    let refusal = assert_refused(world.send(world.answer_with("c", &asked, 2, &long)), ErrorCode::FieldInvalid);
+    assert!(refusal.violations()[0].problem.contains("too long texts"), "{refusal}");
+}
+
+#[test]
 fn an_answer_names_its_question_and_no_receiver_and_says_something() {
     let (mut world, _a, _b) = World::owned_by_b(&["c"]);
     let asked = world.ask_as_b(question("c"));

@@ -15,9 +15,9 @@ impl World {
     /// Sends an envelope and acks a delivery in one commit, as an agent that answers a message does.
     fn answer(&mut self, envelope: Envelope, session: &mut Session) -> Receipt {
         let (delivery, _) = session.delivery();
-        let envelope = self.verified(envelope).unwrap();
+        let message = self.prepared(envelope).unwrap();
         let (reply, mut receipt) = Reply::once();
-        self.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, self.now);
+        self.engine.handle(Command::Submit { message, is_from_sender: true, reply }, self.now);
         let (agent, delivery_id) = (session.agent.clone(), delivery.delivery_id);
         let (reply, mut acknowledged) = Reply::once();
         self.engine.handle(Command::Acknowledge { agent, delivery_id, fate: Fate::Acked, reply }, self.now);

@@ -200,3 +200,68 @@ fn a_stranger_learns_nothing_about_schemas() {
     let codes = [wrong, right].map(|envelope| world.send(envelope).unwrap_err().0);
     assert_eq!(codes[0], codes[1]);
 }
+
+/// A schema with a pattern that needs thousands of steps for each byte of a text that nearly fits.
+const SLOW: &str = r#"{"properties": {"notes": {"pattern": "a[ab]{3000}[^ab]"}}}"#;
+
+#[test]
+fn a_context_whose_check_would_take_too_much_work_is_refused() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "slow", "1", SLOW).unwrap();
+    let id = accepted(&mut world);
+    let notes = |bytes: usize| format!(r#"{{"notes": "{}"}}"#, "ab".repeat(bytes / 2));
+    let mut refusal = |json: &str| {
+        let context = context(json, ("slow", "1"), ("", ""));
+        let refusal =
+            assert_refused(world.send(transfer(&world, "a", &id, &context)), ErrorCode::ContextSchemaViolation);
+        refusal.violations()[0].problem.clone()
+    };
+    assert!(refusal(&notes(1000)).contains("does not match"));
+    assert!(refusal(&notes(900_000)).contains("too long texts"));
+    let long = format!(r#"{{"notes": "a{}c", "more": "{}"}}"#, "b".repeat(3000), "ab".repeat(400_000));
+    let right = context(&long, ("slow", "1"), ("", ""));
+    world.send(transfer(&world, "a", &id, &right)).expect("a text without a pattern may be long");
+}
+
+#[test]
+fn all_sections_of_a_context_share_the_work_of_one_message() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "slow", "1", SLOW).unwrap();
+    let id = accepted(&mut world);
+    let json = format!(r#"{{"notes": "{}"}}"#, "ab".repeat(1500));
+    let of_sections = |count: usize| {
+        let sections: Vec<v1::ContextSection> = (0..count)
+            .map(|number| v1::ContextSection {
+                name: format!("part{number:02}"),
+                ..context(&json, ("slow", "1"), ("", "")).sections.remove(0)
+            })
+            .collect();
+        let digests = sections.iter().map(|section| (&*section.name, signing::sha256(&[json.as_bytes()])));
+        let context_digest = signing::context_digest(digests).to_vec().into();
+        v1::TaskContextTransfer { sections, context_digest, ..Default::default() }
+    };
+    let mut problems = |count: usize| {
+        let sent = world.send(transfer(&world, "a", &id, &of_sections(count)));
+        let refusal = assert_refused(sent, ErrorCode::ContextSchemaViolation);
+        refusal.violations().iter().map(|found| found.problem.contains("too long texts")).collect::<Vec<_>>()
+    };
+    assert_eq!(problems(2), [false; 2]);
+    let of_many = problems(20);
+    assert!(!of_many[0] && of_many[19], "{of_many:?}");
+}
+
+#[test]
+fn a_message_that_was_prepared_before_its_task_came_to_its_sender_is_to_be_sent_again() {
+    let mut world = World::with(&["a", "b"]);
+    register(&mut world, "crash", "1", SCHEMA).unwrap();
+    let checkpoint = |world: &World, epoch| {
+        let payload = context(r#"{"crash": "segfault"}"#, ("crash", "1"), ("", ""));
+        let envelope = world.envelope("a", "", v1::MessageType::ContextCheckpoint, &payload);
+        v1::Envelope { task_id: "t".into(), epoch, ..envelope }
+    };
+    let early = world.prepared(checkpoint(&world, 1)).unwrap();
+    world.send(world.request("a", "b", 1)).unwrap();
+    let sent = world.ask(|reply| Command::Submit { message: early, is_from_sender: true, reply });
+    assert_refused(sent, ErrorCode::Conflict);
+    world.send(checkpoint(&world, 1)).unwrap();
+}

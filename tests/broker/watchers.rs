@@ -171,9 +171,9 @@ fn nothing_goes_out_before_the_commit_and_answers_go_before_mail() {
     let mut world = World::with(&["a", "b"]);
     let _b = world.connect("b");
     let request = world.request("a", "b", 1);
-    let envelope = world.verified(request).unwrap();
+    let message = world.prepared(request).unwrap();
     let (reply, _received) = Reply::once();
-    world.engine.handle(Command::Submit { envelope, is_from_sender: true, reply }, world.now);
+    world.engine.handle(Command::Submit { message, is_from_sender: true, reply }, world.now);
     assert!(world.engine.poll_output().is_none(), "it is not stored yet");
     world.engine.finish(world.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| world.engine.poll_output()).collect();

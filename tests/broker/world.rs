@@ -19,6 +19,7 @@ use baton_broker_core::{
     engine::{Command, ConsumerKind, Engine, Fate},
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
+    preparation::PreparedMessage,
     proto::v1,
     queries::View,
     records::{AgentRecord, DeadLetterRecord, DecodeError, TaskRecord, read_envelope},
@@ -370,20 +371,26 @@ impl World {
 
     /// Sends an envelope unchanged.
     pub(crate) fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
-        let envelope = self.verify(envelope)?;
-        self.ask(|reply| Command::Submit { envelope, is_from_sender: true, reply })
+        let message = self.prepare(envelope)?;
+        self.ask(|reply| Command::Submit { message, is_from_sender: true, reply })
     }
 
     /// Sends an envelope unchanged, without a session or a token.
     pub(crate) fn send_without_session(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
-        let envelope = self.verify(envelope)?;
-        self.ask(|reply| Command::Submit { envelope, is_from_sender: false, reply })
+        let message = self.prepare(envelope)?;
+        self.ask(|reply| Command::Submit { message, is_from_sender: false, reply })
     }
 
-    /// Signs an envelope, and verifies it as the broker does.
-    pub(crate) fn verified(&self, mut envelope: v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
+    /// Signs an envelope, and verifies and prepares it as the broker does.
+    pub(crate) fn prepared(&self, mut envelope: v1::Envelope) -> Result<PreparedMessage, Refusal> {
         self.sign(&mut envelope);
-        self.verify(&envelope)
+        self.prepare(&envelope)
+    }
+
+    fn prepare(&self, envelope: &v1::Envelope) -> Result<PreparedMessage, Refusal> {
+        let envelope = self.verify(envelope)?;
+        let prepared = self.engine.prepare(envelope, true).map_err(|error| (error.code(), refused(error)))?;
+        Ok(prepared.ready().unwrap())
     }
 
     fn verify(&self, envelope: &v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {

@@ -86,6 +86,34 @@ async fn a_percent_of_900_kib_goes_as_a_delta_of_less_than_10_kib_over_kills() {
     assert_eq!(answer.content, Some(Answer::NotModified(true)));
 }
 
+/// The checks of a context run beside the engine, over what the last commit has left. A delta that follows its base at once
+/// waits for the commit of the base.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delta_may_follow_its_base_in_the_same_burst() {
+    let broker = Broker::start();
+    let (alice, bob) = (broker.agent("alice").await, broker.agent("bob").await);
+    let task = a_task_of(&alice, &bob).await;
+    for round in 0..20 {
+        let of = |number: u32| format!(r#"{{"round":{round},"step":{number}}}"#);
+        let change = |from: u32| {
+            let (delta, _) = sections::delta(&of(from), &of(from + 1)).unwrap();
+            let section =
+                v1::ContextSection { name: "notes".into(), content: Some(Content::Delta(delta)), ..Default::default() };
+            context_of_sections(vec![section])
+        };
+        let whole = context_of_sections(vec![section("notes", of(0))]);
+        let about = About::task(&task, 1);
+        let send = |context| {
+            let alice = &alice;
+            let about = &about;
+            async move { alice.send("", MessageType::ContextCheckpoint, about, &context).await }
+        };
+        let (first, second, third) = tokio::join!(send(whole), send(change(0)), send(change(1)));
+        let (first, second, third) = (first.unwrap(), second.unwrap(), third.unwrap());
+        assert!(first.sequence < second.sequence && second.sequence < third.sequence);
+    }
+}
+
 /// Passes received contexts on.
 struct Contexts(tokio::sync::mpsc::UnboundedSender<baton_client::Delivered>, v1::HandoffAccept);
 

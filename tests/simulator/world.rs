@@ -12,15 +12,17 @@ use std::{
 };
 
 use baton_broker_core::{
-    Answer, BlobLimits, BrokerIdentity, Event, Events, Reply, Resources, Retention, SessionReply, Settings,
+    Answer, BlobLimits, BrokerError, BrokerIdentity, Event, Events, Reply, Resources, Retention, SessionReply,
+    Settings,
     access::Caller,
     blobs::{BlobDigest, BlobFiles},
     codes::ErrorCode,
     directory::Entry,
     domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, workspace},
     engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
-    envelope::{UnverifiedEnvelope, keys::PrivateKey},
+    envelope::{UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey},
     ids::{KeyId, TaskId},
+    preparation::{Prepared, PreparedMessage},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord},
     refused, send_outputs,
@@ -398,11 +400,15 @@ impl World {
                 match verified {
                     Ok(envelope) => {
                         assert!(!forged, "law 6: a forged envelope was verified");
-                        Command::Submit {
-                            envelope: Box::new(envelope),
-                            is_from_sender: true,
-                            reply: self.reply(call).into(),
-                        }
+                        let message = match self.prepare(Box::new(envelope)) {
+                            Some(Ok(message)) => message,
+                            Some(Err(error)) => return self.reply(call).send(Err(refused(error))),
+                            None => return, // the broker has died, and the frame is lost
+                        };
+                        let now = self.see_clock();
+                        let reply = self.reply(call).into();
+                        let command = Command::Submit { message, is_from_sender: true, reply };
+                        return self.engine.as_mut().unwrap().handle(command, now);
                     }
                     Err(error) => return self.reply(call).send(Err(refused(error))),
                 }
@@ -416,6 +422,20 @@ impl World {
             }
         };
         self.engine.as_mut().unwrap().handle(command, now);
+    }
+
+    /// Makes the longer checks of a message, as a session does: where the store lacks what the message names, it commits
+    /// first. `None`: the broker has died.
+    fn prepare(&mut self, envelope: Box<VerifiedEnvelope>) -> Option<Result<PreparedMessage, BrokerError>> {
+        match self.engine.as_ref()?.prepare(envelope, false) {
+            Ok(Prepared::Ready(message)) => Some(Ok(message)),
+            Ok(Prepared::Behind(envelope)) => {
+                self.finish();
+                let prepared = self.engine.as_ref()?.prepare(envelope, true);
+                Some(prepared.map(|prepared| prepared.ready().unwrap()))
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 
     fn open(&mut self, agent: usize) {

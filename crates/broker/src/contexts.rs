@@ -2,12 +2,15 @@
 
 use bytes::Bytes;
 use prost::Message;
+use serde_json::{Value, json};
 
 use crate::{
+    BrokerError,
     domain::{
         context::{BASES_MAX, Origin, Section, Version},
         mailbox::EnvelopePlace,
     },
+    envelope::signing::sha256,
     ids::TaskId,
     proto::v1::{self, context_section::Content},
     records::{ContextSectionRecord, ContextVersionRecord, DecodeError, read_envelope},
@@ -80,6 +83,57 @@ pub(super) fn reference(section: &Section, uri: &str) -> v1::ContextReference {
         size_bytes: section.size,
         media_type: section.media_type.clone(),
     }
+}
+
+/// The media type of JSON sections.
+pub(super) const JSON: &str = "application/json";
+
+/// The section of a version, of one that came with its content or as a reference. `is_known`: its schema is registered,
+/// and JSON is checked with it.
+pub(super) fn content_section(section: &v1::ContextSection, is_known: bool) -> Result<Section, BrokerError> {
+    let value = |is_json| Origin::Value { is_json };
+    let (sha256, size, media_type, origin) = match section.content.as_ref().ok_or(BrokerError::Internal)? {
+        Content::Json(json) => (sha256(&[json.as_bytes()]), json.len() as u64, JSON, value(true)),
+        Content::Bytes(bytes) => (sha256(&[&bytes.data]), bytes.data.len() as u64, &*bytes.media_type, value(false)),
+        Content::Reference(reference) => {
+            let sha256 = reference.sha256.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
+            let origin = Origin::Reference { uri: reference.uri.clone() };
+            (sha256, reference.size_bytes, &*reference.media_type, origin)
+        }
+        Content::Delta(_) => return Err(BrokerError::Internal),
+    };
+    Ok(Section {
+        is_checked: is_known && matches!(origin, Origin::Value { is_json: true }),
+        name: section.name.clone(),
+        sha256,
+        size,
+        media_type: media_type.to_owned(),
+        origin,
+        schema: (section.schema_id.clone(), section.schema_version.clone()),
+        is_secret: section.secret,
+        summary: section.summary.clone(),
+    })
+}
+
+/// A section as a member of the whole context: its JSON, or a description of a section of another kind. `json` is the JSON
+/// of the section, if it is JSON.
+pub(super) fn whole_section(section: &v1::ContextSection, json: Option<&str>) -> (String, Value) {
+    let value = match (json, &section.content) {
+        // A text that is nested too deep for the parser fits no schema.
+        (Some(text), _) => serde_json::from_str(text).unwrap_or(Value::Null),
+        (None, Some(Content::Bytes(bytes))) => json!({
+            "media_type": bytes.media_type,
+            "sha256": hex::encode(sha256(&[&bytes.data])),
+            "size_bytes": bytes.data.len(),
+        }),
+        (None, Some(Content::Reference(reference))) => json!({
+            "media_type": reference.media_type,
+            "sha256": hex::encode(&reference.sha256),
+            "size_bytes": reference.size_bytes,
+        }),
+        (None, _) => Value::Null,
+    };
+    (section.name.clone(), value)
 }
 
 /// Whether the envelope carries a context with a secret section.

@@ -31,6 +31,7 @@ use crate::{
     domain::{EntityId, dead_letter::ParkReason, mailbox::ConsumerId},
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
+    preparation::{Preparation, PreparedMessage},
     proto::v1,
     records::{AuditAct, DecodeError, read_envelope},
     store::{Key, OpenError, Store},
@@ -371,11 +372,21 @@ impl Broker {
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
-    /// Verifies an envelope like [`Self::verify`], and returns the signed receipt once the envelope is stored.
-    pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
-        let envelope = self.verify(raw, session)?;
-        let is_from_sender = session.is_some();
-        let receipt = self.ask(|reply| Command::Submit { envelope, is_from_sender, reply }).await?;
+    /// The longer checks of messages, which their senders' threads make.
+    pub fn preparation(&self) -> Preparation<'_> {
+        let (settings, schemas) = (&*self.shared.settings, &*self.shared.resources.schemas);
+        Preparation { store: &*self.shared.store, settings, schemas, access: self.access() }
+    }
+
+    /// Waits until all commands that the engine has are committed.
+    pub async fn settle(&self) -> Result<(), Refused> {
+        self.ask(|reply| Command::Settle { reply }).await
+    }
+
+    /// Sends a message to the engine, and returns the signed receipt once the message is stored. `is_from_sender`: the
+    /// caller has proven to be the sender.
+    pub async fn submit(&self, message: PreparedMessage, is_from_sender: bool) -> Result<v1::Receipt, Refused> {
+        let receipt = self.ask(|reply| Command::Submit { message, is_from_sender, reply }).await?;
         Ok(self.sign_receipt(receipt))
     }
 

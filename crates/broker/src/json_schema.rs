@@ -1,47 +1,119 @@
 //! JSON Schemas of answers and of contexts: whether a text is a permitted schema, and whether data fits it.
 //!
-//! The checks run on the engine's thread, so this module bounds their work. A schema could otherwise take exponential
-//! time: it may refer to the same part of itself many times, and the part again to others. It must not know what the
-//! data is for.
+//! A check may take long, so it runs beside the engine, and this module bounds its work. A schema could otherwise take
+//! exponential time: it may refer to the same part of itself many times, and the part again to others. One [`Work`] pays
+//! for all checks of a message or of a call. This module must not know what the data is for.
 
-use jsonschema::{Draft, PatternOptions, Validator};
+mod patterns;
+
+use std::sync::Arc;
+
+use jsonschema::{Draft, Keyword, Validator};
+use quick_cache::{Weighter, sync::Cache};
 use serde_json::Value;
 
-use crate::codes::FieldViolation;
+use self::patterns::Pattern;
+use crate::{codes::FieldViolation, envelope::signing::sha256};
 
 /// The deepest nesting of a schema, with the parts that references name in their place.
 const DEPTH_MAX: usize = 64;
 /// The most values of a schema, with the parts that references name in their place.
 const VALUES_MAX: usize = 10_000;
-/// The most checks of some data: the values of the data times those of the schema.
-const CHECKS_MAX: usize = 2_000_000;
 /// The most violations that the refusal of an answer lists.
-const LISTED_MAX: usize = 16;
+pub const LISTED_MAX: usize = 16;
 /// The most bytes of a registered schema.
 pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 /// The most violations that the check of a context lists.
 pub const VIOLATIONS_MAX: usize = 64;
 /// The most characters of the description of a violation.
 const DESCRIBED_MAX: usize = 300;
-/// The bytes of a text that count as one value: a check of a text reads all of it.
+/// The bytes of a text that count as one value: a comparison reads all of it.
 const TEXT_BYTES_A_VALUE: usize = 64;
 /// The fewest values that a pattern of a schema counts as. A longer one counts as many as it has bytes, which bounds the
 /// bytes of all patterns together.
 const PATTERN_VALUES_MIN: usize = 50;
-/// The largest compiled regular expression of a schema, in bytes.
-const PATTERN_BYTES_MAX: usize = 256 * 1024;
+/// The most bytes of all compiled patterns of a schema.
+const PATTERNS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The most values of data for which all violations are collected. Of larger data the first one is told, because each
+/// violation keeps memory.
+const COLLECTED_VALUES_MAX: usize = 20_000;
+/// The most bytes of compiled schemas that the broker keeps in memory.
+const COMPILED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The bytes that a compiled schema takes for each of its values, about.
+const COMPILED_BYTES_A_VALUE: usize = 512;
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// The work that the checks of one message, or of one call, may cause together. A unit is one value of the data against
+/// one value of the schema, or one byte of a text against one state of a pattern: some nanoseconds.
+#[derive(Debug)]
+pub struct Work {
+    left: u64,
+}
+
+impl Work {
+    /// The work of one message, or of one call.
+    pub const MAX: u64 = 50_000_000;
+
+    /// The whole work of one message, or of one call.
+    pub const fn new() -> Self {
+        Self { left: Self::MAX }
+    }
+
+    /// Takes some work. Returns false, and takes all that is left, if it is less.
+    fn take(&mut self, units: u64) -> bool {
+        let left = self.left.checked_sub(units);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Checks that a text is a schema of draft 2020-12 within the bounds. The error names the problem.
 pub fn check(schema: &str) -> Result<(), String> {
     JsonSchema::parse(schema).map(drop)
 }
 
+/// The compiled schemas in memory, by the SHA-256 of their texts. A text that is not here is compiled by the caller, once
+/// for all callers that ask for it at the same time.
+#[derive(Debug)]
+pub struct CompiledSchemas(Cache<[u8; 32], Arc<JsonSchema>, BytesOfSchema>);
+
+#[derive(Debug, Clone)]
+struct BytesOfSchema;
+
+impl Weighter<[u8; 32], Arc<JsonSchema>> for BytesOfSchema {
+    fn weight(&self, _: &[u8; 32], schema: &Arc<JsonSchema>) -> u64 {
+        schema.bytes as u64
+    }
+}
+
+impl Default for CompiledSchemas {
+    fn default() -> Self {
+        Self(Cache::with_weighter(1024, COMPILED_BYTES_MAX, BytesOfSchema))
+    }
+}
+
+impl CompiledSchemas {
+    /// The compiled schema of a text. The error names the problem, as a continuation of "the schema".
+    pub fn get(&self, text: &str) -> Result<Arc<JsonSchema>, String> {
+        self.0.get_or_insert_with(&sha256(&[text.as_bytes()]), || JsonSchema::parse(text).map(Arc::new))
+    }
+}
+
 /// A compiled schema of draft 2020-12 within the bounds.
 pub struct JsonSchema {
     /// The values of the schema, with the parts that references name in their place, and more for each pattern.
     cost: usize,
+    /// The states of the patterns for names of members.
+    name_states: u64,
+    /// The memory that the compiled schema takes, about.
+    bytes: usize,
     validator: Validator,
 }
 
@@ -49,23 +121,38 @@ impl JsonSchema {
     /// Parses and compiles a text. The error names the problem, as a continuation of "the schema".
     pub fn parse(schema: &str) -> Result<Self, String> {
         let schema = parse(schema)?;
-        Ok(Self { cost: cost(&schema)?, validator: compile(&schema)? })
+        let cost = cost(&schema)?;
+        let mut patterns = Patterns::default();
+        patterns.add_all(&schema)?;
+        let bytes = cost * COMPILED_BYTES_A_VALUE + patterns.bytes;
+        Ok(Self { cost, name_states: patterns.name_states, bytes, validator: compile(&schema)? })
     }
 
     /// The violations of this data, at most `most`. Empty: the data fits. Each path is `path` and the JSON pointer of the
-    /// value.
-    pub fn misfits(&self, data: &Value, path: &str, most: usize) -> Vec<FieldViolation> {
+    /// value. A check that would need more work than is left ends with that violation.
+    pub fn misfits(&self, data: &Value, path: &str, most: usize, work: &mut Work) -> Vec<FieldViolation> {
         let violation = |pointer: &str, problem: String| FieldViolation { path: format!("{path}{pointer}"), problem };
+        let too_much = || {
+            let problem = "has too many values, or too long texts, for the size and the patterns of its schema";
+            vec![violation("", problem.to_owned())]
+        };
         // In the worst case every value is checked against every part of the schema; the product bounds the work before
         // it begins.
-        if count(data).saturating_mul(self.cost) > CHECKS_MAX {
-            return vec![violation("", "has too many values for the size of its schema".to_owned())];
+        let Size { values, name_bytes } = size(data);
+        let values_by_parts = (values as u64).saturating_mul(self.cost as u64);
+        if !work.take(values_by_parts.saturating_add(name_bytes.saturating_mul(self.name_states))) {
+            return too_much();
         }
         let describe = |error: jsonschema::ValidationError<'_>| {
             let problem: String = error.to_string().chars().take(DESCRIBED_MAX).collect();
             violation(error.instance_path().as_str(), problem)
         };
-        self.validator.iter_errors(data).take(most).map(describe).collect()
+        let (found, left) = patterns::within(work.left, || match values > COLLECTED_VALUES_MAX {
+            false => self.validator.iter_errors(data).take(most).map(describe).collect(),
+            true => self.validator.validate(data).err().into_iter().take(most).map(describe).collect(),
+        });
+        work.left = left.unwrap_or(0);
+        if left.is_some() { found } else { too_much() }
     }
 }
 
@@ -75,15 +162,43 @@ impl std::fmt::Debug for JsonSchema {
     }
 }
 
-/// The violations of this data under a schema that [`check`] has accepted; at most 16. Empty: the data fits. Each path is
-/// `path` and the JSON pointer of the value. `None` is no data, which fits no schema.
-pub fn misfits(schema: &str, data: Option<&Value>, path: &str) -> Vec<FieldViolation> {
-    let violation = |pointer: &str, problem: String| FieldViolation { path: format!("{path}{pointer}"), problem };
-    let Some(data) = data else { return vec![violation("", "must be set: the question asks for data".to_owned())] };
-    match JsonSchema::parse(schema) {
-        Ok(schema) => schema.misfits(data, path, LISTED_MAX),
-        Err(problem) => vec![violation("", format!("cannot be checked: {problem}"))],
+/// What the patterns of a schema take.
+#[derive(Default)]
+struct Patterns {
+    bytes: usize,
+    name_states: u64,
+}
+
+impl Patterns {
+    fn add_all(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+            Value::Array(values) => values.iter().try_for_each(|value| self.add_all(value)),
+            Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
+                ("pattern", Value::String(pattern)) => self.add(pattern).map(drop),
+                ("patternProperties", Value::Object(parts)) => parts.iter().try_for_each(|(pattern, part)| {
+                    self.name_states += self.add(pattern)?;
+                    self.add_all(part)
+                }),
+                _ => self.add_all(value),
+            }),
+        }
     }
+
+    /// Counts a pattern, and returns its states.
+    fn add(&mut self, pattern: &str) -> Result<u64, String> {
+        let compiled = Pattern::compile(pattern).ok_or_else(|| no_pattern(pattern))?;
+        self.bytes += compiled.bytes();
+        match self.bytes <= PATTERNS_BYTES_MAX {
+            true => Ok(compiled.states()),
+            false => Err(format!("has patterns of more than {PATTERNS_BYTES_MAX} bytes, compiled")),
+        }
+    }
+}
+
+fn no_pattern(pattern: &str) -> String {
+    let start: String = pattern.chars().take(64).collect();
+    format!("has a pattern that is none, is too large, or needs look-around or back-references: {start:?}")
 }
 
 fn parse(schema: &str) -> Result<Value, String> {
@@ -100,9 +215,16 @@ fn parse(schema: &str) -> Result<Value, String> {
 }
 
 fn compile(schema: &Value) -> Result<Validator, String> {
-    // This engine needs linear time for any pattern, which excludes look-around and back-references.
-    let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
-    let options = jsonschema::options().with_draft(Draft::Draft202012).offline().with_pattern_options(patterns);
+    let options = jsonschema::options()
+        .with_draft(Draft::Draft202012)
+        .offline()
+        // For names of members. This engine needs linear time for any pattern.
+        .with_pattern_options(jsonschema::PatternOptions::regex())
+        .with_keyword("pattern", |_, pattern, _| match pattern.as_str().map(|text| (text, Pattern::compile(text))) {
+            Some((_, Some(compiled))) => Ok(Box::new(compiled) as Box<dyn for<'i> Keyword<'i>>),
+            Some((text, None)) => Err(jsonschema::ValidationError::schema(no_pattern(text))),
+            None => Err(jsonschema::ValidationError::schema("a pattern must be a text")),
+        });
     options.build(schema).map_err(|error| {
         let pointer = error.instance_path().as_str().to_owned();
         let problem: String = error.to_string().chars().take(DESCRIBED_MAX).collect();
@@ -153,15 +275,32 @@ fn take(left: &mut usize, values: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The number of values in some data, and more for long texts.
-fn count(data: &Value) -> usize {
-    let of_text = |text: &str| text.len() / TEXT_BYTES_A_VALUE;
-    1 + match data {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::String(text) => of_text(text),
-        Value::Array(values) => values.iter().map(count).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| of_text(name) + count(value)).sum(),
+/// The size of some data.
+#[derive(Default)]
+struct Size {
+    /// The values, and more for long texts.
+    values: usize,
+    /// The bytes of all names of members, and one more for each.
+    name_bytes: u64,
+}
+
+fn size(data: &Value) -> Size {
+    fn add(size: &mut Size, data: &Value) {
+        size.values += 1;
+        match data {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => size.values += text.len() / TEXT_BYTES_A_VALUE,
+            Value::Array(values) => values.iter().for_each(|value| add(size, value)),
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                size.values += name.len() / TEXT_BYTES_A_VALUE;
+                size.name_bytes += name.len() as u64 + 1;
+                add(size, value);
+            }),
+        }
     }
+    let mut size = Size::default();
+    add(&mut size, data);
+    size
 }
 
 #[cfg(test)]
@@ -174,8 +313,12 @@ mod tests {
         check(&schema.to_string()).expect_err("a refusal")
     }
 
+    fn misfits(schema: &str, data: &Value) -> Vec<FieldViolation> {
+        JsonSchema::parse(schema).unwrap().misfits(data, "data", LISTED_MAX, &mut Work::new())
+    }
+
     fn paths(schema: &Value, data: &Value) -> Vec<String> {
-        misfits(&schema.to_string(), Some(data), "data").into_iter().map(|violation| violation.path).collect()
+        misfits(&schema.to_string(), data).into_iter().map(|violation| violation.path).collect()
     }
 
     #[test]
@@ -193,7 +336,6 @@ mod tests {
             ["data/approved", "data/lines/1/amount"]
         );
         assert_eq!(paths(&schema, &json!({})), ["data"]);
-        assert_eq!(misfits(&schema.to_string(), None, "data").len(), 1);
     }
 
     #[test]
@@ -232,24 +374,57 @@ mod tests {
     fn data_of_too_many_values_for_its_schema_is_refused() {
         let schema = json!({"properties": {"a": {"items": {"enum": (0..500).collect::<Vec<_>>()}}}});
         check(&schema.to_string()).unwrap();
-        let data = json!({"a": vec![1; 10_000]});
-        let problems = misfits(&schema.to_string(), Some(&data), "data");
+        let of = |values: usize| misfits(&schema.to_string(), &json!({"a": vec![1; values]}));
+        assert_eq!(of(50_000), []);
+        let problems = of(200_000);
         assert!(problems[0].problem.contains("too many values"), "{problems:?}");
     }
 
     #[test]
-    fn long_texts_and_patterns_count_as_many_values() {
+    fn patterns_count_as_many_values() {
         let patterns = |count: usize| -> serde_json::Map<String, Value> {
             (0..count).map(|number| (format!("^{number}$"), json!(true))).collect()
         };
         assert!(refusal(&json!({"patternProperties": patterns(200)})).contains("patterns"));
         assert!(refusal(&json!({"pattern": "a".repeat(VALUES_MAX)})).contains("patterns"));
-        let schema = json!({"allOf": vec![json!({"pattern": "(a|b)*c"}); 100]}).to_string();
-        let of = |bytes: usize| misfits(&schema, Some(&json!("a".repeat(bytes))), "data");
-        assert_eq!(of(300).len(), LISTED_MAX);
-        assert!(of(64 * 1024)[0].problem.contains("too many values"));
-        let named = json!({"k".repeat(64 * 1024): 1});
-        let schema = json!({"patternProperties": patterns(100)}).to_string();
-        assert!(misfits(&schema, Some(&named), "data")[0].problem.contains("too many values"));
+    }
+
+    #[test]
+    fn a_text_is_matched_for_as_much_work_as_a_message_may_cause() {
+        let schema = json!({"properties": {"a": {"pattern": "a[ab]{3000}[^ab]"}}}).to_string();
+        let of = |text: String| misfits(&schema, &json!({ "a": text }));
+        assert!(of("ab".repeat(500))[0].problem.contains("does not match"));
+        assert!(of("ab".repeat(500_000))[0].problem.contains("too long texts"));
+        // A text that no pattern is for costs next to nothing.
+        assert_eq!(misfits(&schema, &json!({"b": "ab".repeat(500_000)})), []);
+        let usual = json!({"items": {"pattern": "^[A-Z]{2}-[0-9]{6}$"}}).to_string();
+        assert_eq!(misfits(&usual, &json!(vec!["DE-123456"; 50_000])), []);
+    }
+
+    #[test]
+    fn names_are_matched_for_as_much_work_as_a_message_may_cause() {
+        let schema = json!({"patternProperties": {"a[ab]{3000}[^ab]": true}}).to_string();
+        assert_eq!(misfits(&schema, &json!({"ab": 1})), []);
+        assert!(misfits(&schema, &json!({"ab".repeat(50_000): 1}))[0].problem.contains("too long texts"));
+    }
+
+    #[test]
+    fn one_work_pays_for_all_checks_of_a_message() {
+        let schema = JsonSchema::parse(&json!({"pattern": "a[ab]{1000}[^ab]"}).to_string()).unwrap();
+        let mut work = Work::new();
+        let text = json!("ab".repeat(10_000));
+        let mut check = || schema.misfits(&text, "data", 1, &mut work)[0].problem.contains("does not match");
+        assert!(check());
+        assert!(check());
+        assert!(!check(), "the third is over the work of a message");
+        assert!(!check(), "and nothing is left after it");
+    }
+
+    #[test]
+    fn equal_texts_are_compiled_once() {
+        let compiled = CompiledSchemas::default();
+        let first = compiled.get("{\"type\": \"string\"}").unwrap();
+        assert!(Arc::ptr_eq(&first, &compiled.get("{\"type\": \"string\"}").unwrap()));
+        assert!(compiled.get("{\"type\": 1}").is_err());
     }
 }

@@ -32,6 +32,7 @@ pub mod limits;
 pub mod metrics;
 mod output;
 pub mod policy;
+pub mod preparation;
 pub mod proto;
 pub mod queries;
 mod queue;

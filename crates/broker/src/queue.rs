@@ -120,7 +120,7 @@ impl Commands {
 /// The bytes that a command counts.
 fn bytes_of(command: &Command) -> u32 {
     let bytes = match command {
-        Command::Submit { envelope, .. } => envelope.raw().len(),
+        Command::Submit { message, .. } => message.bytes(),
         Command::KeepRefused { raw, .. } => raw.len(),
         // Any other command is small. The least count below bounds their number.
         _ => 0,

@@ -3,7 +3,7 @@
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked_with, field, messages, page_size, parsed_id, read_large, read_small, refuse, refuse_shared};
+use super::{auth, checked_with, field, messages, page_size, parsed_id, read_large, read_small, refuse};
 use crate::{
     broker::{
         Broker,
@@ -79,7 +79,7 @@ impl ContextService for Contexts {
         if !envelope.is_empty() && decoded.message_type() != v1::MessageType::ContextCheckpoint {
             return Err(refuse(field("envelope.message_type", "must be CONTEXT_CHECKPOINT")));
         }
-        let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
+        let receipt = super::submit(&self.broker, envelope, sender.as_ref()).await?;
         // The sender has just stored the version, so it may see it.
         let task = parsed_id("task_id", &decoded.task_id, TaskId::parse)?;
         let message = MessageId::parse(&decoded.message_id).ok();

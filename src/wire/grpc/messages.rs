@@ -54,7 +54,7 @@ impl BrokerService for Messages {
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
         let sender = sender(&self.broker, &request)?;
         let envelope = request.into_inner().envelope;
-        let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
+        let receipt = super::submit(&self.broker, envelope, sender.as_ref()).await?;
         Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
     }
 

@@ -28,6 +28,7 @@ mod workspaces;
 
 use std::{collections::HashMap, sync::Arc};
 
+use bytes::Bytes;
 use prost::Message as _;
 use tokio::{sync::Semaphore, task::JoinError};
 use tokio_util::task::AbortOnDropHandle;
@@ -41,14 +42,20 @@ use self::{
 };
 use super::{edge, status};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller, queries::View},
+    broker::{
+        Broker, BrokerError, Refused,
+        access::Caller,
+        preparation::{Prepared, PreparedMessage},
+        queries::View,
+        refused,
+    },
     codes::{FieldViolation, Refusal},
-    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX, Parsed},
+    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX, Parsed, VerifiedEnvelope},
     ids::{AgentId, IdError},
     proto::{
         self,
         v1::{
-            agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
+            self, agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
             blob_service_server::BlobServiceServer, broker_service_server::BrokerServiceServer,
             context_service_server::ContextServiceServer, dead_letter_service_server::DeadLetterServiceServer,
             handoff_service_server::HandoffServiceServer, negotiation_service_server::NegotiationServiceServer,
@@ -242,6 +249,33 @@ async fn read_small<T: Send + 'static>(
 ) -> Result<T, BrokerError> {
     let (broker, caller) = (broker.clone(), caller.clone());
     run_small(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
+}
+
+/// A verified message with the outcome of its longer checks, which run as [`read_large`] does.
+async fn prepared(broker: &Broker, envelope: Box<VerifiedEnvelope>) -> Result<PreparedMessage, Refused> {
+    let mut envelope = match PreparedMessage::of_short(envelope) {
+        Ok(message) => return Ok(message),
+        Err(envelope) => envelope,
+    };
+    for is_last in [false, true] {
+        let preparing = broker.clone();
+        let outcome = read_large(move || preparing.preparation().prepare(envelope, is_last)).await;
+        envelope = match outcome.map_err(refused)? {
+            Prepared::Ready(message) => return Ok(message),
+            Prepared::Behind(envelope) => envelope,
+        };
+        // The store may lack what the sender's last message has begun.
+        broker.settle().await?;
+    }
+    Err(refused(BrokerError::Internal))
+}
+
+/// Verifies an envelope, makes its longer checks, and returns the signed receipt once the message is stored. `sender` is
+/// the agent that the caller has proven to be.
+async fn submit(broker: &Broker, raw: Bytes, sender: Option<&AgentId>) -> Result<v1::Receipt, Status> {
+    let envelope = broker.verify(raw, sender).map_err(refuse_shared)?;
+    let message = prepared(broker, envelope).await.map_err(refuse_shared)?;
+    broker.submit(message, sender.is_some()).await.map_err(refuse_shared)
 }
 
 /// Runs the large read of a whole call, as [`read_large`] does.

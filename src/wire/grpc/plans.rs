@@ -109,7 +109,7 @@ impl PlanService for Plans {
         {
             return Err(refuse(field("envelope.message_type", "must be PLAN_SUBMISSION")));
         }
-        let receipt = self.broker.submit(envelope.clone(), sender.as_ref()).await.map_err(refuse_shared)?;
+        let receipt = super::submit(&self.broker, envelope.clone(), sender.as_ref()).await?;
         // The submission is stored, so its sender may see the plan.
         let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
         let submitter = v1::Envelope::decode(envelope).ok().and_then(|sent| AgentId::parse(&sent.sender_id).ok());

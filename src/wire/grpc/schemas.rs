@@ -1,5 +1,7 @@
 //! `SchemaService`.
 
+use std::sync::Arc;
+
 use tonic::{Request, Response, Status};
 
 use super::{auth, checked, field, page_size, read_large_call, read_small, refuse, refuse_shared};
@@ -8,7 +10,7 @@ use crate::{
         Broker, BrokerError,
         access::{Caller, Purpose, schema_registration},
         engine::Command,
-        json_schema::{JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX},
+        json_schema::{CompiledSchemas, JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX, Work},
     },
     envelope::{Checks, PAYLOAD_BYTES_MAX},
     proto::v1::{self, schema_service_server::SchemaService},
@@ -42,7 +44,8 @@ impl SchemaService for Schemas {
         let action = schema_registration(&wanted.schema_id);
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
-        let schema_json = read_large_call(move || parsed(&schema_json).map(|_| schema_json)).await?;
+        let schemas = self.broker.resources().schemas.clone();
+        let schema_json = read_large_call(move || compiled(&schemas, &schema_json).map(|_| schema_json)).await?;
         let registrar = caller.to_string();
         let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, registrar, ..Default::default() });
         let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, reply }).await.map_err(refuse_shared)?;
@@ -92,14 +95,15 @@ impl SchemaService for Schemas {
                 return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
             }
         };
+        let schemas = self.broker.resources().schemas.clone();
         let violations = read_large_call(move || {
-            let schema = parsed(&text)?;
+            let schema = compiled(&schemas, &text)?;
             if data_json.is_empty() {
                 return Ok(Vec::new());
             }
             let data = serde_json::from_str(&data_json)
                 .map_err(|error| refuse(field("data_json", &format!("must be JSON: {error}"))))?;
-            let misfits = schema.misfits(&data, "", VIOLATIONS_MAX).into_iter();
+            let misfits = schema.misfits(&data, "", VIOLATIONS_MAX, &mut Work::new()).into_iter();
             let violation = |found: crate::codes::FieldViolation| v1::SchemaViolation {
                 json_pointer: found.path,
                 problem: found.problem,
@@ -116,12 +120,12 @@ impl Schemas {
     }
 }
 
-fn parsed(text: &str) -> Result<JsonSchema, Status> {
+fn compiled(schemas: &CompiledSchemas, text: &str) -> Result<Arc<JsonSchema>, Status> {
     let rejected = |problem| refuse(BrokerError::SchemaRejected { problem });
     if text.len() > SCHEMA_BYTES_MAX {
         return Err(rejected(format!("has more than {SCHEMA_BYTES_MAX} bytes")));
     }
-    JsonSchema::parse(text).map_err(rejected)
+    schemas.get(text).map_err(rejected)
 }
 
 fn check_name(checks: &mut Checks, path: &str, name: &str) {

@@ -23,10 +23,11 @@ use crate::{
     broker::{
         Answer, Broker, Events, OpenConsumer, Refused, SessionReply,
         engine::{Command, ConsumerKind},
+        preparation::PreparedMessage,
         refused,
     },
     domain::mailbox::ConsumerId,
-    envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, check_heartbeat},
+    envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VerifiedEnvelope, check_heartbeat},
     ids::AgentId,
     proto::v1::{self, connect_request, connect_response},
     wire::{
@@ -57,6 +58,30 @@ impl Burst {
     fn is_full(&self) -> bool {
         self.commands.len() >= BURST_MAX || self.bytes >= BURST_BYTES_MAX
     }
+}
+
+/// What a frame asks for.
+enum Asked {
+    /// A command, once it has its reply.
+    Command(Box<dyn FnOnce(SessionReply) -> Command + Send>),
+    /// To send a message that needs longer checks.
+    Long(Box<VerifiedEnvelope>),
+}
+
+impl Asked {
+    fn command(command: impl FnOnce(SessionReply) -> Command + Send + 'static) -> Self {
+        Self::Command(Box::new(command))
+    }
+}
+
+/// What has become of a frame.
+enum Taken {
+    /// It is in the burst, or answered.
+    Joined,
+    /// It is a message that needs longer checks, after the burst.
+    Long(Box<VerifiedEnvelope>, SessionReply),
+    /// The stream has ended.
+    End,
 }
 
 /// A frame that has arrived already, with a permit for it. `None`: no frame, or no permit.
@@ -147,22 +172,48 @@ impl Session {
             };
             let mut burst = Burst::default();
             let mut next = Some((frame, permit));
-            let mut goes_on = true;
+            let mut last = Taken::Joined;
             while let Some((frame, permit)) = next.take() {
                 // Frames that have arrived already join the burst: one queue entry and one commit for all of them.
-                goes_on = self.take(frame, permit, &mut burst);
-                if goes_on && !burst.is_full() {
+                last = self.take(frame, permit, &mut burst);
+                if matches!(last, Taken::Joined) && !burst.is_full() {
                     next = at_hand(&mut frames, &permits).await;
                 }
             }
             // The engine refuses commands only while the broker stops, and then every session gets a GoAway.
             drop(self.broker.send_all(burst.commands).await);
-            if !goes_on {
-                break;
+            match last {
+                Taken::Joined => {}
+                Taken::Long(envelope, reply) => {
+                    if !self.send_prepared(envelope, reply).await {
+                        break;
+                    }
+                }
+                Taken::End => break,
             }
         }
         tracing::debug!("session ended");
         // Dropping the consumer's guard closes the consumer, and with it the last sender of the responses.
+    }
+
+    /// Makes the longer checks of a message, and sends it to the engine. The session takes no frame meanwhile, so its
+    /// messages keep their order. Returns `false` at the end of the session; a message in preparation is then dropped
+    /// without an answer.
+    async fn send_prepared(&mut self, envelope: Box<VerifiedEnvelope>, reply: SessionReply) -> bool {
+        let prepared = tokio::select! {
+            prepared = super::prepared(&self.broker, envelope) => prepared,
+            () = self.events.closed() => return false,
+            () = self.broker.draining() => return false,
+            () = self.sent_away.cancelled() => return false,
+        };
+        match prepared {
+            Ok(message) => {
+                let command = Command::Submit { message, is_from_sender: true, reply: reply.into() };
+                drop(self.broker.send(command).await);
+            }
+            Err(error) => reply.send(Err(error)),
+        }
+        true
     }
 
     /// A permit for the next frame. Waits while the agent does not take its answers. `None`: all clients together leave
@@ -180,59 +231,71 @@ impl Session {
         Some(permits.clone().acquire_owned().await.expect("never closed"))
     }
 
-    /// Adds a frame's command to the burst. Returns `false` at the end of the stream.
-    fn take(&mut self, frame: Frame, permit: Permit, burst: &mut Burst) -> bool {
+    /// Adds a frame's command to the burst, unless the frame needs longer checks or the stream ends.
+    fn take(&mut self, frame: Frame, permit: Permit, burst: &mut Burst) -> Taken {
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
                 tracing::debug!(%error, "session lost");
                 // Without a connection the status has no reader, and a failed send is harmless.
                 drop(self.last_words.try_send(error));
-                return false;
+                return Taken::End;
             }
-            None => return false,
+            None => return Taken::End,
         };
         if let Some(connect_request::Request::Envelope(raw)) = &frame.request {
             burst.bytes += raw.len();
         }
         let reply = SessionReply { events: self.events.clone(), request_id: frame.request_id, permit };
         match self.command(frame.request) {
-            Ok(command) => burst.commands.push(command(reply)),
+            Ok(Asked::Command(command)) => burst.commands.push(command(reply)),
+            Ok(Asked::Long(envelope)) => return Taken::Long(envelope, reply),
             // Answered at once, ahead of the burst. The client matches answers by their request id, so their order is
             // free.
             Err(error) => reply.send(Err(error)),
         }
-        true
+        Taken::Joined
     }
 
-    fn command(
-        &mut self,
-        request: Option<connect_request::Request>,
-    ) -> Result<Box<dyn FnOnce(SessionReply) -> Command + Send>, Refused> {
+    fn command(&mut self, request: Option<connect_request::Request>) -> Result<Asked, Refused> {
         use connect_request::Request as R;
         let (agent, consumer) = (self.agent.clone(), self.consumer.id());
         match request {
             Some(R::Envelope(raw)) => {
                 // Verified here, in the session's task, so that signatures use all cores and the engine's thread none.
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
-                Ok(Box::new(|reply| Command::Submit { envelope, is_from_sender: true, reply: reply.into() }))
+                Ok(match PreparedMessage::of_short(envelope) {
+                    Ok(message) => {
+                        Asked::command(|reply| Command::Submit { message, is_from_sender: true, reply: reply.into() })
+                    }
+                    Err(envelope) => Asked::Long(envelope),
+                })
             }
             Some(R::Acknowledgement(acknowledgement)) => {
                 let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;
-                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply: reply.into() }))
+                Ok(Asked::command(|reply| Command::Acknowledge { agent, delivery_id, fate, reply: reply.into() }))
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
                 // Bounded twice: per session by the schema, per connection by what its acks may leave unread.
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
-                Ok(Box::new(move |reply| Command::Credit { consumer, outstanding_max, reply: Some(reply.into()) }))
+                Ok(Asked::command(move |reply| Command::Credit {
+                    consumer,
+                    outstanding_max,
+                    reply: Some(reply.into()),
+                }))
             }
             Some(R::Heartbeat(heartbeat)) => {
                 let mut checks = Checks::default();
                 check_heartbeat(&heartbeat, "heartbeat", &mut checks);
                 checks.finish().map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Heartbeat { consumer, agent, heartbeat, reply: Some(reply.into()) }))
+                Ok(Asked::command(move |reply| Command::Heartbeat {
+                    consumer,
+                    agent,
+                    heartbeat,
+                    reply: Some(reply.into()),
+                }))
             }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }

@@ -15,8 +15,8 @@ use crate::{
         mailbox::{ConsumerId, Fate},
         negotiation::Negotiation,
     },
-    envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, WorkspaceId},
+    preparation::PreparedMessage,
     proto::v1,
     records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord},
 };
@@ -26,8 +26,8 @@ use crate::{
 pub enum Command {
     /// Accepts or refuses an envelope, and runs the step that it causes.
     Submit {
-        /// The envelope, with a verified signature.
-        envelope: Box<VerifiedEnvelope>,
+        /// The message: a verified envelope with the outcome of its longer checks.
+        message: PreparedMessage,
         /// Whether the caller has proven to be the sender, by a session or a token. Any other caller may send a copy of an
         /// envelope that it once received.
         is_from_sender: bool,
@@ -143,6 +143,11 @@ pub enum Command {
         /// The caller that asks for the change.
         caller: Caller,
         /// Receives the answer once the keys are stored, or the refusal.
+        reply: Reply<()>,
+    },
+    /// Answers once all commands before it are committed.
+    Settle {
+        /// Receives the answer after the commit.
         reply: Reply<()>,
     },
     /// Writes an act that changes no other record into the audit log.

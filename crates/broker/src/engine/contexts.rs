@@ -3,49 +3,52 @@
 //! A content by value stays in the envelope of its message, and the result of a delta has a record of its own. So a
 //! context that is sent whole is stored once, and its version is one record.
 
-use std::{collections::HashMap, str};
+use std::{str, sync::Arc};
 
 use bytes::Bytes;
-use prost::Message as _;
 
 use super::{Engine, batch::PostCommit, retention::Removal, transaction::Transaction};
 use crate::{
     BrokerError,
-    contexts::{content_of, latest_section, payload_in, reference},
+    contexts::{content_of, content_section, payload_in, reference},
     domain::{
         EntityId,
-        context::{Origin, Rejection, Section, Version, falls_out},
+        context::{BASES_MAX, Origin, Rejection, Section, Version, falls_out},
         handoff::Handoff,
     },
-    envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, sections, signing},
-    ids::{AgentId, MessageId, TaskId},
+    envelope::VerifiedEnvelope,
+    ids::TaskId,
+    preparation::{CheckedContext, CheckedSection, Findings, PreparedMessage},
     proto::v1::{self, context_section::Content},
     records::{ContextSectionRecord, ContextVersionRecord, EntityRecord, Expiration, TaskRecord, contexts_range},
     store::{Key, Order, Record, Table},
     time::Timestamp,
 };
 
-/// The media type of JSON sections.
-const JSON: &str = "application/json";
-
-/// A section of a new version, and the result of its delta if it came as one.
-type Kept = (Section, Option<String>);
-
-/// The results of the deltas of a context, by the index of the section. A delta that cannot be applied has none.
-pub(super) type DeltaResults = HashMap<usize, String>;
-
-/// A context that the engine has checked, for the step that makes a version of it.
-#[derive(Debug, Clone)]
-pub(super) struct CheckedContext {
-    /// The message that carries the context.
-    pub(super) message: MessageId,
-    /// The context as it came.
-    pub(super) transfer: v1::TaskContextTransfer,
-    /// The results of its deltas, if the check has applied them. So each delta is applied once.
-    pub(super) results: DeltaResults,
-}
-
 impl Engine {
+    /// The checked context of a message. `None`: the sender does not own the task, and the machine refuses the message.
+    pub(super) fn checked_context(
+        &mut self,
+        message: &PreparedMessage,
+    ) -> Result<Option<Arc<CheckedContext>>, BrokerError> {
+        let header = message.envelope().header();
+        let Some(task) = &header.task else { return Ok(None) };
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
+        let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(None) };
+        if record.task.owner != header.sender {
+            return Ok(None);
+        }
+        // The task came to its sender after the preparation.
+        let Findings::Context(context) = message.findings() else { return Err(BrokerError::Conflict) };
+        let first_base = (record.context_versions + 1).saturating_sub(BASES_MAX);
+        let is_late = |checked: &CheckedSection| checked.result.as_ref().is_some_and(|(_, base)| *base < first_base);
+        if let Some(late) = context.sections.iter().flatten().find(|checked| is_late(checked)) {
+            // Other sessions of the sender have stored as many versions since the preparation.
+            return Err(Rejection::BaseUnknown { section: late.section.name.clone(), known: None }.into());
+        }
+        Ok(Some(context.clone()))
+    }
+
     /// Makes a version of the context that an envelope carries, as a part of the step that accepts it. `record` is the
     /// task, whose log has the entry of the envelope already.
     pub(super) fn keep_context(
@@ -56,24 +59,18 @@ impl Engine {
         handoff: Option<&Handoff>,
     ) -> Result<(), BrokerError> {
         let header = envelope.header();
-        let checked = transaction.context.take_if(|checked| checked.message == header.message_id);
-        let (transfer, mut results) = match checked {
-            Some(checked) => (checked.transfer, checked.results),
-            // The coordinator sends a context without the checks of an agent's.
-            None => (payload_in(envelope.raw()).ok_or(BrokerError::Internal)?, DeltaResults::default()),
+        let checked = transaction.context.take_if(|(message, _)| *message == header.message_id);
+        let checked = match checked {
+            Some((_, checked)) => checked,
+            // The coordinator sends whole sections, without the checks of an agent's.
+            None => whole_context(envelope)?.into(),
         };
+        let (transfer, sections) = (&checked.transfer, checked.sections.clone()?);
         let number = record.context_versions + 1;
-        let sections = transfer
-            .sections
-            .iter()
-            .enumerate()
-            .map(|(index, section)| self.kept_section(record, section, results.remove(&index), &header.sender))
-            .collect::<Result<Vec<Kept>, BrokerError>>()?;
-        check_whole_size(&transfer, &sections)?;
         let digest = transfer.context_digest.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
         let task = record.task.id.clone();
-        for (section, result) in &sections {
-            if let Some(content) = result.clone() {
+        for CheckedSection { section, result } in &sections {
+            if let Some((content, _)) = result.clone() {
                 let key = ContextSectionRecord::key(&task, &section.name, &section.sha256);
                 transaction.put_over(key, ContextSectionRecord { version: number, content }.encode());
             }
@@ -90,7 +87,7 @@ impl Engine {
             message: header.message_id,
             digest,
             created_at: record.logged_at,
-            sections: sections.into_iter().map(|(section, _)| section).collect(),
+            sections: sections.into_iter().map(|checked| checked.section).collect(),
             task: task.clone(),
         };
         transaction.put_new(ContextVersionRecord::key(&task, number), ContextVersionRecord(version).encode());
@@ -100,103 +97,6 @@ impl Engine {
             record.last_context = number;
         }
         Ok(())
-    }
-
-    /// A section of a message. Applies a delta, unless its result is known.
-    fn kept_section(
-        &self,
-        record: &TaskRecord,
-        section: &v1::ContextSection,
-        known_result: Option<String>,
-        author: &AgentId,
-    ) -> Result<Kept, BrokerError> {
-        let (sha256, size, media_type, origin, result) = match section.content.as_ref().ok_or(BrokerError::Internal)? {
-            Content::Json(json) => {
-                let origin = Origin::Value { is_json: true };
-                (signing::sha256(&[json.as_bytes()]), json.len() as u64, JSON, origin, None)
-            }
-            Content::Bytes(bytes) => {
-                let origin = Origin::Value { is_json: false };
-                (signing::sha256(&[&bytes.data]), bytes.data.len() as u64, &*bytes.media_type, origin, None)
-            }
-            Content::Reference(reference) => {
-                let sha256 = reference.sha256.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
-                let origin = Origin::Reference { uri: reference.uri.clone() };
-                (sha256, reference.size_bytes, &*reference.media_type, origin, None)
-            }
-            Content::Delta(delta) => {
-                let base = delta.base_sha256.as_ref().try_into().map_err(|_| BrokerError::Internal)?;
-                let result = match known_result {
-                    Some(result) => result,
-                    None => self.result_of(record, &section.name, &base, delta)?,
-                };
-                let (sha256, size) = (signing::sha256(&[result.as_bytes()]), result.len() as u64);
-                (sha256, size, JSON, Origin::Delta { base }, Some(result))
-            }
-        };
-        // Only JSON is checked, and only that of agents: the coordinator sends on what was checked.
-        let is_checked = !author.is_coordinator()
-            && !matches!(origin, Origin::Reference { .. } | Origin::Value { is_json: false })
-            && self.schema_of(&section.schema_id, &section.schema_version, "")?.is_some();
-        let section = Section {
-            is_checked,
-            name: section.name.clone(),
-            sha256,
-            size,
-            media_type: media_type.to_owned(),
-            origin,
-            schema: (section.schema_id.clone(), section.schema_version.clone()),
-            is_secret: section.secret,
-            summary: section.summary.clone(),
-        };
-        Ok((section, result))
-    }
-
-    /// Applies a delta to its stored base.
-    fn result_of(
-        &self,
-        record: &TaskRecord,
-        name: &str,
-        base: &[u8; 32],
-        delta: &v1::ContextDelta,
-    ) -> Result<String, BrokerError> {
-        let section = || name.to_owned();
-        let invalid = |problem: String, expected| Rejection::DeltaInvalid { section: section(), problem, expected };
-        let Some((version, found)) = self.base_of(record, name, |section| section.sha256 == *base)? else {
-            let known = self.base_of(record, name, |_| true)?.map(|(_, latest)| latest.sha256);
-            return Err(Rejection::BaseUnknown { section: section(), known }.into());
-        };
-        let Content::Json(base) = self.content(&version, &found)? else {
-            return Err(invalid("the base is bytes, and only JSON can be changed".to_owned(), None).into());
-        };
-        let result = sections::apply(&base, &delta.merge_patch).map_err(|error| invalid(error.to_string(), None))?;
-        let expected = signing::sha256(&[result.as_bytes()]);
-        if delta.result_sha256 != expected[..] {
-            let problem = format!("the result has the digest {}", hex::encode(expected));
-            return Err(invalid(problem, Some(expected)).into());
-        }
-        Ok(result)
-    }
-
-    /// The results of a context's deltas. The step refuses a delta that cannot be applied.
-    pub(super) fn results_of(&self, record: &TaskRecord, context: &v1::TaskContextTransfer) -> DeltaResults {
-        let sections = context.sections.iter().enumerate();
-        let results = sections.filter_map(|(index, section)| {
-            let Some(Content::Delta(delta)) = &section.content else { return None };
-            let base = delta.base_sha256.as_ref().try_into().ok()?;
-            Some((index, self.result_of(record, &section.name, &base, delta).ok()?))
-        });
-        results.collect()
-    }
-
-    /// The latest section of this name that fits, with its version, among those that can be the base of a delta.
-    fn base_of(
-        &self,
-        record: &TaskRecord,
-        name: &str,
-        fits: impl Fn(&Section) -> bool,
-    ) -> Result<Option<(Version, Section)>, BrokerError> {
-        latest_section(&record.task.id, record.context_versions, name, fits, |key| self.read_context(key))
     }
 
     /// The content of a section of a version that has its contents.
@@ -227,13 +127,14 @@ impl Engine {
         transaction: &mut Transaction,
         task: &TaskId,
         number: u64,
-        new: &[Kept],
+        new: &[CheckedSection],
     ) -> Result<(), BrokerError> {
         let Some(version) = self.context_version(task, number)? else { return Ok(()) };
         let of_deltas = |section: &&Section| matches!(section.origin, Origin::Delta { .. });
         for section in version.sections.iter().filter(of_deltas) {
-            let is_new =
-                |(kept, result): &Kept| result.is_some() && kept.name == section.name && kept.sha256 == section.sha256;
+            let is_new = |new: &CheckedSection| {
+                new.result.is_some() && new.section.name == section.name && new.section.sha256 == section.sha256
+            };
             let key = ContextSectionRecord::key(task, &section.name, &section.sha256);
             if let Some(stored) = self.read(&mut self.transaction(), &key)?
                 && ContextSectionRecord::decode(&stored.value)?.version == number
@@ -318,29 +219,10 @@ impl Engine {
     }
 }
 
-/// The context with the results of its deltas. A delta without a result stays.
-pub(super) fn with_results(mut context: v1::TaskContextTransfer, results: &DeltaResults) -> v1::TaskContextTransfer {
-    for (index, result) in results {
-        context.sections[*index].content = Some(Content::Json(result.clone()));
-    }
-    context
-}
-
-/// Checks that the context fits a payload also without deltas: the coordinator sends it so.
-fn check_whole_size(transfer: &v1::TaskContextTransfer, sections: &[Kept]) -> Result<(), BrokerError> {
-    let mut bytes = transfer.encoded_len() as u64;
-    let mut last = None;
-    for (sent, (section, _)) in transfer.sections.iter().zip(sections) {
-        if let Some(Content::Delta(delta)) = &sent.content {
-            bytes = bytes - delta.merge_patch.len() as u64 + section.size;
-            last = Some(&section.name);
-        }
-    }
-    match last {
-        Some(name) if bytes > PAYLOAD_BYTES_MAX as u64 => {
-            let problem = format!("the whole context has {bytes} bytes, over the limit of {PAYLOAD_BYTES_MAX}");
-            Err(Rejection::DeltaInvalid { section: name.clone(), problem, expected: None }.into())
-        }
-        Some(_) | None => Ok(()),
-    }
+/// The context of a message of the coordinator, whose sections are all whole.
+fn whole_context(envelope: &VerifiedEnvelope) -> Result<CheckedContext, BrokerError> {
+    let transfer: v1::TaskContextTransfer = payload_in(envelope.raw()).ok_or(BrokerError::Internal)?;
+    let section = |section| Ok(CheckedSection { section: content_section(section, false)?, result: None });
+    let sections = transfer.sections.iter().map(section).collect::<Result<_, BrokerError>>()?;
+    Ok(CheckedContext { transfer, sections: Ok(sections), misfit: None })
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Engine,
     batch::PostCommit,
-    contexts::CheckedContext,
     resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
@@ -14,7 +13,6 @@ use super::{
 use crate::{
     Away, BrokerError, Refused,
     codes::{FieldViolation, Refusal},
-    contexts::payload_in,
     domain::{
         EntityId, Handling, Header, Input, Receiver,
         admission::{self, LEVELS_MAX, Standing},
@@ -26,6 +24,7 @@ use crate::{
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
     metrics::Event,
+    preparation::PreparedMessage,
     proto::v1,
     records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord, TaskRecord},
     refused,
@@ -43,7 +42,8 @@ pub(super) enum Accepted {
 
 impl Engine {
     /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
-    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<Accepted, Refused> {
+    pub(super) fn submit(&mut self, message: &PreparedMessage, now: Timestamp) -> Result<Accepted, Refused> {
+        let envelope = message.envelope();
         if self.batch.failed {
             // After a failed commit the state on disk is unknown, so no message can be checked against it.
             return Err(refused(BrokerError::StoreUnavailable));
@@ -56,16 +56,17 @@ impl Engine {
             self.env.resources.metrics.repeated(envelope.header().message_type);
             return Ok(Accepted::Repeat(receipt));
         }
-        self.take_new(transaction, envelope, now).map(Accepted::New)
+        self.take_new(transaction, message, now).map(Accepted::New)
     }
 
     /// Accepts a message with an unknown id, after its checks, by its step.
     fn take_new(
         &mut self,
         mut transaction: Transaction,
-        envelope: &VerifiedEnvelope,
+        message: &PreparedMessage,
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
+        let envelope = message.envelope();
         // The signature was verified before the queue. Meanwhile the sender may have been deregistered.
         let sender = &envelope.header().sender;
         if self.batch.left.contains(sender) || self.env.directory.has_left(sender) {
@@ -90,7 +91,7 @@ impl Engine {
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
             Body::Mail => self.take_mail(transaction, envelope, now),
-            Body::Plan(plan) => self.submit_plan(transaction, envelope, plan, now),
+            Body::Plan(plan) => self.submit_plan(transaction, message, plan, now),
             Body::Append(append) => self.append_entry(transaction, envelope, append, now),
             Body::TaskRequest(request) => self.take_task_request(transaction, envelope, request, now),
             Body::TaskOffer(_) | Body::TaskDecline | Body::TaskAccept { terms: None, .. } => {
@@ -115,15 +116,18 @@ impl Engine {
             }
             Body::Handoff(Message::Context { .. } | Message::Checkpoint { .. }) => {
                 let header = envelope.header();
-                let context = payload_in(envelope.raw()).ok_or_else(|| refused(BrokerError::Internal))?;
-                let results = self.check_context_schemas(header, &context).map_err(refused)?;
-                self.hold_context(&mut transaction, header, &context, now).map_err(refused)?;
-                transaction.context = Some(CheckedContext { message: header.message_id, transfer: context, results });
+                if let Some(context) = self.checked_context(message).map_err(refused)? {
+                    if let Some(misfit) = &context.misfit {
+                        return Err(misfit.clone());
+                    }
+                    self.hold_context(&mut transaction, header, &context.transfer, now).map_err(refused)?;
+                    transaction.context = Some((header.message_id, context));
+                }
                 self.make_step(transaction, envelope, Resolved::default(), now)
             }
             Body::Handoff(_) | Body::Recall => self.make_step(transaction, envelope, Resolved::default(), now),
             Body::Input { data } => {
-                self.check_answer(envelope.header(), data.as_ref()).map_err(refused)?;
+                self.check_answer(message, data.as_ref()).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved::default(), now)
             }
             Body::Status { prompt, status, has_result, .. } => {
@@ -132,7 +136,7 @@ impl Engine {
                 }
                 let mut agents = self.receivers(envelope.header(), now).map_err(refused)?;
                 if let Some(prompt) = prompt {
-                    agents.insert(0, self.asked(envelope.header(), prompt, now).map_err(refused)?);
+                    agents.insert(0, self.asked(message, prompt, now).map_err(refused)?);
                 }
                 self.make_step(transaction, envelope, Resolved { agents: &agents, ..Resolved::default() }, now)
             }

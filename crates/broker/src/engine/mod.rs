@@ -76,6 +76,7 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::IdSource,
     metrics::Metrics,
+    preparation::{Preparation, Prepared},
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -87,7 +88,6 @@ pub use self::{
     coordinator::Reassignment,
     enrollment::{CardField, CardUpdate},
     keys::KeyChange,
-    plans::violations as plan_violations,
 };
 pub use crate::domain::mailbox::Fate;
 
@@ -123,7 +123,6 @@ pub struct Engine {
     absences: Absences,
     retention: Retention,
     loads: Loads,
-    schemas: schemas::Compiled,
     #[cfg(debug_assertions)]
     second_counts: invariants::SecondCounts,
 }
@@ -138,6 +137,13 @@ struct Environment {
     settings: Arc<Settings>,
     resources: Resources,
     ids: Arc<dyn IdSource>,
+}
+
+impl Environment {
+    fn preparation(&self) -> Preparation<'_> {
+        let access = Access { policies: &self.resources.policies, directory: &self.directory };
+        Preparation { store: &*self.store, settings: &self.settings, schemas: &self.resources.schemas, access }
+    }
 }
 
 impl Engine {
@@ -157,6 +163,12 @@ impl Engine {
 
     fn access(&self) -> Access<'_> {
         Access { policies: &self.env.resources.policies, directory: &self.env.directory }
+    }
+
+    /// Makes the longer checks of a message, on the caller's thread, over what the last commit has left. For a driver without
+    /// threads: the broker prepares messages beside the engine.
+    pub fn prepare(&self, envelope: Box<VerifiedEnvelope>, is_last: bool) -> Result<Prepared, BrokerError> {
+        self.env.preparation().prepare(envelope, is_last)
     }
 
     /// The registered agents and their presence.
@@ -188,13 +200,14 @@ impl Engine {
     pub fn handle(&mut self, command: Command, now: Timestamp) {
         let now = self.keep_time(now);
         match command {
-            Command::Submit { envelope, is_from_sender, reply } => {
+            Command::Submit { message, is_from_sender, reply } => {
+                let envelope = message.envelope();
                 let sender = &envelope.header().sender;
                 if is_from_sender {
                     // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
                     self.seen(sender, now);
                 }
-                let accepted = self.submit(&envelope, now);
+                let accepted = self.submit(&message, now);
                 // Without a session only a new message shows that its sender lives: each receiver of an old one could send a
                 // copy.
                 let shows_life = !is_from_sender && matches!(accepted, Ok(Accepted::New(_)));
@@ -202,7 +215,7 @@ impl Engine {
                 if let Err(refusal) = &outcome {
                     self.env.resources.metrics.refused(envelope.header().message_type, &**refusal);
                 }
-                log_refusal(&envelope, &outcome);
+                log_refusal(envelope, &outcome);
                 self.batch.answer(reply, outcome);
                 // After the answer, because the end of an absence is a change of its own.
                 if shows_life {
@@ -239,6 +252,7 @@ impl Engine {
                 self.batch.answer(reply, outcome);
             }
             Command::Note { act } => self.note(act, now),
+            Command::Settle { reply } => self.batch.answer(reply, Ok(())),
             Command::Open { consumer, agent, kind, events } => {
                 self.open_consumer(consumer, &agent, kind, events);
                 self.seen(&agent, now);

@@ -95,7 +95,6 @@ impl Engine {
             absences,
             retention,
             loads: Loads::default(),
-            schemas: Default::default(),
             #[cfg(debug_assertions)]
             second_counts: Default::default(),
         };

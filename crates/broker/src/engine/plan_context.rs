@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fixedbitset::FixedBitSet;
 use prost::Message as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Engine, plans::result_json, transaction::Transaction};
+use super::{Engine, plans::result_text, transaction::Transaction};
 use crate::{
     BrokerError,
     domain::{
@@ -43,7 +43,7 @@ struct Known {
     /// The bytes that it takes in the context.
     bytes: usize,
     /// What stands for it where it is left out.
-    mark: Value,
+    mark: String,
     mark_bytes: usize,
 }
 
@@ -80,17 +80,17 @@ impl Engine {
         let mut left = Room { results: room.min(RESULTS_BYTES_MAX), marks: MARKS_BYTES_MAX, known };
         let (terms, links) = (&spec.terms, &spec.links);
         let mut results = |engine: &mut Self, places: &mut dyn Iterator<Item = usize>| {
-            let mut all = Map::new();
+            let mut all = BTreeMap::new();
             for place in places {
                 if let Some(result) = engine.result_of_attempt(transaction, &plan, place, &mut left)? {
-                    all.insert(spec.subtasks[place].id.clone(), result);
+                    all.insert(&*spec.subtasks[place].id, result);
                 }
             }
-            Ok::<_, BrokerError>(all)
+            Ok::<_, BrokerError>(object(&all))
         };
         if spec.mode == Mode::Hybrid && terms.pass_dependency_results {
             let direct = results(self, &mut links.direct[place].iter().copied())?;
-            sections.push(section("dependency_results", Value::Object(direct).to_string()));
+            sections.push(section("dependency_results", direct));
         }
         if spec.mode != Mode::Parallel && terms.pass_results {
             let earlier: FixedBitSet = match spec.mode {
@@ -98,16 +98,16 @@ impl Engine {
                 Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
             };
             let previous = results(self, &mut earlier.ones())?;
-            sections.push(section("previous_results", Value::Object(previous).to_string()));
+            sections.push(section("previous_results", previous));
         }
         if !subtask.consumes.is_empty() {
-            let mut consumed = Map::new();
+            let mut consumed = BTreeMap::new();
             for topic in &subtask.consumes {
                 let producers = (0..spec.subtasks.len()).filter(|other| spec.subtasks[*other].produces.contains(topic));
                 let of_topic = results(self, &mut producers.filter(|other| *other != place))?;
-                consumed.insert(topic.clone(), Value::Object(of_topic));
+                consumed.insert(&**topic, of_topic);
             }
-            sections.push(section("consumed", Value::Object(consumed).to_string()));
+            sections.push(section("consumed", object(&consumed)));
         }
         Ok(envelope::context_of_sections(sections))
     }
@@ -120,7 +120,7 @@ impl Engine {
         plan: &Plan,
         place: usize,
         left: &mut Room,
-    ) -> Result<Option<Value>, BrokerError> {
+    ) -> Result<Option<String>, BrokerError> {
         let Some(number) = plan.subtasks[place].result else { return Ok(None) };
         if let Some(known) = left.known.get(&place)
             && known.bytes > left.results
@@ -131,8 +131,8 @@ impl Engine {
         let Some(EntityRecord::PlanEntry(entry)) = entry.as_deref() else { return Ok(None) };
         let Event::Subtask(change) = &entry.0.event else { return Ok(None) };
         let Some(report) = &change.report else { return Ok(None) };
-        let whole = Value::Object(result_json(report));
-        let size = whole.to_string().len();
+        let whole = result_text(report, None);
+        let size = whole.len();
         // With the id of the subtask in front of it, two quotes, a colon and a comma.
         let with_id = |json: usize| json + change.subtask.len() + 4;
         let mark = json!({
@@ -141,7 +141,8 @@ impl Engine {
             "numeric_value": report.numeric_value,
             "size_bytes": size,
         });
-        let mark_bytes = with_id(mark.to_string().len());
+        let mark = mark.to_string();
+        let mark_bytes = with_id(mark.len());
         let known = Known { bytes: with_id(size), mark, mark_bytes };
         let result = match left.results.checked_sub(known.bytes) {
             Some(results) => {
@@ -156,9 +157,24 @@ impl Engine {
 }
 
 /// The mark of a result that is left out. `None`: no room is left for it.
-fn marked(known: &Known, left: &mut usize) -> Option<Value> {
+fn marked(known: &Known, left: &mut usize) -> Option<String> {
     *left = left.checked_sub(known.mark_bytes)?;
     Some(known.mark.clone())
+}
+
+/// The JSON object of these members, whose values are JSON. Results are large, so they are joined and not parsed.
+fn object(members: &BTreeMap<&str, String>) -> String {
+    let mut text = String::from("{");
+    for (place, (name, value)) in members.iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        text.push_str(&Value::from(*name).to_string());
+        text.push(':');
+        text.push_str(value);
+    }
+    text.push('}');
+    text
 }
 
 fn section(name: &str, json: String) -> v1::ContextSection {

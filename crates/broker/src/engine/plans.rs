@@ -27,11 +27,12 @@ use crate::{
         handoff::{State as HandoffState, Task, TaskStatus},
         mailbox::{EnvelopeOwner, EnvelopePlace},
         matching::Wanted,
-        plan::{self, Plan, PlanSignal, Problem, Report, Spec, Submission},
+        plan::{self, Plan, PlanSignal, Report, Spec, Submission},
     },
     envelope::{self, Body, Resolved, VerifiedEnvelope, json_of, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
     policy::{Action, Resource},
+    preparation::{Findings, PreparedMessage},
     proto::v1,
     records::{EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
     refused,
@@ -51,10 +52,11 @@ impl Engine {
     pub(super) fn submit_plan(
         &mut self,
         mut transaction: Transaction,
-        envelope: &VerifiedEnvelope,
+        message: &PreparedMessage,
         plan: &v1::Plan,
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
+        let envelope = message.envelope();
         let sender = envelope.header().sender.clone();
         if !self.env.settings.plans_enabled {
             return Err(refused(BrokerError::NotSupported {
@@ -63,20 +65,21 @@ impl Engine {
         }
         let action = Action::SubmitPlan { plan: &plan.plan_id };
         self.access().check(&Caller::Agent(sender.clone()), action, Resource::Broker).map_err(refused)?;
-        // After the policy, so that a caller without the right does not use the checks.
-        let spec = envelope::plan_of(plan, &self.env.settings.plan_terms);
-        let spec = spec.map_err(|violations| refused(BrokerError::PlanInvalid { violations }))?;
-        let violations = violations(&spec.problems());
-        if !violations.is_empty() {
-            return Err(refused(BrokerError::PlanInvalid { violations }));
-        }
+        let spec = match message.findings() {
+            Findings::Plan(Ok(spec)) => spec.clone(),
+            Findings::Plan(Err(violations)) => {
+                return Err(refused(BrokerError::PlanInvalid { violations: violations.clone() }));
+            }
+            // The policy has begun to permit the plan after its preparation.
+            _ => return Err(refused(BrokerError::Conflict)),
+        };
         let about = EntityId::Plan(spec.id.clone());
         // The same plan again opens none.
         if self.entity_record(&mut transaction, &about).map_err(refused)?.is_none() {
             self.check_running_plans(&sender).map_err(refused)?;
         }
         let submission = Submission {
-            spec: spec.into(),
+            spec,
             by: sender,
             message: envelope.header().message_id,
             digest: *envelope.content_digest(),
@@ -335,12 +338,10 @@ impl Engine {
     ) -> Result<(), RunError> {
         let Order::Append { plan, subtask, topic, report } = order else { return Ok(()) };
         let workspace = WorkspaceId::of(WorkspaceOwner::Plan, plan.as_str()).map_err(|_| BrokerError::Internal)?;
-        let mut entry = result_json(report);
-        entry.insert("subtask_id".to_owned(), subtask.as_str().into());
         let payload = v1::WorkspaceAppend {
             workspace_id: workspace.to_string(),
             topic: topic.as_str().to_owned(),
-            entry: Some(v1::workspace_append::Entry::Json(Value::Object(entry).to_string())),
+            entry: Some(v1::workspace_append::Entry::Json(result_text(report, Some(subtask)))),
             ..Default::default()
         };
         let envelope = v1::Envelope {
@@ -464,18 +465,8 @@ fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
     requested.map(|handoff| handoff.candidate.clone()).collect()
 }
 
-/// The errors among the problems of a plan, as fields of its message.
-pub fn violations(problems: &[Problem]) -> Vec<FieldViolation> {
-    let errors = problems.iter().filter(|problem| problem.is_error());
-    let of = |problem: &Problem| FieldViolation {
-        path: format!("plan.{}", problem.path),
-        problem: format!("{}: {}", problem.code.name(), problem.message),
-    };
-    errors.map(of).collect()
-}
-
-/// A result with its well-known keys.
-pub(super) fn result_json(report: &Report) -> Map<String, Value> {
+/// A result with its well-known keys, as JSON. `subtask`: the subtask that it is of, if the result names it.
+pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
     let Report { response, tokens, success, tools_used, numeric_value, result } = report;
     let mut all = Map::new();
     all.insert("response".to_owned(), response.as_str().into());
@@ -485,10 +476,18 @@ pub(super) fn result_json(report: &Report) -> Map<String, Value> {
     if let Some(value) = numeric_value {
         all.insert("numeric_value".to_owned(), (*value).into());
     }
-    if let Ok(result @ Value::Object(_)) = serde_json::from_str(result) {
-        all.insert("result".to_owned(), result);
+    if let Some(subtask) = subtask {
+        all.insert("subtask_id".to_owned(), subtask.into());
     }
-    all
+    let mut text = Value::Object(all).to_string();
+    // The whole result may be large. It is JSON already, so it is joined and not parsed.
+    if result.starts_with('{') {
+        text.pop();
+        text.push_str(",\"result\":");
+        text.push_str(result);
+        text.push('}');
+    }
+    text
 }
 
 /// The key of a member of a result, the check of its value, and the words for a wrong one.

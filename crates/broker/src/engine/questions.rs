@@ -9,13 +9,13 @@ use crate::{
     codes::FieldViolation,
     contexts::payload_in,
     domain::{
-        EntityId, Header, Receiver,
+        EntityId, Receiver,
         admission::{self, AdmissionError},
         mailbox::EnvelopePlace,
     },
     envelope::PromptBody,
     ids::AgentId,
-    json_schema,
+    preparation::{Findings, PreparedMessage},
     proto::v1,
     records::EntityRecord,
     time::Timestamp,
@@ -27,11 +27,12 @@ impl Engine {
     /// The agent that a new question goes to, out of the registered ones that the policy lets the owner write to.
     pub(super) fn asked(
         &mut self,
-        header: &Header,
+        message: &PreparedMessage,
         prompt: &PromptBody,
         now: Timestamp,
     ) -> Result<AgentId, BrokerError> {
-        check_prompt(prompt, now)?;
+        let header = message.envelope().header();
+        check_prompt(prompt, message.findings(), now)?;
         let asked = match &prompt.answer_by {
             Receiver::Agent(agent) if *agent == header.sender => {
                 let problem = "an agent cannot ask itself".to_owned();
@@ -58,9 +59,10 @@ impl Engine {
     /// question, and its sender learns nothing about the schema.
     pub(super) fn check_answer(
         &mut self,
-        header: &Header,
+        message: &PreparedMessage,
         data: Option<&serde_json::Value>,
     ) -> Result<(), BrokerError> {
+        let header = message.envelope().header();
         let Some(task) = &header.task else { return Ok(()) };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
@@ -68,18 +70,25 @@ impl Engine {
             Some(prompt.id) == header.correlation && prompt.asked == header.sender
         };
         let Some(prompt) = record.task.open_prompt().filter(is_answered) else { return Ok(()) };
-        let asked = self.envelope_bytes(EnvelopePlace::Message(prompt.id)).ok_or(BrokerError::Internal)?;
-        let schema = prompt_in(&asked).ok_or(BrokerError::Internal)?.answer_schema_json;
-        if schema.is_empty() {
-            return Ok(());
-        }
-        let violations = json_schema::misfits(&schema, data, "envelope.payload.data");
+        let violations = match (data, message.findings()) {
+            (Some(_), Findings::Answer(violations)) => violations.clone(),
+            // The question was asked after the preparation of its answer.
+            (Some(_), _) => return Err(BrokerError::Conflict),
+            (None, _) => {
+                let asked = self.envelope_bytes(EnvelopePlace::Message(prompt.id)).ok_or(BrokerError::Internal)?;
+                if prompt_in(&asked).ok_or(BrokerError::Internal)?.answer_schema_json.is_empty() {
+                    return Ok(());
+                }
+                let problem = "must be set: the question asks for data".to_owned();
+                vec![FieldViolation { path: "envelope.payload.data".to_owned(), problem }]
+            }
+        };
         if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
     }
 }
 
 /// Checks the parts of a new question that the parser of the payload cannot.
-fn check_prompt(prompt: &PromptBody, now: Timestamp) -> Result<(), BrokerError> {
+fn check_prompt(prompt: &PromptBody, findings: &Findings, now: Timestamp) -> Result<(), BrokerError> {
     let mut violations = Vec::new();
     let mut wrong = |field: &str, problem: String| {
         violations.push(FieldViolation { path: format!("{PROMPT}.{field}"), problem });
@@ -87,10 +96,8 @@ fn check_prompt(prompt: &PromptBody, now: Timestamp) -> Result<(), BrokerError> 
     if prompt.answer_before.is_some_and(|due| due <= now) {
         wrong("answer_before", "must be in the future".to_owned());
     }
-    if !prompt.answer_schema.is_empty()
-        && let Err(problem) = json_schema::check(&prompt.answer_schema)
-    {
-        wrong("answer_schema_json", problem);
+    if let Findings::Question(Some(problem)) = findings {
+        wrong("answer_schema_json", problem.clone());
     }
     if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
 }

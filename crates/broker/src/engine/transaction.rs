@@ -7,13 +7,13 @@ use bytes::Bytes;
 use super::{
     Engine,
     batch::{Place, PostCommit},
-    contexts::CheckedContext,
     entities::Stored,
 };
 use crate::{
     BrokerError,
     domain::EntityId,
     ids::{AgentId, MessageId, TaskId},
+    preparation::CheckedContext,
     records::{EntityRecord, Expiration, LogEntry, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, Record, Table, Write},
     time::Timestamp,
@@ -31,9 +31,8 @@ pub(super) struct Transaction {
     pub(super) has_orders: bool,
     /// The message in hand, whose record is written after its step.
     pub(super) in_hand: Option<(MessageId, Bytes)>,
-    /// The context that the message in hand carries. Decoded when the engine checks it, so that the step does not decode it
-    /// again.
-    pub(super) context: Option<CheckedContext>,
+    /// The context that the message in hand carries.
+    pub(super) context: Option<(MessageId, Arc<CheckedContext>)>,
     /// How many messages of the coordinator are being sent, one within the step of the other.
     pub(super) order_depth: u32,
     /// The sequences that the transaction has taken. The engine counts them as used once the transaction is staged, so a

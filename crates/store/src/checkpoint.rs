@@ -13,12 +13,12 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -34,10 +34,13 @@ use super::{
 };
 use crate::disk;
 
+const NOT_WRITTEN: &str = "it is not what was written";
 const COPIES: [&str; 2] = ["MANIFEST", "MANIFEST.copy"];
-/// The bytes at the end of each table file that every start checks; the library finds the rest from there, and checks
-/// each part that it reads.
+/// The bytes at the end of each table file that every start checks, also of a file whose other bytes are checked later.
+/// The library finds the rest from there, and checks each part that it reads.
 const TAIL_BYTES: u64 = 64 * 1024;
+/// The bytes that one read of a check takes.
+const READ_BYTES: usize = 256 * 1024;
 /// The most copies of a table after the first, each of which a merge changed meanwhile.
 const TRIES: usize = 20;
 
@@ -69,11 +72,17 @@ struct Digest {
     tail_crc32c: u32,
 }
 
-/// The XXH3 of all bytes of a file.
-fn xxh3(mut file: &File) -> io::Result<u128> {
+/// The XXH3 of all bytes of a file. `None`: `is_over` became true meanwhile.
+fn xxh3(mut file: &File, is_over: &AtomicBool) -> io::Result<Option<u128>> {
     let mut hasher = Xxh3::new();
-    io::copy(&mut file, &mut hasher)?;
-    Ok(hasher.digest128())
+    let mut buffer = vec![0; READ_BYTES];
+    while !is_over.load(Ordering::Relaxed) {
+        match file.read(&mut buffer)? {
+            0 => return Ok(Some(hasher.digest128())),
+            bytes => hasher.update(&buffer[..bytes]),
+        }
+    }
+    Ok(None)
 }
 
 /// The checksum of the end of a file.
@@ -83,6 +92,40 @@ fn tail(file: &File) -> io::Result<u32> {
     let mut tail = vec![0; usize::try_from(length - from).expect("a tail is small")];
     file.read_exact_at(&mut tail, from)?;
     Ok(crc32c::crc32c(&tail))
+}
+
+/// For checks that nothing ends.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// A table file of which only the end is checked.
+#[derive(Debug)]
+pub(super) struct Unchecked {
+    path: PathBuf,
+    digest: Digest,
+}
+
+impl Digest {
+    /// Opens a file, and checks its length and its end.
+    fn check(&self, path: &Path) -> Result<File, Damage> {
+        let open = || -> io::Result<Option<File>> {
+            let file = File::open(path)?;
+            let is_right = file.metadata()?.len() == self.bytes && tail(&file)? == self.tail_crc32c;
+            Ok(is_right.then_some(file))
+        };
+        match open() {
+            Ok(file) => file.ok_or_else(|| Damage::new(path, NOT_WRITTEN)),
+            Err(error) => Err(Damage::unreadable(path, &error)),
+        }
+    }
+
+    /// Checks every byte of a file, unless `is_over` becomes true meanwhile.
+    fn check_whole(&self, file: &File, path: &Path, is_over: &AtomicBool) -> Result<(), Damage> {
+        match xxh3(file, is_over) {
+            Ok(found) if found.is_none_or(|found| found == self.xxh3) => Ok(()),
+            Ok(_) => Err(Damage::new(path, NOT_WRITTEN)),
+            Err(error) => Err(Damage::unreadable(path, &error)),
+        }
+    }
 }
 
 impl Manifest {
@@ -112,7 +155,7 @@ impl Manifest {
                 (sum == format!("{:08x}\n", crc32c::crc32c(json)).as_bytes())
                     .then(|| serde_json::from_slice(json).ok())?
             };
-            decode().map(Some).ok_or_else(|| Damage::new(&path, "it is not what was written"))
+            decode().map(Some).ok_or_else(|| Damage::new(&path, NOT_WRITTEN))
         })
     }
 
@@ -164,34 +207,35 @@ impl Manifest {
         })
     }
 
-    /// Checks the presence, the length and the end of every table file. With `whole`, checks every byte. Calls `found`
-    /// for each damaged one with the name of its table.
-    pub(super) fn verify(&self, store: &Path, whole: bool, mut found: impl FnMut(&str, Damage)) {
+    /// Checks every byte of every table file. Calls `found` for each damaged one with the name of its table.
+    pub(super) fn verify(&self, store: &Path, mut found: impl FnMut(&str, Damage)) {
         for (table, _, path, digest) in self.files(store) {
-            let is_right = || -> io::Result<bool> {
-                let file = File::open(&path)?;
-                // The cheap checks first; the whole file is read only if they pass.
-                Ok(file.metadata()?.len() == digest.bytes
-                    && tail(&file)? == digest.tail_crc32c
-                    && (!whole || xxh3(&file)? == digest.xxh3))
-            };
-            match is_right() {
-                Ok(true) => {}
-                Ok(false) => found(table, Damage::new(&path, "it is not what was written")),
-                Err(error) => found(table, Damage::unreadable(&path, &error)),
+            if let Err(damage) = digest.check(&path).and_then(|file| digest.check_whole(&file, &path, &NEVER)) {
+                found(table, damage);
             }
         }
     }
 
-    /// Fails with the first damaged table file.
-    pub(super) fn check(&self, store: &Path, whole: bool) -> Result<(), Damage> {
-        let mut first = Ok(());
-        self.verify(store, whole, |_, damage| {
-            if first.is_ok() {
-                first = Err(damage);
+    /// Checks every byte of every table file. Fails with the first damaged one.
+    pub(super) fn check(&self, store: &Path) -> Result<(), Damage> {
+        self.check_most(store, u64::MAX).map(drop)
+    }
+
+    /// Checks the presence, the length and the end of every table file, and every byte of as many files as have `most`
+    /// bytes together. Fails with the first damaged one. Returns the files of which only the end is checked.
+    pub(super) fn check_most(&self, store: &Path, most: u64) -> Result<Vec<Unchecked>, Damage> {
+        let (mut left, mut unchecked) = (most, Vec::new());
+        for (_, _, path, digest) in self.files(store) {
+            let file = digest.check(&path)?;
+            match left.checked_sub(digest.bytes) {
+                Some(rest) => {
+                    digest.check_whole(&file, &path, &NEVER)?;
+                    left = rest;
+                }
+                None => unchecked.push(Unchecked { path, digest: *digest }),
             }
-        });
-        first
+        }
+        Ok(unchecked)
     }
 
     /// Makes the tree of a table in a folder, if the manifest has one. `link` gives each table file a further name.
@@ -246,6 +290,23 @@ impl Checkpoint {
     /// The tables of the checkpoint have every entry up to this one.
     pub(super) fn flushed_upto(&self) -> Position {
         self.flushed_upto.load(Ordering::Acquire)
+    }
+
+    /// Checks every byte of these files, until `is_over` becomes true. Skips files that a merge has replaced: it has read
+    /// and checked each of their records.
+    pub(super) fn check_rest(&self, files: Vec<Unchecked>, is_over: &AtomicBool) -> Result<(), Damage> {
+        for Unchecked { path, digest } in files {
+            let opened = {
+                // A file is removed with the manifest locked.
+                let manifest = self.manifest.lock().expect("no holder panics");
+                match manifest.files(&self.store).any(|(_, _, listed, _)| listed == path) {
+                    true => File::open(&path).map_err(|error| Damage::unreadable(&path, &error))?,
+                    false => continue,
+                }
+            };
+            digest.check_whole(&opened, &path, is_over)?;
+        }
+        Ok(())
     }
 
     /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all

@@ -53,7 +53,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     let _guard = FolderGuard::take(path)?;
     let (manifest, damages) = Manifest::salvage(path);
     damages.into_iter().for_each(|damage| found(damaged(damage, None)));
-    manifest.verify(path, true, |table, damage| {
+    manifest.verify(path, |table, damage| {
         found(damaged(damage, Table::ALL.into_iter().find(|known| known.name() == table)));
     });
     let mut newer = BTreeMap::<Table, Newer>::new();

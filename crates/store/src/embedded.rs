@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table,
-    checkpoint::{Checkpoint, Manifest, remove_work},
+    checkpoint::{Checkpoint, Manifest, Unchecked, remove_work},
     decide,
     layout::{
         Damage, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
@@ -41,6 +41,11 @@ use crate::disk;
 const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
 /// The memory of a record in a memtable without its key and its value, in bytes.
 const WRITE_BYTES: usize = 160;
+/// The bytes of table files that a start checks before it opens the store, which bounds its time. A thread checks the
+/// rest while the store is in use.
+const CHECKED_BEFORE_OPEN_BYTES: u64 = if cfg!(debug_assertions) { 1024 * 1024 } else { 4 << 30 };
+/// The failures of tables after which a recovery checks every byte of their files.
+const CHECKED_AFTER: u32 = 2;
 /// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
 /// get about a fifth of its time.
 #[cfg(target_os = "linux")]
@@ -67,17 +72,33 @@ struct Log {
     encoder: EntryEncoder,
 }
 
-/// Failures of writes. Shared with the threads that write and merge tables.
+/// Failures of reads and writes. Shared with the threads that write, merge and check tables.
 #[derive(Default)]
 struct Failures {
-    /// A write failed, so the state on disk is unknown. Commits are refused until [`Store::recover`].
+    /// A write failed, so the state on disk is unknown, or a table could not be read. Commits are refused until
+    /// [`Store::recover`].
     is_poisoned: AtomicBool,
     /// The number of recoveries due to failures to write or merge tables, since all their files were checked. A full disk
     /// does not count.
     of_tables: AtomicU32,
+    /// The first damage that was found while the store was open. It ends the use of the store: no check of the files may
+    /// find it again, for example that of a record.
+    damage: Mutex<Option<Damage>>,
 }
 
 impl Failures {
+    /// Notes a table that cannot be read. The next recovery checks all files before the store is used again.
+    fn note_unreadable(&self) {
+        self.of_tables.fetch_max(CHECKED_AFTER, Ordering::Relaxed);
+        self.is_poisoned.store(true, Ordering::Release);
+    }
+
+    fn note_damage(&self, damage: Damage) {
+        tracing::error!(path = %damage.path.display(), problem = damage.problem, "the store is damaged");
+        self.damage.lock().expect("no holder panics").get_or_insert(damage);
+        self.is_poisoned.store(true, Ordering::Release);
+    }
+
     fn is_poisoned(&self) -> bool {
         self.is_poisoned.load(Ordering::Acquire)
     }
@@ -103,6 +124,9 @@ struct Opened {
     /// The thread that merges table files of a table with many, if one was started.
     merging: Mutex<Option<JoinHandle<()>>>,
     compaction: Mutex<Compaction>,
+    /// The thread that checks the table files that the start has left, if one was started.
+    checking: Mutex<Option<JoinHandle<()>>>,
+    is_check_over: AtomicBool,
 }
 
 /// Merges of whole tables, which give the space of removed records back.
@@ -255,8 +279,32 @@ impl Opened {
         self.compaction().thread = thread;
     }
 
-    /// Ends running merges without a result: their tables stay as they are.
+    /// Starts a thread that checks the files that the start has left. Without a thread, they are checked here.
+    fn start_check(self: &Arc<Self>, unchecked: Vec<Unchecked>, failures: &Arc<Failures>) {
+        if unchecked.is_empty() {
+            return;
+        }
+        let (opened, failures) = (self.clone(), failures.clone());
+        let files = Arc::new(Mutex::new(unchecked));
+        let check = move || {
+            let files = std::mem::take(&mut *files.lock().expect("no holder panics"));
+            if let Err(damage) = opened.checkpoint.check_rest(files, &opened.is_check_over) {
+                failures.note_damage(damage);
+            }
+        };
+        let thread = spawn_behind("baton-check", check.clone());
+        if thread.is_none() {
+            check();
+        }
+        *self.checking.lock().expect("no holder panics") = thread;
+    }
+
+    /// Ends running merges without a result: their tables stay as they are. Ends a check of files, too.
     fn end_merges(&self) {
+        self.is_check_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.checking.lock().expect("no holder panics").take() {
+            drop(thread.join());
+        }
         let merging = self.merging.lock().expect("no holder panics").take();
         // Bound to a name, so that the lock is free: the compaction takes it before it ends.
         let compaction = self.compaction().thread.take();
@@ -286,15 +334,18 @@ impl EmbeddedStore {
         let lock = lock(path)?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
         // Without a commit mark any end of the log is accepted: the mark detects damage, and is no part of the data.
-        let (opened, entries) = open_whole(path, groups_committed(path).unwrap_or(0), None)?;
+        let (opened, entries, unchecked) =
+            open_whole(path, groups_committed(path).unwrap_or(0), None, CHECKED_BEFORE_OPEN_BYTES)?;
         let commit_mark = open_mark(path).map_err(file_error(&path.join(MARK_FILE)))?;
         disk::sync_folder(path).map_err(file_error(path))?;
+        let failures = Arc::default();
+        opened.start_check(unchecked, &failures);
         Ok(Self {
             path: path.into(),
             opened: RwLock::new(Some(opened)),
             log: Mutex::new(Log { entries: Box::new(entries), commit_mark, encoder: EntryEncoder::default() }),
             flushing: Mutex::default(),
-            failures: Arc::default(),
+            failures,
             _lock: lock,
         })
     }
@@ -321,15 +372,18 @@ impl EmbeddedStore {
     }
 
     fn read_error(&self, source: lsm_tree::Error) -> ReadError {
+        if !passes(&source) {
+            self.failures.note_unreadable();
+        }
         ReadError::Engine { path: self.path.join(TABLES_FOLDER), source: source.into() }
     }
 
     fn record(&self, table: Table, key: &[u8], stored: &Bytes) -> Result<Record, ReadError> {
-        decode_record(table, key, stored).map_err(|problem| ReadError::Damaged {
-            table: table.name(),
-            key: hex::encode(key),
-            path: self.path.clone(),
-            problem,
+        decode_record(table, key, stored).map_err(|problem| {
+            let (table, key, path) = (table.name(), hex::encode(key), self.path.clone());
+            let problem_of_record = format!("the record {key} of table {table}: {problem}");
+            self.failures.note_damage(Damage::new(&path.join(TABLES_FOLDER), problem_of_record));
+            ReadError::Damaged { table, key, path, problem }
         })
     }
 
@@ -447,6 +501,10 @@ impl Store for EmbeddedStore {
         read.map_err(|error| self.read_error(error))?
     }
 
+    fn has_failed(&self) -> bool {
+        self.failures.is_poisoned()
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         let log = self.log.lock().expect("no holder panics");
         let opened = self.opened()?;
@@ -521,9 +579,13 @@ impl Store for EmbeddedStore {
             self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
             opened.end_merges();
         }
-        if self.failures.of_tables.load(Ordering::Relaxed) > 1 {
-            // The disk has space, and the tables still cannot be written: a merge may read a damaged file.
-            Manifest::read(&self.path)?.unwrap_or_default().check(&self.path, true)?;
+        if let Some(damage) = self.failures.damage.lock().expect("no holder panics").clone() {
+            return Err(damage.into());
+        }
+        if self.failures.of_tables.load(Ordering::Relaxed) >= CHECKED_AFTER {
+            // A table cannot be read, or the disk has space and the tables still cannot be written: a merge may read a
+            // damaged file.
+            Manifest::read(&self.path)?.unwrap_or_default().check(&self.path)?;
             self.failures.of_tables.store(0, Ordering::Relaxed);
         }
         let mut opened = self.opened.write().expect("no writer panics");
@@ -531,7 +593,9 @@ impl Store for EmbeddedStore {
         let end = log.entries.end();
         // Entries behind the acknowledged end are cut off: their senders were told of a failure and may send them
         // again.
-        let (reopened, entries) = open_whole(&self.path, end, Some(end))?;
+        // Readers wait, so the thread checks the files.
+        let (reopened, entries, unchecked) = open_whole(&self.path, end, Some(end), 0)?;
+        reopened.start_check(unchecked, &self.failures);
         log.entries = Box::new(entries);
         *opened = Some(reopened);
         self.failures.is_poisoned.store(false, Ordering::Release);
@@ -540,12 +604,14 @@ impl Store for EmbeddedStore {
 }
 
 /// Opens the store if all of its files are intact and it has every group up to `acknowledged`. Otherwise changes nothing.
-/// With `last`, drops the entries behind it.
+/// With `last`, drops the entries behind it. Checks every byte of table files of `checked_bytes` together, and returns the
+/// others.
 fn open_whole(
     path: &Path,
     acknowledged: Position,
     last: Option<Position>,
-) -> Result<(Arc<Opened>, SegmentLog), OpenError> {
+    checked_bytes: u64,
+) -> Result<(Arc<Opened>, SegmentLog, Vec<Unchecked>), OpenError> {
     let log_folder = path.join(LOG_FOLDER);
     let file_error = |path: &Path, source| OpenError::File { path: path.into(), source };
     // A first start makes the log after the checkpoint, and may have been cut off. A folder with table files is none, even
@@ -567,8 +633,7 @@ fn open_whole(
         let log = contents.newest().unwrap_or(&log_folder).into();
         return Err(OpenError::LostWrites { path: path.into(), log, end: contents.end, commit_mark: acknowledged });
     }
-    // The ends of the files only: a full check would read the whole store at each start.
-    manifest.check(path, false)?;
+    let unchecked = manifest.check_most(path, checked_bytes)?;
     if let Some(last) = last {
         wal::cut_behind(&log_folder, from, last)?;
         contents = wal::scan(&log_folder, from, |_, _, _| {});
@@ -595,7 +660,7 @@ fn open_whole(
     opened.active_bytes.store(bytes, Ordering::Relaxed);
     match unknown {
         Some(position) => Err(Damage::new(&log_folder, format!("what entry {position} says is not known")).into()),
-        None => Ok((opened, log)),
+        None => Ok((opened, log, unchecked)),
     }
 }
 
@@ -607,7 +672,7 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
     let urgency = Arc::default();
     let tables = Tables::open(&work, manifest.with_tree(), &urgency).map_err(|source| {
         drop(remove_work(path));
-        match manifest.check(path, true) {
+        match manifest.check(path) {
             Err(damage) => damage.into(),
             Ok(()) => OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() },
         }
@@ -620,7 +685,17 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
         checkpoint,
         merging: Mutex::default(),
         compaction: Mutex::default(),
+        checking: Mutex::default(),
+        is_check_over: AtomicBool::new(false),
     }))
+}
+
+/// Whether a failed read says nothing about the files: the process has no memory or no file descriptor for it.
+fn passes(error: &lsm_tree::Error) -> bool {
+    let lsm_tree::Error::Io(error) = error else { return false };
+    let passing =
+        [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::INTR];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Starts a thread with a priority below threads that answer callers.

@@ -259,10 +259,17 @@ pub trait Store: Send + Sync + 'static {
     /// The size of the store, in bytes; `None` while a compaction is running or requested.
     fn size_bytes(&self) -> Option<u64>;
 
+    /// Whether a commit has failed, or a table could not be read: the store takes no commit until [`Store::recover`]
+    /// succeeds. Never waits.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
     /// Reclaims the space of removed records in the background. Call it after large removals.
     fn give_space_back(&self) {}
 
-    /// Reopens the store after a failed commit, from the state on disk, so that it takes commits again.
+    /// Reopens the store after a failed commit or read, from the state on disk, so that it takes commits again. After a
+    /// failed read, checks every byte of the table files first, and fails if one is damaged.
     fn recover(&self) -> Result<(), OpenError> {
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton_broker_core::{
     BrokerError,
     domain::handoff::State,
+    engine::ConsumerKind,
     proto::v1::MessageType,
     store::{Change, Key, Store as _, Table, Write},
 };
@@ -111,6 +112,39 @@ fn after_a_full_disk_it_goes_on_without_a_restart_and_sessions_are_told_to_come_
     assert!(again.sequence > kept.sequence);
     let mut b = world.connect("b");
     assert_eq!(b.deliveries().len(), 2, "what was handed out before, and what came after");
+}
+
+/// More letters than one tick loads.
+const LONG_MAILBOX: usize = 2100;
+
+#[test]
+fn a_mailbox_that_cannot_be_read_to_its_end_is_no_shorter_one() {
+    let mut world = World::with(&["a", "b"]);
+    for _ in 0..LONG_MAILBOX {
+        world.send(world.info("a", "b", "kept")).unwrap();
+    }
+    *world.disk.letter_scans.lock().unwrap() = Some(1);
+    let mut b = world.connect_as("b", ConsumerKind::Session, 5000);
+    assert!(world.engine.has_failed(), "the rest of the mailbox is not taken for empty");
+    assert!(b.deliveries().len() < LONG_MAILBOX);
+    // The disk reads again.
+    *world.disk.letter_scans.lock().unwrap() = None;
+    world.recover();
+    assert!(b.was_sent_away());
+    let mut b = world.connect_as("b", ConsumerKind::Session, 5000);
+    assert_eq!(b.deliveries().len(), LONG_MAILBOX, "every receipted letter is delivered");
+}
+
+#[test]
+fn an_agent_whose_mailbox_cannot_be_read_gets_no_empty_one() {
+    let mut world = World::with(&["a", "b"]);
+    world.send(world.info("a", "b", "kept")).unwrap();
+    *world.disk.letter_scans.lock().unwrap() = Some(0);
+    world.connect("b");
+    assert!(world.engine.has_failed());
+    *world.disk.letter_scans.lock().unwrap() = None;
+    world.recover();
+    assert_eq!(world.connect("b").deliveries().len(), 1);
 }
 
 /// A sequence that began again at 1 would give new messages the places of stored ones.

@@ -27,7 +27,8 @@ use baton_broker_core::{
     replay::Replay,
     send_outputs,
     store::{
-        Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
+        Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, OpenError, Order, ReadError, Record,
+        Store, Table,
     },
     time::Timestamp,
 };
@@ -46,11 +47,15 @@ impl IdSource for CountingIds {
     }
 }
 
-/// A store in memory whose disk can be full.
+/// A store in memory whose disk can be full, or refuse reads.
 #[derive(Default)]
 pub(crate) struct Disk {
     store: MemoryStore,
     pub full: AtomicBool,
+    /// The scans of letters before all others fail. The first that fails ends the use of the store, as a read of a damaged
+    /// file does. `None`: no scan fails.
+    pub letter_scans: Mutex<Option<u32>>,
+    failed: AtomicBool,
     pub commits: AtomicU64,
     /// The number of record reads.
     pub reads: AtomicU64,
@@ -101,6 +106,17 @@ impl Store for Disk {
         order: Order,
         limit: usize,
     ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
+        if table == Table::Mailbox
+            && let Some(left) = &mut *self.letter_scans.lock().unwrap()
+        {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(ReadError::Engine { path: "/disk".into(), source: "a bad block".into() });
+                }
+            }
+        }
         let found = self.store.scan(table, range, order, limit)?;
         self.reads.fetch_add(found.len() as u64, Ordering::Relaxed);
         Ok(found)
@@ -108,6 +124,15 @@ impl Store for Disk {
 
     fn size_bytes(&self) -> Option<u64> {
         self.store.size_bytes()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn recover(&self) -> Result<(), OpenError> {
+        self.failed.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {

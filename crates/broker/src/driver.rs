@@ -62,7 +62,7 @@ pub enum StartError {
 /// The reasons why an engine ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The store is damaged, found after a failed commit.
+    /// The store is damaged, found after a failed commit or read.
     #[error(transparent)]
     Store(OpenError),
     /// The engine panicked, which is a bug; the log has the details.

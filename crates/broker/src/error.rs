@@ -501,7 +501,8 @@ impl Refusal for BrokerError {
 impl From<ReadError> for BrokerError {
     fn from(error: ReadError) -> Self {
         tracing::error!(%error, "failed to read from the store");
-        Self::Internal
+        // The engine begins again from the disk, or the broker stops if the store is damaged.
+        Self::StoreUnavailable
     }
 }
 

@@ -87,9 +87,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// Notes a table that cannot be read. The next recovery checks all files before the store is used again.
-    fn note_unreadable(&self) {
-        self.of_tables.fetch_max(CHECKED_AFTER, Ordering::Relaxed);
+    /// Notes a table that cannot be read: what the reader did not get must not count as missing. The next recovery checks
+    /// all files before the store is used again, unless the failure says nothing about them.
+    fn note_unreadable(&self, passes: bool) {
+        if !passes {
+            self.of_tables.fetch_max(CHECKED_AFTER, Ordering::Relaxed);
+        }
         self.is_poisoned.store(true, Ordering::Release);
     }
 
@@ -372,9 +375,7 @@ impl EmbeddedStore {
     }
 
     fn read_error(&self, source: lsm_tree::Error) -> ReadError {
-        if !passes(&source) {
-            self.failures.note_unreadable();
-        }
+        self.failures.note_unreadable(passes(&source));
         ReadError::Engine { path: self.path.join(TABLES_FOLDER), source: source.into() }
     }
 

@@ -125,7 +125,7 @@ pub(super) struct CommitBatch {
     open_from: usize,
     pub(super) open_post_commit: Vec<PostCommit>,
     pub(super) head: Head,
-    /// A commit has failed: the state on disk is unknown, and the engine accepts no more commands.
+    /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
     pub(super) failed: bool,
 }
 

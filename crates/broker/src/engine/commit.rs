@@ -83,6 +83,13 @@ impl Engine {
         self.count_some();
         #[cfg(debug_assertions)]
         self.assert_invariants(&changed);
+        self.note_failure_of_store();
+    }
+
+    /// Ends the use of a store that cannot be read. A part of the engine may have taken a failed read for the end of its
+    /// work, and the recovery begins all of it again.
+    fn note_failure_of_store(&mut self) {
+        self.batch.failed |= self.env.store.has_failed();
     }
 
     fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {

@@ -147,12 +147,12 @@ impl Environment {
 }
 
 impl Engine {
-    /// Whether a commit has failed. If so, the engine refuses all changes until [`Self::recover`] succeeds.
+    /// Whether a commit or a read has failed. If so, the engine refuses all changes until [`Self::recover`] succeeds.
     pub fn has_failed(&self) -> bool {
         self.batch.failed
     }
 
-    /// Resumes after a failed commit from the records on disk, as after a restart. Every consumer gets a go-away, and
+    /// Resumes after a failed commit or read from the records on disk, as after a restart. Every consumer gets a go-away, and
     /// every watcher ends with an error.
     pub fn recover(&mut self, now: Timestamp) -> Result<(), RecoverError> {
         self.env.store.recover()?;

@@ -25,8 +25,15 @@ impl Engine {
         let is_all = stored.len() < LOADED_AT_ONCE;
         let mut next = from;
         for (key, record) in stored {
-            let mut letter = records::decode_letter(&key, &record.value)?;
-            next = letter.sequence + 1;
+            next = records::letter_place(&key)? + 1;
+            let mut letter = match records::decode_letter(&key, &record.value) {
+                Ok(letter) => letter,
+                // It must not keep the letters behind it from the agent.
+                Err(error) => {
+                    tracing::error!(%agent, %error, "failed to decode a letter");
+                    continue;
+                }
+            };
             // A clock that was set back must not delay a requeued letter for longer than its backoff.
             letter.bound_wait(self.timers.clock.now);
             mailbox.add(letter);
@@ -41,8 +48,7 @@ impl Engine {
     /// Loads the next part of one partly loaded mailbox; the mailboxes take turns.
     pub(in crate::engine) fn load_more(&mut self) {
         let Some((agent, from)) = self.delivery.next_to_load() else { return self.timers.clear(Timer::LoadMail) };
-        // The load has taken the mailbox off the list before it reads, so a damaged record does not hold up other
-        // mailboxes.
+        // After a failed read the engine begins again from the store, and loads the mailbox anew.
         if let Err(error) = self.load_some(&agent, from) {
             tracing::error!(%agent, %error, "failed to load the rest of a mailbox");
         }

@@ -474,6 +474,7 @@ fn policy_errors() -> Vec<PolicySourceError> {
         PolicyError::Read { .. } => PolicyError::Read { path: path(), problem: absent() };
         PolicyError::Empty { .. } => PolicyError::Empty { path: path() };
         PolicyError::Problems(_) => PolicyError::Problems(vec!["refunds.cedar:3: unexpected token".into()]);
+        PolicyError::Thread(_) => PolicyError::Thread(absent());
     })
     .into_iter()
     .map(PolicySourceError::Policy)

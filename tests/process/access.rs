@@ -65,7 +65,8 @@ async fn a_policy_that_changes_counts_from_then_on_and_a_broken_one_does_not() {
     eventually("the new policy counts", async || ask_to_take(&a, "a", "b").await.is_err()).await;
     let message = refused(ask_to_take(&a, "a", "b").await, Code::PermissionDenied, "PERMISSION_DENIED");
     assert!(message.contains("forbidden by not-to-b"), "{message}");
-    for broken in ["permit(principal, action", "permit(principal is Robot, action, resource);"] {
+    let deep = format!("permit(principal, action, resource) when {{ {}true{} }};", "(".repeat(600), ")".repeat(600));
+    for broken in ["permit(principal, action", "permit(principal is Robot, action, resource);", &deep] {
         write(&folder.path().join("more.cedar"), broken);
         broker.hang_up();
         let is_on_record = async || {

@@ -8,6 +8,8 @@ use std::{
 
 use cedar_policy::{PolicyId, PolicySet};
 
+use super::depth::{DEPTH_MAX, too_deep};
+
 /// A policy file, or a built-in policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -34,6 +36,9 @@ pub enum PolicyError {
         /// The path of the folder.
         path: PathBuf,
     },
+    /// The operating system gives no thread to check the policies on.
+    #[error("failed to start a thread that checks the policies: {0}")]
+    Thread(io::Error),
     /// The problems found, one line each.
     #[error("the policy is not valid:\n  {}", .0.join("\n  "))]
     Problems(Vec<String>),
@@ -84,6 +89,14 @@ pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
     let mut all = PolicySet::new();
     let mut problems = Vec::new();
     for source in sources {
+        if let Some(line) = too_deep(&source.text) {
+            problems.push(format!(
+                "{}, line {line}: an expression has over {DEPTH_MAX} levels: brackets, and operators in a row, are counted; use \
+                 a set, or split the rule",
+                source.name
+            ));
+            continue;
+        }
         let parsed = match PolicySet::from_str(&source.text) {
             Ok(parsed) => parsed,
             Err(errors) => {

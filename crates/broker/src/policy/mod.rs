@@ -6,6 +6,7 @@
 
 mod breadth;
 mod cases;
+mod depth;
 mod files;
 mod question;
 mod shadows;
@@ -81,12 +82,24 @@ impl fmt::Debug for Policies {
     }
 }
 
+/// The stack of the thread that checks policies: far more than [`depth::DEPTH_MAX`] levels take. Most of it is never used.
+const PARSE_STACK_BYTES: usize = 64 * 1024 * 1024;
+
 impl Policies {
     /// Parses policies and checks them against the schema. Reports all problems together.
     ///
     /// # Errors
-    /// Invalid syntax, a name that the schema does not have, a template, or a duplicate rule id.
+    /// Invalid syntax, an expression of over 100 levels, a name that the schema does not have, a template, or a duplicate rule id.
     pub fn parse(sources: &[Source]) -> Result<Self, PolicyError> {
+        // Cedar recurses. On a thread of the broker or of a test it could end the process, or leave a part unchecked.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("baton-policies".to_owned()).stack_size(PARSE_STACK_BYTES);
+            let parsing = thread.spawn_scoped(scope, || Self::parse_here(sources)).map_err(PolicyError::Thread)?;
+            parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn parse_here(sources: &[Source]) -> Result<Self, PolicyError> {
         let set = files::parse(sources)?;
         let result = Validator::new(PARSED_SCHEMA.clone()).validate(&set, ValidationMode::Strict);
         let problems: Vec<String> = result.validation_errors().map(ToString::to_string).collect();
@@ -211,6 +224,35 @@ mod tests {
         // The open rules make some narrower rules superfluous, and cause no other warning.
         let is_wide = |warning: &String| warning.contains("rule open-enrollment covers all of it");
         assert!(Policies::development().warnings().iter().all(is_wide));
+    }
+
+    #[test]
+    fn a_rule_is_checked_and_decided_up_to_the_bound_on_its_depth_and_refused_beyond() {
+        let rule = |condition: &str| format!("permit(principal, action, resource) when {{ {condition} }};");
+        let nested = |levels: usize| rule(&format!("{}true{}", "(".repeat(levels), ")".repeat(levels)));
+        let terms =
+            |first: &str, many: usize| rule(&format!("{first}{}", r#" || principal == Agent::"b""#.repeat(many)));
+        let within = depth::DEPTH_MAX - 5;
+        for text in
+            [nested(within), terms(r#"principal == Agent::"a""#, within), rule(&format!("{}true", "!".repeat(4)))]
+        {
+            let policies = policies(&text);
+            let decide = move || {
+                let (principal, action, resource) = (agent("a"), hand_off("refund"), to_agent("b"));
+                policies.decide(&Question { principal, action, resource })
+            };
+            // An evaluation without optimisations takes more stack than a test has.
+            let decision =
+                std::thread::Builder::new().stack_size(16 * 1024 * 1024).spawn(decide).unwrap().join().unwrap();
+            assert_eq!((decision.is_allowed, &*decision.failures), (true, &[][..]), "{}", &text[..60]);
+        }
+        // The first term is the deepest one.
+        let wrong = problem(&terms(r#""a" < 1"#, within));
+        assert!(!wrong.contains("levels"), "{wrong}");
+        for text in [nested(600), nested(100_000), terms(r#""a" < 1"#, 5000), terms("true", 5000)] {
+            let refused = problem(&text);
+            assert!(refused.contains("test.cedar, line 1: an expression has over 100 levels"), "{refused}");
+        }
     }
 
     #[test]

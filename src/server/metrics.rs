@@ -17,6 +17,7 @@ use super::ServerError;
 use crate::{
     broker::Broker,
     metrics::{self, plain_text},
+    wire::edge::names_host,
 };
 
 /// The most connections at a time. Further ones wait in the socket's backlog.
@@ -100,6 +101,10 @@ async fn survey(broker: Broker) {
 static MEASURING: Semaphore = Semaphore::const_new(1);
 
 async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String> {
+    if !names_host(request) {
+        let text = "A request over HTTP/1.1 needs one header \"host\".\n".to_owned();
+        return page(StatusCode::BAD_REQUEST, "text/plain; charset=utf-8", text);
+    }
     if request.uri().path() != "/metrics" {
         let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
         return page(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text.to_owned());

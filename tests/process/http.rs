@@ -95,6 +95,32 @@ async fn http1_is_told_what_the_port_is() {
 }
 
 #[tokio::test]
+async fn http1_without_a_host_or_with_two_is_refused_and_its_connection_ends() {
+    let broker = Broker::start();
+    let host = format!("host: {}", broker.address);
+    for line in
+        ["GET / HTTP/1.1", "POST / HTTP/1.1", "GET /nothing HTTP/1.1", "POST /baton.v1.BrokerService/Send HTTP/1.1"]
+    {
+        for hosts in
+            [vec![], vec![&*host, &*host], vec![&*host, "Host: other.example"], vec!["host: a b"], vec!["host: a/b"]]
+        {
+            let mut stream = raw::http1(&broker).await;
+            let head: String = hosts.iter().map(|host| format!("{host}\r\n")).collect();
+            let answer = ask_http1(&mut stream, &format!("{line}\r\n{head}content-length: 0\r\n\r\n")).await;
+            assert_eq!(answer.status, 400, "{line} {hosts:?}");
+            assert!(answer.body.contains("needs one header \"host\""), "{}", answer.body);
+            raw::hung_up(&mut stream).await;
+        }
+    }
+    // A second request of a connection is checked as the first is. HTTP/1.0 needs no host, and has two neither.
+    let mut stream = raw::http1(&broker).await;
+    assert_eq!(ask_http1(&mut stream, &format!("GET / HTTP/1.1\r\n{host}\r\n\r\n")).await.status, 200);
+    assert_eq!(ask_http1(&mut stream, "GET / HTTP/1.1\r\n\r\n").await.status, 400);
+    let mut stream = raw::http1(&broker).await;
+    assert_eq!(ask_http1(&mut stream, &format!("GET / HTTP/1.0\r\n{host}\r\n{host}\r\n\r\n")).await.status, 400);
+}
+
+#[tokio::test]
 async fn http2_and_grpc_share_a_connection() {
     let broker = Broker::start();
     let connection = http2(&broker).await;

@@ -114,6 +114,8 @@ fn other_paths_methods_and_formats_are_answered() {
     assert!(ask(&address, "GET / HTTP/1.1\r\n").starts_with("HTTP/1.1 404 "));
     let answer = ask(&address, "POST /metrics HTTP/1.1\r\n");
     assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD"), "{answer}");
+    // `ask` adds a host.
+    assert!(ask(&address, "GET /metrics HTTP/1.1\r\nHost: other\r\n").starts_with("HTTP/1.1 400 "));
     // An idle connection of a client that would keep it holds no place.
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

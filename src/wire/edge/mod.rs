@@ -11,6 +11,7 @@
 
 mod connection;
 mod dispatch;
+mod host;
 mod listener;
 pub(crate) mod opening;
 mod require_tls;
@@ -20,6 +21,7 @@ pub(in crate::wire) use self::connection::agent_of;
 pub use self::{
     connection::{ConnectInfo, Connection, ConnectionCredit, SessionCredit},
     dispatch::Dispatch,
+    host::names_host,
     listener::{BindError, Incoming, Listener},
     require_tls::{RequireTls, RequireTlsLayer},
     serve::{HttpLimits, serve},

@@ -15,15 +15,15 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use http::{
-    Request, Response, StatusCode,
-    header::{EXPECT, RETRY_AFTER},
+    HeaderValue, Request, Response, StatusCode,
+    header::{CONNECTION, EXPECT, RETRY_AFTER},
 };
 use http_body_util::BodyExt as _;
 use tower::{Layer, Service, ServiceExt as _};
 
 use crate::wire::{
     bounds::{Answer, Bounds},
-    edge::ConnectInfo,
+    edge::{ConnectInfo, names_host},
 };
 
 /// When a client may retry after a request over a bound, in seconds.
@@ -79,6 +79,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        if !names_host(&request) {
+            return Box::pin(std::future::ready(Ok(no_host())));
+        }
         let client = ConnectInfo::client_of(request.extensions());
         let Some(call) = self.bounds.calls.take(client, 1) else {
             return Box::pin(std::future::ready(Ok(busy())));
@@ -147,6 +150,14 @@ async fn discard(mut body: impl http_body::Body<Data = Bytes> + Unpin) {
             return;
         }
     }
+}
+
+fn no_host() -> Response<Body> {
+    let said = "A request over HTTP/1.1 needs one header \"host\", with a name or an address.\n";
+    let mut answer = super::text(StatusCode::BAD_REQUEST, said);
+    // The client and a proxy before it may not agree on where the next request begins.
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 fn busy() -> Response<Body> {

@@ -405,6 +405,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::UploadUnknown { .. } => BrokerError::UploadUnknown { blob: "9f86".into() };
         BrokerError::BlobIncomplete { .. } => BrokerError::BlobIncomplete { blob: "9f86".into() };
         BrokerError::BlobDigestMismatch { .. } => BrokerError::BlobDigestMismatch { found: "60303ae2".into() };
+        BrokerError::BlobDamaged { .. } => BrokerError::BlobDamaged { blob: "ab".repeat(32) };
         BrokerError::BlobOutOfRange { .. } => BrokerError::BlobOutOfRange { committed: 1_048_576 };
         BrokerError::BlobQuota { .. } => BrokerError::BlobQuota {
             what: "unfinished uploads of an agent", limit: 64 };

@@ -235,6 +235,42 @@ fn a_context_that_refers_to_a_blob_must_name_a_complete_one_that_its_author_may_
 }
 
 #[test]
+fn a_reference_to_a_blob_whose_file_is_lost_is_refused_until_it_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
+    let mut world = World::with(&["a", "b"]);
+    world.resources.blob_files = Some(files.clone());
+    world.restart();
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    let digest = signing::sha256(&[b"bytes"]);
+    let write = |world: &mut World| {
+        assert_eq!(begin(world, "a", digest, 5, "t").unwrap(), None, "the bytes are wanted");
+        let upload = BlobFiles::upload_name("a", &digest);
+        let mut writer = files.write(&upload).unwrap();
+        writer.append(b"bytes").unwrap();
+        writer.finish().unwrap();
+        files.name(&upload, &digest).unwrap();
+        finish(world, "a", digest).unwrap();
+    };
+    write(&mut world);
+    assert!(begin(&mut world, "a", digest, 5, "t").unwrap().is_some(), "the blob is known");
+    let name = reference(digest).split_off("baton:blob/".len());
+    std::fs::remove_file(folder.path().join(&name[..2]).join(&name)).unwrap();
+    let send = |world: &mut World| {
+        let payload = Some(baton_broker_core::envelope::payload_of(&context(digest, reference(digest), 5)));
+        let envelope = v1::Envelope { payload, ..world.context("a", "b", &id, 1) };
+        world.send(envelope)
+    };
+    assert_refused(send(&mut world), ErrorCode::BlobDamaged);
+    world.restart();
+    assert_refused(send(&mut world), ErrorCode::BlobDamaged);
+    write(&mut world);
+    send(&mut world).unwrap();
+    assert!(sees(&world, "b", digest));
+}
+
+#[test]
 fn the_holders_of_others_hide_a_blob_from_no_participant() {
     let mut world = a_task(Settings::default());
     // More than one page, before task t in the order of holders.

@@ -181,3 +181,60 @@ async fn the_command_line_puts_gets_and_releases_blobs() {
     run(&["rm", &sha256, "--for", workspace.as_str()]);
     assert!(!run(&["list", workspace.as_str(), "-o", "table"]).contains(&sha256));
 }
+
+#[tokio::test]
+async fn no_wrong_byte_of_a_range_is_sent_and_the_blob_can_be_written_again() {
+    let broker = Broker::start();
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let workspace = a_task(&a).await;
+    let bytes = content(3 * MIB);
+    let named = digest(&bytes);
+    let file = broker.folder.path().join("crash.core");
+    std::fs::write(&file, &bytes).unwrap();
+    let put = async || a.client.put_blob(&file, "", &workspace, &|_, _| {}).await;
+    put().await.unwrap();
+    let name = hex::encode(named);
+    let stored = broker.data().join("blobs").join(&name[..2]).join(&name);
+    let read = async |read_offset: u64, read_length: u64| {
+        let request = v1::ReadBlobRequest { sha256: named.to_vec().into(), read_offset, read_length };
+        let mut answers = a.client.blobs().read_blob(request).await.map_err(|status| (0, status))?.into_inner();
+        let mut found = Vec::new();
+        while let Some(answer) = answers.message().await.map_err(|status| (found.len(), status))? {
+            found.extend_from_slice(&answer.data);
+        }
+        Ok::<_, (usize, tonic::Status)>(found)
+    };
+    let missing = async || {
+        let request = v1::FindMissingBlobsRequest { sha256s: vec![named.to_vec().into()] };
+        a.client.answer(a.client.blobs().find_missing_blobs(request).await).unwrap().sha256s.len()
+    };
+    assert!(read(MIB as u64, 9).await.unwrap() == bytes[MIB..MIB + 9]);
+    assert_eq!(missing().await, 0);
+    for (read_offset, read_length, most) in [(MIB as u64 - 1, 2, 1), (9, 9, 0), (0, 9, 0), (0, 0, 3 * MIB - 1)] {
+        let mut damaged = bytes.clone();
+        damaged[MIB] ^= 1;
+        std::fs::write(&stored, damaged).unwrap();
+        // A range elsewhere in a file that was checked before is served: each block of it is checked.
+        let answer = read(read_offset, read_length).await;
+        if (read_offset, read_length) == (9, 9) || (read_offset, read_length) == (0, 9) {
+            assert!(answer.unwrap() == bytes[read_offset as usize..][..9]);
+            continue;
+        }
+        let (sent, status) = answer.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DataLoss);
+        assert!(sent <= most && status.message().contains("write them again"), "{sent}: {status}");
+        assert_eq!(missing().await, 1, "its file is set aside");
+        assert_eq!(read(0, 0).await.unwrap_err().1.code(), tonic::Code::DataLoss);
+        put().await.unwrap();
+        assert!(read(0, 0).await.unwrap() == bytes && missing().await == 0);
+    }
+    // A new start knows no file, and checks the whole one first.
+    let mut damaged = bytes.clone();
+    damaged[MIB] ^= 1;
+    std::fs::write(&stored, damaged).unwrap();
+    let broker = Broker::start_in(broker.kill(), &[]);
+    let a = broker.agent("a").await;
+    let request = v1::ReadBlobRequest { sha256: named.to_vec().into(), read_offset: 9, read_length: 9 };
+    let mut answers = a.client.blobs().read_blob(request).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap_err().code(), tonic::Code::DataLoss);
+}

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! blobs/ab/ab12…   a complete blob, by its SHA-256 in hex
+//! blobs/ab/ab12….damaged   a file that did not have the bytes of its blob
 //! blobs/uploads/…  an unfinished upload
 //! blobs/bucket/…   an empty file: the bytes of this blob are in the bucket, or were about to be
 //! ```
@@ -19,14 +20,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::disk;
 
 mod bucket;
+mod reader;
 
 pub use bucket::{Bucket, BucketOptions};
+pub use reader::{BlobDamaged, BlobReader};
 
 /// The SHA-256 of a blob.
 pub type BlobDigest = [u8; 32];
@@ -35,8 +37,6 @@ pub type BlobDigest = [u8; 32];
 const SYNC_BYTES: u64 = 1024 * 1024;
 /// The bytes that one read of a file takes.
 const READ_BYTES: usize = 256 * 1024;
-/// The bytes that one read of an object takes.
-const READ_OBJECT_BYTES: u64 = 1024 * 1024;
 const UPLOADS: &str = "uploads";
 const IN_BUCKET: &str = "bucket";
 
@@ -48,6 +48,7 @@ pub struct BlobFiles {
     /// For each blob or upload: held from the naming of a complete blob until its record is committed, and while the
     /// file of a removed blob is deleted: otherwise a deletion could take the file of a blob that was just written again.
     naming: Mutex<HashMap<BlobDigest, Weak<tokio::sync::Mutex<()>>>>,
+    checked: Mutex<reader::Checked>,
     removed: Mutex<Vec<Removed>>,
     has_removed: tokio::sync::Notify,
 }
@@ -70,6 +71,7 @@ impl BlobFiles {
             root: root.into(),
             bucket,
             naming: Mutex::default(),
+            checked: Mutex::default(),
             removed: Mutex::default(),
             has_removed: tokio::sync::Notify::new(),
         })
@@ -95,6 +97,15 @@ impl BlobFiles {
     fn blob(&self, blob: &BlobDigest) -> PathBuf {
         let name = hex::encode(blob);
         self.root.join(&name[..2]).join(name)
+    }
+
+    /// The place of a damaged file of a blob.
+    fn damaged(&self, blob: &BlobDigest) -> PathBuf {
+        self.blob(blob).with_extension("damaged")
+    }
+
+    fn checked(&self) -> MutexGuard<'_, reader::Checked> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn upload(&self, upload: &BlobDigest) -> PathBuf {
@@ -147,24 +158,8 @@ impl BlobFiles {
             return bucket.put(blob, &from);
         }
         disk::make_folder(disk::folder_around(&to))?;
-        disk::rename(&from, &to)
-    }
-
-    /// Opens a blob for reading from an offset on. The digest of a blob of `size` bytes is checked as it is read from its
-    /// first byte to its last.
-    pub fn read(&self, blob: &BlobDigest, offset: u64, size: u64) -> io::Result<BlobReader> {
-        let source = match &self.bucket {
-            Some(bucket) if self.mark(blob).try_exists()? => {
-                Source::Object { bucket: bucket.clone(), blob: *blob, at: offset, size, read: Bytes::new() }
-            }
-            Some(_) | None => {
-                let mut file = File::open(self.blob(blob))?;
-                file.seek(SeekFrom::Start(offset))?;
-                Source::File(file)
-            }
-        };
-        let checked = (offset == 0).then(|| Checked { hasher: Sha256::new(), left: size, digest: *blob });
-        Ok(BlobReader { source, checked })
+        disk::rename(&from, &to)?;
+        disk::remove_if_there(&self.damaged(blob))
     }
 
     /// Deletes a file or an object if it exists.
@@ -180,6 +175,7 @@ impl BlobFiles {
                     bucket.delete(&blob)?;
                     disk::remove_if_there(&mark)?;
                 }
+                disk::remove_if_there(&self.damaged(&blob))?;
                 disk::remove_if_there(&self.blob(&blob))
             }
             Removed::Upload(upload) => disk::remove_if_there(&self.upload(&upload)),
@@ -281,66 +277,6 @@ impl BlobWriter {
     }
 }
 
-/// A blob, open for reading.
-pub struct BlobReader {
-    source: Source,
-    /// `None`: the read does not begin at the first byte.
-    checked: Option<Checked>,
-}
-
-enum Source {
-    File(File),
-    /// `read` are bytes of the object before the offset `at` that no call has got yet.
-    Object {
-        bucket: Arc<Bucket>,
-        blob: BlobDigest,
-        at: u64,
-        size: u64,
-        read: Bytes,
-    },
-}
-
-/// The check of a digest. `left` is the number of bytes that are not read yet.
-struct Checked {
-    hasher: Sha256,
-    left: u64,
-    digest: BlobDigest,
-}
-
-impl BlobReader {
-    /// The next bytes, at most `most` and at most 256 KiB. Fails at the end of the blob. Fails instead of the last bytes
-    /// if all bytes together have another digest.
-    pub fn next(&mut self, most: u64) -> io::Result<Bytes> {
-        let bytes = usize::try_from(most).unwrap_or(usize::MAX).min(READ_BYTES);
-        let data = match &mut self.source {
-            Source::File(file) => {
-                let mut buffer = vec![0; bytes];
-                file.read_exact(&mut buffer)?;
-                buffer.into()
-            }
-            Source::Object { bucket, blob, at, size, read } => {
-                if read.is_empty() {
-                    let part = READ_OBJECT_BYTES.min(most).min(*size - *at);
-                    *read = bucket.read(blob, *at, part)?;
-                    *at += part;
-                }
-                if read.is_empty() && bytes > 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                read.split_to(bytes.min(read.len()))
-            }
-        };
-        if let Some(Checked { hasher, left, digest }) = &mut self.checked {
-            hasher.update(&data);
-            *left = left.saturating_sub(data.len() as u64);
-            if *left == 0 && hasher.clone().finalize()[..] != digest[..] {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the bytes of the blob have another digest"));
-            }
-        }
-        Ok(data)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,7 +290,7 @@ mod tests {
     #[test]
     fn an_upload_continues_where_a_crash_cannot_have_taken_bytes() {
         let folder = tempfile::tempdir().unwrap();
-        let files = BlobFiles::open(folder.path(), None).unwrap();
+        let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
         let bytes: Vec<u8> = (0..3 * MIB + 7).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let (blob, upload) = (digest(&bytes), BlobFiles::upload_name("alice", &digest(&bytes)));
         assert_eq!(files.uploaded(&upload).unwrap(), 0);
@@ -370,31 +306,109 @@ mod tests {
         writer.append(&bytes[MIB..]).unwrap();
         assert_eq!(writer.finish().unwrap(), blob);
         files.name(&upload, &blob).unwrap();
-        let mut reader = files.read(&blob, 3 * MIB as u64, bytes.len() as u64).unwrap();
+        let mut reader = files.read(&blob, 3 * MIB as u64, 7, bytes.len() as u64).unwrap();
         assert_eq!(reader.next(7).unwrap(), bytes[3 * MIB..]);
         assert!(reader.next(1).is_err(), "nothing lies beyond the end");
+    }
+
+    /// The files of a broker with one blob, and the blob.
+    fn with_blob(folder: &Path, bytes: &[u8]) -> (Arc<BlobFiles>, BlobDigest) {
+        let files = Arc::new(BlobFiles::open(folder, None).unwrap());
+        let blob = digest(bytes);
+        write_blob(&files, bytes);
+        (files, blob)
+    }
+
+    fn write_blob(files: &BlobFiles, bytes: &[u8]) {
+        let upload = [1; 32];
+        let mut writer = files.write(&upload).unwrap();
+        writer.append(bytes).unwrap();
+        writer.finish().unwrap();
+        files.name(&upload, &digest(bytes)).unwrap();
+    }
+
+    fn read(
+        files: &Arc<BlobFiles>,
+        blob: &BlobDigest,
+        range: std::ops::Range<usize>,
+        size: usize,
+    ) -> io::Result<Vec<u8>> {
+        let mut reader = files.read(blob, range.start as u64, range.len() as u64, size as u64)?;
+        let mut all = Vec::new();
+        while all.len() < range.len() {
+            all.extend(reader.next((range.len() - all.len()) as u64)?);
+        }
+        Ok(all)
+    }
+
+    #[track_caller]
+    fn assert_damaged<T: std::fmt::Debug>(read: io::Result<T>, blob: &BlobDigest) {
+        assert_eq!(BlobDamaged::of(&read.unwrap_err()).map(|damaged| damaged.blob), Some(*blob));
     }
 
     #[test]
     fn a_damaged_blob_is_noticed_before_its_last_bytes_are_given() {
         let folder = tempfile::tempdir().unwrap();
-        let files = BlobFiles::open(folder.path(), None).unwrap();
-        let (bytes, upload) = (vec![7; READ_BYTES + 5], [1; 32]);
-        let (blob, size) = (digest(&bytes), bytes.len() as u64);
-        let mut writer = files.write(&upload).unwrap();
-        writer.append(&bytes).unwrap();
-        writer.finish().unwrap();
-        files.name(&upload, &blob).unwrap();
-        let read = || {
-            let mut reader = files.read(&blob, 0, size)?;
-            let first = reader.next(size)?;
-            reader.next(size - first.len() as u64)
-        };
-        assert_eq!(read().unwrap(), bytes[READ_BYTES..]);
+        let bytes = vec![7; READ_BYTES + 5];
+        let (files, blob) = with_blob(folder.path(), &bytes);
+        assert_eq!(read(&files, &blob, 0..bytes.len(), bytes.len()).unwrap(), bytes);
         let mut damaged = bytes.clone();
         damaged[0] = 8;
         fs::write(files.blob(&blob), &damaged).unwrap();
-        assert_eq!(read().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_damaged(read(&files, &blob, 0..bytes.len(), bytes.len()), &blob);
+        assert!(!files.is_there(&blob, bytes.len() as u64), "its file is set aside");
+        assert_eq!(fs::read(files.damaged(&blob)).unwrap(), damaged);
+        // The next writer of the same bytes mends it.
+        write_blob(&files, &bytes);
+        assert_eq!(read(&files, &blob, 0..bytes.len(), bytes.len()).unwrap(), bytes);
+        assert!(!files.damaged(&blob).exists());
+    }
+
+    #[test]
+    fn no_range_of_a_damaged_blob_is_given_wherever_the_damage_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..3 * READ_BYTES + 9).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let size = bytes.len();
+        let (files, blob) = with_blob(folder.path(), &bytes);
+        let ranges = [0..5, 0..size - 1, 1..size, READ_BYTES - 3..2 * READ_BYTES + 3, size - 9..size, size - 1..size];
+        for range in ranges.clone() {
+            assert_eq!(read(&files, &blob, range.clone(), size).unwrap(), bytes[range]);
+        }
+        assert_eq!(read(&files, &blob, 3..3, size).unwrap(), b"");
+        let change = |at: usize| {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            fs::write(files.blob(&blob), &damaged).unwrap();
+        };
+        for at in [0, READ_BYTES, size - 1] {
+            // The file was checked before the damage: a block that is read tells.
+            change(at);
+            assert_damaged(read(&files, &blob, at..at + 1, size), &blob);
+            write_blob(&files, &bytes);
+            // It was not: the check of the file tells, also for a range elsewhere.
+            change(at);
+            *files.checked() = reader::Checked::default();
+            assert_damaged(read(&files, &blob, 9..10, size), &blob);
+            write_blob(&files, &bytes);
+        }
+        assert_eq!(read(&files, &blob, 1..size, size).unwrap(), bytes[1..]);
+    }
+
+    #[test]
+    fn a_blob_whose_file_is_missing_or_cut_off_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = vec![7; 1000];
+        let (files, blob) = with_blob(folder.path(), &bytes);
+        assert!(files.is_there(&blob, 1000));
+        fs::write(files.blob(&blob), &bytes[..999]).unwrap();
+        assert!(!files.is_there(&blob, 1000));
+        assert_damaged(read(&files, &blob, 0..1000, 1000), &blob);
+        assert!(!files.blob(&blob).exists() && !files.is_there(&blob, 1000));
+        for range in [0..1000, 5..6] {
+            assert_damaged(read(&files, &blob, range, 1000), &blob);
+        }
+        files.delete(Removed::Blob(blob)).unwrap();
+        assert!(!files.damaged(&blob).exists(), "what was set aside goes with the blob");
     }
 
     #[test]

@@ -200,6 +200,14 @@ pub enum BrokerError {
         /// The digest of the bytes in hex.
         found: String,
     },
+    /// The bytes of a stored blob are lost.
+    #[error(
+        "the stored bytes of blob {blob} are damaged or missing; write them again, or have them restored from a backup"
+    )]
+    BlobDamaged {
+        /// The digest in hex.
+        blob: String,
+    },
     /// An offset or a range is beyond the bytes that there are.
     #[error("the range is beyond the {committed} bytes that there are")]
     BlobOutOfRange {
@@ -422,6 +430,7 @@ impl Refusal for BrokerError {
             Self::UploadUnknown { .. } => ErrorCode::UploadUnknown,
             Self::BlobIncomplete { .. } => ErrorCode::BlobIncomplete,
             Self::BlobDigestMismatch { .. } => ErrorCode::BlobDigestMismatch,
+            Self::BlobDamaged { .. } => ErrorCode::BlobDamaged,
             Self::BlobOutOfRange { .. } => ErrorCode::BlobOutOfRange,
             Self::BlobQuota { .. } => ErrorCode::QuotaExceeded,
             Self::BlobHolderClosed { .. } => ErrorCode::WorkspaceClosed,

@@ -22,6 +22,8 @@ pub enum Category {
     Aborted,
     /// An offset or a range is beyond the end.
     OutOfRange,
+    /// Stored bytes are lost for good.
+    DataLoss,
     /// A limit is exceeded.
     ResourceExhausted,
     /// The broker cannot serve the request now; a retry may succeed.
@@ -46,6 +48,7 @@ impl Category {
             Self::FailedPrecondition => 9,
             Self::Aborted => 10,
             Self::OutOfRange => 11,
+            Self::DataLoss => 15,
             Self::ResourceExhausted => 8,
             Self::Unavailable => 14,
             Self::Unimplemented => 12,
@@ -166,6 +169,7 @@ codes! {
     BlobIncomplete = 245 "BLOB_INCOMPLETE" FailedPrecondition,
     BlobDigestMismatch = 272 "BLOB_DIGEST_MISMATCH" InvalidArgument,
     BlobOutOfRange = 277 "BLOB_OUT_OF_RANGE" OutOfRange,
+    BlobDamaged = 278 "BLOB_DAMAGED" DataLoss,
     WorkspaceUnknown = 206 "WORKSPACE_UNKNOWN" NotFound,
     WorkspaceClosed = 246 "WORKSPACE_CLOSED" FailedPrecondition,
     EntryTooLarge = 274 "ENTRY_TOO_LARGE" InvalidArgument,

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{auth, checked_with, field, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared};
 use crate::{
-    blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
+    blobs::{BlobDamaged, BlobDigest, BlobFiles, BlobReader, BlobWriter, Removed},
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
@@ -208,14 +208,22 @@ impl BlobService for Blobs {
         let reading = self.reading.take(&caller);
         let reading =
             reading.ok_or_else(|| refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }))?;
-        let mut reader = on_disk({
-            let size = blob.size;
-            move || files.read(&digest, read_offset, size)
+        let reader = on_disk({
+            let (size, length) = (blob.size, left);
+            move || files.read(&digest, read_offset, length, size)
         })
         .await?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
         tokio::spawn(async move {
             let _reading = reading;
+            let mut reader = match checked(reader, &responses).await {
+                Ok(Some(checked)) => checked,
+                Ok(None) => return,
+                Err(status) => {
+                    let _client_gone = responses.send(Err(status)).await;
+                    return;
+                }
+            };
             let mut first = Some(blob.to_v1());
             loop {
                 // A thread serves one read, and never waits for the client.
@@ -259,14 +267,20 @@ impl BlobService for Blobs {
         }
         self.broker.count_reads(&caller, wanted.len()).map_err(refuse)?;
         let digests = wanted.iter().map(|digest| digest_of("sha256s", digest)).collect::<Result<Vec<_>, _>>()?;
-        let mut sha256s = Vec::new();
+        let (mut sha256s, mut known) = (Vec::new(), Vec::new());
         for digest in digests.into_iter().unique() {
             match readable(&self.broker, &caller, digest).await {
-                Ok(_) => {}
+                Ok(blob) => known.push(blob),
                 Err(BrokerError::BlobUnknown { .. }) => sha256s.push(Bytes::copy_from_slice(&digest)),
                 Err(error) => return Err(refuse(error)),
             }
         }
+        let files = self.files()?;
+        let lost = on_disk(move || {
+            let lost = known.iter().filter(|blob| !files.is_there(&blob.digest, blob.size));
+            Ok(lost.map(|blob| Bytes::copy_from_slice(&blob.digest)).collect::<Vec<_>>())
+        });
+        sha256s.extend(lost.await?);
         Ok(Response::new(v1::FindMissingBlobsResponse { sha256s }))
     }
 
@@ -298,6 +312,22 @@ impl BlobService for Blobs {
         deleted.map_err(refuse_shared)?;
         Ok(Response::new(v1::DeleteBlobResponse {}))
     }
+}
+
+/// Checks the file of which a range is read, part by part: a check ends with its caller. `None`: the client is gone.
+async fn checked(
+    mut reader: BlobReader,
+    responses: &mpsc::Sender<Result<v1::ReadBlobResponse, Status>>,
+) -> Result<Option<BlobReader>, Status> {
+    while !responses.is_closed() {
+        let check = move || Ok((reader.check_more()?, reader));
+        let (is_checked, rest) = on_disk(check).await?;
+        if is_checked {
+            return Ok(Some(rest));
+        }
+        reader = rest;
+    }
+    Ok(None)
 }
 
 /// Writes the bytes of a message that are not written yet.
@@ -341,7 +371,10 @@ async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send 
 
 fn disk_refusal(error: &io::Error) -> Status {
     tracing::error!(%error, "failed to read or write the bytes of a blob");
-    refuse(BrokerError::StoreUnavailable)
+    refuse(match BlobDamaged::of(error) {
+        Some(damaged) => BrokerError::BlobDamaged { blob: hex::encode(damaged.blob) },
+        None => BrokerError::StoreUnavailable,
+    })
 }
 
 fn new_blob(first: &v1::WriteBlobRequest, bytes_max: u64) -> Result<NewBlob, Status> {

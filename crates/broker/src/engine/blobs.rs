@@ -48,7 +48,8 @@ pub struct NewBlob {
 }
 
 impl Engine {
-    /// Begins or continues an upload. Returns the blob if the agent may read it already: the workspace now holds it too.
+    /// Begins or continues an upload. Returns the blob if the agent may read it already: the workspace now holds it too. A
+    /// blob whose file is lost is written again.
     pub(super) fn begin_upload(
         &mut self,
         agent: &AgentId,
@@ -59,9 +60,11 @@ impl Engine {
         self.check_holder(&mut transaction, agent, &new.workspace, now)?;
         if let Some(blob) = self.readable_blob(&mut transaction, agent, &new.digest, &new.workspace, now)? {
             check_size(blob.size, new.size, "blob.size_bytes")?;
-            let held = self.hold(&mut transaction, &new.digest, &new.workspace)?;
-            self.stage(transaction);
-            return Ok(Some(held));
+            if self.has_file(&blob) {
+                let held = self.hold(&mut transaction, &new.digest, &new.workspace)?;
+                self.stage(transaction);
+                return Ok(Some(held));
+            }
         }
         let key = UploadRecord::key(agent, &new.digest);
         let stored = self.read(&mut transaction, &key)?;
@@ -260,11 +263,20 @@ impl Engine {
                 });
             };
             check_size(blob.size, reference.size_bytes, &format!("{path}.size_bytes"))?;
+            if !self.has_file(&blob) {
+                return Err(BrokerError::BlobDamaged { blob: hex::encode(digest) });
+            }
             if held.insert(digest) {
                 self.hold(transaction, &digest, workspace)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether the file of a known blob is there, by its length. Does not read it.
+    fn has_file(&self, blob: &BlobRecord) -> bool {
+        let files = self.env.resources.blob_files.as_ref();
+        files.is_none_or(|files| files.is_there(&blob.digest, blob.size))
     }
 
     /// The blob, if the agent may read it: as a participant of one of its holders. Looks first at the workspace that the

@@ -24,6 +24,7 @@ impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
         let code = match &error {
             ServerError::Folder(FolderError::Store(error)) | ServerError::Store(error) => of_store(error),
+            ServerError::Folder(FolderError::StoreLost { .. }) => DATA_DAMAGED,
             ServerError::Folder(FolderError::File { .. } | FolderError::Shared { .. } | FolderError::Key(_))
             | ServerError::DevelopmentCa(_)
             | ServerError::Tls(_)

@@ -474,8 +474,8 @@ fn policy_errors() -> Vec<PolicySourceError> {
     let mut errors: Vec<PolicySourceError> = samples!(PolicyError {
         PolicyError::Read { .. } => PolicyError::Read { path: path(), problem: absent() };
         PolicyError::Empty { .. } => PolicyError::Empty { path: path() };
-        PolicyError::Problems(_) => PolicyError::Problems(vec!["refunds.cedar:3: unexpected token".into()]);
         PolicyError::Thread(_) => PolicyError::Thread(absent());
+        PolicyError::Problems(_) => PolicyError::Problems(vec!["refunds.cedar:3: unexpected token".into()]);
     })
     .into_iter()
     .map(PolicySourceError::Policy)
@@ -581,6 +581,7 @@ fn folder_errors() -> Vec<FolderError> {
         FolderError::File { .. } => FolderError::File { path: "baton-data".into(), source: absent() };
         FolderError::Shared { .. } => FolderError::Shared {
             path: "baton-data".into(), mode: 0o755, why: "it has no store and is not empty".into() };
+        FolderError::StoreLost { .. } => FolderError::StoreLost { path: "baton-data".into(), found: "keys/broker.pem" };
         FolderError::Key(_) => FolderError::Key(KeyFileError::NotAKey { path: "baton-data/keys/broker.pem".into() });
         FolderError::Store(_) => FolderError::Store(OpenError::NotAStore { path: "baton-data/store".into() });
     })

@@ -59,6 +59,19 @@ pub enum FolderError {
         /// The reason why the broker leaves them unchanged.
         why: String,
     },
+    /// An earlier start has left its files, and the store is not there.
+    #[error(
+        "the data folder {0} has lost its store: {found} is there, and {0}/store is missing or empty; nothing was changed. Mount \
+         the volume of the store, or restore the folder from a backup. To begin with an empty store and the same keys, run \
+         `baton store create --data {0}`: all tasks, messages and blobs are lost then",
+        path.display()
+    )]
+    StoreLost {
+        /// The path of the data folder.
+        path: PathBuf,
+        /// A file of the earlier start.
+        found: &'static str,
+    },
     /// The broker's key cannot be read or created.
     #[error(transparent)]
     Key(#[from] KeyFileError),
@@ -82,7 +95,9 @@ impl DataFolder {
         disk::keep_to_owner();
         close(path)?;
         make_folder(path)?;
-        // The store comes first, for its lock: this process changes no other file while another broker uses the folder.
+        find_store(path)?;
+        // The store comes first, for its lock: this process changes no other file while another broker uses the folder. A
+        // first start that is cut off leaves no key without a store.
         let store = Arc::new(EmbeddedStore::open(&path.join("store"))?);
         let blobs = Arc::new(open_blobs(path, &*store, bucket)?);
         close_contents(path)?;
@@ -108,6 +123,24 @@ impl DataFolder {
     pub(super) fn remove_address(&self) {
         // A missing file is fine, and a stale one does no harm.
         drop(fs::remove_file(self.path.join("address")));
+    }
+}
+
+/// The files that a first start makes after the store.
+const AFTER_STORE: [&str; 2] = ["keys/broker.pem", "operator.token"];
+
+/// Fails if an earlier start has used the folder, and its store is gone: a broker that began with an empty one would take
+/// every task and every message for unknown, and delete the blobs.
+fn find_store(path: &Path) -> Result<(), FolderError> {
+    let store = path.join("store");
+    let is_empty = match fs::read_dir(&store) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => true,
+        Err(source) => return Err(FolderError::File { path: store, source }),
+    };
+    match AFTER_STORE.into_iter().find(|name| is_empty && path.join(name).exists()) {
+        Some(found) => Err(FolderError::StoreLost { path: path.into(), found }),
+        None => Ok(()),
     }
 }
 
@@ -319,6 +352,33 @@ mod tests {
         let again = start(&survivor);
         assert!(has_task(&again), "what was answered is there");
         assert_eq!((&again.identity.key_id, &again.operator_token), (&key, &token));
+    }
+
+    #[test]
+    fn a_folder_that_has_lost_its_store_is_refused_and_left_as_it_is() {
+        for kept in [&AFTER_STORE[..], &AFTER_STORE[..1], &AFTER_STORE[1..]] {
+            for is_mount_point in [false, true] {
+                let parent = tempfile::tempdir().unwrap();
+                let path = parent.path().join("data");
+                drop(start(&path));
+                fs::remove_dir_all(path.join("store")).unwrap();
+                // That of a volume that is not mounted is there and empty.
+                if is_mount_point {
+                    fs::create_dir(path.join("store")).unwrap();
+                }
+                for name in AFTER_STORE.iter().filter(|name| !kept.contains(name)) {
+                    fs::remove_file(path.join(name)).unwrap();
+                }
+                let Err(FolderError::StoreLost { found, .. }) = DataFolder::open(&path, &SystemIds, None) else {
+                    panic!("it is refused")
+                };
+                assert_eq!(found, kept[0]);
+                assert_eq!(path.join("store").exists(), is_mount_point, "no store is made");
+                // What `baton store create` does.
+                drop(EmbeddedStore::open(&path.join("store")).unwrap());
+                start(&path);
+            }
+        }
     }
 
     fn mode(path: &Path) -> u32 {

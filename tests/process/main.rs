@@ -14,6 +14,7 @@ mod conformance;
 mod console;
 mod console_pages;
 mod crashes;
+mod damage;
 mod dead_letters;
 mod desk;
 mod directory_watch;

@@ -1,4 +1,4 @@
-//! `baton store`: verifies a store that no broker has open, and dumps its readable records.
+//! `baton store`: verifies a store that no broker has open, dumps its readable records, and makes an empty one.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -16,7 +16,7 @@ use baton_broker_core::{
     DEFAULT_DATA,
     records::{self, AuditHead},
 };
-use baton_store::{Found, Record, Table, read_all};
+use baton_store::{EmbeddedStore, Found, Record, Table, disk, read_all};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -33,6 +33,13 @@ pub(super) enum StoreCommand {
     #[command(after_help = "Examples:
   baton store export --data /var/lib/baton > records.jsonl")]
     Export(StoreArgs),
+    /// Make an empty store in a data folder that has lost its own. The broker keeps its keys and the operator's token, and
+    /// loses all tasks, messages and blobs. Changes nothing if there is a store.
+    #[command(after_help = "Examples:
+  baton store create --data /var/lib/baton
+
+A broker does not start in a data folder with its keys and without a store (exit code 6).")]
+    Create(StoreArgs),
 }
 
 #[derive(Debug, Args)]
@@ -46,7 +53,24 @@ pub(super) fn run(command: StoreCommand, output: &Output) -> Result<(), Failure>
     match command {
         StoreCommand::Check(args) => check(&args, output),
         StoreCommand::Export(args) => export(&args),
+        StoreCommand::Create(args) => create(&args),
     }
+}
+
+fn create(args: &StoreArgs) -> Result<(), Failure> {
+    let path = args.data.join("store");
+    let is_there = match std::fs::read_dir(&path) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(Failure::file(&path, error)),
+    };
+    if is_there {
+        return Err(Failure::failed(format!("{} is not empty; nothing was changed", path.display())));
+    }
+    disk::keep_to_owner();
+    drop(EmbeddedStore::open(&path)?);
+    say!("made an empty store in {}", path.display());
+    Ok(())
 }
 
 #[derive(Debug, Default)]

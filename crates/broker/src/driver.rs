@@ -22,6 +22,7 @@ use super::{
     engine::{Command, ConsumerKind, Engine, RecoverError},
     identity::Identities,
     limits::Rates,
+    places::Workers,
     queries::View,
     queue::{CommandQueue, Commands, Queued, command_queue},
     refused, send_outputs,
@@ -83,6 +84,7 @@ struct Shared {
     handoff_changes: Arc<HandoffChanges>,
     identities: Identities,
     rates: Arc<Rates>,
+    workers: Workers,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     resources: Resources,
@@ -139,6 +141,7 @@ impl Broker {
             handoff_changes,
             identities,
             rates,
+            workers: Workers::new(),
             identity,
             settings,
             resources,
@@ -208,6 +211,11 @@ impl Broker {
     /// The authorization by the policies.
     pub fn access(&self) -> Access<'_> {
         Access { policies: &self.shared.resources.policies, directory: &self.shared.directory }
+    }
+
+    /// The threads for work of callers that may wait for the disk, or that takes time.
+    pub fn workers(&self) -> &Workers {
+        &self.shared.workers
     }
 
     /// The queries over the stored records, limited to this caller.

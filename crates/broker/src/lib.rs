@@ -31,6 +31,7 @@ pub mod jwt;
 pub mod limits;
 pub mod metrics;
 mod output;
+pub mod places;
 pub mod policy;
 pub mod preparation;
 pub mod proto;

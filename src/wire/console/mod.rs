@@ -28,17 +28,13 @@ use http::{
     HeaderValue, Method, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
 };
-use tokio::sync::Semaphore;
 
 use self::{events::Ticks, sessions::Sessions, shared::SharedPages};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller, queries::View},
+    broker::{Broker, BrokerError, access::Caller, places::WorkSize, queries::View},
     codes::{Category, Refusal},
     wire::stream_slots::StreamSlots,
 };
-
-/// Bounds the concurrent reads of all browsers, apart from those of gRPC calls.
-static READS: Semaphore = Semaphore::const_new(8);
 
 /// What the pages share.
 #[derive(Clone)]
@@ -100,20 +96,14 @@ async fn with_session(State(console): State<Console>, mut request: Request, next
     console.shared.page((&caller, &path), refresh, || console.ticks.latest(), next.run(request)).await
 }
 
-/// Runs a read of the store on a blocking thread, with the rights of the caller.
+/// Runs a read of a caller on a thread for such work, with the caller's rights.
 async fn read<T: Send + 'static>(
     console: &Console,
     caller: &Caller,
     read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    let turn = READS.acquire().await.expect("never closed");
-    let (broker, caller) = (console.broker.clone(), caller.clone());
-    let read = tokio::task::spawn_blocking(move || {
-        // Given back by the thread: a browser that hangs up does not end the read.
-        let _turn = turn;
-        read(broker.view(&caller))
-    });
-    read.await.map_err(|_| BrokerError::Internal)?
+    let (broker, reader) = (console.broker.clone(), caller.clone());
+    console.broker.workers().run(caller, WorkSize::Large, move || read(broker.view(&reader))).await?
 }
 
 /// A page that says why a request was refused.

@@ -57,12 +57,15 @@ fn invalid(path: &str, problem: impl Into<String>) -> BrokerError {
     BrokerError::Fields { violations: vec![FieldViolation { path: path.to_owned(), problem: problem.into() }] }
 }
 
-/// Shows what was read, or why it was not.
-fn shown<T: Template>(caller: &Caller, read: Result<T, BrokerError>) -> Response {
-    match read {
-        Ok(template) => page(StatusCode::OK, &template),
-        Err(error) => refused(caller, &error),
-    }
+/// Reads a page and makes its HTML, or the page with the reason of a refusal.
+async fn shown<T: Template>(
+    console: &Console,
+    caller: &Caller,
+    make: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
+) -> Response {
+    // On the same thread as the read: a long page takes a while, too.
+    let made = read(console, caller, |view| make(view).map(|template| page(StatusCode::OK, &template)));
+    made.await.unwrap_or_else(|error| refused(caller, &error))
 }
 
 /// The filter of the list of handoffs, as the form sends it. Empty: any.
@@ -148,7 +151,7 @@ pub(super) async fn handoffs(
         let states = HandoffState::ALL.iter().map(|state| state.name()).collect();
         Ok(HandoffsPage { who, query, states, rows, next: page.next_token })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Template)]
@@ -187,7 +190,7 @@ pub(super) async fn handoff(
             next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -209,16 +212,16 @@ pub(super) async fn agents(
     Extension(caller): Extension<Caller>,
     Query(query): Query<AgentQuery>,
 ) -> Response {
-    let broker = &console.broker;
-    let list = || {
-        broker.access().may_see_directory(&caller)?;
-        broker.count_reads(&caller, PAGE_SIZE)?;
+    let (broker, reader) = (console.broker.clone(), caller.clone());
+    let list = move |view: View<'_>| {
+        view.access.may_see_directory(&reader)?;
+        broker.count_reads(&reader, PAGE_SIZE)?;
         let after = optional("after", &query.after, AgentId::parse)?;
         let entries = broker.directory().list(after.as_ref(), PAGE_SIZE);
         let next = entries.last().filter(|_| entries.len() == PAGE_SIZE).map(|last| last.id().to_string());
         let now = broker.now();
         let rows = entries.iter().map(|entry| AgentRow::new(entry, broker.directory(), now)).collect();
-        Ok(AgentsPage { who: caller.to_string(), rows, next })
+        Ok(AgentsPage { who: reader.to_string(), rows, next })
     };
-    shown(&caller, list())
+    shown(&console, &caller, list).await
 }

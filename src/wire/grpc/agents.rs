@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     agents_watch, auth, checked, checked_with, page_size, parsed_id, read_small, refuse, refuse_shared,
-    responses::Responses,
+    responses::Responses, run_large,
 };
 use crate::{
     broker::{
@@ -42,14 +42,10 @@ impl Agents {
         Self { broker }
     }
 
-    fn to_proto(&self, entry: &Arc<Entry>) -> v1::Agent {
-        to_proto::agent(self.broker.directory(), entry, self.broker.now())
-    }
-
     /// The agent as the directory has it now.
     fn agent(&self, id: &AgentId) -> Result<v1::Agent, Status> {
         let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
-        self.broker.directory().get(id).map(|entry| self.to_proto(&entry)).ok_or_else(unknown)
+        self.broker.directory().get(id).map(|entry| shown(&self.broker, &entry)).ok_or_else(unknown)
     }
 
     async fn change_keys(&self, agent: &str, change: KeyChange, caller: Caller) -> Result<v1::Agent, Status> {
@@ -180,8 +176,8 @@ impl AgentService for Agents {
         let id = parsed_id("agent_id", id, AgentId::parse)?;
         let mut agents = vec![self.agent(&id)?];
         let broker = self.broker.clone();
-        let agent = super::run_small(move || add_mailboxes(&broker, &mut agents).map(|()| agents.pop()));
-        let agent = agent.await.map_err(|_| refuse(BrokerError::Internal))?.map_err(refuse)?;
+        let read = move |_: View<'_>| add_mailboxes(&broker, &mut agents).map(|()| agents.pop());
+        let agent = read_small(&self.broker, &caller, read).await.map_err(refuse)?;
         Ok(Response::new(v1::GetAgentResponse { agent }))
     }
 
@@ -191,19 +187,11 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let request = request.get_ref();
-        let size = page_size(request.page_size);
+        let size = page_size(request.get_ref().page_size);
         self.broker.count_reads(&caller, size).map_err(refuse)?;
-        checked(list_checks(request))?;
-        let after = parse_token(&request.page_token, request)?;
-        let (agents, last) = directory_page(&self.broker, request, after, size);
-        let (mut agents, broker) =
-            (agents.iter().map(|entry| self.to_proto(entry)).collect::<Vec<_>>(), self.broker.clone());
-        let read = super::read_large(move || add_mailboxes(&broker, &mut agents).map(|()| agents));
-        Ok(Response::new(v1::ListAgentsResponse {
-            agents: read.await.map_err(refuse)?,
-            next_page_token: last.map(|last| make_token(&last, request)).unwrap_or_default(),
-        }))
+        run_large(&self.broker, &caller, move |broker, _| list(broker, request.get_ref(), size))
+            .await
+            .map(Response::new)
     }
 
     async fn update_agent(
@@ -255,8 +243,9 @@ impl AgentService for Agents {
         let size = page_size(request.get_ref().page_size);
         self.broker.count_reads(&caller, size).map_err(refuse)?;
         // Ranking many agents takes a while, and the threads of the runtime serve other calls.
-        let broker = self.broker.clone();
-        super::read_large_call(move || find(&broker, &caller, request.get_ref(), size)).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| find(broker, caller, request.get_ref(), size))
+            .await
+            .map(Response::new)
     }
 
     type WatchAgentsStream = Responses<v1::WatchAgentsResponse>;
@@ -324,6 +313,21 @@ impl AgentService for Agents {
         let (code, expires_at) = broker.identities().login_code(caller, credential, broker.ids(), broker.now());
         Ok(Response::new(v1::CreateLoginCodeResponse { code, expire_time: Some(expires_at.into()) }))
     }
+}
+
+/// The agent as the directory has it.
+fn shown(broker: &Broker, entry: &Arc<Entry>) -> v1::Agent {
+    to_proto::agent(broker.directory(), entry, broker.now())
+}
+
+fn list(broker: &Broker, request: &v1::ListAgentsRequest, size: usize) -> Result<v1::ListAgentsResponse, Status> {
+    checked(list_checks(request))?;
+    let after = parse_token(&request.page_token, request)?;
+    let (agents, last) = directory_page(broker, request, after, size);
+    let mut agents: Vec<_> = agents.iter().map(|entry| shown(broker, entry)).collect();
+    add_mailboxes(broker, &mut agents).map_err(refuse)?;
+    let next_page_token = last.map(|last| make_token(&last, request)).unwrap_or_default();
+    Ok(v1::ListAgentsResponse { agents, next_page_token })
 }
 
 /// Adds what waits in the mailbox of each agent. Reads one letter of each, so it may wait for the disk.

@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, page_size, read_large_call, refuse};
+use super::{auth, page_size, refuse, run_large};
 use crate::{
     broker::{
         Broker,
@@ -28,8 +28,9 @@ impl AuditService for Audit {
         request: Request<v1::ListAuditEntriesRequest>,
     ) -> Result<Response<v1::ListAuditEntriesResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadAuditLog)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 }
 

@@ -14,13 +14,14 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{auth, checked_with, field, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared};
+use super::{auth, checked_with, field, page_size, parsed_id, read_small, refuse, refuse_shared, run_large};
 use crate::{
     blobs::{BlobDamaged, BlobDigest, BlobFiles, BlobReader, BlobWriter, Removed},
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
         engine::{Command, NewBlob},
+        places::WorkSize,
         queries::BlobSearch,
     },
     codes::ErrorCode,
@@ -126,7 +127,7 @@ impl BlobService for Blobs {
             let blob = Some(blob.to_v1());
             return Ok(Response::new(v1::WriteBlobResponse { committed_bytes: size, blob }));
         }
-        let mut writer = on_disk({
+        let mut writer = on_disk(&self.broker, &caller, {
             let files = files.clone();
             move || files.write(&upload)
         })
@@ -135,7 +136,8 @@ impl BlobService for Blobs {
         loop {
             // The next frame arrives and is decrypted while this one is written.
             let arriving = async { Ok(frames.message().await) };
-            let (written, arrived) = tokio::try_join!(append(writer, &writing, frame, size), arriving)?;
+            let (written, arrived) =
+                tokio::try_join!(append((&self.broker, &caller), writer, &writing, frame, size), arriving)?;
             writer = written;
             match arrived {
                 Ok(Some(next)) => frame = next,
@@ -152,7 +154,7 @@ impl BlobService for Blobs {
         if committed_bytes < size {
             return Ok(Response::new(v1::WriteBlobResponse { committed_bytes, blob: None }));
         }
-        let found = on_disk(move || writer.finish()).await?;
+        let found = on_disk(&self.broker, &caller, move || writer.finish()).await?;
         if found != digest {
             self.broker.ask(|reply| Command::DropUpload { agent, digest, reply }).await.map_err(refuse_shared)?;
             return Err(refuse(BrokerError::BlobDigestMismatch { found: hex::encode(found) }));
@@ -160,7 +162,7 @@ impl BlobService for Blobs {
         let naming = files.naming(&digest).lock_owned().await;
         // A call that is dropped meanwhile must not let a deletion or another write of the blob begin.
         let places = (naming, writing);
-        let _places = on_disk({
+        let _places = on_disk(&self.broker, &caller, {
             let files = files.clone();
             move || files.name(&upload, &digest).map(|()| places)
         })
@@ -187,7 +189,7 @@ impl BlobService for Blobs {
         let upload = read_small(&self.broker, &caller, move |view| view.upload(&digest)).await.map_err(refuse)?;
         let files = self.files()?;
         let name = BlobFiles::upload_name(agent.as_str(), &digest);
-        let committed_bytes = on_disk(move || files.uploaded(&name)).await?;
+        let committed_bytes = on_disk(&self.broker, &caller, move || files.uploaded(&name)).await?;
         let until = upload.touched_at.plus(self.broker.settings().blobs.unheld_lifetime);
         let expire_time = Some(until.into());
         Ok(Response::new(v1::GetBlobWriteResponse { committed_bytes, size_bytes: upload.size, expire_time }))
@@ -208,15 +210,16 @@ impl BlobService for Blobs {
         let reading = self.reading.take(&caller);
         let reading =
             reading.ok_or_else(|| refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }))?;
-        let reader = on_disk({
+        let reader = on_disk(&self.broker, &caller, {
             let (size, length) = (blob.size, left);
             move || files.read(&digest, read_offset, length, size)
         })
         .await?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        let broker = self.broker.clone();
         tokio::spawn(async move {
             let _reading = reading;
-            let mut reader = match checked(reader, &responses).await {
+            let mut reader = match checked((&broker, &caller), reader, &responses).await {
                 Ok(Some(checked)) => checked,
                 Ok(None) => return,
                 Err(status) => {
@@ -227,7 +230,7 @@ impl BlobService for Blobs {
             let mut first = Some(blob.to_v1());
             loop {
                 // A thread serves one read, and never waits for the client.
-                let read = on_disk(move || {
+                let read = on_disk(&broker, &caller, move || {
                     let data = reader.next(left)?;
                     Ok((data, reader))
                 });
@@ -276,7 +279,7 @@ impl BlobService for Blobs {
             }
         }
         let files = self.files()?;
-        let lost = on_disk(move || {
+        let lost = on_disk(&self.broker, &caller, move || {
             let lost = known.iter().filter(|blob| !files.is_there(&blob.digest, blob.size));
             Ok(lost.map(|blob| Bytes::copy_from_slice(&blob.digest)).collect::<Vec<_>>())
         });
@@ -289,12 +292,11 @@ impl BlobService for Blobs {
         request: Request<v1::ListBlobsRequest>,
     ) -> Result<Response<v1::ListBlobsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadBlobs)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let workspace = parsed_id("workspace_id", &request.workspace_id, WorkspaceId::parse)?;
             let size = page_size(request.page_size);
-            let page = broker.view(&caller).blobs_of(&workspace, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).blobs_of(&workspace, size, &request.page_token).map_err(refuse)?;
             let blobs = page.entries.iter().map(BlobRecord::to_v1).collect();
             Ok(v1::ListBlobsResponse { blobs, next_page_token: page.next_token })
         });
@@ -316,12 +318,13 @@ impl BlobService for Blobs {
 
 /// Checks the file of which a range is read, part by part: a check ends with its caller. `None`: the client is gone.
 async fn checked(
+    (broker, caller): (&Broker, &Caller),
     mut reader: BlobReader,
     responses: &mpsc::Sender<Result<v1::ReadBlobResponse, Status>>,
 ) -> Result<Option<BlobReader>, Status> {
     while !responses.is_closed() {
         let check = move || Ok((reader.check_more()?, reader));
-        let (is_checked, rest) = on_disk(check).await?;
+        let (is_checked, rest) = on_disk(broker, caller, check).await?;
         if is_checked {
             return Ok(Some(rest));
         }
@@ -332,6 +335,7 @@ async fn checked(
 
 /// Writes the bytes of a message that are not written yet.
 async fn append(
+    (broker, caller): (&Broker, &Caller),
     mut writer: BlobWriter,
     writing: &Arc<Writing>,
     frame: v1::WriteBlobRequest,
@@ -355,7 +359,7 @@ async fn append(
     }
     // A call that is dropped meanwhile must not let another one write to the same file.
     let writing = writing.clone();
-    on_disk(move || {
+    on_disk(broker, caller, move || {
         let _writing = writing;
         writer.append(&rest)?;
         Ok(writer)
@@ -363,9 +367,13 @@ async fn append(
     .await
 }
 
-/// Runs work with a file on a thread of its own.
-async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Status> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|_| refuse(BrokerError::Internal))?;
+/// Runs work of a caller with a file on a thread for such work.
+async fn on_disk<T: Send + 'static>(
+    broker: &Broker,
+    caller: &Caller,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    let done = broker.workers().run(caller, WorkSize::Large, work).await.map_err(refuse)?;
     done.map_err(|error| disk_refusal(&error))
 }
 

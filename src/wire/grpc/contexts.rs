@@ -8,7 +8,7 @@ use crate::{
     broker::{
         Broker,
         access::{Caller, Purpose},
-        queries::SectionQuery,
+        queries::{SectionQuery, View},
     },
     envelope::{Checks, sections},
     ids::{AgentId, MessageId, TaskId, check_name},
@@ -46,9 +46,8 @@ impl ContextService for Contexts {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadContexts)?;
         let query = section_query(request.into_inner())?;
         // A section may have a megabyte, and a delta or a filter parses it.
-        let broker = self.broker.clone();
-        let answer = read_large(move || broker.view(&caller).context_section(&query)).await.map_err(refuse)?;
-        Ok(Response::new(answer))
+        let read = move |view: View<'_>| view.context_section(&query);
+        read_large(&self.broker, &caller, read).await.map(Response::new).map_err(refuse)
     }
 
     async fn list_context_versions(
@@ -59,9 +58,8 @@ impl ContextService for Contexts {
         let request = request.into_inner();
         let (task, size) = (parsed_id("task_id", &request.task_id, TaskId::parse)?, page_size(request.page_size));
         let token = request.page_token;
-        let broker = self.broker.clone();
-        let page =
-            read_large(move || broker.view(&caller).context_versions(&task, size, &token)).await.map_err(refuse)?;
+        let read = move |view: View<'_>| view.context_versions(&task, size, &token);
+        let page = read_large(&self.broker, &caller, read).await.map_err(refuse)?;
         Ok(Response::new(v1::ListContextVersionsResponse {
             versions: page.entries.iter().map(to_proto::context_version).collect(),
             next_page_token: page.next_token,

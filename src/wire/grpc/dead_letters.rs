@@ -5,8 +5,9 @@ use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, field, numbered, page_size, read_large, read_large_call, read_small, refuse, refuse_shared,
+    auth, checked, field, numbered, page_size, read_large, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
+    run_large,
 };
 use crate::{
     broker::{
@@ -60,8 +61,9 @@ impl DeadLetterService for DeadLetters {
         request: Request<v1::ListDeadLettersRequest>,
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.into_inner()))
+            .await
+            .map(Response::new)
     }
 
     type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
@@ -214,9 +216,9 @@ async fn find(
     last: u64,
 ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
     loop {
-        let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
-        let read = move || broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME);
-        match read_large(read).await {
+        let filter = filter.clone();
+        let read = move |view: View<'_>| view.dead_letters_after(&filter, after, last, READ_AT_A_TIME);
+        match read_large(broker, caller, read).await {
             Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
             outcome => return outcome,
         }

@@ -4,8 +4,8 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    auth, checked, handoffs_watch, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
-    responses::Responses,
+    auth, checked, handoffs_watch, numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
+    responses::Responses, run_large,
 };
 use crate::{
     broker::{
@@ -56,8 +56,9 @@ impl HandoffService for Handoffs {
         request: Request<v1::ListHandoffsRequest>,
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     type WatchHandoffsStream = Responses<v1::WatchHandoffsResponse>;

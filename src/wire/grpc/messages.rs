@@ -72,11 +72,11 @@ impl BrokerService for Messages {
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
         let (events, receiver) = Events::channel();
         let kind = ConsumerKind::Receive { deliveries_max };
-        let consumer = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
+        let consumer = self.broker.open(agent.clone(), kind, events).await.map_err(refuse_shared)?;
         // A call grants its credit once; a session changes it by frames.
         let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
-        let responses = Outgoing::new(self.broker.clone(), receiver).filter_map(move |outgoing| {
+        let responses = Outgoing::new(self.broker.clone(), agent, receiver).filter_map(move |outgoing| {
             let _open_until_the_stream_ends = &consumer;
             match outgoing {
                 Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),

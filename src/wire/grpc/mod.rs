@@ -30,8 +30,6 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use prost::Message as _;
-use tokio::{sync::Semaphore, task::JoinError};
-use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, codec::CompressionEncoding, service::Routes};
 
 pub(crate) use self::messages::fate;
@@ -45,6 +43,7 @@ use crate::{
     broker::{
         Broker, BrokerError, Refused,
         access::Caller,
+        places::WorkSize,
         preparation::{Prepared, PreparedMessage},
         queries::View,
         refused,
@@ -205,50 +204,32 @@ fn page_size(wanted: u32) -> usize {
     }
 }
 
-/// Bounds the concurrent large reads of all callers. Each may hold some megabytes and a thread.
-static LARGE_READS: Semaphore = Semaphore::const_new(16);
-
-/// Runs a large read of the store on a blocking thread, after a turn in [`LARGE_READS`].
+/// Runs a large read or check of a caller on a thread for such work.
 async fn read_large<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
+    broker: &Broker,
+    caller: &Caller,
+    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    with_permit(&LARGE_READS, read).await.map_err(|_| BrokerError::Internal)?
+    read_beside(broker, caller, WorkSize::Large, read).await
 }
 
-/// Bounds the concurrent small reads of all callers. A bound of their own, so that large reads do not delay them.
-static SMALL_READS: Semaphore = Semaphore::const_new(16);
-
-/// Runs a small read on a blocking thread, after a turn in [`SMALL_READS`]. Fails if the read panics or the runtime shuts
-/// down.
-async fn run_small<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-    with_permit(&SMALL_READS, read).await
-}
-
-async fn with_permit<T: Send + 'static>(
-    turns: &'static Semaphore,
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    // In a task of its own: a stream that its client does not read is not polled, and would keep a turn that it gets.
-    let task = tokio::spawn(async move {
-        let turn = turns.acquire().await.expect("never closed");
-        let read = move || {
-            // Given back by the thread: a cancelled call leaves it reading.
-            let _turn = turn;
-            read()
-        };
-        tokio::task::spawn_blocking(read).await
-    });
-    AbortOnDropHandle::new(task).await?
-}
-
-/// Runs a small read through the caller's [`View`], as [`run_small`] does.
+/// Runs a small read of a caller on a thread for such work.
 async fn read_small<T: Send + 'static>(
     broker: &Broker,
     caller: &Caller,
     read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    let (broker, caller) = (broker.clone(), caller.clone());
-    run_small(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
+    read_beside(broker, caller, WorkSize::Small, read).await
+}
+
+async fn read_beside<T: Send + 'static>(
+    broker: &Broker,
+    caller: &Caller,
+    size: WorkSize,
+    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
+) -> Result<T, BrokerError> {
+    let (reader, reading) = (broker.clone(), caller.clone());
+    broker.workers().run(caller, size, move || read(reader.view(&reading))).await?
 }
 
 /// A verified message with the outcome of its longer checks, which run as [`read_large`] does.
@@ -257,9 +238,12 @@ async fn prepared(broker: &Broker, envelope: Box<VerifiedEnvelope>) -> Result<Pr
         Ok(message) => return Ok(message),
         Err(envelope) => envelope,
     };
+    // The work is that of the sender, whose signature is verified.
+    let sender = Caller::Agent(envelope.header().sender.clone());
     for is_last in [false, true] {
         let preparing = broker.clone();
-        let outcome = read_large(move || preparing.preparation().prepare(envelope, is_last)).await;
+        let prepare = move || preparing.preparation().prepare(envelope, is_last);
+        let outcome = broker.workers().run(&sender, WorkSize::Large, prepare).await.and_then(|outcome| outcome);
         envelope = match outcome.map_err(refused)? {
             Prepared::Ready(message) => return Ok(message),
             Prepared::Behind(envelope) => envelope,
@@ -278,11 +262,14 @@ async fn submit(broker: &Broker, raw: Bytes, sender: Option<&AgentId>) -> Result
     broker.submit(message, sender.is_some()).await.map_err(refuse_shared)
 }
 
-/// Runs the large read of a whole call, as [`read_large`] does.
-async fn read_large_call<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, Status> + Send + 'static,
+/// Runs the large work of a whole call, as [`read_large`] does.
+async fn run_large<T: Send + 'static>(
+    broker: &Broker,
+    caller: &Caller,
+    work: impl FnOnce(&Broker, &Caller) -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
-    read_large(move || Ok(read())).await.map_err(refuse)?
+    let (worker, working) = (broker.clone(), caller.clone());
+    broker.workers().run(caller, WorkSize::Large, move || work(&worker, &working)).await.map_err(refuse)?
 }
 
 /// Converts enum numbers to values. Adds a violation for each number that `value` does not know.
@@ -301,42 +288,4 @@ fn numbered<T>(
         }
     }
     values
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::mpsc, time::Duration};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_cancelled_read_keeps_its_turn_until_its_thread_ends() {
-        static TURNS: Semaphore = Semaphore::const_new(1);
-        let (begun, has_begun) = tokio::sync::oneshot::channel();
-        let (end, is_ended) = mpsc::channel::<()>();
-        let read = with_permit(&TURNS, move || {
-            begun.send(()).unwrap();
-            is_ended.recv().unwrap();
-        });
-        tokio::select! {
-            _ = read => panic!("the read has not ended"),
-            begun = has_begun => begun.unwrap(),
-        }
-        assert_eq!(TURNS.available_permits(), 0, "the thread still reads");
-        end.send(()).unwrap();
-        let next = with_permit(&TURNS, || ());
-        tokio::time::timeout(Duration::from_secs(60), next).await.expect("the turn comes back").unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_read_that_is_not_polled_takes_no_turn_from_others() {
-        static TURNS: Semaphore = Semaphore::const_new(1);
-        let turn = TURNS.acquire().await.unwrap();
-        let mut unread = std::pin::pin!(with_permit(&TURNS, || ()));
-        assert!(tokio::time::timeout(Duration::ZERO, &mut unread).await.is_err(), "it waits for its turn");
-        drop(turn);
-        let other = with_permit(&TURNS, || ());
-        tokio::time::timeout(Duration::from_secs(60), other).await.expect("the turn comes back").unwrap();
-        unread.await.unwrap();
-    }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared};
+use super::{auth, checked, numbered, page_size, parsed_id, read_small, refuse, refuse_shared, run_large};
 use crate::{
     broker::{
         Broker, BrokerError, Update, Updates,
@@ -52,8 +52,9 @@ impl NegotiationService for Negotiations {
         request: Request<v1::ListNegotiationsRequest>,
     ) -> Result<Response<v1::ListNegotiationsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     type WatchNegotiationStream = Pin<Box<dyn Stream<Item = Result<v1::WatchNegotiationResponse, Status>> + Send>>;

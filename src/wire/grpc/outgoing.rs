@@ -1,7 +1,7 @@
 //! The outgoing events of a consumer, each delivery with its envelope.
 //!
 //! Owns reading envelopes just before they are sent. An envelope in memory is used directly. An envelope only on disk
-//! is read on a blocking thread, together with those of the deliveries behind it. So a slow disk delays this consumer
+//! is read on a thread for such work, together with those of the deliveries behind it. So a slow disk delays this consumer
 //! and no other, and a long backlog costs one thread switch for many deliveries. Must not know the frames that carry
 //! the events.
 
@@ -12,12 +12,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::mpsc, task::JoinError};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
-use super::run_small;
 use crate::{
-    broker::{Answer, Away, Broker, Event, OutgoingDelivery, Refused},
+    broker::{Answer, Away, Broker, BrokerError, Event, OutgoingDelivery, Refused, access::Caller, places::WorkSize},
+    ids::AgentId,
     proto::v1,
 };
 
@@ -38,13 +38,15 @@ pub(super) enum Ready {
 /// The stream of ready events, in their order. Ends when every sender of events is dropped.
 pub(super) struct Outgoing {
     broker: Broker,
+    /// The agent whose mail it is.
+    agent: Caller,
     events: mpsc::UnboundedReceiver<Event>,
     /// Events taken from `events` and not sent yet; they precede all events still there.
     ahead: VecDeque<Next>,
     reading: Option<Reading>,
 }
 
-type Reading = Pin<Box<dyn Future<Output = Result<VecDeque<Next>, JoinError>> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = Result<VecDeque<Next>, BrokerError>> + Send>>;
 
 enum Next {
     Read(Box<v1::Delivery>),
@@ -52,8 +54,8 @@ enum Next {
 }
 
 impl Outgoing {
-    pub(super) fn new(broker: Broker, events: mpsc::UnboundedReceiver<Event>) -> Self {
-        Self { broker, events, ahead: VecDeque::new(), reading: None }
+    pub(super) fn new(broker: Broker, agent: AgentId, events: mpsc::UnboundedReceiver<Event>) -> Self {
+        Self { broker, agent: Caller::Agent(agent), events, ahead: VecDeque::new(), reading: None }
     }
 
     /// Starts to read the envelope of a delivery, and those of the deliveries already queued behind it.
@@ -65,8 +67,11 @@ impl Outgoing {
             let Ok(event) = self.events.try_recv() else { break };
             events.push_back(Next::NotRead(event));
         }
-        let broker = self.broker.clone();
-        self.reading = Some(Box::pin(run_small(move || read(&broker, events))));
+        let (broker, agent) = (self.broker.clone(), self.agent.clone());
+        self.reading = Some(Box::pin(async move {
+            let reader = broker.clone();
+            broker.workers().run(&agent, WorkSize::Small, move || read(&reader, events)).await
+        }));
     }
 }
 

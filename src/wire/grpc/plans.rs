@@ -8,13 +8,15 @@ use tonic::{Request, Response, Status};
 use super::{
     auth, checked, field,
     log_watch::{self, LogUpdate, LogWatch},
-    messages, numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
+    messages, numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
     responses::Responses,
+    run_large,
 };
 use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
+        directory::Directory,
         engine::Command,
         queries::View,
     },
@@ -55,27 +57,42 @@ impl Plans {
         let (plan, spec) = self.plan(caller, &id).await?;
         Ok(plan_run_to_v1(&plan, Some(&spec)))
     }
+}
 
-    /// Adds the agents and types that do not exist to the problems of a plan.
-    fn add_unknown(&self, spec: &Spec, problems: &mut Vec<Problem>) {
-        let directory = self.broker.directory();
-        for (place, subtask) in spec.subtasks.iter().enumerate() {
-            let agent = AgentId::parse(&subtask.agent).ok();
-            let kind = AgentType::parse(&subtask.agent_type).ok();
-            let message = match (&agent, &kind) {
-                (Some(agent), _) if !directory.is_registered(agent) => format!("agent {agent} is not registered"),
-                (None, Some(kind)) if directory.of_type(kind).is_empty() => format!("no agent has the type {kind}"),
-                _ => continue,
-            };
-            problems.push(Problem {
-                severity: Severity::Warning,
-                code: ProblemCode::AgentUnknown,
-                path: format!("subtasks[{place}]"),
-                subtasks: vec![subtask.id.clone()],
-                topic: String::new(),
-                message,
-            });
-        }
+fn validate(
+    broker: &Broker,
+    caller: &Caller,
+    request: &v1::ValidatePlanRequest,
+) -> Result<v1::ValidatePlanResponse, Status> {
+    let Some(plan) = &request.plan else { return Err(refuse(field("plan", "must be set"))) };
+    let spec = envelope::plan_of(plan, &broker.settings().plan_terms);
+    let spec = spec.map_err(|violations| refuse(BrokerError::Fields { violations }))?;
+    let mut problems = spec.problems();
+    // A caller that may not read the directory does not learn who is in it.
+    if broker.access().may_see_directory(caller).is_ok() {
+        add_unknown(broker.directory(), &spec, &mut problems);
+    }
+    Ok(v1::ValidatePlanResponse { problems: problems.iter().map(problem).collect() })
+}
+
+/// Adds the agents and types that do not exist to the problems of a plan.
+fn add_unknown(directory: &Directory, spec: &Spec, problems: &mut Vec<Problem>) {
+    for (place, subtask) in spec.subtasks.iter().enumerate() {
+        let agent = AgentId::parse(&subtask.agent).ok();
+        let kind = AgentType::parse(&subtask.agent_type).ok();
+        let message = match (&agent, &kind) {
+            (Some(agent), _) if !directory.is_registered(agent) => format!("agent {agent} is not registered"),
+            (None, Some(kind)) if directory.of_type(kind).is_empty() => format!("no agent has the type {kind}"),
+            _ => continue,
+        };
+        problems.push(Problem {
+            severity: Severity::Warning,
+            code: ProblemCode::AgentUnknown,
+            path: format!("subtasks[{place}]"),
+            subtasks: vec![subtask.id.clone()],
+            topic: String::new(),
+            message,
+        });
     }
 }
 
@@ -86,15 +103,10 @@ impl PlanService for Plans {
         request: Request<v1::ValidatePlanRequest>,
     ) -> Result<Response<v1::ValidatePlanResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::SubmitPlan)?;
-        let Some(plan) = &request.get_ref().plan else { return Err(refuse(field("plan", "must be set"))) };
-        let spec = envelope::plan_of(plan, &self.broker.settings().plan_terms);
-        let spec = spec.map_err(|violations| refuse(BrokerError::Fields { violations }))?;
-        let mut problems = spec.problems();
-        // A caller that may not read the directory does not learn who is in it.
-        if self.broker.access().may_see_directory(&caller).is_ok() {
-            self.add_unknown(&spec, &mut problems);
-        }
-        Ok(Response::new(v1::ValidatePlanResponse { problems: problems.iter().map(problem).collect() }))
+        // The check of a large plan takes some 10 ms, and the threads of the runtime serve other calls.
+        run_large(&self.broker, &caller, move |broker, caller| validate(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     async fn submit_plan(
@@ -138,15 +150,14 @@ impl PlanService for Plans {
         request: Request<v1::ListPlansRequest>,
     ) -> Result<Response<v1::ListPlansResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let mut checks = Checks::default();
             checks.at_most("states", request.states.len(), PlanState::ALL.len(), "entries");
             let states = numbered(&mut checks, "states", "known states", &request.states, PlanState::from_number);
             checked(checks)?;
-            let page = broker.view(&caller).plans(&states, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).plans(&states, size, &request.page_token).map_err(refuse)?;
             let plans = page.entries.iter().map(|plan| plan_run_to_v1(plan, None)).collect();
             Ok(v1::ListPlansResponse { plans, next_page_token: page.next_token })
         });
@@ -171,9 +182,8 @@ impl PlanService for Plans {
                 place.ok_or_else(|| refuse(BrokerError::PageTokenInvalid))?
             }
         };
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
-            let (results, next) = broker.view(&caller).plan_results(&id, from, limit).map_err(refuse)?;
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
+            let (results, next) = broker.view(caller).plan_results(&id, from, limit).map_err(refuse)?;
             let next_page_token = next.map(|place| place.to_string()).unwrap_or_default();
             Ok(v1::ListPlanResultsResponse { results, next_page_token })
         });

@@ -8,8 +8,9 @@ use tonic::{Request, Response, Status};
 use super::{
     auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
     responses::Responses,
+    run_large,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
 use crate::{
@@ -76,10 +77,15 @@ impl RoutingService for Routing {
         request: Request<v1::RegisterGraphRequest>,
     ) -> Result<Response<v1::RegisterGraphResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::RegisterGraph)?;
-        let graph = parse_graph(request.get_ref().graph.as_ref())?;
-        let action = crate::broker::access::graph_registration(&graph.id);
-        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
-        let problems = graph.problems();
+        // The check of a large graph takes some 10 ms, and the threads of the runtime serve other calls.
+        let check = move |broker: &Broker, caller: &Caller| {
+            let graph = parse_graph(request.get_ref().graph.as_ref())?;
+            let action = crate::broker::access::graph_registration(&graph.id);
+            broker.access().check_broker(caller, action).map_err(refuse)?;
+            let problems = graph.problems();
+            Ok((graph, problems))
+        };
+        let (graph, problems) = run_large(&self.broker, &caller, check).await?;
         if problems.iter().any(Problem::is_error) {
             return Err(refuse(BrokerError::GraphInvalid { violations: violations(&problems) }));
         }
@@ -95,10 +101,13 @@ impl RoutingService for Routing {
         &self,
         request: Request<v1::ValidateGraphRequest>,
     ) -> Result<Response<v1::ValidateGraphResponse>, Status> {
-        auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let graph = parse_graph(request.get_ref().graph.as_ref())?;
-        let problems = graph.problems().iter().map(problem).collect();
-        Ok(Response::new(v1::ValidateGraphResponse { problems }))
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
+        let checked = run_large(&self.broker, &caller, move |_, _| {
+            let graph = parse_graph(request.get_ref().graph.as_ref())?;
+            let problems = graph.problems().iter().map(problem).collect();
+            Ok(v1::ValidateGraphResponse { problems })
+        });
+        checked.await.map(Response::new)
     }
 
     async fn get_graph(&self, request: Request<v1::GetGraphRequest>) -> Result<Response<v1::GetGraphResponse>, Status> {
@@ -113,11 +122,10 @@ impl RoutingService for Routing {
         request: Request<v1::ListGraphsRequest>,
     ) -> Result<Response<v1::ListGraphsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
-            let page = broker.view(&caller).graphs(size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).graphs(size, &request.page_token).map_err(refuse)?;
             let graphs = page.entries.iter().map(|graph| without_nodes(graph_to_v1(graph))).collect();
             Ok(v1::ListGraphsResponse { graphs, next_page_token: page.next_token })
         });
@@ -153,8 +161,9 @@ impl RoutingService for Routing {
 
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list_runs(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list_runs(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     type WatchRunStream = Responses<v1::WatchRunResponse>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, field, page_size, read_large_call, read_small, refuse, refuse_shared};
+use super::{auth, checked, field, page_size, read_small, refuse, refuse_shared, run_large};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -44,8 +44,10 @@ impl SchemaService for Schemas {
         let action = schema_registration(&wanted.schema_id);
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
-        let schemas = self.broker.resources().schemas.clone();
-        let schema_json = read_large_call(move || compiled(&schemas, &schema_json).map(|_| schema_json)).await?;
+        let check = move |broker: &Broker, _: &Caller| {
+            compiled(&broker.resources().schemas, &schema_json).map(|_| schema_json)
+        };
+        let schema_json = run_large(&self.broker, &caller, check).await?;
         let registrar = caller.to_string();
         let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, registrar, ..Default::default() });
         let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, reply }).await.map_err(refuse_shared)?;
@@ -67,11 +69,10 @@ impl SchemaService for Schemas {
         request: Request<v1::ListSchemasRequest>,
     ) -> Result<Response<v1::ListSchemasResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
-            let page = broker.view(&caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
             Ok(v1::ListSchemasResponse { schemas: page.entries, next_page_token: page.next_token })
         });
         listed.await.map(Response::new)
@@ -95,9 +96,8 @@ impl SchemaService for Schemas {
                 return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
             }
         };
-        let schemas = self.broker.resources().schemas.clone();
-        let violations = read_large_call(move || {
-            let schema = compiled(&schemas, &text)?;
+        let violations = run_large(&self.broker, &caller, move |broker, _| {
+            let schema = compiled(&broker.resources().schemas, &text)?;
             if data_json.is_empty() {
                 return Ok(Vec::new());
             }

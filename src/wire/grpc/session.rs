@@ -124,6 +124,7 @@ pub(super) async fn open(
     let span = tracing::info_span!("session", %agent, session = consumer.id().0);
     let (last_words, failure) = mpsc::channel(1);
     let sent_away = CancellationToken::new();
+    let responses = Outgoing::new(broker.clone(), agent.clone(), receiver);
     let session = Session {
         broker: broker.clone(),
         agent,
@@ -134,7 +135,7 @@ pub(super) async fn open(
         sent_away: sent_away.clone(),
     };
     tokio::spawn(tracing::Instrument::instrument(session.run(request.into_inner()), span));
-    let responses = Outgoing::new(broker.clone(), receiver).map(move |outgoing| {
+    let responses = responses.map(move |outgoing| {
         // The GoAway is out: from now on frames of this agent belong on a new session.
         if matches!(outgoing, Ready::GoAway(_)) {
             sent_away.cancel();

@@ -5,8 +5,9 @@ use tonic::{Request, Response, Status};
 use super::{
     auth, checked, checked_with,
     log_watch::{self, Latest, LogWatcher, Next},
-    numbered, page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
     responses::{self, Responses, Taker},
+    run_large,
 };
 use crate::{
     broker::{
@@ -49,8 +50,9 @@ impl TaskService for Tasks {
         request: Request<v1::ListTasksRequest>,
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let broker = self.broker.clone();
-        read_large_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     async fn get_custody_log(
@@ -58,8 +60,9 @@ impl TaskService for Tasks {
         request: Request<v1::GetCustodyLogRequest>,
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let broker = self.broker.clone();
-        read_large_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
+        run_large(&self.broker, &caller, move |broker, caller| custody_log(broker, caller, request.get_ref()))
+            .await
+            .map(Response::new)
     }
 
     async fn reassign_task(

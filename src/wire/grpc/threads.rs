@@ -11,8 +11,9 @@ use tonic::{Request, Response, Status};
 use super::{
     auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    page_size, parsed_id, read_large_call, read_small, refuse, refuse_shared,
+    page_size, parsed_id, read_small, refuse, refuse_shared,
     responses::Responses,
+    run_large,
 };
 use crate::{
     broker::{
@@ -130,11 +131,10 @@ impl ThreadService for Threads {
         request: Request<v1::ListAgentSpecsRequest>,
     ) -> Result<Response<v1::ListAgentSpecsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
-            let page = broker.view(&caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
             let brief = |spec: &Arc<Spec>| {
                 let spec = agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
                 Ok(v1::AgentSpec { system_prompt: String::new(), sections: None, overlay: None, ..spec })
@@ -160,11 +160,10 @@ impl ThreadService for Threads {
         request: Request<v1::ListModelSpecsRequest>,
     ) -> Result<Response<v1::ListModelSpecsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
-            let page = broker.view(&caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
             let brief = |spec: &Arc<Spec>| {
                 let spec = model_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
                 Ok(v1::ModelSpec { parameters: None, ..spec })
@@ -219,8 +218,7 @@ impl ThreadService for Threads {
         request: Request<v1::ListThreadsRequest>,
     ) -> Result<Response<v1::ListThreadsResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
-        let broker = self.broker.clone();
-        let listed = read_large_call(move || {
+        let listed = run_large(&self.broker, &caller, move |broker, caller| {
             let request = request.get_ref();
             let size = page_size(request.page_size);
             let mut checks = Checks::default();
@@ -228,7 +226,7 @@ impl ThreadService for Threads {
             let in_force = checks.optional_id("in_force_spec_id", &request.in_force_spec_id, SpecId::parse);
             checked(checks)?;
             let filter = ThreadFilter { task, in_force };
-            let page = broker.view(&caller).threads(&filter, size, &request.page_token).map_err(refuse)?;
+            let page = broker.view(caller).threads(&filter, size, &request.page_token).map_err(refuse)?;
             let threads = page.entries.iter().map(|thread| thread_to_v1(thread)).collect();
             Ok(v1::ListThreadsResponse { threads, next_page_token: page.next_token })
         });

@@ -250,9 +250,9 @@ impl LogWatcher for Watcher {
 
 impl Watcher {
     async fn page(&self) -> Result<EntryPage, Status> {
-        let (broker, caller, query) = (self.broker.clone(), self.caller.clone(), self.query.clone());
-        let read = read_large(move || {
-            let mut page = broker.view(&caller).workspace_entries(&query)?;
+        let query = self.query.clone();
+        let read = read_large(&self.broker, &self.caller, move |view| {
+            let mut page = view.workspace_entries(&query)?;
             let found = page.entries.len();
             log_watch::keep_first(&mut page.entries);
             if page.entries.len() < found {
@@ -270,8 +270,7 @@ impl Watcher {
 
 /// Reads a page, which may have some megabytes, after a turn among the large reads.
 async fn page(broker: &Broker, caller: &Caller, query: EntryQuery) -> Result<EntryPage, BrokerError> {
-    let (broker, caller) = (broker.clone(), caller.clone());
-    read_large(move || broker.view(&caller).workspace_entries(&query)).await
+    read_large(broker, caller, move |view| view.workspace_entries(&query)).await
 }
 
 fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Duration>), Status> {

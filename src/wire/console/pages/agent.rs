@@ -13,7 +13,7 @@ use crate::{
     ids::AgentId,
     proto::v1,
     wire::{
-        console::{Console, read},
+        console::Console,
         to_proto::{self, time_text},
     },
 };
@@ -96,7 +96,7 @@ pub(super) async fn show(
         };
         Ok(AgentPage::new(who, to_proto::agent(broker.directory(), &entry, broker.now()), mailbox))
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl AgentPage {

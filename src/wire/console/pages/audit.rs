@@ -15,10 +15,7 @@ use super::{
 use crate::{
     broker::{access::Caller, queries::View},
     proto::v1,
-    wire::{
-        console::{Console, read},
-        to_proto::time_text,
-    },
+    wire::{console::Console, to_proto::time_text},
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -80,5 +77,5 @@ pub(super) async fn list(
             next: window.next(page.first_number),
         })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }

@@ -100,7 +100,7 @@ pub(super) async fn list(
         let (states, reasons) = (states().map(DeadState::name).collect(), reasons().map(ParkReason::name).collect());
         Ok(ListPage { who, query, states, reasons, rows, next: page.next_token })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Template)]
@@ -138,7 +138,7 @@ pub(super) async fn one(
             redriven_as: settlement.and_then(|settled| settled.redriven_handoff).map(|id| id.to_string()),
         })
     };
-    shown(&caller, read(&console, &caller, one).await)
+    shown(&console, &caller, one).await
 }
 
 #[derive(Default, Deserialize)]

@@ -23,7 +23,7 @@ use crate::{
     ids::{AgentId, MessageId},
     proto::v1,
     wire::{
-        console::{Console, read},
+        console::Console,
         to_proto::{self, time_text},
     },
 };
@@ -118,7 +118,7 @@ pub(super) async fn list(
             next: page.next_token,
         })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -186,5 +186,5 @@ pub(super) async fn show(
             next: Some(until).filter(|until| *until < shown.bids.len()),
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }

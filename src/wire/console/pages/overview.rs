@@ -21,7 +21,7 @@ use crate::{
         presence::Liveness,
     },
     time::Timestamp,
-    wire::console::{Console, read},
+    wire::console::Console,
 };
 
 /// The entries of each list of the overview.
@@ -46,7 +46,7 @@ struct OverviewPage {
 pub(super) async fn show(State(console): State<Console>, Extension(caller): Extension<Caller>) -> Response {
     let (broker, reader) = (console.broker.clone(), caller.clone());
     let show = move |view: View<'_>| OverviewPage::read(view, &broker, &reader);
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl OverviewPage {

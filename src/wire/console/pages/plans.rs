@@ -24,7 +24,7 @@ use crate::{
     ids::PlanId,
     proto::v1,
     time::Timestamp,
-    wire::console::{Console, read},
+    wire::console::Console,
 };
 
 /// The results of one page. Each may have 4 KiB.
@@ -102,7 +102,7 @@ pub(super) async fn list(
         let rows = page.entries.iter().map(|plan| PlanRow::new(plan)).collect();
         Ok(PlansPage { who, query, states: PlanState::ALL.map(PlanState::name), rows, next: page.next_token })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -187,7 +187,7 @@ pub(super) async fn show(
             next_results,
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 fn nodes(picture: &Dag, plan: &Plan, spec: &Spec) -> Vec<Node> {

@@ -13,6 +13,7 @@ use crate::{
     broker::{
         access::Caller,
         explain::{AskedPolicy, ExplainedPolicy, actions},
+        queries::View,
     },
     wire::console::Console,
 };
@@ -43,15 +44,18 @@ pub(super) async fn explain(
     Extension(caller): Extension<Caller>,
     Query(query): Query<PolicyQuery>,
 ) -> Response {
-    let explained = if query.principal.is_empty() {
-        Ok(None)
-    } else {
-        let PolicyQuery { principal, action, resource, participants, task_type } = &query;
-        let [principal, action, resource] = [principal, action, resource].map(Clone::clone);
-        let [participants, task_type] = [participants, task_type].map(Clone::clone);
-        let asked = AskedPolicy { principal, action, resource, participants, task_type };
-        console.broker.access().explain(&caller, &asked).map(Some)
+    let reader = caller.clone();
+    let explain = move |view: View<'_>| {
+        let explained = if query.principal.is_empty() {
+            None
+        } else {
+            let PolicyQuery { principal, action, resource, participants, task_type } = &query;
+            let [principal, action, resource] = [principal, action, resource].map(Clone::clone);
+            let [participants, task_type] = [participants, task_type].map(Clone::clone);
+            let asked = AskedPolicy { principal, action, resource, participants, task_type };
+            Some(view.access.explain(&reader, &asked)?)
+        };
+        Ok(PolicyPage { who: reader.to_string(), query, actions: actions(), explained })
     };
-    let who = caller.to_string();
-    shown(&caller, explained.map(|explained| PolicyPage { who, query, actions: actions(), explained }))
+    shown(&console, &caller, explain).await
 }

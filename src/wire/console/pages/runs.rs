@@ -23,10 +23,7 @@ use crate::{
     domain::routing::{NodeState, Run, RunId, RunState},
     ids::{GraphId, MessageId, TaskId},
     proto::v1::{self, run_entry::Event},
-    wire::{
-        console::{Console, read},
-        to_proto::time_text,
-    },
+    wire::{console::Console, to_proto::time_text},
 };
 
 /// The most bytes of a text of a turn that a row shows.
@@ -109,7 +106,7 @@ pub(super) async fn list(
         let rows = page.entries.iter().map(|run| RunRow::new(run)).collect();
         Ok(RunsPage { who, query, states: RunState::ALL.map(RunState::name), rows, next: page.next_token })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Template)]
@@ -163,7 +160,7 @@ pub(super) async fn show(
             next: window.next(1),
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl NodeRow {

@@ -9,7 +9,6 @@ use axum::{
     response::Response,
 };
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 
 use super::{
     PAGE_SIZE,
@@ -28,10 +27,7 @@ use crate::{
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, custody_entry::Event},
     replay::Replay,
-    wire::{
-        console::{Console, read},
-        to_proto,
-    },
+    wire::{console::Console, to_proto},
 };
 
 /// The most entries of the custody log that the lanes are read from.
@@ -45,8 +41,6 @@ const VERIFIED_ENTRIES_MAX: u64 = 2000;
 const VERIFIED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The entries that a verification reads at a time.
 const VERIFIED_AT_ONCE: usize = 200;
-/// Bounds the concurrent verifications: each takes a thread for some time.
-static VERIFICATIONS: Semaphore = Semaphore::const_new(1);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -130,14 +124,8 @@ pub(super) async fn show(
     Query(query): Query<TaskQuery>,
 ) -> Response {
     let verifies = query.verify == "1";
-    let turn = match verifies {
-        true => Some(VERIFICATIONS.acquire().await.expect("never closed")),
-        false => None,
-    };
     let (broker, reader) = (console.broker.clone(), caller.clone());
     let show = move |view: View<'_>| {
-        // Kept on this thread: a browser that hangs up does not end the work.
-        let _turn = turn;
         let id = parsed("task_id", &id, TaskId::parse)?;
         let after = match query.page.as_str() {
             "" => 0,
@@ -161,7 +149,7 @@ pub(super) async fn show(
             log,
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl LogPart {

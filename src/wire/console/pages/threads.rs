@@ -22,10 +22,7 @@ use crate::{
     ids::{SpecId, TaskId, ThreadId},
     proto::v1::{self, thread_entry::Event},
     records::thread_to_v1,
-    wire::{
-        console::{Console, read},
-        to_proto::time_text,
-    },
+    wire::{console::Console, to_proto::time_text},
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,7 +100,7 @@ pub(super) async fn list(
         let rows = page.entries.iter().map(|thread| ThreadRow::new(thread_to_v1(thread))).collect();
         Ok(ThreadsPage { who, query, rows, next: page.next_token })
     };
-    shown(&caller, read(&console, &caller, list).await)
+    shown(&console, &caller, list).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -146,7 +143,7 @@ pub(super) async fn show(
         let entries = log.entries.iter().rev().map(EntryRow::new).collect();
         Ok(ThreadPage { who, row: ThreadRow::new(thread), entries, next })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl EntryRow {

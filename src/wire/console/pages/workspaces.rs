@@ -19,7 +19,7 @@ use crate::{
     ids::parse_number,
     proto::v1::{self, workspace_entry::Entry},
     wire::{
-        console::{Console, read},
+        console::Console,
         to_proto::{self, time_text},
     },
 };
@@ -116,7 +116,7 @@ pub(super) async fn show(
             entries: page.entries.iter().map(EntryRow::new).collect(),
         })
     };
-    shown(&caller, read(&console, &caller, show).await)
+    shown(&console, &caller, show).await
 }
 
 impl TopicRow {

@@ -1,0 +1,417 @@
+//! Work beside the threads that serve connections: reads that may wait for the disk, and checks that take time. Its
+//! places are shared by caller (SPEC 5).
+//!
+//! Owns the threads of such work, and the order in which callers get places. Must not know the work. One caller has at
+//! most a quarter of the places, so it waits behind itself. Callers that wait take turns, whatever number of calls each
+//! has; the calls of one caller run in the order of their arrival. Work whose call is given up while it waits never runs.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{BrokerError, access::Caller};
+
+/// The places for small work. They are apart from the others, so that large work does not delay small work.
+const SMALL_PLACES: usize = 16;
+/// The places for large work. Each may hold some megabytes and a thread.
+const LARGE_PLACES: usize = 16;
+
+/// The size of a piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkSize {
+    /// A read of a few records.
+    Small,
+    /// A list, a page, a check or a file: up to some megabytes, or more than a millisecond.
+    Large,
+}
+
+/// The places for the work of all callers.
+#[derive(Debug)]
+pub struct Workers {
+    small: Arc<Places>,
+    large: Arc<Places>,
+}
+
+impl Workers {
+    /// Starts with all places free.
+    pub fn new() -> Self {
+        Self { small: Places::new(SMALL_PLACES), large: Places::new(LARGE_PLACES) }
+    }
+
+    /// Runs work of a caller on a thread that may wait, once the caller has a place. If the future is dropped before,
+    /// the work never runs; if it is dropped later, the work keeps its place until it ends.
+    ///
+    /// # Errors
+    /// INTERNAL if the work panics, or if the runtime shuts down.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        size: WorkSize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, BrokerError> {
+        let places = match size {
+            WorkSize::Small => self.small.clone(),
+            WorkSize::Large => self.large.clone(),
+        };
+        let caller = caller.to_string();
+        // In a task of its own: a stream that its client does not read is not polled, and would keep a place that it gets.
+        let task = tokio::spawn(async move {
+            let place = places.take(&caller).await;
+            let work = move || {
+                // Given back by the thread: a call that is given up leaves it working.
+                let _place = place;
+                work()
+            };
+            tokio::task::spawn_blocking(work).await
+        });
+        AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
+    }
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The part of all places that one caller may have: one in this many.
+const SHARES: usize = 4;
+
+/// A number of places, and the callers that wait for one.
+#[derive(Debug)]
+struct Places {
+    of_all_max: usize,
+    of_one_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    /// The callers that have a place or wait for one.
+    callers: HashMap<String, Line>,
+    /// The callers that wait. The first that may have a further place gets the next one, and goes to the end.
+    turns: VecDeque<String>,
+    next_ticket: u64,
+}
+
+/// The places of one caller, and its work that waits, in the order of arrival.
+#[derive(Debug, Default)]
+struct Line {
+    taken: usize,
+    waiting: BTreeMap<u64, oneshot::Sender<Place>>,
+}
+
+/// A place of a caller. Its drop gives the place to the next one.
+#[derive(Debug)]
+struct Place {
+    places: Arc<Places>,
+    caller: String,
+}
+
+impl Places {
+    /// Starts with all places free. One caller may have a quarter of them, and at least one.
+    fn new(all: usize) -> Arc<Self> {
+        Arc::new(Self { of_all_max: all, of_one_max: (all / SHARES).max(1), state: Mutex::default() })
+    }
+
+    /// Waits for a place. The drop of the future leaves the line.
+    async fn take(self: &Arc<Self>, caller: &str) -> Place {
+        let (sender, granted) = oneshot::channel();
+        let ticket = self.state().wait(caller, sender);
+        let mut waiting = Waiting { places: self.clone(), caller: caller.to_owned(), ticket, granted };
+        self.grant();
+        (&mut waiting.granted).await.expect("the line keeps the sender until it sends")
+    }
+
+    /// Gives free places to the callers that wait.
+    fn grant(self: &Arc<Self>) {
+        loop {
+            let next = self.state().next(self.of_all_max, self.of_one_max);
+            let Some((caller, sender)) = next else { return };
+            // Outside the lock: a call that was given up meanwhile drops the place here, which gives it to another one.
+            drop(sender.send(Place { places: self.clone(), caller }));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wait(&mut self, caller: &str, sender: oneshot::Sender<Place>) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let line = self.callers.entry(caller.to_owned()).or_default();
+        if line.waiting.is_empty() {
+            self.turns.push_back(caller.to_owned());
+        }
+        line.waiting.insert(ticket, sender);
+        ticket
+    }
+
+    /// Takes a place for the caller whose turn it is. `None`: no place is free, or no caller that waits may have one.
+    fn next(&mut self, of_all_max: usize, of_one_max: usize) -> Option<(String, oneshot::Sender<Place>)> {
+        if self.taken >= of_all_max {
+            return None;
+        }
+        // Those at their bound have all places together, so few are skipped. They keep their turn.
+        let may_take = |caller: &String| self.callers.get(caller).is_some_and(|line| line.taken < of_one_max);
+        let caller = self.turns.iter().position(may_take).and_then(|turn| self.turns.remove(turn))?;
+        let line = self.callers.get_mut(&caller)?;
+        let (_, sender) = line.waiting.pop_first()?;
+        line.taken += 1;
+        self.taken += 1;
+        if !line.waiting.is_empty() {
+            self.turns.push_back(caller.clone());
+        }
+        Some((caller, sender))
+    }
+
+    fn give_back(&mut self, caller: &str) {
+        self.taken -= 1;
+        if let Some(line) = self.callers.get_mut(caller) {
+            line.taken -= 1;
+        }
+        self.forget(caller);
+    }
+
+    fn leave(&mut self, caller: &str, ticket: u64) {
+        let Some(line) = self.callers.get_mut(caller) else { return };
+        let was_waiting = line.waiting.remove(&ticket).is_some();
+        if was_waiting && line.waiting.is_empty() {
+            self.turns.retain(|other| other != caller);
+        }
+        self.forget(caller);
+    }
+
+    /// Removes a caller that has no place and waits for none, so that the callers in memory are those of calls.
+    fn forget(&mut self, caller: &str) {
+        if self.callers.get(caller).is_some_and(|line| line.taken == 0 && line.waiting.is_empty()) {
+            self.callers.remove(caller);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.state().give_back(&self.caller);
+        self.places.grant();
+    }
+}
+
+/// A call that waits. Its drop leaves the line.
+struct Waiting {
+    places: Arc<Places>,
+    caller: String,
+    ticket: u64,
+    granted: oneshot::Receiver<Place>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.places.state().leave(&self.caller, self.ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        sync::{
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    type Call = Pin<Box<dyn Future<Output = Place>>>;
+
+    /// A call of this caller that waits, or has its place at once.
+    fn call(places: &Arc<Places>, caller: &'static str) -> Call {
+        let places = places.clone();
+        let mut call: Call = Box::pin(async move { places.take(caller).await });
+        // The first poll gets into the line.
+        match poll(&mut call) {
+            Some(place) => Box::pin(std::future::ready(place)),
+            None => call,
+        }
+    }
+
+    fn poll(call: &mut Call) -> Option<Place> {
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(place) => Some(place),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The places of the calls that have one; the others stay.
+    fn granted(calls: &mut Vec<Call>) -> Vec<Place> {
+        let mut places = Vec::new();
+        calls.retain_mut(|call| match poll(call) {
+            Some(place) => {
+                places.push(place);
+                false
+            }
+            None => true,
+        });
+        places
+    }
+
+    fn names(places: &[Place]) -> Vec<&str> {
+        places.iter().map(|place| place.caller.as_str()).collect()
+    }
+
+    fn is_empty(places: &Places) -> bool {
+        let state = places.state();
+        state.taken == 0 && state.callers.is_empty() && state.turns.is_empty()
+    }
+
+    #[test]
+    fn one_caller_has_a_quarter_of_the_places_and_waits_behind_itself() {
+        let places = Places::new(16);
+        let mut many: Vec<Call> = (0..40).map(|_| call(&places, "many")).collect();
+        let mut held = granted(&mut many);
+        assert_eq!(held.len(), 4);
+        let other = granted(&mut vec![call(&places, "other")]);
+        assert_eq!(names(&other), ["other"], "another caller waits for none of them");
+        held.pop();
+        held.extend(granted(&mut many));
+        assert_eq!((held.len(), many.len()), (4, 35), "its own next call follows");
+        drop((held, other, many));
+        assert!(is_empty(&places), "nothing is left behind");
+    }
+
+    #[test]
+    fn callers_that_wait_take_turns_and_their_calls_keep_their_order() {
+        let places = Places::new(1);
+        let mut held = granted(&mut vec![call(&places, "a")]);
+        let mut calls: Vec<Call> = ["a", "a", "a", "b", "b", "c"].map(|caller| call(&places, caller)).into();
+        let mut order = Vec::new();
+        while !calls.is_empty() {
+            held.clear();
+            held = granted(&mut calls);
+            assert_eq!(held.len(), 1, "there is one place");
+            order.push(held[0].caller.clone());
+        }
+        assert_eq!(order, ["a", "b", "c", "a", "b", "a"]);
+    }
+
+    #[test]
+    fn all_places_together_are_bounded() {
+        let places = Places::new(4);
+        let mut calls: Vec<Call> = ["a", "b", "c", "d", "e"].map(|caller| call(&places, caller)).into();
+        let mut held = granted(&mut calls);
+        assert_eq!(names(&held), ["a", "b", "c", "d"]);
+        drop(held.remove(0));
+        assert_eq!(names(&granted(&mut calls)), ["e"]);
+    }
+
+    #[test]
+    fn a_call_that_is_given_up_while_it_waits_leaves_the_line() {
+        let places = Places::new(1);
+        let held = granted(&mut vec![call(&places, "a")]);
+        let given_up: Vec<Call> = (0..1000).map(|_| call(&places, "b")).collect();
+        let mut last = vec![call(&places, "c")];
+        drop(given_up);
+        assert_eq!(places.state().turns, ["c"], "a caller without calls has no turn");
+        drop(held);
+        let held = granted(&mut last);
+        assert_eq!(names(&held), ["c"]);
+        drop(held);
+        assert!(is_empty(&places));
+    }
+
+    #[test]
+    fn a_place_that_is_granted_to_a_call_that_was_given_up_goes_on() {
+        let places = Places::new(1);
+        let held = granted(&mut vec![call(&places, "a")]);
+        let (given_up, mut next) = (call(&places, "b"), vec![call(&places, "c")]);
+        // The grant waits in the future, which is dropped before its next poll.
+        drop(held);
+        drop(given_up);
+        assert_eq!(names(&granted(&mut next)), ["c"]);
+    }
+
+    fn agent(name: &str) -> Caller {
+        Caller::Agent(crate::ids::AgentId::parse(name).unwrap())
+    }
+
+    /// Work that reports its begin and waits for its end.
+    fn gated() -> (impl FnOnce() + Send, oneshot::Receiver<()>, mpsc::Sender<()>) {
+        let (begun, has_begun) = oneshot::channel();
+        let (end, is_ended) = mpsc::channel::<()>();
+        let work = move || {
+            let _ = begun.send(());
+            let _ = is_ended.recv();
+        };
+        (work, has_begun, end)
+    }
+
+    #[tokio::test]
+    async fn work_whose_call_is_given_up_keeps_its_place_if_it_runs_and_never_runs_if_it_waits() {
+        let workers = Arc::new(Workers::new());
+        let mut running = Vec::new();
+        for _ in 0..LARGE_PLACES / SHARES {
+            let (work, has_begun, end) = gated();
+            let workers = workers.clone();
+            let call = tokio::spawn(async move { workers.run(&agent("many"), WorkSize::Large, work).await });
+            has_begun.await.unwrap();
+            call.abort();
+            running.push(end);
+        }
+        let ran = Arc::new(AtomicUsize::new(0));
+        let count = |ran: &Arc<AtomicUsize>| {
+            let ran = ran.clone();
+            move || ran.fetch_add(1, Ordering::Relaxed)
+        };
+        let many = agent("many");
+        for _ in 0..40 {
+            let mut waits = Box::pin(workers.run(&many, WorkSize::Large, count(&ran)));
+            assert!(still_waits(&mut waits));
+            // Its task gets into the line.
+            tokio::task::yield_now().await;
+            assert!(still_waits(&mut waits), "the threads of the calls that were given up still work");
+        }
+        // Another caller waits for none of them, and small work does not wait for large work.
+        workers.run(&agent("other"), WorkSize::Large, count(&ran)).await.unwrap();
+        workers.run(&agent("many"), WorkSize::Small, count(&ran)).await.unwrap();
+        running.clear();
+        workers.run(&agent("many"), WorkSize::Large, count(&ran)).await.unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 3, "work that was given up while it waited never runs");
+    }
+
+    /// Whether the future still waits after a poll.
+    fn still_waits<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_polled_takes_no_place_from_others() {
+        let workers = Workers { small: Places::new(1), large: Places::new(1) };
+        let held = workers.large.take("agent a").await;
+        let unreading = agent("a");
+        let mut unread = Box::pin(workers.run(&unreading, WorkSize::Large, || ()));
+        assert!(still_waits(&mut unread), "it waits for its place");
+        // Its task gets into the line.
+        tokio::task::yield_now().await;
+        drop(held);
+        workers.run(&agent("b"), WorkSize::Large, || ()).await.unwrap();
+        unread.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_gives_its_place_back() {
+        let workers = Workers { small: Places::new(1), large: Places::new(1) };
+        let failed = workers.run(&agent("a"), WorkSize::Small, || panic!("on purpose")).await;
+        assert_eq!(failed, Err::<(), _>(BrokerError::Internal));
+        workers.run(&agent("a"), WorkSize::Small, || ()).await.unwrap();
+    }
+}

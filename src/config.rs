@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use self::file::File;
 use crate::{
     blobs::BucketOptions,
-    broker::{BrokerLimits, Settings},
+    broker::{AgentLimits, BrokerLimits, Settings},
     policy::Policies,
     traces::Options as TraceOptions,
 };
@@ -146,7 +146,9 @@ impl Config {
         // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
         let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
-        let settings = Settings { unsigned_allowed, broker_limits, console: true, ..Settings::default() };
+        // Nor does one agent hurt another by what it reads: on a developer's machine all of them belong to one person.
+        let limits = AgentLimits { cpu_ms_per_second: 0, operator_cpu_ms_per_second: 0, ..AgentLimits::default() };
+        let settings = Settings { unsigned_allowed, limits, broker_limits, console: true, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
         let tls = TlsSource::Development;
         // All else is as with an empty file.

@@ -134,7 +134,7 @@ impl Room {
     pub(crate) fn look<T>(&self, query: impl FnOnce(View<'_>) -> T) -> T {
         let access = Access { policies: &self.resources.policies, directory: self.engine.directory() };
         let caller = Caller::Operator("bench".to_owned());
-        query(View { store: &*self.store, access, caller: &caller, rates: None })
+        query(View { store: &*self.store, access, caller: &caller })
     }
 
     /// Commits what the engine holds, and sends its outputs.

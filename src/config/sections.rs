@@ -84,6 +84,8 @@ sections! {
 
     limits: LimitsSection spans {} values {
         messages_per_second: u32 => limits.messages_per_second,
+        cpu_ms_per_second: u32 => limits.cpu_ms_per_second,
+        operator_cpu_ms_per_second: u32 => limits.operator_cpu_ms_per_second,
         bytes_per_second: u32 => limits.bytes_per_second,
         open_handoffs_max: u32 => limits.open_handoffs_max,
         open_negotiations_max: u32 => limits.open_negotiations_max,

@@ -3,14 +3,12 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_broker_core::{
-    AgentLimits,
     access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::handoff::State,
     ids::{AgentId, TaskId},
-    limits::Rates,
     proto::v1::{self, TaskStatus},
-    queries::{Backlog, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
+    queries::{Backlog, HandoffFilter, LOOKED_AT_MAX, TaskFilter},
 };
 
 use crate::world::{World, operator};
@@ -225,21 +223,6 @@ fn a_watcher_gets_each_change_it_may_see_from_memory_and_after_a_restart_from_th
     let after = world.latest();
     world.cancel_it("a", "c", "t2", &second);
     assert_eq!(world.changes_after(&olga, after), Some(vec![(second, State::Cancelled)]));
-}
-
-#[test]
-fn what_a_watcher_looks_at_counts_against_its_rate() {
-    let mut world = World::with(&["a", "b", "c"]);
-    for task in 0..3 {
-        world.ask_for("a", "b", &format!("t{task}"), "x");
-    }
-    let (c, filter) = (agent("c"), HandoffFilter::default());
-    let rates = Rates::new(&AgentLimits { messages_per_second: 1, ..AgentLimits::default() });
-    let open = || View { rates: Some(&rates), ..world.view(&c) }.backlog(Backlog::Open, &filter, 0, 0, 32);
-    assert_eq!(open().unwrap().handoffs, []);
-    // Each part uses up the budget of a second, and no machine takes a hundred seconds for a hundred parts.
-    let refusal = (0..100).find_map(|_| open().err()).expect("one of a hundred is over the rate");
-    assert_eq!(refusal.code(), ErrorCode::LimitExceeded);
 }
 
 #[test]

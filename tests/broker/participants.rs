@@ -9,7 +9,6 @@ use baton_broker_core::{
     codes::ErrorCode,
     engine::Fate,
     ids::{AgentId, MessageId, TaskId},
-    limits::Rates,
     proto::v1::{self, TaskStatus},
     queries::{DeadLetterFilter, HandoffFilter, LOOKED_AT_MAX, TaskFilter, View},
 };
@@ -307,21 +306,4 @@ fn a_page_that_matches_little_ends_early_with_a_token() {
     assert!(world.disk.reads.load(Ordering::Relaxed) - before <= 2 * LOOKED_AT_MAX as u64 + 300);
     let page = view.handoffs(&filter, 1, &page.next_token).unwrap();
     assert_eq!((page.entries.len(), page.next_token.as_str()), (1, ""));
-}
-
-#[test]
-fn lists_count_against_the_rate_of_the_agent() {
-    let mut world = World::with(&["a", "b"]);
-    let tasks: BTreeSet<String> = (0..3).map(|number| format!("t{number}")).collect();
-    for task in &tasks {
-        open(&mut world, "a", "b", task);
-    }
-    let rates = Rates::new(&AgentLimits { messages_per_second: 1, ..AgentLimits::default() });
-    let (a, b, operator) = (agent("a"), agent("b"), operator());
-    let list = |caller| View { rates: Some(&rates), ..world.view(caller) }.tasks(&TaskFilter::default(), 50, "");
-    // Each list uses up the budget of a second, and no machine takes a hundred seconds for a hundred lists.
-    let refusal = (0..100).find_map(|_| list(&a).err()).expect("one of a hundred is over the rate");
-    assert!(matches!(refusal, BrokerError::LimitExceeded { .. }), "{refusal}");
-    list(&b).expect("another agent has a rate of its own");
-    (0..100).for_each(|_| drop(list(&operator).expect("operators have none")));
 }

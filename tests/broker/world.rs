@@ -437,7 +437,7 @@ impl World {
     /// The stored data as this caller may see it.
     pub(crate) fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
         let access = Access { policies: &self.resources.policies, directory: self.engine.directory() };
-        View { store: &*self.disk, access, caller, rates: None }
+        View { store: &*self.disk, access, caller }
     }
 
     /// The task's custody log with envelopes, as an operator reads it.

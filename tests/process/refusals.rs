@@ -251,6 +251,33 @@ async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concern
 }
 
 #[tokio::test]
+async fn a_caller_whose_reads_have_used_up_its_cpu_time_is_told_when_to_go_on_and_others_are_not_concerned() {
+    let broker = Broker::serve("enrollment = \"open\"", "[limits]\ncpu_ms_per_second = 1\n");
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let [caller, other] = [broker.client_of("a").await, broker.client_of("b").await];
+    let list = async |client: &Client| client.answer(client.tasks().list_tasks(v1::ListTasksRequest::default()).await);
+    let mut refusal = None;
+    for _ in 0..100_000 {
+        refusal = list(&caller).await.err();
+        if refusal.is_some() {
+            break;
+        }
+    }
+    match refusal.expect("so many lists take more than a millisecond") {
+        ClientError::Refused(refused) => {
+            assert_eq!((refused.code, refused.reason.as_str()), (Code::ResourceExhausted, "LIMIT_EXCEEDED"));
+            assert!(refused.retry_after.is_some_and(|wait| wait <= Duration::from_secs(10)), "{refused:?}");
+        }
+        other => panic!("expected a refusal, not {other}"),
+    }
+    list(&other).await.unwrap();
+    // What an agent sends costs none of this time.
+    a.send("b", MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();
+    let operator = broker.operator().await;
+    list(&operator).await.unwrap();
+}
+
+#[tokio::test]
 async fn copies_that_a_stranger_sends_use_up_nothing_of_the_agent_s_rate() {
     let broker = Broker::serve("enrollment = \"open\"", "[limits]\nmessages_per_second = 5\n");
     let (a, _b) = (broker.agent("a").await, broker.agent("b").await);

@@ -21,7 +21,7 @@ use super::{
     directory::{AllKeys, Directory},
     engine::{Command, ConsumerKind, Engine, RecoverError},
     identity::Identities,
-    limits::Rates,
+    limits::{CpuAccounts, Rates},
     places::Workers,
     queries::View,
     queue::{CommandQueue, Commands, Queued, command_queue},
@@ -83,7 +83,7 @@ struct Shared {
     directory: Arc<Directory>,
     handoff_changes: Arc<HandoffChanges>,
     identities: Identities,
-    rates: Arc<Rates>,
+    rates: Rates,
     workers: Workers,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
@@ -124,7 +124,8 @@ impl Broker {
         let (serves, serving) = watch::channel(true);
         let (directory, handoff_changes) = (engine.directory().clone(), engine.handoff_changes().clone());
         let open_handoffs_at_start = engine.open_handoffs();
-        let rates = Arc::new(Rates::new(&settings.limits));
+        let rates = Rates::new(&settings.limits);
+        let workers = Workers::new(CpuAccounts::new(&settings.limits));
         let (queue, commands) = command_queue();
         let engine = {
             let (clock, ended) = (clock.clone(), ended.clone());
@@ -141,7 +142,7 @@ impl Broker {
             handoff_changes,
             identities,
             rates,
-            workers: Workers::new(),
+            workers,
             identity,
             settings,
             resources,
@@ -220,7 +221,7 @@ impl Broker {
 
     /// The queries over the stored records, limited to this caller.
     pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
-        View { store: &*self.shared.store, access: self.access(), caller, rates: Some(&self.shared.rates) }
+        View { store: &*self.shared.store, access: self.access(), caller }
     }
 
     /// Counts a change of a card or of keys against the rate of the caller, if the caller is an agent.
@@ -231,15 +232,23 @@ impl Broker {
         }
     }
 
-    /// Counts a call against the rate of the caller, as one message.
+    /// Counts a call against the rate of the caller, as one message, and checks that the CPU time of its earlier calls is
+    /// paid for.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the time to wait.
     pub fn count_call(&self, caller: &Caller) -> Result<(), BrokerError> {
-        self.count_reads(caller, 1)
+        self.count_message(caller)?;
+        self.shared.workers.check(caller).inspect_err(|_| self.shared.resources.metrics.over_limit("CPU", 1))
     }
 
-    /// Counts a call that reads `many` entries against the rate of the caller, each as one message.
-    pub fn count_reads(&self, caller: &Caller, many: usize) -> Result<(), BrokerError> {
+    /// Counts a message of a call that is under way against the rate of the caller.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the time to wait.
+    pub fn count_message(&self, caller: &Caller) -> Result<(), BrokerError> {
         match caller {
-            Caller::Agent(agent) => self.shared.rates.check_reads(agent, many),
+            Caller::Agent(agent) => self.shared.rates.check_call(agent),
             Caller::Operator(_) | Caller::Anonymous => Ok(()),
         }
     }

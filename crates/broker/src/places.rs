@@ -4,16 +4,21 @@
 //! Owns the threads of such work, and the order in which callers get places. Must not know the work. One caller has at
 //! most a quarter of the places, so it waits behind itself. Callers that wait take turns, whatever number of calls each
 //! has; the calls of one caller run in the order of their arrival. Work whose call is given up while it waits never runs.
+//!
+//! The CPU time of the work is measured where it runs, and charged to its caller. A call of a caller whose account is
+//! overdrawn is refused at its begin; the further work of a call that has begun waits until the account is filled.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{BrokerError, access::Caller};
+use super::{BrokerError, access::Caller, limits::CpuAccounts};
+use crate::time::{Moment, thread_cpu};
 
 /// The places for small work. They are apart from the others, so that large work does not delay small work.
 const SMALL_PLACES: usize = 16;
@@ -23,6 +28,8 @@ const LARGE_PLACES: usize = 16;
 /// The size of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkSize {
+    /// Envelopes of the caller's mail. Not charged: other agents decide how much mail it gets.
+    Mail,
     /// A read of a few records.
     Small,
     /// A list, a page, a check or a file: up to some megabytes, or more than a millisecond.
@@ -34,16 +41,60 @@ pub enum WorkSize {
 pub struct Workers {
     small: Arc<Places>,
     large: Arc<Places>,
+    cpu: Arc<Cpu>,
+}
+
+/// The accounts of the CPU time, and the clock that measures it.
+#[derive(Debug)]
+struct Cpu {
+    accounts: CpuAccounts,
+    /// The CPU time of the current thread.
+    used: fn() -> Duration,
+}
+
+/// Charges the time from its making to its drop, on one thread.
+struct Charge {
+    cpu: Arc<Cpu>,
+    caller: Caller,
+    begin: Duration,
+}
+
+impl Charge {
+    fn begin(cpu: Arc<Cpu>, caller: Caller) -> Self {
+        let begin = (cpu.used)();
+        Self { cpu, caller, begin }
+    }
+}
+
+/// Also where the work panics.
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let used = (self.cpu.used)().saturating_sub(self.begin);
+        self.cpu.accounts.charge(&self.caller, used, Moment::now());
+    }
 }
 
 impl Workers {
     /// Starts with all places free.
-    pub fn new() -> Self {
-        Self { small: Places::new(SMALL_PLACES), large: Places::new(LARGE_PLACES) }
+    pub fn new(accounts: CpuAccounts) -> Self {
+        Self::with(accounts, [SMALL_PLACES, LARGE_PLACES], thread_cpu)
     }
 
-    /// Runs work of a caller on a thread that may wait, once the caller has a place. If the future is dropped before,
-    /// the work never runs; if it is dropped later, the work keeps its place until it ends.
+    fn with(accounts: CpuAccounts, [small, large]: [usize; 2], used: fn() -> Duration) -> Self {
+        let cpu = Arc::new(Cpu { accounts, used });
+        Self { small: Places::new(small), large: Places::new(large), cpu }
+    }
+
+    /// Checks that the CPU time of the caller's earlier work is paid for.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the time to wait.
+    pub fn check(&self, caller: &Caller) -> Result<(), BrokerError> {
+        self.cpu.accounts.check(caller, Moment::now())
+    }
+
+    /// Runs work of a caller on a thread that may wait, once the caller has a place and its account is not overdrawn. If
+    /// the future is dropped before, the work never runs; if it is dropped later, the work keeps its place until it ends.
     ///
     /// # Errors
     /// INTERNAL if the work panics, or if the runtime shuts down.
@@ -54,27 +105,34 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, BrokerError> {
         let places = match size {
-            WorkSize::Small => self.small.clone(),
+            WorkSize::Mail | WorkSize::Small => self.small.clone(),
             WorkSize::Large => self.large.clone(),
         };
-        let caller = caller.to_string();
+        let charged = (size != WorkSize::Mail).then(|| (self.cpu.clone(), caller.clone()));
+        let name = caller.to_string();
         // In a task of its own: a stream that its client does not read is not polled, and would keep a place that it gets.
         let task = tokio::spawn(async move {
-            let place = places.take(&caller).await;
+            let overdrawn = || charged.as_ref().and_then(|(cpu, caller)| cpu.accounts.wait(caller, Moment::now()));
+            let place = loop {
+                // Without a place, which others can use meanwhile.
+                while let Some(wait) = overdrawn() {
+                    tokio::time::sleep(wait).await;
+                }
+                let place = places.take(&name).await;
+                // Other work of the caller has ended in the meantime.
+                if overdrawn().is_none() {
+                    break place;
+                }
+            };
             let work = move || {
                 // Given back by the thread: a call that is given up leaves it working.
                 let _place = place;
+                let _charge = charged.map(|(cpu, caller)| Charge::begin(cpu, caller));
                 work()
             };
             tokio::task::spawn_blocking(work).await
         });
         AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
-    }
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -222,6 +280,7 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     use std::{
+        cell::Cell,
         pin::Pin,
         sync::{
             atomic::{AtomicUsize, Ordering},
@@ -231,6 +290,10 @@ mod tests {
     };
 
     use super::*;
+    use crate::{
+        AgentLimits,
+        codes::{ErrorCode, Refusal as _},
+    };
 
     type Call = Pin<Box<dyn Future<Output = Place>>>;
 
@@ -344,6 +407,56 @@ mod tests {
         Caller::Agent(crate::ids::AgentId::parse(name).unwrap())
     }
 
+    thread_local! {
+        /// The CPU time of this thread, as the tests have it.
+        static USED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// Workers with one place of each kind, whose work takes as much CPU time as [`take`] says.
+    fn few(limits: &AgentLimits) -> Workers {
+        Workers::with(CpuAccounts::new(limits), [1, 1], || USED.get())
+    }
+
+    fn take(milliseconds: u64) {
+        USED.set(USED.get() + Duration::from_millis(milliseconds));
+    }
+
+    #[tokio::test]
+    async fn work_is_charged_to_its_caller_also_where_it_panics_and_mail_is_not() {
+        let limits = AgentLimits { cpu_ms_per_second: 10, operator_cpu_ms_per_second: 1000, ..AgentLimits::default() };
+        let (a, b, c) = (agent("a"), agent("b"), agent("c"));
+        let workers = few(&limits);
+        workers.run(&a, WorkSize::Small, || take(1000)).await.unwrap();
+        assert_eq!(workers.check(&a).unwrap_err().code(), ErrorCode::LimitExceeded);
+        workers.check(&b).expect("others are not charged");
+        let panics = || {
+            take(1000);
+            panic!("on purpose")
+        };
+        workers.run::<()>(&b, WorkSize::Large, panics).await.unwrap_err();
+        assert_eq!(workers.check(&b).unwrap_err().code(), ErrorCode::LimitExceeded);
+        workers.run(&c, WorkSize::Mail, || take(1000)).await.unwrap();
+        workers.check(&c).unwrap();
+        let olga = Caller::Operator("olga".to_owned());
+        workers.run(&olga, WorkSize::Large, || take(1000)).await.unwrap();
+        workers.check(&olga).expect("operators have more");
+        // The mail of an overdrawn agent still comes.
+        workers.run(&a, WorkSize::Mail, || ()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn further_work_of_a_call_waits_without_a_place_while_its_caller_is_overdrawn() {
+        let limits = AgentLimits { cpu_ms_per_second: 10, ..AgentLimits::default() };
+        let (workers, a) = (few(&limits), agent("a"));
+        workers.run(&a, WorkSize::Large, || take(1000)).await.unwrap();
+        let mut waits = Box::pin(workers.run(&a, WorkSize::Large, || panic!("it is given up")));
+        assert!(still_waits(&mut waits));
+        tokio::task::yield_now().await;
+        // There is one place, which the call that waits does not hold.
+        workers.run(&agent("b"), WorkSize::Large, || ()).await.unwrap();
+        assert!(still_waits::<Result<(), _>>(&mut waits));
+    }
+
     /// Work that reports its begin and waits for its end.
     fn gated() -> (impl FnOnce() + Send, oneshot::Receiver<()>, mpsc::Sender<()>) {
         let (begun, has_begun) = oneshot::channel();
@@ -357,7 +470,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_whose_call_is_given_up_keeps_its_place_if_it_runs_and_never_runs_if_it_waits() {
-        let workers = Arc::new(Workers::new());
+        let workers = Arc::new(Workers::new(CpuAccounts::new(&AgentLimits::default())));
         let mut running = Vec::new();
         for _ in 0..LARGE_PLACES / SHARES {
             let (work, has_begun, end) = gated();
@@ -395,7 +508,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_is_not_polled_takes_no_place_from_others() {
-        let workers = Workers { small: Places::new(1), large: Places::new(1) };
+        let workers = few(&AgentLimits::default());
         let held = workers.large.take("agent a").await;
         let unreading = agent("a");
         let mut unread = Box::pin(workers.run(&unreading, WorkSize::Large, || ()));
@@ -409,7 +522,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_gives_its_place_back() {
-        let workers = Workers { small: Places::new(1), large: Places::new(1) };
+        let workers = few(&AgentLimits::default());
         let failed = workers.run(&agent("a"), WorkSize::Small, || panic!("on purpose")).await;
         assert_eq!(failed, Err::<(), _>(BrokerError::Internal));
         workers.run(&agent("a"), WorkSize::Small, || ()).await.unwrap();

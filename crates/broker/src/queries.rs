@@ -26,7 +26,6 @@ use super::{
     access::{Access, Caller, Purpose, Reach},
     contexts::{has_secret, payload_in},
     custody::{self, Logged},
-    limits::Rates,
     stored,
 };
 use crate::{
@@ -173,8 +172,6 @@ pub struct View<'a> {
     pub access: Access<'a>,
     /// The caller, whose rights limit each answer.
     pub caller: &'a Caller,
-    /// The rates that a list of an agent counts against. `None`: lists are not counted.
-    pub rates: Option<&'a Rates>,
 }
 
 impl View<'_> {
@@ -422,15 +419,8 @@ impl View<'_> {
         let Some(list) = self.dead_letters_of(filter)? else { return Ok((Vec::new(), None)) };
         let range = (Bound::Excluded(list.key(after)), Bound::Included(list.key(last)));
         let mut found = Vec::new();
-        let mut looked_at_last = None;
         for (looked_at, entry) in self.entries(&list, range, Order::Ascending, limit).enumerate() {
-            let (number, record) = match (entry, looked_at_last) {
-                (Ok(entry), _) => entry,
-                // The caller's rate is used up: the page ends here, and the next call continues.
-                (Err(BrokerError::LimitExceeded { .. }), Some(_)) => return Ok((found, looked_at_last)),
-                (Err(error), _) => return Err(error),
-            };
-            looked_at_last = Some(number);
+            let (number, record) = entry?;
             found.extend(self.wanted_dead_letter(filter, number, &record.value)?);
             // The second bound is on the work: a filter without a match must not read the whole list in one call.
             if found.len() == limit || looked_at + 1 == LOOKED_AT_MAX {

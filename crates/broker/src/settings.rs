@@ -101,8 +101,13 @@ impl Default for BlobLimits {
 /// The limits of one agent, so that no agent can crowd out the others (SPEC 5). 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLimits {
-    /// The most envelopes, calls and examined list entries per second. The burst is as large.
+    /// The most envelopes and calls per second. The burst is as large.
     pub messages_per_second: u32,
+    /// The most CPU time, in milliseconds per second, of its reads, checks and console pages. All callers without an
+    /// identity together have as much.
+    pub cpu_ms_per_second: u32,
+    /// The same for an operator.
+    pub operator_cpu_ms_per_second: u32,
     /// The most bytes of envelopes per second. The burst is as large, and at least one frame.
     pub bytes_per_second: u32,
     /// The most open handoffs that the agent has requested.
@@ -124,6 +129,9 @@ impl Default for AgentLimits {
     fn default() -> Self {
         Self {
             messages_per_second: 20_000,
+            // Half a core: the engine has a thread of its own, so on two cores one agent leaves all others room.
+            cpu_ms_per_second: 500,
+            operator_cpu_ms_per_second: 1000,
             bytes_per_second: 256 * 1024 * 1024,
             open_handoffs_max: 100_000,
             open_negotiations_max: 1000,

@@ -195,6 +195,15 @@ impl Moment {
     }
 }
 
+/// The CPU time that the current thread has used since its start. Only the difference of two calls on one thread has a
+/// meaning.
+#[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+pub fn thread_cpu() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // The kernel counts up from 0, with nanoseconds under a second.
+    Duration::new(u64::try_from(used.tv_sec).unwrap_or(0), u32::try_from(used.tv_nsec).unwrap_or(0))
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
 fn machine_time() -> Timestamp {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

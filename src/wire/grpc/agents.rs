@@ -188,7 +188,7 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let size = page_size(request.get_ref().page_size);
-        self.broker.count_reads(&caller, size).map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
         run_large(&self.broker, &caller, move |broker, _| list(broker, request.get_ref(), size))
             .await
             .map(Response::new)
@@ -241,7 +241,7 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let size = page_size(request.get_ref().page_size);
-        self.broker.count_reads(&caller, size).map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
         // Ranking many agents takes a while, and the threads of the runtime serve other calls.
         run_large(&self.broker, &caller, move |broker, caller| find(broker, caller, request.get_ref(), size))
             .await

@@ -206,8 +206,7 @@ async fn turn(turns: Option<&mut tokio::time::Interval>) {
     }
 }
 
-/// Reads the next matching dead letters, on a thread that may wait for the disk. Sleeps while the caller is over its
-/// rate of reads. Also returns where the next read continues; `None`: the end.
+/// Reads the next matching dead letters, on a thread that may wait for the disk. Also returns where the next read continues; `None`: the end.
 async fn find(
     broker: &Broker,
     caller: &Caller,
@@ -215,14 +214,8 @@ async fn find(
     after: u64,
     last: u64,
 ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
-    loop {
-        let filter = filter.clone();
-        let read = move |view: View<'_>| view.dead_letters_after(&filter, after, last, READ_AT_A_TIME);
-        match read_large(broker, caller, read).await {
-            Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
-            outcome => return outcome,
-        }
-    }
+    let filter = filter.clone();
+    read_large(broker, caller, move |view| view.dead_letters_after(&filter, after, last, READ_AT_A_TIME)).await
 }
 
 /// The oldest matching dead letter.

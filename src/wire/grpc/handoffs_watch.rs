@@ -117,14 +117,10 @@ impl Watcher {
                 };
                 Ok((shown, next))
             };
-            let (shown, next) = match read_small(&self.broker, &self.caller, read).await {
-                Err(BrokerError::LimitExceeded { retry_after, .. }) => {
-                    tokio::select! {
-                        () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
-                        () = tokio::time::sleep(retry_after) => continue,
-                    }
-                }
-                read => read?,
+            let (shown, next) = tokio::select! {
+                // The read waits while the caller's CPU time is used up.
+                () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
+                read = read_small(&self.broker, &self.caller, read) => read?,
             };
             for (_, handoff) in shown {
                 self.send(event(handoff)).await;

@@ -70,7 +70,7 @@ impl Outgoing {
         let (broker, agent) = (self.broker.clone(), self.agent.clone());
         self.reading = Some(Box::pin(async move {
             let reader = broker.clone();
-            broker.workers().run(&agent, WorkSize::Small, move || read(&reader, events)).await
+            broker.workers().run(&agent, WorkSize::Mail, move || read(&reader, events)).await
         }));
     }
 }

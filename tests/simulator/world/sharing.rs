@@ -191,7 +191,7 @@ impl World {
 
     pub(super) fn view<'a>(&'a self, caller: &'a Caller) -> Option<View<'a>> {
         let access = Access { policies: &self.resources.policies, directory: self.engine.as_ref()?.directory() };
-        Some(View { store: &*self.disk, access, caller, rates: None })
+        Some(View { store: &*self.disk, access, caller })
     }
 
     /// An agent reads a section of any version, sometimes with an earlier one in hand.

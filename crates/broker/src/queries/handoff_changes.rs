@@ -46,7 +46,7 @@ impl View<'_> {
     }
 
     /// The handoffs of a backlog behind this place that have changed after `changed_after`, at most `limit`. The part ends
-    /// early after [`LOOKED_AT_MAX`] handoffs, or where the caller's rate allows no more. The place is a sequence for open
+    /// early after [`LOOKED_AT_MAX`] handoffs. The place is a sequence for open
     /// handoffs, and a change for ended ones.
     pub fn backlog(
         &self,
@@ -64,12 +64,7 @@ impl View<'_> {
         let range = (Bound::Excluded(list.key(place)), Bound::Included(list.key(u64::MAX)));
         let mut page = BacklogPage { handoffs: Vec::new(), next: None };
         for (looked_at, entry) in self.entries(&list, range, Order::Ascending, limit).enumerate() {
-            let (number, record) = match (entry, page.next) {
-                (Ok(entry), _) => entry,
-                // The caller's rate is used up: the part ends here, and the next one continues.
-                (Err(BrokerError::LimitExceeded { .. }), Some(_)) => return Ok(page),
-                (Err(error), _) => return Err(error),
-            };
+            let (number, record) = entry?;
             page.next = Some(number);
             let found = match backlog {
                 Backlog::Open => {

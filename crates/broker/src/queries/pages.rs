@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::View;
 use crate::{
     BrokerError,
-    access::Caller,
     records::List,
     store::{KeyBytes, KeyRange, Order, Record, Table},
 };
@@ -31,7 +30,7 @@ pub struct Page<T> {
 
 impl View<'_> {
     /// A page of a list, newest first. The token names the last examined entry, the list and the filter. A page ends
-    /// early after [`LOOKED_AT_MAX`] entries, or where the caller's rate allows no more.
+    /// early after [`LOOKED_AT_MAX`] entries.
     pub(super) fn page<T>(
         &self,
         list: Option<&List>,
@@ -60,19 +59,9 @@ impl View<'_> {
         // The token is checked first, so that a wrong token is refused even where the caller sees nothing.
         let Some(list) = list else { return Ok(page) };
         let mut entries = entries(list, before).peekable();
-        let mut last_looked_at = None;
         let mut looked_at = 0;
         while let Some(entry) = entries.next() {
-            let (number, entry) = match (entry, last_looked_at) {
-                (Ok(entry), _) => entry,
-                // The caller's rate is used up: the page ends here, and its token continues.
-                (Err(BrokerError::LimitExceeded { .. }), Some(last)) => {
-                    page.next_token = make_token(last, &name);
-                    break;
-                }
-                (Err(error), _) => return Err(error),
-            };
-            last_looked_at = Some(number);
+            let (number, entry) = entry?;
             looked_at += 1;
             page.entries.extend(wanted(number, entry)?);
             if page.entries.len() == size || looked_at == LOOKED_AT_MAX {
@@ -105,14 +94,6 @@ impl View<'_> {
         let most = if list.table == Table::DeadLetters { DEAD_LETTERS_AT_A_TIME } else { READ_AT_A_TIME };
         let (at_a_time, read) = (wanted.clamp(1, most), Vec::new().into_iter());
         Entries { view: *self, list: list.clone(), range, order, at_a_time, read, is_over: false }
-    }
-
-    /// Counts examined entries against the caller's rate, if the caller is an agent.
-    pub(super) fn count(&self, many: usize) -> Result<(), BrokerError> {
-        match (self.rates, self.caller) {
-            (Some(rates), Caller::Agent(agent)) => rates.check_reads(agent, many),
-            (None, _) | (_, Caller::Operator(_) | Caller::Anonymous) => Ok(()),
-        }
     }
 }
 
@@ -148,8 +129,6 @@ pub(super) struct Entries<'a> {
 
 impl Entries<'_> {
     fn read_more(&mut self) -> Result<(), BrokerError> {
-        // Counted before the read, so that a caller over its rate costs no scan.
-        self.view.count(self.at_a_time)?;
         let entries = self.view.store.scan(self.list.table, self.range.clone(), self.order, self.at_a_time)?;
         // A full read may be the last one, too. Then the next finds nothing.
         self.is_over = entries.len() < self.at_a_time;

@@ -87,8 +87,6 @@ pub(super) async fn show(
             "" => None,
             token => Some(parse_number(token).ok_or(BrokerError::PageTokenInvalid)?),
         };
-        // As a call for a page of entries does.
-        broker.count_reads(&reader, PAGE_SIZE)?;
         let found = to_proto::workspace(&view.workspace(&id)?, &broker.settings().workspace);
         let (topics, last) = view.workspace_topics(&id)?;
         let after = given.unwrap_or_else(|| last.saturating_sub(PAGE_SIZE as u64));

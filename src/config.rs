@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use self::file::File;
 use crate::{
     blobs::BucketOptions,
-    broker::{AgentLimits, BrokerLimits, Settings},
+    broker::{AgentLimits, BrokerLimits, Settings, jwt::TokenTerms},
     policy::Policies,
     traces::Options as TraceOptions,
 };
@@ -57,15 +57,12 @@ pub struct Config {
 }
 
 /// JSON Web Tokens of operators.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
     /// The signer's public key, a PEM file, or a JSON Web Key Set.
     pub keys: PathBuf,
-    /// The required `aud` claim.
-    pub audience: String,
-    /// The required `iss` claim, if any.
-    pub issuer: Option<String>,
+    /// What a token must have, besides a signature.
+    pub terms: TokenTerms,
 }
 
 /// The source of the server's certificate.
@@ -220,6 +217,18 @@ mod tests {
     }
 
     #[test]
+    fn a_token_of_an_operator_has_a_leeway_of_a_minute_unless_another_is_set() {
+        let leeway = |text: &str| {
+            let text = format!("{TLS}[operators]\nkeys = \"o\"\naudience = \"u\"\n{text}");
+            read(&text).map(|config| config.operators.unwrap().terms.leeway)
+        };
+        assert_eq!(leeway(""), Ok(Duration::from_secs(60)));
+        assert_eq!(leeway("leeway = \"5s\"\n"), Ok(Duration::from_secs(5)));
+        assert_eq!(leeway("leeway_ms = 0\n"), Ok(Duration::ZERO));
+        assert!(leeway("leeway_ms = 0\nleeway = \"5s\"\n").unwrap_err().contains("are the same"));
+    }
+
+    #[test]
     fn what_is_kept_for_good_is_said_by_0() {
         let text = format!(
             "{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7000000000\n"
@@ -263,7 +272,7 @@ mod tests {
         let full = format!(
             "listen = \"127.0.0.1:7\"\ndata = \"d\"\nenrollment = \"open\"\nallow_unsigned = true\n{TLS}client_ca = \"a\"\n\
              client_crl = \"l\"\nclient_certificate = \"required\"\nmin_version = \"1.3\"\nallow_plaintext = true\n\
-             [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\n[handoff]\naccept_timeout_ms = 1501\n\
+             [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\nleeway = \"5s\"\ngroups_claim = \"g\"\n[handoff]\naccept_timeout_ms = 1501\n\
              [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n\
              [blobs]\nurl = \"s3://b/one\"\nendpoint = \"http://h:1\"\nregion = \"eu-west-1\"\nallow_http = true\n"
         );
@@ -308,6 +317,8 @@ mod tests {
             (format!("{TLS}[blobs]\nurl = \"s3://b\"\nendpoint = \"http://h:1\"\n"), "allow_http"),
             (format!("{TLS}[blobs]\nurl = \"s3://b\"\nendpoint = \"h:1\"\n"), "blobs.endpoint"),
             (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
+            (format!("{TLS}[operators]\nkeys = \"o\"\naudience = \"u\"\nleeway = \"11m\"\n"), "operators.leeway"),
+            (format!("{TLS}[operators]\nkeys = \"o\"\naudience = \"u\"\ngroups_claim = \"\"\n"), "groups_claim"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\n{TLS}allow_plaintext = true\n"), "loopback"),

@@ -13,7 +13,7 @@ use std::{
 use baton::{
     broker::{
         BrokerIdentity, Event, Events, OutgoingDelivery, Reply, Resources, Retention, Settings,
-        access::Caller,
+        access::{Caller, Operator},
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
         send_outputs,
@@ -133,7 +133,7 @@ impl Load {
         let record = AgentRecord::new(card, self.now);
         let entry = Box::new(Entry::parse(record).expect("the card is good"));
         let (reply, _) = Reply::once();
-        let caller = Caller::Operator("growth".to_owned());
+        let caller = Caller::Operator(Operator::named("growth"));
         let register = Command::Register { entry, caller, invitation: String::new(), reply };
         self.engine.handle(register, self.now);
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use baton::{
     broker::{
         AgentLimits, BrokerIdentity, Event, Events, Refused, Reply, Resources, Retention, Settings, Signer,
-        access::{Access, Caller},
+        access::{Access, Caller, Operator},
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
         queries::View,
@@ -105,7 +105,7 @@ impl Room {
         let card =
             v1::AgentCard { agent_id: name.to_owned(), agent_types, keys: vec![key(name)], ..Default::default() };
         let entry = Box::new(Entry::parse(AgentRecord::new(card, self.now)).expect("the card is valid"));
-        let caller = Caller::Operator("bench".to_owned());
+        let caller = Caller::Operator(Operator::named("bench"));
         let (reply, mut answer) = Reply::once();
         let register = Command::Register { entry, caller, invitation: String::new(), reply };
         self.engine.handle(register, self.now);
@@ -133,7 +133,7 @@ impl Room {
     /// Answers a query of the broker's owner.
     pub(crate) fn look<T>(&self, query: impl FnOnce(View<'_>) -> T) -> T {
         let access = Access { policies: &self.resources.policies, directory: self.engine.directory() };
-        let caller = Caller::Operator("bench".to_owned());
+        let caller = Caller::Operator(Operator::named("bench"));
         query(View { store: &*self.store, access, caller: &caller })
     }
 

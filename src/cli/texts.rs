@@ -10,7 +10,10 @@ use tonic::Code;
 
 use super::{Cli, Failure};
 use crate::{
-    broker::{BrokerError, StartError, jwt::OperatorKeysError},
+    broker::{
+        BrokerError, StartError,
+        jwt::{OperatorKeysError, TokenFault},
+    },
     codes::{FieldViolation, Refusal},
     config::{ConfigError, PolicySourceError},
     domain::{
@@ -452,6 +455,16 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::IdentityConflict { .. } => BrokerError::IdentityConflict {
             agent: agent("alice"), certified: agent("bob") };
         BrokerError::TokenInvalid => BrokerError::TokenInvalid;
+        BrokerError::JwtInvalid { .. } => BrokerError::JwtInvalid { fault: TokenFault::Malformed },
+            BrokerError::JwtInvalid { fault: TokenFault::KeyUnknown },
+            BrokerError::JwtInvalid { fault: TokenFault::SignatureInvalid },
+            BrokerError::JwtInvalid { fault: TokenFault::ClaimMissing("exp") },
+            BrokerError::JwtInvalid { fault: TokenFault::AudienceWrong },
+            BrokerError::JwtInvalid { fault: TokenFault::IssuerWrong },
+            BrokerError::JwtInvalid { fault: TokenFault::Expired },
+            BrokerError::JwtInvalid { fault: TokenFault::NotYetValid },
+            BrokerError::JwtInvalid { fault: TokenFault::NameInvalid },
+            BrokerError::JwtInvalid { fault: TokenFault::GroupsInvalid };
         BrokerError::ChallengeFailed => BrokerError::ChallengeFailed;
         // Its text is a decision of the policies, which `crates/broker/src/access.rs` tests.
         BrokerError::PermissionDenied(_) => ;

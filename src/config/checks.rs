@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
-use super::{Config, ConfigError, PolicySourceError};
+use super::{Config, ConfigError, OperatorTokens, PolicySourceError};
 use crate::{
     broker::{BrokerLimits, Settings},
     domain::{
@@ -14,6 +14,8 @@ use crate::{
 
 /// The smallest `retention.store_bytes_max`, in bytes: 1 GiB.
 const STORE_BYTES_MIN: u64 = 1 << 30;
+/// The largest `operators.leeway`.
+const LEEWAY_MAX: Duration = Duration::from_secs(10 * 60);
 /// The smallest `broker_limits.frame_bytes_max`, in bytes.
 const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// The bounds of HTTP/2: its default window, and its largest.
@@ -50,6 +52,13 @@ impl Config {
         if let Some(ratio) = self.traces.sampling_ratio {
             let rule = format!("traces.sampling_ratio is {ratio}, and must be from 0 to 1");
             require((0.0..=1.0).contains(&ratio), rule)?;
+        }
+        if let Some(OperatorTokens { terms, .. }) = &self.operators {
+            require(terms.leeway <= LEEWAY_MAX, "operators.leeway must be at most 10 minutes")?;
+            require(
+                terms.groups_claim.as_ref().is_none_or(|claim| !claim.is_empty()),
+                "operators.groups_claim must be the name of a claim, or a JSON pointer",
+            )?;
         }
         check_handoffs(settings)?;
         check_spans(settings)?;

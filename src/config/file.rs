@@ -1,6 +1,6 @@
 //! The file, from which a configuration is read, and as which it is printed.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,15 +8,18 @@ use super::{
     ClientCertificates, Config, ConfigError, Enrollment, MinimumTls, OperatorTokens, PolicySource, TlsSource,
     sections::{
         BlobsSection, BrokerLimitsSection, ConsoleSection, ContextSection, DeliverySection, HandoffSection,
-        LimitsSection, PlanSection, RetentionSection, SessionSection, WorkspaceSection,
+        LimitsSection, PlanSection, RetentionSection, SessionSection, Words, WorkspaceSection, span_of,
     },
 };
 use crate::{
     blobs::BucketOptions,
-    broker::{DEFAULT_DATA, DEFAULT_LISTEN},
+    broker::{DEFAULT_DATA, DEFAULT_LISTEN, jwt::TokenTerms},
     policy::Policies,
     traces::Options as TraceOptions,
 };
+
+/// The leeway for the times in operators' tokens, unless another is set.
+const LEEWAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,7 +42,7 @@ pub(super) struct File {
     metrics: Option<MetricsSection>,
     traces: Option<TracesSection>,
     pub(super) console: Option<ConsoleSection>,
-    operators: Option<OperatorTokens>,
+    operators: Option<OperatorsSection>,
     policy: Option<PolicySection>,
 }
 
@@ -78,6 +81,17 @@ struct TracesSection {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct OperatorsSection {
+    keys: PathBuf,
+    audience: String,
+    issuer: Option<String>,
+    leeway: Option<Words>,
+    leeway_ms: Option<u64>,
+    groups_claim: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PolicySection {
     path: PathBuf,
 }
@@ -109,7 +123,7 @@ impl File {
             data: self.data.unwrap_or_else(|| DEFAULT_DATA.into()),
             tls,
             plaintext_allowed,
-            operators: self.operators,
+            operators: self.operators.map(OperatorsSection::tokens).transpose()?,
             policy,
             policies: Policies::built_in(),
             settings,
@@ -131,7 +145,7 @@ impl File {
             tls: TlsSection { allow_plaintext: Some(config.plaintext_allowed), ..TlsSection::of(tls) },
             metrics: Some(MetricsSection { listen: config.metrics, allow_public: Some(config.metrics_public) }),
             traces: Some(TracesSection { endpoint, sampling_ratio }),
-            operators: operators.clone(),
+            operators: operators.as_ref().map(OperatorsSection::of),
             policy,
             ..Self::default()
         };
@@ -168,6 +182,20 @@ impl TlsSection {
         let Some(ClientCertificates { ca, crl, required }) = clients else { return files };
         let certificate = if required { ClientCertificate::Required } else { ClientCertificate::Optional };
         Self { client_ca: Some(ca), client_crl: crl, client_certificate: Some(certificate), ..files }
+    }
+}
+
+impl OperatorsSection {
+    fn tokens(self) -> Result<OperatorTokens, ConfigError> {
+        let Self { keys, audience, issuer, leeway, leeway_ms, groups_claim } = self;
+        let leeway = span_of(["operators", "leeway", "leeway_ms"], leeway, leeway_ms)?.unwrap_or(LEEWAY);
+        Ok(OperatorTokens { keys, terms: TokenTerms { audience, issuer, leeway, groups_claim } })
+    }
+
+    fn of(tokens: &OperatorTokens) -> Self {
+        let OperatorTokens { keys, terms } = tokens.clone();
+        let TokenTerms { audience, issuer, leeway, groups_claim } = terms;
+        Self { keys, audience, issuer, leeway: Some(Words(leeway)), leeway_ms: None, groups_claim }
     }
 }
 

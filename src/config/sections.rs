@@ -164,7 +164,7 @@ sections! {
 }
 
 /// The span that at most one of its two keys sets.
-fn span_of(
+pub(super) fn span_of(
     [section, words_key, number_key]: [&str; 3],
     words: Option<Words>,
     number: Option<u64>,
@@ -257,7 +257,7 @@ enum CheckNames {
 
 /// A span as text: "30s", "1h 30m", "250ms".
 #[derive(Debug, Clone, Copy)]
-struct Words(Duration);
+pub(super) struct Words(pub(super) Duration);
 
 impl Serialize for Words {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,18 +1,19 @@
 //! Targets that parse files from an operator and tokens from clients.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::split;
 use crate::{
     broker::{
-        jwt::OperatorKeys,
+        access::Operator,
+        jwt::{OperatorKeys, TokenTerms},
         queries::{make_token, parse_token},
     },
     config::{Config, Enrollment, PolicySource},
     envelope::keys::{PrivateKey, PublicKey},
-    policy::{Action, Agent, Cases, Policies, Principal, Question, Resource, Shared, Source},
+    policy::{self, Action, Agent, Cases, Policies, Principal, Question, Resource, Shared, Source},
     time::Timestamp,
 };
 
@@ -54,7 +55,7 @@ pub(super) fn policy(bytes: &[u8]) {
     for (principal, action, resource) in [
         (Principal::Agent(alice), Action::HandOff { task_type: "refund", mode: "TRANSFER" }, to),
         (Principal::Agent(alice), Action::Send { message_type: "INFO" }, to),
-        (Principal::Operator("olga"), Action::ReadTask, task),
+        (Principal::Operator(policy::Operator { name: "olga", groups: &[] }), Action::ReadTask, task),
         (Principal::Anonymous, Action::Enroll, to),
     ] {
         let question = Question { principal, action, resource };
@@ -78,17 +79,22 @@ pub(super) fn keys(bytes: &[u8]) {
     if let Some(key) = PrivateKey::from_pem(text) {
         assert!(key.public().verifies(b"x", &key.sign(b"x")));
     }
-    drop(OperatorKeys::parse(text, "baton".to_owned(), None));
+    drop(OperatorKeys::parse(text, terms()));
     for pem in rustls_pki_types::pem::SliceIter::new(bytes) {
         let _: Result<(rustls_pki_types::pem::SectionKind, Vec<u8>), _> = pem;
     }
+}
+
+fn terms() -> TokenTerms {
+    let (audience, groups_claim) = ("baton".to_owned(), Some("groups".to_owned()));
+    TokenTerms { audience, issuer: None, leeway: Duration::ZERO, groups_claim }
 }
 
 static OPERATORS: LazyLock<(PrivateKey, OperatorKeys)> = LazyLock::new(|| {
     let key = PrivateKey::from_seed(&[9; 32]);
     let x = URL_SAFE_NO_PAD.encode(key.public().as_bytes());
     let set = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","kid":"k","x":"{x}"}}]}}"#);
-    (key, OperatorKeys::parse(&set, "baton".to_owned(), None).expect("it is a key set"))
+    (key, OperatorKeys::parse(&set, terms()).expect("it is a key set"))
 });
 
 /// A bearer token: an accepted token carries a signature by the key. For the odd kind the target signs the token
@@ -101,7 +107,7 @@ pub(super) fn token(bytes: &[u8]) {
         let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"EdDSA","kid":"k"}"#);
         let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(text));
         let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes())));
-        if let Some(name) = operators.operator(&token, Timestamp::default()) {
+        if let Ok(Operator { name, .. }) = operators.operator(&token, Timestamp::default()) {
             let claims: serde_json::Value = serde_json::from_str(text).expect("its claims were read");
             assert_eq!(claims["sub"], name);
             assert!(!name.is_empty() && claims["exp"].as_f64().is_some_and(|seconds| seconds > 0.0));
@@ -111,7 +117,7 @@ pub(super) fn token(bytes: &[u8]) {
         }
         return;
     }
-    if operators.operator(text, Timestamp::default()).is_some() {
+    if operators.operator(text, Timestamp::default()).is_ok() {
         let (signed, signature) = text.rsplit_once('.').expect("a token has parts");
         let signature = URL_SAFE_NO_PAD.decode(signature).expect("it was read");
         assert!(key.public().verifies(signed.as_bytes(), &signature), "taken without a signature");

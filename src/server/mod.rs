@@ -349,7 +349,7 @@ fn note_expiry(setup: &TlsSetup, metrics: &Metrics) {
 fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
     let unusable = |problem: String| ServerError::OperatorKeys { path: tokens.keys.clone(), problem };
     let text = std::fs::read_to_string(&tokens.keys).map_err(|error| unusable(error.to_string()))?;
-    let keys = OperatorKeys::parse(&text, tokens.audience.clone(), tokens.issuer.clone());
+    let keys = OperatorKeys::parse(&text, tokens.terms.clone());
     keys.map_err(|error| unusable(error.to_string()))
 }
 

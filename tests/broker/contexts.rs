@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_broker_core::{
     BrokerError, Retention, Settings,
-    access::Caller,
+    access::{Caller, Operator},
     codes::{ErrorCode, Refusal as _},
     domain::{
         Receiver,
@@ -154,7 +154,7 @@ fn transfers_and_checkpoints_make_versions_that_recompute() {
     let handoff = world.hand_over(&mut a, &mut b, 1);
     world.restart();
 
-    let view = world.view(&Caller::Operator("olga".into())).context_versions(&task(), 2, "").unwrap();
+    let view = world.view(&Caller::Operator(Operator::named("olga"))).context_versions(&task(), 2, "").unwrap();
     let numbers: Vec<u64> = view.entries.iter().map(|view| view.version.number).collect();
     assert_eq!((numbers, view.next_token.is_empty()), (vec![3, 2], false));
     let owner = agent("b");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_broker_core::{
-    access::Caller,
+    access::{Caller, Operator},
     codes::ErrorCode,
     domain::handoff::PromptState,
     ids::{AgentId, TaskId},
@@ -91,7 +91,8 @@ fn a_question_reaches_the_agent_and_its_answer_the_owner() {
     let asked = world.ask_as_b(question("c"));
     let delivered = world.take_and_ack(&mut c);
     assert_eq!(delivered.message_id, asked);
-    let shown = world.view(&Caller::Operator("olga".into())).shown_task(&TaskId::parse("t").unwrap()).unwrap();
+    let shown =
+        world.view(&Caller::Operator(Operator::named("olga"))).shown_task(&TaskId::parse("t").unwrap()).unwrap();
     assert_eq!(shown.record.task.open_prompt().unwrap().asked.as_str(), "c");
     assert_eq!(shown.prompt.unwrap().prompt.unwrap().question, "may I refund?");
 
@@ -433,7 +434,7 @@ fn the_context_of_a_handoff_is_not_shown_to_a_stranger() {
     let agent = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
     assert!(seen_by(&agent("a")) && seen_by(&agent("b")));
     assert!(!seen_by(&agent("stranger")));
-    assert!(seen_by(&Caller::Operator("ops".to_owned())), "by the built-in policy");
+    assert!(seen_by(&Caller::Operator(Operator::named("ops"))), "by the built-in policy");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 use baton_broker_core::{
     Acknowledged, Away, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Resources,
     Settings,
-    access::{Access, Caller},
+    access::{Access, Caller, Operator},
     codes::{ErrorCode, Refusal as _},
     directory::{Entry, Liveness},
     domain::mailbox::{ConsumerId, EnvelopePlace},
@@ -208,7 +208,7 @@ pub(crate) struct World {
 
 /// A caller whom the built-in policy permits everything.
 pub(crate) fn operator() -> Caller {
-    Caller::Operator("olga".to_owned())
+    Caller::Operator(Operator::named("olga"))
 }
 
 pub(crate) type Refusal = (ErrorCode, Refused);

@@ -31,6 +31,7 @@ mod load;
 mod many_agents;
 mod metrics;
 mod negotiations;
+mod operator_tokens;
 mod pauses;
 mod plan_stories;
 mod plans;

@@ -335,30 +335,6 @@ async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
 }
 
 #[tokio::test]
-async fn an_operator_may_show_a_token_that_the_configured_key_has_signed() {
-    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-    let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("operators.pem");
-    crate::broker::write(&path, &pair.public_key_pem());
-    let more = format!("[operators]\nkeys = {path:?}\naudience = \"baton\"\n");
-    let broker = Broker::serve("", &more);
-    let key = EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap();
-    let token = |audience: &str, expires_at: i64| {
-        let claims = serde_json::json!({"sub": "olga", "aud": audience, "exp": expires_at});
-        encode(&Header::new(Algorithm::EdDSA), &claims, &key).unwrap()
-    };
-    let register = async |token: String| {
-        let client = broker.client_with(Some(token)).await;
-        let request = v1::RegisterAgentRequest { card: Some(card("a", "")), ..Default::default() };
-        client.answer(client.agents().register_agent(request).await)
-    };
-    check(register(token("another", 4_000_000_000)).await, Code::Unauthenticated, "TOKEN_INVALID");
-    check(register(token("baton", 1_000_000_000)).await, Code::Unauthenticated, "TOKEN_INVALID");
-    register(token("baton", 4_000_000_000)).await.unwrap();
-}
-
-#[tokio::test]
 async fn the_key_of_another_agent_is_refused() {
     let broker = Broker::start();
     broker.agent("a").await;

@@ -14,7 +14,7 @@ use std::{
 use baton_broker_core::{
     Answer, BlobLimits, BrokerError, BrokerIdentity, Event, Events, Reply, Resources, Retention, SessionReply,
     Settings,
-    access::Caller,
+    access::{Caller, Operator},
     blobs::{BlobDigest, BlobFiles},
     codes::ErrorCode,
     directory::Entry,
@@ -49,7 +49,7 @@ const NANOSECONDS: i64 = 1_000_000_000;
 const CALLS: ConsumerId = ConsumerId(0);
 
 fn operator() -> Caller {
-    Caller::Operator("sim".to_owned())
+    Caller::Operator(Operator::named("sim"))
 }
 
 /// The faults of a run and its results, as counters.

@@ -17,12 +17,28 @@ use crate::{
         routing::{Run, RunId},
     },
     ids::{AgentId, AgentType, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId, WorkspaceId},
-    policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
+    policy::{self, Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };
 
 /// The name of the operator whose token is in the broker's data folder. No other token can have this name.
 pub const LOCAL_OPERATOR: &str = "operator.token";
+
+/// An operator, with the groups of its token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    /// The name: the `sub` of the token, or [`LOCAL_OPERATOR`].
+    pub name: String,
+    /// The groups that policies know. None for the token of the data folder.
+    pub groups: Arc<[String]>,
+}
+
+impl Operator {
+    /// An operator without groups.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), groups: Arc::default() }
+    }
+}
 
 /// The caller of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +47,8 @@ pub enum Caller {
     Anonymous,
     /// An authenticated agent.
     Agent(AgentId),
-    /// An operator, by name: the `sub` of its token, or [`LOCAL_OPERATOR`].
-    Operator(String),
+    /// An operator.
+    Operator(Operator),
 }
 
 impl Caller {
@@ -53,14 +69,15 @@ impl Caller {
         match self {
             Self::Anonymous => "anonymous:".to_owned(),
             Self::Agent(agent) => agent.to_string(),
-            Self::Operator(name) => format!("operator:{name}"),
+            Self::Operator(operator) => format!("operator:{}", operator.name),
         }
     }
 
-    /// The caller of this text. `None`: no caller has it.
+    /// The caller of this text. `None`: no caller has it. An operator has none of the groups of its token: they hold for
+    /// the calls with the token, and not for what the coordinator does later.
     fn of_submitter(text: &str) -> Option<Self> {
         match text.split_once(':') {
-            Some(("operator", name)) => Some(Self::Operator(name.to_owned())),
+            Some(("operator", name)) => Some(Self::Operator(Operator::named(name))),
             Some(_) => None,
             None => AgentId::parse(text).ok().map(Self::Agent),
         }
@@ -73,7 +90,7 @@ impl std::fmt::Display for Caller {
         match self {
             Self::Anonymous => formatter.write_str("a caller without an identity"),
             Self::Agent(agent) => write!(formatter, "agent {agent}"),
-            Self::Operator(name) => write!(formatter, "operator {name}"),
+            Self::Operator(operator) => write!(formatter, "operator {}", operator.name),
         }
     }
 }
@@ -222,7 +239,7 @@ impl Access<'_> {
     fn with_principal<T>(self, caller: &Caller, ask: impl FnOnce(Principal<'_>) -> T) -> T {
         match caller {
             Caller::Anonymous => ask(Principal::Anonymous),
-            Caller::Operator(name) => ask(Principal::Operator(name)),
+            Caller::Operator(Operator { name, groups }) => ask(Principal::Operator(policy::Operator { name, groups })),
             Caller::Agent(id) => {
                 let entry = self.directory.get(id);
                 let types = entry.as_ref().map_or(&[][..], |entry| &entry.types);

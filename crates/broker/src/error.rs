@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::access::Denied;
+use super::{access::Denied, jwt::TokenFault};
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
     domain::{EntityId, admission::AdmissionError, context},
@@ -319,6 +319,12 @@ pub enum BrokerError {
     /// The token is unknown or expired.
     #[error("the token is unknown or expired; authenticate again")]
     TokenInvalid,
+    /// A JSON Web Token is refused.
+    #[error("the token {fault}; get a new one from its issuer")]
+    JwtInvalid {
+        /// The reason.
+        fault: TokenFault,
+    },
     /// The caller has not answered the challenge. The error does not say which check failed.
     #[error(
         "the challenge is unknown, used or expired, the agent is not registered, or the signature was not made with a valid \
@@ -449,7 +455,7 @@ impl Refusal for BrokerError {
             Self::AgentGone { .. } => ErrorCode::AgentGone,
             Self::CoordinatorKey { .. } => ErrorCode::KeyNotValid,
             Self::IdentityMissing => ErrorCode::IdentityMissing,
-            Self::TokenInvalid => ErrorCode::TokenInvalid,
+            Self::TokenInvalid | Self::JwtInvalid { .. } => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,
             Self::PermissionDenied(_) | Self::AgentsOnly { .. } | Self::SectionSecret { .. } => {
                 ErrorCode::PermissionDenied

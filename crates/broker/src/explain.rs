@@ -57,6 +57,8 @@ impl Access<'_> {
         let question = Asked {
             principal: asked.principal.clone(),
             principal_types: self.types_of(&asked.principal),
+            // Groups are in tokens alone, which the broker does not keep.
+            principal_groups: Vec::new(),
             action: asked.action.clone(),
             resource: asked.resource.clone(),
             resource_types: self.types_of(&asked.resource),

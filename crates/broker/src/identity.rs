@@ -5,7 +5,10 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use arc_swap::ArcSwapOption;
 
 use super::{
     BrokerError,
-    access::{Caller, LOCAL_OPERATOR},
+    access::{Caller, LOCAL_OPERATOR, Operator},
     directory::Directory,
     jwt::OperatorKeys,
 };
@@ -72,6 +75,8 @@ impl std::fmt::Debug for Credential {
 pub struct Identities {
     operator: Digest,
     operators: ArcSwapOption<OperatorKeys>,
+    /// The second of the latest log line about a token of an operator.
+    fault_logged_at: AtomicI64,
     challenges: Mutex<Challenges>,
     tokens: Mutex<Tokens>,
     /// The codes that no login has used, oldest first.
@@ -163,6 +168,7 @@ impl Identities {
         Self {
             operator: digest(operator_token),
             operators: ArcSwapOption::from_pointee(operators),
+            fault_logged_at: AtomicI64::default(),
             challenges: Mutex::default(),
             tokens: Mutex::default(),
             login_codes: Mutex::default(),
@@ -225,7 +231,7 @@ impl Identities {
     /// The caller with this token, and what proves it again later.
     ///
     /// # Errors
-    /// TOKEN_INVALID if no caller has the token.
+    /// TOKEN_INVALID if no caller has the token, or with the fault of a JSON Web Token.
     pub fn prove(
         &self,
         token: &str,
@@ -233,11 +239,10 @@ impl Identities {
         now: Timestamp,
     ) -> Result<(Caller, Credential), BrokerError> {
         let digest = digest(token);
-        // Before the table of agents' tokens, because the text of a signed token is in no table.
-        if digest != self.operator
-            && let Some(name) = self.signed_for(token, now)
-        {
-            return Ok((Caller::Operator(name), Credential::Signed(token.to_owned())));
+        // Before the table of agents' tokens, because the text of a signed token is in no table. The tokens that the broker
+        // gives have no dot.
+        if digest != self.operator && token.contains('.') {
+            return Ok((self.signed_for(token, now)?, Credential::Signed(token.to_owned())));
         }
         Ok((self.given_to(digest, directory, now)?, Credential::Given(digest)))
     }
@@ -254,9 +259,7 @@ impl Identities {
     ) -> Result<Caller, BrokerError> {
         match credential {
             Credential::Given(digest) => self.given_to(*digest, directory, now),
-            Credential::Signed(token) => {
-                self.signed_for(token, now).map(Caller::Operator).ok_or(BrokerError::TokenInvalid)
-            }
+            Credential::Signed(token) => self.signed_for(token, now),
             Credential::Certificate(agent) if directory.is_registered(agent) => Ok(Caller::Agent(agent.clone())),
             Credential::Certificate(_) => Err(BrokerError::TokenInvalid),
         }
@@ -305,14 +308,24 @@ impl Identities {
         if in_time && caller == code.caller { Ok((caller, code.credential)) } else { Err(BrokerError::TokenInvalid) }
     }
 
-    fn signed_for(&self, token: &str, now: Timestamp) -> Option<String> {
-        self.operators.load().as_ref().and_then(|keys| keys.operator(token, now))
+    /// The operator of a JSON Web Token.
+    fn signed_for(&self, token: &str, now: Timestamp) -> Result<Caller, BrokerError> {
+        let keys = self.operators.load();
+        let keys = keys.as_ref().ok_or(BrokerError::TokenInvalid)?;
+        keys.operator(token, now).map(Caller::Operator).map_err(|fault| {
+            // Any client can cause this at will, so the log has at most one line a second.
+            let (second, _) = now.to_parts();
+            if self.fault_logged_at.swap(second, Ordering::Relaxed) != second {
+                tracing::warn!("refused a token of an operator: it {fault}");
+            }
+            BrokerError::JwtInvalid { fault }
+        })
     }
 
     fn given_to(&self, digest: Digest, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         // Digests are compared, so the duration of the comparison reveals nothing about the token.
         if digest == self.operator {
-            return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
+            return Ok(Caller::Operator(Operator::named(LOCAL_OPERATOR)));
         }
         match self.tokens.lock().expect("no holder panics").out.get(&digest) {
             Some(((agent, key_id), expires_at))
@@ -419,7 +432,7 @@ mod tests {
         assert_eq!(caller(60), Ok(Caller::Agent(case.agent.clone())));
         assert_eq!(caller(59 + 12 * 60 * 60), Err(BrokerError::TokenInvalid));
         let who = |token| case.identities.caller(token, &case.directory, at(0));
-        assert_eq!(who(Some("operator")), Ok(Caller::Operator(LOCAL_OPERATOR.to_owned())));
+        assert_eq!(who(Some("operator")), Ok(Caller::Operator(Operator::named(LOCAL_OPERATOR))));
         assert_eq!(who(Some("guessed")), Err(BrokerError::TokenInvalid));
         assert_eq!(who(None), Ok(Caller::Anonymous));
     }

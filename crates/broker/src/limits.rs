@@ -194,6 +194,7 @@ fn take(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Operator;
 
     fn agent(name: &str) -> AgentId {
         AgentId::parse(name).unwrap()
@@ -292,7 +293,7 @@ mod tests {
             used
         };
         assert!((SECOND * 30..=SECOND * 31).contains(&used(&agent)), "half a second in each of 60");
-        let operator = Caller::Operator("olga".to_owned());
+        let operator = Caller::Operator(Operator::named("olga"));
         assert!((SECOND * 60..=SECOND * 62).contains(&used(&operator)), "operators have more");
     }
 
@@ -306,7 +307,7 @@ mod tests {
     #[test]
     fn no_limit_of_cpu_time_is_said_by_0() {
         let (accounts, now) = (accounts(0, 0), Moment::now());
-        for caller in [Caller::Agent(agent("a")), Caller::Operator("olga".to_owned())] {
+        for caller in [Caller::Agent(agent("a")), Caller::Operator(Operator::named("olga"))] {
             accounts.charge(&caller, SECOND * 1000, now);
             accounts.check(&caller, now).unwrap();
         }

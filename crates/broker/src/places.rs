@@ -292,6 +292,7 @@ mod tests {
     use super::*;
     use crate::{
         AgentLimits,
+        access::Operator,
         codes::{ErrorCode, Refusal as _},
     };
 
@@ -437,7 +438,7 @@ mod tests {
         assert_eq!(workers.check(&b).unwrap_err().code(), ErrorCode::LimitExceeded);
         workers.run(&c, WorkSize::Mail, || take(1000)).await.unwrap();
         workers.check(&c).unwrap();
-        let olga = Caller::Operator("olga".to_owned());
+        let olga = Caller::Operator(Operator::named("olga"));
         workers.run(&olga, WorkSize::Large, || take(1000)).await.unwrap();
         workers.check(&olga).expect("operators have more");
         // The mail of an overdrawn agent still comes.

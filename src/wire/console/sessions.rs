@@ -125,6 +125,7 @@ fn digest(secret: &str) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::access::Operator;
 
     const MINUTE: i64 = 60;
 
@@ -133,7 +134,7 @@ mod tests {
     }
 
     fn operator(name: &str) -> Caller {
-        Caller::Operator(name.to_owned())
+        Caller::Operator(Operator::named(name))
     }
 
     fn begun(sessions: &Sessions, secret: &str, name: &str, seconds: i64) {

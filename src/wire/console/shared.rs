@@ -23,7 +23,7 @@ const PAGES_MAX: usize = 128;
 /// The most bytes of a page that is shared. Larger ones are made for each reader.
 const PAGE_BYTES_MAX: u64 = 256 * 1024;
 
-/// The caller as a text, and the path with its query.
+/// The caller with its groups as a text, and the path with its query.
 type Key = (String, String);
 
 /// A page, while it is made and afterwards.
@@ -53,7 +53,7 @@ impl SharedPages {
         latest: impl Fn() -> u64,
         make: impl Future<Output = Response>,
     ) -> Response {
-        let slot = self.slot((caller.to_string(), path.to_owned()));
+        let slot = self.slot((format!("{caller:?}"), path.to_owned()));
         // Readers that come meanwhile wait for the one that makes the page.
         let mut kept = slot.lock().await;
         let tick = latest();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn operator(name: &str) -> Caller {
-        Caller::Operator(name.to_owned())
+        Caller::Operator(Operator::named(name))
     }
 
     #[tokio::test]

@@ -63,7 +63,7 @@ fn demands_participation(condition: &Value) -> bool {
 mod tests {
     use crate::{
         ids::AgentType,
-        policy::{Action, Agent, Policies, Principal, Source},
+        policy::{Action, Agent, Operator, Policies, Principal, Source},
     };
 
     fn reaches(rules: &str, principal: Principal<'_>) -> bool {
@@ -77,7 +77,7 @@ mod tests {
         let built_in = Policies::built_in();
         let beyond = |principal| built_in.may_reach_beyond_participation(principal, Action::ReadTask);
         assert!(!beyond(agent) && !beyond(Principal::Anonymous));
-        assert!(beyond(Principal::Operator("olga")));
+        assert!(beyond(Principal::Operator(Operator { name: "olga", groups: &[] })));
         let open = Policies::development();
         assert!(open.may_reach_beyond_participation(Principal::Anonymous, Action::ReadHandoff));
         assert!(!open.may_reach_beyond_participation(Principal::Anonymous, Action::ReadAuditLog));

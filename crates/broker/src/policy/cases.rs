@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{
     Decision, PARSED_SCHEMA, Policies,
-    question::{Action, Agent, Principal, Question, Resource, Shared},
+    question::{Action, Agent, Operator, Principal, Question, Resource, Shared},
 };
 use crate::ids::{AgentId, AgentType};
 
@@ -53,6 +53,10 @@ pub struct Asked {
     #[serde(default)]
     #[arg(long = "principal-type", value_name = "TYPE")]
     pub principal_types: Vec<AgentType>,
+    /// A group of the calling operator. May be repeated.
+    #[serde(default)]
+    #[arg(long = "principal-group", value_name = "GROUP")]
+    pub principal_groups: Vec<String>,
     /// The action, for example handOff. `baton policy show schema` lists all actions.
     #[arg(long, value_name = "ACTION")]
     pub action: String,
@@ -158,7 +162,7 @@ impl Asked {
         let participants: Vec<&str> = self.participants.iter().map(AgentId::as_str).collect();
         let principal = match self.principal.split_once(':') {
             Some(("agent", id)) => Principal::Agent(Agent { id, types: &self.principal_types }),
-            Some(("operator", name)) => Principal::Operator(name),
+            Some(("operator", name)) => Principal::Operator(Operator { name, groups: &self.principal_groups }),
             None if self.principal == "anonymous" => Principal::Anonymous,
             Some(_) | None => return Err(CaseError::Principal(self.principal.clone())),
         };

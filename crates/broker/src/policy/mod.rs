@@ -24,7 +24,7 @@ use self::breadth::WidePermits;
 pub use self::{
     cases::{Asked, Case, CaseError, Cases, Checked},
     files::{PolicyError, Source},
-    question::{Action, Agent, Principal, Question, Resource, Shared},
+    question::{Action, Agent, Operator, Principal, Question, Resource, Shared},
 };
 
 /// The schema of the policies.
@@ -202,6 +202,10 @@ mod tests {
         Principal::Agent(Agent { id, types: &[] })
     }
 
+    fn operator(name: &str) -> Principal<'_> {
+        Principal::Operator(Operator { name, groups: &[] })
+    }
+
     fn to_agent(id: &str) -> Resource<'_> {
         Resource::Agent(Agent { id, types: &[] })
     }
@@ -271,7 +275,7 @@ mod tests {
         let task = |participants| Resource::Task(Shared { id: "t", participants });
         assert!(decide(agent("a"), Action::ReadTask, task(&["b", "a"])));
         assert!(!decide(agent("c"), Action::ReadTask, task(&["b", "a"])));
-        assert!(decide(Principal::Operator("olga"), Action::ReadTask, task(&[])));
+        assert!(decide(operator("olga"), Action::ReadTask, task(&[])));
         assert!(!decide(Principal::Anonymous, Action::ReadTask, task(&["anonymous"])));
         assert!(decide(agent("a"), Action::ManageKeys, to_agent("a")));
         assert!(!decide(agent("a"), Action::ManageKeys, to_agent("b")));
@@ -281,7 +285,7 @@ mod tests {
         assert!(!decide(agent("a"), deregister(false), to_agent("b")));
         let billing = Resource::Type("billing");
         assert!(!decide(agent("a"), Action::AssignType { agent: A }, billing));
-        assert!(decide(Principal::Operator("olga"), Action::AssignType { agent: A }, billing));
+        assert!(decide(operator("olga"), Action::AssignType { agent: A }, billing));
         assert!(!decide(agent("a"), Action::Invite, Resource::Broker));
     }
 
@@ -373,5 +377,27 @@ mod tests {
         assert!(ask(&billing, "x").is_allowed, "the agent has changed");
         assert!(Arc::ptr_eq(&ask(&billing, "x"), &ask(&billing, "x")), "it is kept");
         assert!(!Arc::ptr_eq(&ask(&billing, "x"), &ask(&billing, "y")), "another question");
+    }
+
+    #[test]
+    fn a_policy_can_permit_a_group_of_operators() {
+        let policies = policies(
+            "@id(\"sre\") permit(principal in Group::\"sre\", action == Action::\"settleDeadLetter\", resource);
+             @id(\"sre-lead\") permit(principal is Operator in Group::\"lead\", action, resource)
+             when { principal in Group::\"sre\" };",
+        );
+        let ask = |groups: &[&str], action| {
+            let groups: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
+            let principal = Principal::Operator(Operator { name: "olga", groups: &groups });
+            let resource = Resource::DeadLetter(Shared { id: "1", participants: &[] });
+            (
+                policies.decide(&Question { principal, action, resource }).rules.clone(),
+                policies.may_reach_beyond_participation(principal, action),
+            )
+        };
+        assert_eq!(ask(&["sre", "on call"], Action::SettleDeadLetter), (vec!["sre".to_owned()], true));
+        assert_eq!(ask(&["lead", "sre"], Action::ReadDeadLetter), (vec!["sre-lead".to_owned()], true));
+        assert_eq!(ask(&["on call"], Action::SettleDeadLetter), (vec![], false));
+        assert_eq!(ask(&[], Action::SettleDeadLetter), (vec![], false));
     }
 }

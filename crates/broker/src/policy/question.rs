@@ -32,13 +32,22 @@ pub struct Agent<'a> {
     pub types: &'a [AgentType],
 }
 
+/// An operator, as policies see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operator<'a> {
+    /// The operator's name.
+    pub name: &'a str,
+    /// The groups of the operator's token.
+    pub groups: &'a [String],
+}
+
 /// The caller, as policies see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Principal<'a> {
     /// An agent, with its types.
     Agent(Agent<'a>),
-    /// An operator, by name.
-    Operator(&'a str),
+    /// An operator, with its groups.
+    Operator(Operator<'a>),
     /// A caller without an identity.
     Anonymous,
 }
@@ -137,6 +146,7 @@ pub struct Shared<'a> {
 struct Kinds {
     agent: EntityTypeName,
     kind: EntityTypeName,
+    group: EntityTypeName,
     operator: EntityTypeName,
     anonymous: EntityTypeName,
     broker: EntityTypeName,
@@ -156,6 +166,7 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
     Kinds {
         agent: kind("Agent"),
         kind: kind("Type"),
+        group: kind("Group"),
         operator: kind("Operator"),
         anonymous: kind("Anonymous"),
         broker: kind("Broker"),
@@ -200,25 +211,26 @@ impl Principal<'_> {
     pub(super) fn uid(&self) -> EntityUid {
         match self {
             Self::Agent(agent) => uid(&KINDS.agent, agent.id),
-            Self::Operator(name) => uid(&KINDS.operator, name),
+            Self::Operator(operator) => uid(&KINDS.operator, operator.name),
             Self::Anonymous => uid(&KINDS.anonymous, "anonymous"),
         }
     }
 
-    /// The types of an agent, as Cedar groups; other principals have none.
+    /// The types of an agent and the groups of an operator, as Cedar groups.
     pub(super) fn groups(&self) -> Vec<EntityUid> {
         match self {
             Self::Agent(agent) => agent.types.iter().map(|name| uid(&KINDS.kind, name.as_str())).collect(),
-            Self::Operator(_) | Self::Anonymous => Vec::new(),
+            Self::Operator(operator) => operator.groups.iter().map(|name| uid(&KINDS.group, name)).collect(),
+            Self::Anonymous => Vec::new(),
         }
     }
 
     fn entity(&self) -> Entity {
         match self {
             Self::Agent(agent) => agent.entity(),
-            Self::Operator(name) => {
-                let attributes = HashMap::from([("name".to_owned(), text(name))]);
-                entity(uid(&KINDS.operator, name), attributes, HashSet::new())
+            Self::Operator(operator) => {
+                let attributes = HashMap::from([("name".to_owned(), text(operator.name))]);
+                entity(self.uid(), attributes, self.groups().into_iter().collect())
             }
             Self::Anonymous => Entity::with_uid(self.uid()),
         }
@@ -376,7 +388,7 @@ impl std::fmt::Display for Principal<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Agent(agent) => write!(formatter, "agent {}", agent.id),
-            Self::Operator(name) => write!(formatter, "operator {name}"),
+            Self::Operator(operator) => write!(formatter, "operator {}", operator.name),
             Self::Anonymous => formatter.write_str("a caller without an identity"),
         }
     }
@@ -415,7 +427,8 @@ pub(super) fn examples() -> Vec<Question<'static>> {
     let agent = Agent { id: "a", types: &[] };
     let shared = Shared { id: "x", participants: &["a", "b"] };
     let to_agent = Resource::Agent(Agent { id: "b", types: &[] });
-    let by_all = [Principal::Agent(agent), Principal::Operator("olga"), Principal::Anonymous];
+    let by_all =
+        [Principal::Agent(agent), Principal::Operator(Operator { name: "olga", groups: &[] }), Principal::Anonymous];
     let mut all = vec![
         (by_all[0], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),
         (by_all[1], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),

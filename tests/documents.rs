@@ -140,7 +140,18 @@ fn the_sample_configuration_has_every_key_with_its_default() {
     for key in keys_of(&config) {
         assert!(keys.contains(&key), "{key} is not in deploy/baton.toml");
     }
-    for key in ["client_ca", "client_crl", "[policy]", "path", "[operators]", "keys", "audience", "issuer"] {
+    for key in [
+        "client_ca",
+        "client_crl",
+        "[policy]",
+        "path",
+        "[operators]",
+        "keys",
+        "audience",
+        "issuer",
+        "leeway",
+        "groups_claim",
+    ] {
         assert!(sample.lines().any(|line| line.starts_with(&format!("# {key}"))), "{key} is not in deploy/baton.toml");
     }
 }

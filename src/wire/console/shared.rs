@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn operator(name: &str) -> Caller {
-        Caller::Operator(Operator::named(name))
+        Caller::Operator(crate::broker::access::Operator::named(name))
     }
 
     #[tokio::test]

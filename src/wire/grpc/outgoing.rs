@@ -204,7 +204,7 @@ mod tests {
     fn outgoing(broker: &Broker, sequences: &[u64]) -> Outgoing {
         let (events, receiver) = mpsc::unbounded_channel();
         sequences.iter().for_each(|sequence| events.send(event(*sequence)).unwrap());
-        Outgoing::new(broker.clone(), receiver)
+        Outgoing::new(broker.clone(), AgentId::parse("agent").unwrap(), receiver)
     }
 
     async fn sequences(outgoing: &mut Outgoing) -> Vec<u64> {

@@ -161,13 +161,13 @@ impl Blobs {
         assert_eq!(self.usage.values().find(is_over), None, "an agent is over its quota");
     }
 
-    fn files(&self) -> &BlobFiles {
+    fn files(&self) -> &Arc<BlobFiles> {
         self.files.as_ref().expect("the laws of a story know its files")
     }
 
     fn check_file(&self, digest: &BlobDigest) {
         let size = self.blobs[digest].size;
-        let read = || self.files().read(digest, 0, size)?.next(size);
+        let read = || self.files().read(digest, 0, size, size)?.next(size);
         let bytes = read().unwrap_or_else(|error| panic!("law 11: a blob has a record, and no whole file: {error}"));
         assert_eq!((bytes.len() as u64, signing::sha256(&[&bytes])), (size, *digest), "law 11: a blob is whole");
     }

@@ -31,6 +31,7 @@ mod retention;
 mod runs;
 mod schemas;
 mod settling;
+mod steps;
 mod threads;
 mod traces;
 mod watchers;

@@ -167,7 +167,7 @@ impl Negotiations {
 
     /// Checks the deadlines, after the broker has processed those up to this time.
     pub(crate) fn see_time(&self, now: Timestamp) {
-        let is_late = |known: &&Arc<Negotiation>| known.next_deadline().is_some_and(|deadline| deadline <= now);
+        let is_late = |known: &&Arc<Negotiation>| known.deadline().is_some_and(|deadline| deadline <= now);
         let late = self.known.values().find(is_late);
         assert!(late.is_none(), "law 10: a negotiation is open beyond its deadline: {late:?}");
     }

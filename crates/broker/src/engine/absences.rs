@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The most handoffs of a gone owner that one tick looks at, each for a task that the agent owns.
-const HANDOFFS_A_TICK: usize = 128;
+const HANDOFFS_A_TICK: usize = 64;
 
 /// The absences, and the searches for tasks of gone owners.
 #[derive(Debug, Default)]

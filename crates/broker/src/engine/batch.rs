@@ -103,6 +103,9 @@ impl PendingReply {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place(pub(super) usize, pub(super) usize);
 
+/// The bytes of a written record that count as one unit of work.
+const WORK_BYTES: usize = 4096;
+
 /// The commands whose changes one sync commits.
 #[derive(Debug, Default)]
 pub(super) struct CommitBatch {
@@ -126,6 +129,9 @@ pub(super) struct CommitBatch {
     pub(super) open_post_commit: Vec<PostCommit>,
     pub(super) head: Head,
     /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
+    /// The work in the batch so far: the records that it writes, those that it has read to change them, and each further
+    /// [`WORK_BYTES`] of the written ones. A unit takes the engine's thread about 5 µs, with its part of the commit.
+    pub(super) work: usize,
     pub(super) failed: bool,
 }
 
@@ -157,6 +163,14 @@ impl CommitBatch {
     pub(super) fn is_empty(&self) -> bool {
         let is_changed = !self.changes.is_empty() || !self.replies.is_empty() || !self.open_post_commit.is_empty();
         !is_changed && self.touched.is_empty() && self.watches.is_empty()
+    }
+
+    /// Adds a change to the batch.
+    pub(super) fn push(&mut self, change: Change) {
+        let bytes = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
+        let written = change.writes.iter().map(|write| 1 + bytes(write) / WORK_BYTES).sum::<usize>();
+        self.work += written + change.expectations.len();
+        self.changes.push(change);
     }
 
     /// Ends the command in hand. Its answer is sent after the commit of all its changes.

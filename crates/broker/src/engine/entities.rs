@@ -27,8 +27,10 @@ const RECORDS_MAX: usize = 4096;
 /// The part of the cache for records that have been read again. Most records are of tasks whose handoff ends soon, so the
 /// other part has room for all handoffs that began in the last half second under full load.
 const HOT: f64 = 0.5;
-/// The most outbox rows that one tick handles.
+/// The most outbox rows that one tick reads.
 const TOLD_A_TICK: usize = 256;
+/// The most work of the outbox in one tick, in the unit of `CommitBatch::work`, unless the first row alone has more.
+const TOLD_WORK_A_TICK: usize = 256;
 
 /// A record with its revision.
 #[derive(Debug, Clone)]
@@ -204,12 +206,17 @@ impl Engine {
         }
     }
 
-    /// Handles up to [`TOLD_A_TICK`] rows from this sequence on. Returns the new start of the outbox.
+    /// Handles rows from this sequence on, within [`TOLD_A_TICK`] and [`TOLD_WORK_A_TICK`]. Returns the new start of the
+    /// outbox.
     fn send_some(&mut self, from: u64, now: Timestamp) -> Result<Option<u64>, BrokerError> {
         let range = (Bound::Included(OutboxRecord::key(from).key), Bound::Unbounded);
         let stored = self.env.store.scan(Table::Outbox, range, Order::Ascending, TOLD_A_TICK)?;
         let mut next = from;
+        let most = self.batch.work + TOLD_WORK_A_TICK;
         for (key, row) in &stored {
+            if self.batch.work >= most {
+                return Ok(Some(next));
+            }
             let sequence = OutboxRecord::sequence(key)?;
             let OutboxRecord { to, signal } = OutboxRecord::decode(&row.value)?;
             self.send_later(sequence, &to, signal, now)?;

@@ -91,8 +91,11 @@ pub use self::{
 };
 pub use crate::domain::mailbox::Fate;
 
-/// The most timers that fire in one tick. Many are due at once after a long downtime of the broker.
+/// The most timers that one tick looks at. Many are due at once after a long downtime of the broker.
 const TIMERS_A_TICK: usize = 1024;
+/// The most work of the deadlines and leases that one tick ends, in the unit of [`CommitBatch::work`], unless the first
+/// one alone has more. The rest waits for the next tick, so that the commands of agents go in between.
+const WORK_A_TICK: usize = 512;
 /// The delay before a timer fires again after its work has failed with an error.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// The `retry_after` of an exceeded limit that time or other callers bring down again.
@@ -316,8 +319,8 @@ impl Engine {
         }
     }
 
-    /// Fires the timers that are due, the longest overdue first, at most [`TIMERS_A_TICK`], and adds their changes to
-    /// the batch.
+    /// Fires the timers that are due, the longest overdue first, within [`TIMERS_A_TICK`] and [`WORK_A_TICK`], and adds
+    /// their changes to the batch. The rest stays due.
     pub fn tick(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
         if self.batch.failed {
@@ -325,12 +328,23 @@ impl Engine {
         }
         // The budget grows with the commands of the batch, and is computed before the timers add changes of their own.
         let mut removals = self.removals_of_tick();
+        let mut room = WORK_A_TICK;
         for timer in self.timers.due(TIMERS_A_TICK) {
+            let before = self.batch.work;
             match timer {
-                Timer::Entity(entity) => self.let_time_pass(entity, now),
+                // The other timers have bounds of their own, and are few.
+                Timer::Entity(_) | Timer::Mailbox(_) if room == 0 => {}
+                Timer::Entity(entity) => {
+                    self.let_time_pass(entity, now);
+                    room = room.saturating_sub(self.batch.work - before);
+                }
+                Timer::Mailbox(agent) => {
+                    self.look_at_mailbox(agent, now);
+                    room = room.saturating_sub(self.batch.work - before);
+                }
                 Timer::Outbox => self.send_outbox(now),
-                Timer::Mailbox(agent) => self.look_at_mailbox(agent, now),
                 Timer::LoadMail => self.load_more(),
+                Timer::LeasesOfClosed => self.end_leases_of_closed(now),
                 Timer::ExpiredAtDispatch => self.park_expired_at_dispatch(now),
                 Timer::MailExpiry => self.park_expired(now),
                 Timer::Presence(agent) => self.look_at_presence(agent, now),
@@ -348,6 +362,7 @@ impl Engine {
 
     /// Handles a fired entity timer. If a step follows, its commit moves the timer.
     fn let_time_pass(&mut self, entity: EntityId, now: Timestamp) {
+        self.batch.work += 1;
         let moved = self.pass_time(&entity, now).and_then(|moved| match moved {
             true => Ok(()),
             false => self.set_timer_anew(&entity),

@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// The most entries of a log that one commit removes.
-const ENTRIES_AT_ONCE: usize = 256;
+const ENTRIES_AT_ONCE: usize = 64;
 /// The time by which the log of a plan may be ahead of the broker's clock when the plan ends.
 const SET_BACK_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 /// The most agents that a request for a subtask names after the first.

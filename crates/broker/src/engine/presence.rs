@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The most letters that one tick searches, so that an agent with much mail does not delay others.
-const OFFERS_A_TICK: usize = 256;
+const OFFERS_A_TICK: usize = 64;
 /// The most agents that one tick checks when the first presence lease after a start is over.
 const AGENTS_A_TICK: usize = 256;
 

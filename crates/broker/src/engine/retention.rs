@@ -38,10 +38,10 @@ use crate::{
 /// about twelve commands, and stores about thirty records that are removed later.
 const REMOVED_A_TICK: usize = 64;
 /// The most records that a tick removes if its batch has no commands.
-const REMOVED_AN_IDLE_TICK: usize = 1024;
+const REMOVED_AN_IDLE_TICK: usize = 512;
 const REMOVED_A_COMMAND: usize = 4;
-/// The most entries of a run's log that one commit removes.
-const RUN_ENTRIES_AT_ONCE: usize = 256;
+/// The most entries of a run's log that one commit removes. An entry has up to 64 KiB.
+const RUN_ENTRIES_AT_ONCE: usize = 64;
 /// The most expirations that one scan reads.
 const ENTRIES_AT_ONCE: usize = 32;
 /// The delay before a postponed removal is tried again, and the interval of the checks of the store's size.

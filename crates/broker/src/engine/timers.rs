@@ -26,6 +26,8 @@ pub(super) enum Timer {
     Outbox,
     /// A mailbox is loaded in part.
     LoadMail,
+    /// Closed sessions still have leases.
+    LeasesOfClosed,
     /// Letters expired before their dispatch.
     ExpiredAtDispatch,
     /// Gone agents may have offers in their mail.

@@ -316,7 +316,7 @@ impl Engine {
             self.entities.insert(key, stored);
         }
         if !transaction.change.writes.is_empty() {
-            self.batch.changes.push(transaction.change);
+            self.batch.push(transaction.change);
         }
         // Later commands of the batch see the timer here. Each of them would write a further one otherwise.
         for act in &transaction.post_commit {

@@ -358,7 +358,6 @@ pub(super) fn encode_signal(signal: &NegotiationSignal) -> Vec<u8> {
             not_opened: true,
             ..Default::default()
         },
-        NegotiationSignal::GoOn => storage::NegotiationWordRecord::default(),
     };
     stored.encode_to_vec()
 }
@@ -366,7 +365,7 @@ pub(super) fn encode_signal(signal: &NegotiationSignal) -> Vec<u8> {
 /// Decodes an input of a negotiation.
 pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<NegotiationSignal, DecodeError> {
     let stored: storage::NegotiationWordRecord = reader.message(&Bytes::copy_from_slice(bytes))?;
-    let Some(handoff) = reader.optional_message_id(&stored.handoff_id)? else { return Ok(NegotiationSignal::GoOn) };
+    let handoff = reader.message_id(&stored.handoff_id)?;
     let asked = reader.agents(&stored.asked_ids)?;
     Ok(match stored.failure_code {
         number if stored.not_opened => {
@@ -502,7 +501,6 @@ mod tests {
         assert_eq!(decode_award(&reader, &encode_award(&award)), Ok(award));
         let asked = vec![agent("bob")];
         for signal in [
-            NegotiationSignal::GoOn,
             NegotiationSignal::Taken { handoff: id(1), by: agent("bob"), asked: asked.clone() },
             NegotiationSignal::NotTaken {
                 handoff: id(1),

@@ -87,6 +87,8 @@ impl PlanRecord {
             content_digest: Bytes::copy_from_slice(&plan.content_digest),
             state: plan.state.number(),
             reason: plan.reason.clone(),
+            ending: plan.ending.map_or(0, PlanState::number),
+            goes_on: plan.goes_on,
             round: plan.round,
             subtasks: plan.subtasks.iter().map(subtask_to_storage).collect(),
             log_length: plan.log_length,
@@ -116,6 +118,11 @@ impl PlanRecord {
             content_digest: reader.digest(&stored.content_digest)?,
             state: reader.some(PlanState::from_number(stored.state), "state")?,
             reason: stored.reason,
+            ending: match stored.ending {
+                0 => None,
+                number => Some(reader.some(PlanState::from_number(number), "ending")?),
+            },
+            goes_on: stored.goes_on,
             round: stored.round,
             subtasks: stored
                 .subtasks
@@ -500,6 +507,8 @@ mod tests {
             content_digest: [3; 32],
             state: PlanState::Failed,
             reason: "why".to_owned(),
+            ending: Some(PlanState::Cancelled),
+            goes_on: true,
             round: 3,
             subtasks: vec![subtask, SubtaskRun::pending(at(6))],
             log_length: 12,

@@ -14,8 +14,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most threads that one step withdraws from, and the most bidders that it tells. Further steps do the rest, so that
-/// a commit is bounded.
+/// The most threads that one step withdraws from, and the most bidders that it tells. Later steps do the rest, each in a
+/// commit of its own: so no close holds the engine up for long.
 pub(super) const SWEPT_A_STEP: usize = 64;
 
 /// A transition under construction.
@@ -48,7 +48,7 @@ impl Building {
 
     /// Refuses a message after the deadline, even if the timer has not fired yet.
     pub(super) fn check_in_time(&self) -> Result<(), Rejection> {
-        match self.negotiation.next_deadline() {
+        match self.negotiation.deadline() {
             Some(deadline) if self.now < deadline => Ok(()),
             Some(_) | None => Err(self.closed()),
         }
@@ -196,11 +196,6 @@ impl Building {
                 }
             }
             self.negotiation.told_upto = upto;
-        }
-        if self.negotiation.withdrawn_upto < all
-            || (self.negotiation.state.is_final() && self.negotiation.told_upto < all)
-        {
-            self.effects.push(Effect::GoOn);
         }
         Ok(())
     }

@@ -102,6 +102,5 @@ fn effect_on(effect: Effect, negotiation: &Negotiation) -> crate::Effect {
         Effect::Open(award) => {
             crate::Effect::Send { to: EntityId::Handoff(award.negotiation), signal: Signal::Handoff(award) }
         }
-        Effect::GoOn => crate::Effect::Send { to: id, signal: Signal::Negotiation(super::NegotiationSignal::GoOn) },
     }
 }

@@ -135,8 +135,6 @@ pub enum NegotiationSignal {
         /// The reason, for a person to read.
         message: String,
     },
-    /// The negotiation has further requests to withdraw or bidders to tell.
-    GoOn,
 }
 
 impl NegotiationSignal {
@@ -215,8 +213,6 @@ pub enum Effect {
     Withdraw(AgentId),
     /// Opens the handoff of the award.
     Open(Award),
-    /// Runs another step of the negotiation, which has more to do than one step may.
-    GoOn,
 }
 
 /// The content of a `NegotiationClosed`.

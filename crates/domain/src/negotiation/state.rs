@@ -250,13 +250,32 @@ impl Negotiation {
         self.threads.iter().map(|thread| &**thread).find(|thread| thread.agent == *agent)
     }
 
-    /// The time of the next deadline. `None`: the handoff of the award decides, or the state is final.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
+    /// The time at which the state ends. `None`: the handoff of the award decides, or the state is final.
+    pub fn deadline(&self) -> Option<Timestamp> {
         match self.state {
             State::Open => Some(self.offers_deadline),
             State::Deciding => self.decision_deadline,
             State::Awarded | State::Settled | State::Failed | State::Cancelled => None,
         }
+    }
+
+    /// Whether requests are left to withdraw after the close, or bidders to tell after the end.
+    pub fn has_rest(&self) -> bool {
+        match self.state {
+            State::Open => false,
+            State::Deciding | State::Awarded => self.withdrawn_upto < self.threads.len(),
+            State::Settled | State::Failed | State::Cancelled => {
+                self.withdrawn_upto.min(self.told_upto) < self.threads.len()
+            }
+        }
+    }
+
+    /// The time of the next step without a message: the deadline, or at once while a rest is left. `None`: neither.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        // The time of the last step, so that the rests of many negotiations take turns, with the deadlines of others
+        // between them.
+        let rest = self.has_rest().then_some(self.updated_at);
+        rest.into_iter().chain(self.deadline()).min()
     }
 
     /// The agents that have a part beyond being asked: the requester, and each agent that has made an offer.

@@ -38,7 +38,7 @@ pub(super) fn step(
     Ok(building.done(around)?)
 }
 
-/// Applies the passing of time. `None`: no deadline is due.
+/// Applies the passing of time: the deadline, or the next part of the rest. `None`: neither is due.
 pub(super) fn pass_time(
     before: &Negotiation,
     around: &mut dyn Surroundings,
@@ -48,12 +48,15 @@ pub(super) fn pass_time(
         return Ok(None);
     }
     let mut building = Building::new(before, now);
-    match before.state {
-        State::Open => building.close(around),
-        State::Deciding => {
+    let is_over = before.deadline().is_some_and(|deadline| deadline <= now);
+    match (before.state, is_over) {
+        (State::Open, true) => building.close(around),
+        (State::Deciding, true) => {
             building.fail(ErrorCode::NegotiationExpired, "the requester did not decide in time", true);
         }
-        State::Awarded | State::Settled | State::Failed | State::Cancelled => return Ok(None),
+        // `done` does the next part of the rest.
+        (State::Open | State::Deciding, false)
+        | (State::Awarded | State::Settled | State::Failed | State::Cancelled, _) => {}
     }
     building.done(around).map(Some)
 }
@@ -107,11 +110,6 @@ pub(super) fn on_signal(
         (NegotiationSignal::NotOpened { handoff, code, message }, State::Awarded) if is_of_award(handoff) => {
             building.fail(*code, message, true);
         }
-        (NegotiationSignal::GoOn, State::Open) => return Ok(None),
-        (
-            NegotiationSignal::GoOn,
-            State::Deciding | State::Awarded | State::Settled | State::Failed | State::Cancelled,
-        ) => {}
         // The word of another handoff, for example of a redrive.
         (
             NegotiationSignal::Taken { .. } | NegotiationSignal::NotTaken { .. } | NegotiationSignal::NotOpened { .. },

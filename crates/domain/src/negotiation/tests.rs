@@ -8,7 +8,7 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{building::SWEPT_A_STEP, *};
 use crate::{
     Entity, EntityId, Mail, ReadError, Reader, Signal, StepError,
     codes::{ErrorCode, Refusal as _},
@@ -615,13 +615,29 @@ fn many_bidders_are_told_in_steps_that_are_bounded() {
     }
     world.unfetched = names[500..].iter().map(|name| agent(name)).collect();
     let made = step(&negotiation_id(), &crate::Input::Negotiation(Input::Cancel), &mut world, at(1)).unwrap();
-    assert!(made.effects.len() <= 2 * super::building::SWEPT_A_STEP + 1, "{}", made.effects.len());
-    assert!(
-        made.effects.iter().any(|effect| matches!(effect, crate::Effect::Send { signal: Signal::Negotiation(_), .. }))
-    );
+    assert!(made.effects.len() <= 2 * SWEPT_A_STEP + 1, "{}", made.effects.len());
     world.say(Input::Cancel).unwrap();
+    for steps in 1.. {
+        assert!(world.told().len() <= steps * SWEPT_A_STEP && world.withdrawn.len() <= steps * SWEPT_A_STEP);
+        if world.negotiation().next_deadline().is_none() {
+            break;
+        }
+        world.wait(0);
+    }
     let told: BTreeSet<&str> = world.told().into_iter().collect();
     assert_eq!((told.len(), world.told().len(), world.withdrawn.len()), (500, 500, 500));
+}
+
+#[test]
+fn a_message_in_time_is_taken_while_a_rest_is_left() {
+    let names: Vec<String> = (0..200).map(|number| format!("a{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = opened(Request { offers_wanted: 1, ..request(&names) });
+    world.bid("a7", 2, 0.5).unwrap();
+    assert!(world.negotiation().has_rest());
+    assert_eq!(world.negotiation().next_deadline(), Some(world.now), "the rest is due at once");
+    world.say(Input::Accept { from: agent("alice"), to: agent("a7"), offer: id(2), handoff: None }).unwrap();
+    assert_eq!(world.state(), State::Settled);
 }
 
 // ------------------------------------------------------------------------------------------------------ random stories

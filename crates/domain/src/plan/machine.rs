@@ -21,6 +21,9 @@ use crate::{
 
 /// The most bytes of a cause.
 const CAUSE_BYTES_MAX: usize = 1024;
+/// The orders after which a step starts and stops no further subtask. Each is a signed message of the coordinator. The next
+/// step does the rest at once, in a commit of its own: so no plan holds the engine up for long.
+const ORDERS_A_STEP: usize = 16;
 
 /// Applies one input to a plan.
 pub(crate) fn step(
@@ -111,6 +114,8 @@ fn submit(
         content_digest: *content_digest,
         state: PlanState::Running,
         reason: String::new(),
+        ending: None,
+        goes_on: false,
         round: 1,
         subtasks: spec.subtasks.iter().map(|_| SubtaskRun::pending(now)).collect(),
         log_length: 0,
@@ -137,23 +142,18 @@ fn cancel(
     now: Timestamp,
 ) -> Result<Transition, StepError> {
     let plan = known.ok_or_else(|| Rejection::Unknown { plan: id.clone() })?;
-    match plan.state {
+    match plan.ending.unwrap_or(plan.state) {
         PlanState::Running => {}
         // A repeated cancel finds the outcome that it asks for. After an end by itself the caller must learn that its
         // cancel came too late.
         PlanState::Cancelled => return Ok(Transition::default()),
-        PlanState::Completed | PlanState::Failed => return Err(Rejection::Final { state: plan.state }.into()),
-    }
-    // The orders below apply in this commit: otherwise an agent would own a task of an ended plan (SPEC 12, law 13).
-    let reason = if reason.is_empty() { format!("{by} cancelled the plan") } else { reason.to_owned() };
-    let mut builder = TransitionBuilder::of(&plan, read, now)?;
-    for place in 0..plan.subtasks.len() {
-        if !plan.subtasks[place].state.is_final() {
-            builder.stop(place, TaskStatus::Canceled, &reason, read)?;
-            builder.end(place, SubtaskState::Cancelled, None, &reason);
+        PlanState::Completed | PlanState::Failed => {
+            return Err(Rejection::Final { state: plan.ending.unwrap_or(plan.state) }.into());
         }
     }
-    builder.end_plan(PlanState::Cancelled, &reason);
+    let reason = if reason.is_empty() { format!("{by} cancelled the plan") } else { reason.to_owned() };
+    let mut builder = TransitionBuilder::of(&plan, read, now)?;
+    builder.begin_end(PlanState::Cancelled, &reason, read)?;
     Ok(builder.done())
 }
 
@@ -202,22 +202,12 @@ fn pass_time(plan: &Plan, read: &mut dyn Reader, now: Timestamp) -> Result<Trans
     let mut builder = TransitionBuilder::of(plan, read, now)?;
     // Goes before the timeouts of subtasks: if both have passed, a skipped subtask would start others, and the plan
     // would outlive its whole timeout.
-    if plan.deadline <= now {
-        let cause = "the time of the plan was up";
-        for place in 0..plan.subtasks.len() {
-            let state = match plan.subtasks[place].state {
-                SubtaskState::Pending | SubtaskState::Ready => SubtaskState::Skipped,
-                SubtaskState::HandingOff | SubtaskState::Running => SubtaskState::TimedOut,
-                SubtaskState::Completed
-                | SubtaskState::Failed
-                | SubtaskState::TimedOut
-                | SubtaskState::Skipped
-                | SubtaskState::Cancelled => continue,
-            };
-            builder.stop(place, TaskStatus::Failed, cause, read)?;
-            builder.end(place, state, Some(ErrorCode::WholeTimeout), cause);
-        }
-        builder.end_plan(PlanState::Failed, cause);
+    if plan.deadline <= now && plan.ending.is_none() {
+        builder.begin_end(PlanState::Failed, "the time of the plan was up", read)?;
+        return Ok(builder.done());
+    }
+    if let Some(state) = plan.ending {
+        builder.end_some(state, read)?;
         return Ok(builder.done());
     }
     // Dependencies go before their dependents, wherever they stand in the plan: a subtask that is skipped here restarts
@@ -515,9 +505,59 @@ impl TransitionBuilder {
         open.map(|need| self.spec.subtasks[*need].id.clone()).collect()
     }
 
+    /// Begins the end of the plan before all its subtasks have ended.
+    fn begin_end(&mut self, state: PlanState, reason: &str, read: &mut dyn Reader) -> Result<(), ReadError> {
+        (self.plan.ending, self.plan.reason) = (Some(state), cut(reason));
+        self.end_some(state, read)
+    }
+
+    /// Ends subtasks with their tasks, as many as one step may, and the plan after the last one: no agent owns a task of an
+    /// ended plan (SPEC 12, law 13).
+    fn end_some(&mut self, state: PlanState, read: &mut dyn Reader) -> Result<(), ReadError> {
+        let reason = self.plan.reason.clone();
+        for place in 0..self.plan.subtasks.len() {
+            let (status, ended, code) = match (self.plan.subtasks[place].state, state) {
+                (
+                    SubtaskState::Pending | SubtaskState::Ready | SubtaskState::HandingOff | SubtaskState::Running,
+                    PlanState::Cancelled,
+                ) => (TaskStatus::Canceled, SubtaskState::Cancelled, None),
+                (SubtaskState::Pending | SubtaskState::Ready, _) => {
+                    (TaskStatus::Failed, SubtaskState::Skipped, Some(ErrorCode::WholeTimeout))
+                }
+                (SubtaskState::HandingOff | SubtaskState::Running, _) => {
+                    (TaskStatus::Failed, SubtaskState::TimedOut, Some(ErrorCode::WholeTimeout))
+                }
+                (
+                    SubtaskState::Completed
+                    | SubtaskState::Failed
+                    | SubtaskState::TimedOut
+                    | SubtaskState::Skipped
+                    | SubtaskState::Cancelled,
+                    _,
+                ) => continue,
+            };
+            self.plan.goes_on = self.has_enough_orders();
+            if self.plan.goes_on {
+                return Ok(());
+            }
+            self.stop(place, status, &reason, read)?;
+            self.end(place, ended, code, &reason);
+        }
+        self.plan.goes_on = false;
+        self.end_plan(state, &reason);
+        Ok(())
+    }
+
+    fn has_enough_orders(&self) -> bool {
+        self.effects.iter().filter(|effect| matches!(effect, Effect::Order(_))).count() >= ORDERS_A_STEP
+    }
+
     /// Does all that follows: makes subtasks ready, skips the dependents of incomplete ones, starts what has a slot,
     /// and ends the plan with its last subtask.
     fn go_on(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {
+        if let Some(state) = self.plan.ending {
+            return self.end_some(state, read);
+        }
         let spec = self.spec.clone();
         // Dependencies stand before their dependents, so one pass is enough.
         for place in spec.links.order.iter().copied() {
@@ -570,6 +610,7 @@ impl TransitionBuilder {
     fn start_ready(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {
         let most = self.spec.terms.max_concurrency as usize;
         let mut active = self.plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        self.plan.goes_on = false;
         for place in 0..self.plan.subtasks.len() {
             let subtask = &self.plan.subtasks[place];
             if subtask.state != SubtaskState::Ready || subtask.retry_at.is_some_and(|at| at > self.now) {
@@ -578,7 +619,11 @@ impl TransitionBuilder {
             // In the order of the plan, so that of two subtasks for one slot the earlier one starts.
             if active < most {
                 active += 1;
-                self.start(place, read)?;
+                // It keeps its slot until the next step.
+                self.plan.goes_on |= self.has_enough_orders();
+                if !self.plan.goes_on {
+                    self.start(place, read)?;
+                }
             // Recorded once, and not at each look while the subtask waits.
             } else if self.newly_ready.contains(&place) {
                 self.change(place, SubtaskState::Ready, None);
@@ -626,6 +671,7 @@ impl TransitionBuilder {
 
     fn end_plan(&mut self, state: PlanState, reason: &str) {
         (self.plan.state, self.plan.reason, self.plan.ended_at) = (state, cut(reason), Some(self.now));
+        (self.plan.ending, self.plan.goes_on) = (None, false);
         self.log(Event::Ended { state, reason: cut(reason) });
         if state == PlanState::Failed {
             // The submitter has to act: to retry the plan, or to find another way (SPEC 2).

@@ -25,8 +25,13 @@ pub struct Plan {
     pub content_digest: [u8; 32],
     /// The state of the present round.
     pub state: PlanState,
-    /// The reason of a failure or a cancellation. Empty otherwise.
+    /// The reason of a failure or a cancellation, from its begin on. Empty otherwise.
     pub reason: String,
+    /// The final state that follows once the tasks of all subtasks have ended. `None`: no end has begun, or the plan has
+    /// ended.
+    pub ending: Option<PlanState>,
+    /// Whether the last step has left work that the next one does at once.
+    pub goes_on: bool,
     /// 1 after the submission, and 1 more for each retry.
     pub round: u32,
     /// The subtasks, in the order of the plan.
@@ -478,7 +483,8 @@ impl crate::codes::Refusal for Rejection {
 }
 
 impl Plan {
-    /// The time of the next deadline. `None`: the plan has ended.
+    /// The time of the next step without a message: a deadline, or at once while the last step has left work. `None`: the
+    /// plan has ended.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.state.is_final() {
             return None;
@@ -496,8 +502,10 @@ impl Plan {
             | SubtaskState::Skipped
             | SubtaskState::Cancelled => None,
         };
+        // The time of the last step, so that the work of many plans takes turns.
+        let rest = self.goes_on.then_some(self.updated_at);
         // The deadline of the plan is always among them, so every running plan ends in time (SPEC 12, law 13).
-        self.subtasks.iter().filter_map(of_subtask).chain([self.deadline]).min()
+        self.subtasks.iter().filter_map(of_subtask).chain([self.deadline]).chain(rest).min()
     }
 
     /// The agents that take part, sorted, each once: the submitter, and each agent that has taken a subtask.

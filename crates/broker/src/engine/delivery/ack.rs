@@ -26,6 +26,9 @@ fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
     Some((parse_number(sequence)?, parse_number(attempt)?.try_into().ok()?))
 }
 
+/// The most deliveries of one agent whose leases one tick ends.
+const OVERDUE_A_TICK: usize = 64;
+
 impl Engine {
     /// Applies an agent's ack, nack or extension of a delivery.
     pub(in crate::engine) fn acknowledge(
@@ -142,7 +145,8 @@ impl Engine {
 
     /// Ends the overdue leases of a mailbox. The dispatch after the commit sets the mailbox's timer again.
     pub(in crate::engine) fn look_at_mailbox(&mut self, agent: AgentId, now: Timestamp) {
-        for (letter, lease) in self.delivery.overdue(&agent, now) {
+        // The dispatch that follows the commit sets the timer of the rest.
+        for (letter, lease) in self.delivery.overdue(&agent, now).into_iter().take(OVERDUE_A_TICK) {
             self.end_lease(&agent, letter, lease, &Fate::Overdue, now);
         }
         self.batch.touched.insert(agent);

@@ -4,10 +4,13 @@ use super::{Delivery, Engine};
 use crate::{
     Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
     domain::mailbox::{ConsumerId, Fate, Mailbox},
-    engine::ConsumerKind,
+    engine::{ConsumerKind, timers::Timer},
     ids::AgentId,
     time::Timestamp,
 };
+
+/// The most leases of a closed session that one step ends.
+const LEASES_AT_ONCE: usize = 64;
 
 /// A consumer of one agent's mail.
 #[derive(Debug)]
@@ -137,11 +140,33 @@ impl Engine {
         self.seen(&consumer.agent, now);
         // The leases of a `Receive` outlive the call, so only a session requeues its deliveries here.
         if is_session {
-            for (letter, lease) in self.delivery.held_by(&consumer.agent, id) {
-                self.end_lease(&consumer.agent, letter, lease, &Fate::SessionEnded, now);
-            }
+            self.end_some_leases(consumer.agent.clone(), id, now);
         }
         self.batch.touched.insert(consumer.agent);
+    }
+
+    /// Ends leases of the session that was closed first, among those that still have leases.
+    pub(in crate::engine) fn end_leases_of_closed(&mut self, now: Timestamp) {
+        if let Some((agent, id)) = self.delivery.closed.pop_front() {
+            self.end_some_leases(agent.clone(), id, now);
+            self.batch.touched.insert(agent);
+        }
+        if self.delivery.closed.is_empty() {
+            self.timers.clear(Timer::LeasesOfClosed);
+        }
+    }
+
+    /// Ends leases of a session that is closed. The rest waits for the next tick.
+    fn end_some_leases(&mut self, agent: AgentId, id: ConsumerId, now: Timestamp) {
+        let held = self.delivery.held_by(&agent, id);
+        let has_rest = held.len() > LEASES_AT_ONCE;
+        for (letter, lease) in held.into_iter().take(LEASES_AT_ONCE) {
+            self.end_lease(&agent, letter, lease, &Fate::SessionEnded, now);
+        }
+        if has_rest {
+            self.delivery.closed.push_back((agent, id));
+            self.timers.set_at_once(Timer::LeasesOfClosed);
+        }
     }
 
     /// Tells these consumers to come back later, and closes those of `Receive` calls.

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The most messages that one tick parks.
-const EXPIRED_A_TICK: usize = 256;
+const EXPIRED_A_TICK: usize = 64;
 /// The most mailboxes that one tick scans.
 const MAILBOXES_A_TICK: usize = 64;
 /// The minimum delay per letter before a mailbox is scanned again. It bounds the part of the engine's time that scans
@@ -42,10 +42,14 @@ pub(super) struct Expiring {
 }
 
 impl Engine {
-    /// Parks the letters that expired before their dispatch.
+    /// Parks letters that expired before their dispatch, as many as one tick allows.
     pub(in crate::engine) fn park_expired_at_dispatch(&mut self, now: Timestamp) {
-        self.timers.clear(Timer::ExpiredAtDispatch);
-        for (agent, place) in std::mem::take(&mut self.delivery.expired_at_dispatch) {
+        let expired = &mut self.delivery.expired_at_dispatch;
+        let rest = expired.split_off(expired.len().min(EXPIRED_A_TICK));
+        if rest.is_empty() {
+            self.timers.clear(Timer::ExpiredAtDispatch);
+        }
+        for (agent, place) in std::mem::replace(expired, rest) {
             if let Some(letter) = self.delivery.letter(&agent, place).cloned() {
                 self.park_as_expired(&agent, &letter, now);
             }

@@ -14,7 +14,10 @@ mod dispatch;
 mod expiry;
 mod settling;
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+};
 
 pub(super) use self::consumers::Consumer;
 use self::{depth::Depth, expiry::Expiring};
@@ -36,6 +39,8 @@ pub(super) struct Delivery {
     loaded_last: Option<AgentId>,
     consumers: IdMap<ConsumerId, Consumer>,
     consumers_of: IdMap<AgentId, Vec<ConsumerId>>,
+    /// The closed sessions that still have leases.
+    closed: VecDeque<(AgentId, ConsumerId)>,
     /// Letters that expired before their dispatch.
     expired_at_dispatch: Vec<(AgentId, u64)>,
     /// The timer of each mailbox that was written to since the start, as a running time. No entry: no timer is known.

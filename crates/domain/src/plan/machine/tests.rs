@@ -544,6 +544,55 @@ fn a_cancelled_plan_owns_nothing_and_a_second_cancel_changes_nothing() {
     assert!(world.report("growth", TaskStatus::Completed, "15.3").is_err());
 }
 
+fn code_of(outcome: Result<bool, StepError>) -> ErrorCode {
+    outcome.unwrap_err().into_refusal().unwrap().code()
+}
+
+#[test]
+fn a_wide_plan_starts_and_ends_in_steps_of_few_orders() {
+    let lines: Vec<String> = (0..100).map(|number| format!("s{number}")).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let wide = with(plan(Mode::Parallel, &lines), |spec| spec.terms.max_concurrency = 64);
+    for reason in ["", "no longer needed"] {
+        let mut world = World::of(&wide);
+        assert_eq!(world.active().len(), ORDERS_A_STEP);
+        world.wait(Duration::from_secs(1));
+        assert_eq!(world.active().len(), 64);
+        assert_eq!(code_of(world.call(Input::Retry { by: "alice".to_owned() })), ErrorCode::PlanRunning);
+        let (ended, cause) = match reason {
+            "" => {
+                world.now = world.plan().deadline.unix_nanoseconds() / 1_000_000 + 1;
+                world.run(&EntityId::Plan(World::plan_id()), &crate::Input::Time).unwrap();
+                (PlanState::Failed, "the time of the plan was up")
+            }
+            reason => {
+                world.call(Input::Cancel { by: "alice".to_owned(), reason: reason.to_owned() }).unwrap();
+                (PlanState::Cancelled, reason)
+            }
+        };
+        assert_eq!(
+            (world.plan().state, world.plan().ending, &*world.plan().reason),
+            (PlanState::Running, Some(ended), cause)
+        );
+        let open = world.tasks().iter().filter(|task| !task.status.is_final()).count();
+        assert!(open > 64 - ORDERS_A_STEP && open < 64, "{open}");
+        // A repeated cancel finds what it asks for, or that it is too late.
+        let again = world.call(Input::Cancel { by: "alice".to_owned(), reason: String::new() });
+        match ended {
+            PlanState::Cancelled => assert!(!again.unwrap()),
+            _ => assert_eq!(code_of(again), ErrorCode::PlanFinal),
+        }
+        // A word of a task whose turn has not come yet changes what the plan does with it, and not its end.
+        if ended == PlanState::Cancelled {
+            world.reject("s63");
+        }
+        world.wait(Duration::from_secs(1));
+        assert_eq!((world.plan().state, world.plan().ending, &*world.plan().reason), (ended, None, cause));
+        assert!(world.tasks().iter().all(|task| task.status.is_final()), "no agent owns a task of an ended plan");
+        world.check();
+    }
+}
+
 #[test]
 fn the_same_plan_again_is_the_same_plan_and_another_one_is_refused() {
     let spec = plan(Mode::Hybrid, REPORT);

@@ -90,6 +90,9 @@ sections! {
         open_handoffs_max: u32 => limits.open_handoffs_max,
         open_negotiations_max: u32 => limits.open_negotiations_max,
         running_plans_max: u32 => limits.running_plans_max,
+        open_runs_max: u32 => limits.open_runs_max,
+        open_threads_max: u32 => limits.open_threads_max,
+        open_bytes_max: u64 => limits.open_bytes_max,
         mailbox_max: u32 => limits.mailbox_max,
         sessions_max: u32 => limits.sessions_max,
         card_changes_per_minute: u32 => limits.card_changes_per_minute,
@@ -156,6 +159,7 @@ sections! {
         connection_window_bytes: u32 => broker_limits.connection_window_bytes,
         agents_max: u32 => broker_limits.agents_max,
         card_bytes_max: u64 => broker_limits.card_bytes_max,
+        open_bytes_max: u64 => broker_limits.open_bytes_max,
     }
 
     console: ConsoleSection spans {} values {

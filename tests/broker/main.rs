@@ -8,6 +8,7 @@ mod contexts;
 mod dead_letters;
 mod deliveries;
 mod fields;
+mod footprint;
 mod handoffs;
 mod keys;
 mod limits;

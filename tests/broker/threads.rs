@@ -59,11 +59,16 @@ impl World {
     /// Agents a, b and c, and the thread `th` of a and b with the base `concierge`.
     pub(crate) fn with_thread() -> Self {
         let mut world = Self::with(&["a", "b", "c"]);
-        world.put(model("large")).unwrap();
-        world.put(persona("concierge", "large", &[PLUGIN, "notes"])).unwrap();
-        world.put(persona("researcher", "large", &[PLUGIN, "search"])).unwrap();
+        world.put_specs();
         world.create_thread(Some("a"), None).unwrap();
         world
+    }
+
+    /// Registers the specs of agents `concierge` and `researcher`, and their model.
+    pub(crate) fn put_specs(&mut self) {
+        self.put(model("large")).unwrap();
+        self.put(persona("concierge", "large", &[PLUGIN, "notes"])).unwrap();
+        self.put(persona("researcher", "large", &[PLUGIN, "search"])).unwrap();
     }
 
     fn say_to_thread(&mut self, input: threads::Input) -> Result<bool, Refusal> {

@@ -18,7 +18,7 @@ use baton_broker_core::{
         },
     },
     ids::{MessageId, NodeId},
-    records::{RunEntryRecord, RunRecord, RunTurnRecord},
+    records::{GraphRevision, RunEntryRecord, RunRecord, RunTurnRecord},
     store::{Change, Record, Table},
     time::Timestamp,
 };
@@ -27,6 +27,8 @@ use baton_broker_core::{
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     runs: BTreeMap<RunId, Followed>,
+    /// The graphs that the runs name, by their keys.
+    graphs: HashMap<Vec<u8>, Arc<Graph>>,
 }
 
 /// A choice that waits for its handoff.
@@ -72,7 +74,17 @@ impl Runs {
         for (write, before) in change.writes.iter().zip(befores) {
             let key = &write.key.key;
             match (write.key.table, &write.record) {
-                (Table::Runs, Some(record)) => written.push(RunRecord::decode(&record.value).unwrap().run),
+                (Table::GraphRevisions, Some(record)) if key.len() == 16 => {
+                    self.graphs.insert(key.to_vec(), GraphRevision::decode(&record.value).unwrap());
+                }
+                (Table::Runs, Some(record)) => {
+                    let record = RunRecord::decode(&record.value).unwrap();
+                    let graph = self.graphs.get(&*record.graph.key().key);
+                    let of_change = change.writes.iter().find(|write| write.key == record.graph.key());
+                    let of_change = || GraphRevision::decode(&of_change?.record.as_ref()?.value).ok();
+                    let graph = graph.cloned().or_else(of_change).expect("a run has its graph");
+                    written.push(record.with_graph(graph).run);
+                }
                 (Table::Runs, None) => {
                     let gone = self.runs.remove(&run_of(key)).expect("only what is there is removed");
                     assert!(gone.end.is_some(), "law 14: run {} was removed before its end", gone.run.id);

@@ -116,6 +116,12 @@ pub struct AgentLimits {
     pub open_negotiations_max: u32,
     /// The most plans that it has submitted and that run.
     pub running_plans_max: u32,
+    /// The most runs that it has started and that have not ended.
+    pub open_runs_max: u32,
+    /// The most threads that it has created and that have not ended.
+    pub open_threads_max: u32,
+    /// The most bytes that the opening of these stored: of its open negotiations, plans, runs and threads.
+    pub open_bytes_max: u64,
     /// The most messages that wait in its mailbox.
     pub mailbox_max: u32,
     /// The most open sessions and calls of `Receive`.
@@ -136,6 +142,9 @@ impl Default for AgentLimits {
             open_handoffs_max: 100_000,
             open_negotiations_max: 1000,
             running_plans_max: 1000,
+            open_runs_max: 10_000,
+            open_threads_max: 10_000,
+            open_bytes_max: 256 * 1024 * 1024,
             mailbox_max: 1_000_000,
             sessions_max: 256,
             card_changes_per_minute: 60,
@@ -210,6 +219,8 @@ pub struct BrokerLimits {
     pub agents_max: u32,
     /// The most encoded bytes of the cards of all agents; in memory they take about three times as much.
     pub card_bytes_max: u64,
+    /// The most bytes that the opening of all open negotiations, plans, runs and threads stored.
+    pub open_bytes_max: u64,
 }
 
 impl Default for BrokerLimits {
@@ -228,6 +239,7 @@ impl Default for BrokerLimits {
             keepalive_timeout: Duration::from_secs(10),
             agents_max: 100_000,
             card_bytes_max: 256 * 1024 * 1024,
+            open_bytes_max: 1024 * 1024 * 1024,
         }
     }
 }

@@ -208,6 +208,8 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Plans => "baton.storage.v1.PlanRecord",
         Table::PlanSpecs => "baton.storage.v1.PlanSpecRecord",
         Table::PlanLog => "baton.v1.PlanEntry",
+        // The other rows are numbers, whose keys have one byte more.
+        Table::GraphRevisions => "baton.v1.Graph",
         Table::Outbox | Table::Listings | Table::Blobs | Table::Timers | Table::Expirations => {
             return None;
         }

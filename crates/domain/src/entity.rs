@@ -505,8 +505,10 @@ impl Entity {
         match self {
             Self::Task(_) | Self::Workspace(_) => None,
             Self::Handoff(handoff) => Some(&handoff.sender),
-            Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
-            Self::Spec(_) | Self::SpecRevision(_) | Self::Thread(_) | Self::ThreadEntry(_) => None,
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Run(run) => run.starter.as_ref(),
+            Self::Spec(_) | Self::SpecRevision(_) | Self::ThreadEntry(_) => None,
+            Self::Thread(thread) => thread.creator.as_ref(),
             Self::Negotiation(negotiation) => Some(&negotiation.requester),
             Self::Plan(plan) => Some(&plan.submitter),
             Self::PlanSpec(_) | Self::PlanEntry(_) => None,

@@ -19,7 +19,7 @@ use std::{
 use crate::disk;
 
 /// The content of `FORMAT` for this version.
-const FORMAT: &str = "baton-store 21\n";
+const FORMAT: &str = "baton-store 22\n";
 pub(super) const LOG_FOLDER: &str = "wal";
 pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";

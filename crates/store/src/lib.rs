@@ -99,6 +99,7 @@ tables! {
     PlanSpecs "plan_specs",
     PlanLog "plan_log",
     Blobs "blobs",
+    GraphRevisions "graph_revisions",
 }
 
 /// A stored value with its revision.

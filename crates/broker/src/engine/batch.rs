@@ -45,6 +45,8 @@ pub(super) enum PostCommit {
     EntityTimer {
         entity: EntityId,
         counts_for: Option<AgentId>,
+        /// The bytes that it counts if this opens it.
+        bytes: u32,
         before: Option<Timestamp>,
         after: Option<Timestamp>,
     },
@@ -128,10 +130,10 @@ pub(super) struct CommitBatch {
     open_from: usize,
     pub(super) open_post_commit: Vec<PostCommit>,
     pub(super) head: Head,
-    /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
     /// The work in the batch so far: the records that it writes, those that it has read to change them, and each further
     /// [`WORK_BYTES`] of the written ones. A unit takes the engine's thread about 5 µs, with its part of the commit.
     pub(super) work: usize,
+    /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
     pub(super) failed: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Engine, batch::PostCommit, entities::Counted, log, open::sequence_key, timers::Timer};
+use super::{Engine, batch::PostCommit, log, open::sequence_key, open_counts::Counted, timers::Timer};
 use crate::{
     BrokerError, Output, Update,
     changes::Change,
@@ -128,13 +128,13 @@ impl Engine {
                 }
                 self.delivery.set_mail_timer(agent, at);
             }
-            PostCommit::EntityTimer { entity, counts_for, before, after } => {
+            PostCommit::EntityTimer { entity, counts_for, bytes, before, after } => {
                 // An entity that counts for an agent has a deadline while it is open: the first timer opens it, and a
                 // removed timer ends it.
                 if let (Some(agent), Some(kind)) = (counts_for, Counted::of(&entity)) {
                     match (before, after) {
-                        (None, Some(_)) => self.entities.one_more_open(kind, agent),
-                        (Some(_), None) => self.entities.one_less_open(kind, agent),
+                        (None, Some(_)) => self.entities.open.one_more((kind, agent), &entity, bytes),
+                        (Some(_), None) => self.entities.open.one_less((kind, agent), &entity),
                         (None, None) | (Some(_), Some(_)) => {}
                     }
                 }

@@ -4,26 +4,31 @@
 //! The cache is write-through: each cached record is stored or in the batch in hand. The store applies a change only if
 //! the revisions that it was computed from still hold. A conflict clears the cache.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Bound,
+    sync::{Arc, Weak},
+};
 
 use foldhash::quality::RandomState;
 use quick_cache::{
-    OptionsBuilder, UnitWeighter,
+    OptionsBuilder, UnitWeighter, Weighter,
     unsync::{Cache, DefaultLifecycle},
 };
 
-use super::{Engine, LIMIT_RETRY, TRY_AGAIN, batch::PostCommit, timers::Timer, transaction::Transaction};
+use super::{Engine, TRY_AGAIN, batch::PostCommit, open_counts::OpenCounts, timers::Timer, transaction::Transaction};
 use crate::{
     BrokerError,
-    domain::{EntityId, Signal},
-    ids::{AgentId, IdMap},
-    records::{EntityRecord, OutboxRecord},
+    domain::{EntityId, Signal, routing::Graph},
+    records::{EntityRecord, GraphRevision, OutboxRecord},
     store::{Key, Order, Store, Table},
     time::Timestamp,
 };
 
-/// The most records in the cache. A task takes about 1 KiB, a handoff a few KiB.
-const RECORDS_MAX: usize = 4096;
+/// The most bytes of the records in the cache. A task takes about 1 KiB, a handoff a few KiB, a plan up to 2 MiB.
+const CACHE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// About as many records are in the cache when it is full.
+const RECORDS_MAX: usize = 16_384;
 /// The part of the cache for records that have been read again. Most records are of tasks whose handoff ends soon, so the
 /// other part has room for all handoffs that began in the last half second under full load.
 const HOT: f64 = 0.5;
@@ -37,63 +42,62 @@ const TOLD_WORK_A_TICK: usize = 256;
 pub(super) struct Stored {
     pub(super) record: Arc<EntityRecord>,
     pub(super) revision: u64,
+    /// The bytes of the record in the store. 0: it is a part of another record.
+    pub(super) bytes: usize,
 }
 
-/// The entity cache, the start of the outbox, and the open handoffs of each agent.
+/// The entity cache, the start of the outbox, and what each agent has open.
 pub(super) struct Entities {
     cache: RecordCache,
     /// The containers of entities, by [`EntityRecord::container_key`].
-    containers: Cache<Key, EntityId, UnitWeighter, RandomState>,
+    containers: ContainerCache,
+    /// The graphs of the runs in memory: all runs of one revision share it.
+    graphs: HashMap<GraphRevision, Weak<Graph>>,
+    /// The number of graphs at which those of no run are dropped.
+    graphs_looked_at: usize,
     /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
-    /// The number of open entities of each kind that each agent has requested. No entry is 0.
-    open_of: OpenCounts,
-}
-
-/// The number of open entities of each agent.
-pub(super) type OpenCounts = IdMap<(Counted, AgentId), u32>;
-
-/// A kind of entities of which an agent may have a limited number open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Counted {
-    Handoff,
-    Negotiation,
-    Plan,
-}
-
-impl Counted {
-    /// The kind of an entity. `None`: entities of its kind are not counted.
-    pub(super) fn of(entity: &EntityId) -> Option<Self> {
-        match entity {
-            EntityId::Handoff(_) => Some(Self::Handoff),
-            EntityId::Negotiation(_) => Some(Self::Negotiation),
-            EntityId::Plan(_) => Some(Self::Plan),
-            _ => None,
-        }
-    }
+    /// What each agent has open.
+    pub(super) open: OpenCounts,
 }
 
 /// Hashed as the store's own maps are: quick, and seeded at random, since agents choose ids.
-type RecordCache = Cache<Key, Stored, UnitWeighter, RandomState>;
+type RecordCache = Cache<Key, Stored, ByMemory, RandomState>;
+type ContainerCache = Cache<Key, EntityId, UnitWeighter, RandomState>;
 
-fn new_cache<T>() -> Cache<Key, T, UnitWeighter, RandomState> {
+/// Weighs a record by the bytes that it takes in memory.
+#[derive(Debug, Clone)]
+struct ByMemory;
+
+impl Weighter<Key, Stored> for ByMemory {
+    fn weight(&self, key: &Key, stored: &Stored) -> u64 {
+        (key.key.len() + stored.record.memory_bytes(stored.bytes)) as u64
+    }
+}
+
+fn new_cache<T, W: Weighter<Key, T>>(weighter: W, weight: u64) -> Cache<Key, T, W, RandomState> {
     let mut options = OptionsBuilder::new();
-    options.estimated_items_capacity(RECORDS_MAX).weight_capacity(RECORDS_MAX as u64).hot_allocation(HOT);
+    options.estimated_items_capacity(RECORDS_MAX).weight_capacity(weight).hot_allocation(HOT);
     let options = options.build().expect("both capacities are set");
-    Cache::with_options(options, UnitWeighter, RandomState::default(), DefaultLifecycle::default())
+    Cache::with_options(options, weighter, RandomState::default(), DefaultLifecycle::default())
+}
+
+fn new_caches() -> (RecordCache, ContainerCache) {
+    (new_cache(ByMemory, CACHE_BYTES_MAX), new_cache(UnitWeighter, RECORDS_MAX as u64))
 }
 
 impl Entities {
     /// Starts with an empty cache and these numbers of open entities.
-    pub(super) fn over(store: &dyn Store, open_of: OpenCounts) -> Result<Self, BrokerError> {
+    pub(super) fn over(store: &dyn Store, open: OpenCounts) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
-        Ok(Self { cache: new_cache(), containers: new_cache(), outbox_from, open_of })
+        let (cache, containers) = new_caches();
+        Ok(Self { cache, containers, graphs: HashMap::new(), graphs_looked_at: 0, outbox_from, open })
     }
 
     /// Empties the cache of records and that of containers.
     pub(super) fn clear(&mut self) {
-        (self.cache, self.containers) = (new_cache(), new_cache());
+        (self.cache, self.containers) = new_caches();
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Stored> {
@@ -113,43 +117,23 @@ impl Entities {
         self.containers.insert(key, container);
     }
 
+    /// The graph of this revision, if a run in memory has it.
+    pub(super) fn graph(&self, revision: GraphRevision) -> Option<Arc<Graph>> {
+        self.graphs.get(&revision)?.upgrade()
+    }
+
+    /// Notes the graph of a run that is in memory now.
+    pub(super) fn keep_graph(&mut self, revision: GraphRevision, graph: &Arc<Graph>) {
+        if self.graphs.len() >= self.graphs_looked_at {
+            self.graphs.retain(|_, graph| graph.strong_count() > 0);
+            self.graphs_looked_at = 2 * self.graphs.len() + 64;
+        }
+        self.graphs.insert(revision, Arc::downgrade(graph));
+    }
+
     /// Drops a removed record from the cache.
     pub(super) fn forget(&mut self, key: &Key) {
         self.cache.remove(key);
-    }
-
-    /// The number of open handoffs of all agents.
-    pub(super) fn open_handoffs(&self) -> usize {
-        let handoffs = self.open_of.iter().filter(|((kind, _), _)| *kind == Counted::Handoff);
-        handoffs.map(|(_, open)| *open as usize).sum()
-    }
-
-    /// The number of open entities of this kind that count for the agent.
-    #[cfg(debug_assertions)]
-    pub(super) fn open_of(&self, kind: Counted, agent: &AgentId) -> u32 {
-        self.open_of.get(&(kind, agent.clone())).copied().unwrap_or_default()
-    }
-
-    /// Whether the agent has fewer than `most` entities of this kind open. 0: no limit.
-    pub(super) fn has_room_for(&self, kind: Counted, agent: &AgentId, most: u32) -> bool {
-        most == 0 || self.open_of.get(&(kind, agent.clone())).is_none_or(|open| *open < most)
-    }
-
-    /// Counts one more open entity of the agent.
-    pub(super) fn one_more_open(&mut self, kind: Counted, agent: AgentId) {
-        *self.open_of.entry((kind, agent)).or_default() += 1;
-    }
-
-    /// Counts one open entity of the agent less.
-    pub(super) fn one_less_open(&mut self, kind: Counted, agent: AgentId) {
-        let key = (kind, agent);
-        if let Some(open) = self.open_of.get_mut(&key) {
-            *open -= 1;
-            // An entry for each agent that ever asked would let the map grow without bound.
-            if *open == 0 {
-                self.open_of.remove(&key);
-            }
-        }
     }
 
     /// Whether the outbox has rows.
@@ -164,30 +148,6 @@ impl Entities {
 }
 
 impl Engine {
-    /// Fails if the agent has as many handoffs open as the limit allows. Does not count those of the batch in hand.
-    pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        if self.entities.has_room_for(Counted::Handoff, agent, self.env.settings.limits.open_handoffs_max) {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many open handoffs", retry_after: LIMIT_RETRY })
-    }
-
-    /// The same for negotiations.
-    pub(super) fn check_open_negotiations(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        if self.entities.has_room_for(Counted::Negotiation, agent, self.env.settings.limits.open_negotiations_max) {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many open negotiations", retry_after: LIMIT_RETRY })
-    }
-
-    /// The same for running plans.
-    pub(super) fn check_running_plans(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        if self.entities.has_room_for(Counted::Plan, agent, self.env.settings.limits.running_plans_max) {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many running plans", retry_after: LIMIT_RETRY })
-    }
-
     /// Sends the outbox rows to their entities in the order of their sequence, a part each tick.
     pub(super) fn send_outbox(&mut self, now: Timestamp) {
         let Some(from) = self.entities.outbox_from else { return self.timers.clear(Timer::Outbox) };

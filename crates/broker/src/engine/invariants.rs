@@ -11,7 +11,7 @@ use std::{
 use super::{
     Engine,
     batch::{PendingReply, PostCommit},
-    entities::Counted,
+    open_counts::Counted,
 };
 use crate::{
     domain::{EntityId, mailbox::EnvelopeOwner, mailbox::Letter},
@@ -121,7 +121,7 @@ impl Touched {
                     let is_open = match kind {
                         Counted::Handoff | Counted::Plan => !entity.has_ended(),
                         // An awarded negotiation is not final, and counts no longer.
-                        Counted::Negotiation => entity.next_deadline().is_some(),
+                        Counted::Negotiation | Counted::Run | Counted::Thread => entity.next_deadline().is_some(),
                     };
                     *changes.entry((kind, agent.clone())).or_default() += if is_open { many } else { 0 };
                 }
@@ -292,7 +292,7 @@ impl Engine {
         let directory = &self.env.directory;
         let is_known = |agent: &AgentId| directory.get(agent).is_some();
         broken.extend(touched.broken_letters(is_known, self.batch.head.next_sequence));
-        let counted = |kind, agent: &AgentId| self.entities.open_of(kind, agent);
+        let counted = |kind, agent: &AgentId| self.entities.open.of(kind, agent);
         broken.extend(self.second_counts.broken_open(touched, counted));
         let is_exact = self.loads.is_exact() && directory.letters(&AgentId::broker()).is_some();
         if is_exact {
@@ -381,6 +381,7 @@ mod tests {
             log_clock: LogClock { logged_at: now(), set_back: std::time::Duration::ZERO },
             envelope: None,
             trace: None,
+            graph: None,
             changed: 1,
         };
         let record = |entity| Arc::new(EntityRecord::after(entity, None, facts.clone()));

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Engine,
     batch::PostCommit,
+    open_counts::Counted,
     resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
@@ -198,7 +199,7 @@ impl Engine {
             let violations = vec![FieldViolation { path, problem }];
             return Err(refused(BrokerError::Fields { violations }));
         }
-        self.check_open_handoffs(&header.sender).map_err(refused)?;
+        self.check_open(Counted::Handoff, &header.sender, 0).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
         self.check_choice(header, request)?;
         let Candidates { agents, passed_over, .. } = &self.candidates(header, request, now).map_err(refused)?;

@@ -26,6 +26,7 @@ mod enrollment;
 mod entities;
 #[cfg(all(test, debug_assertions))]
 mod generality;
+mod graphs;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keys;
@@ -35,6 +36,7 @@ mod mail;
 mod messages;
 mod negotiations;
 mod open;
+mod open_counts;
 mod outputs;
 mod participants;
 mod plan_context;
@@ -196,7 +198,7 @@ impl Engine {
 
     /// The number of open handoffs.
     pub fn open_handoffs(&self) -> usize {
-        self.entities.open_handoffs()
+        self.entities.open.handoffs()
     }
 
     /// Executes one command: adds its changes and its answer to the batch.

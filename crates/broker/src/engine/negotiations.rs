@@ -9,6 +9,7 @@ use super::{
     Engine,
     authorization::{Work, permitted},
     messages::{Named, owner_of},
+    open_counts::Counted,
     retention::Removal,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
@@ -63,7 +64,7 @@ impl Engine {
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
         // First, because the search for agents is the dearest part of a request.
-        self.check_open_negotiations(&header.sender).map_err(refused)?;
+        self.check_open(Counted::Negotiation, &header.sender, envelope.raw().len()).map_err(refused)?;
         let asked = self.asked_agents(header, request, now).map_err(refused)?;
         // The terms are checked without a rule too: the bidders rely on them.
         let terms = request.terms.as_deref().map(|terms| self.terms(terms)).transpose().map_err(refused)?;

@@ -11,8 +11,9 @@ use super::{
     batch::{CommitBatch, Head},
     clock::RunningClock,
     delivery::Delivery,
-    entities::{Counted, Entities, OpenCounts},
+    entities::Entities,
     loads::Loads,
+    open_counts::{Counted, OpenCounts},
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
@@ -23,7 +24,7 @@ use crate::{
     directory::{Directory, Entry},
     ids::IdSource,
     proto::storage,
-    records::{self, AgentRecord},
+    records::{self, AgentRecord, EntityTimer},
     store::{Key, Order, Store, Table},
     time::Timestamp,
 };
@@ -64,8 +65,8 @@ impl Engine {
         let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
         let clock = known.later(stored_clock).showing(now);
         let mut timers = Timers::new(clock);
-        let open_of = load_timers(&*store, &mut timers)?;
-        let entities = Entities::over(&*store, open_of)?;
+        let open = load_timers(&*store, &mut timers)?;
+        let entities = Entities::over(&*store, open)?;
         // Work may have waited in the store since the last stop, so these timers fire in the first tick.
         timers.set_at_once(Timer::Outbox);
         timers.set_at_once(Timer::MailExpiry);
@@ -126,19 +127,19 @@ pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> 
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-/// Loads the stored timers of all entities. Returns the number of open entities that each agent has requested.
+/// Loads the stored timers of all entities. Returns what each agent has open.
 fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<OpenCounts, BrokerError> {
-    let mut open_of = OpenCounts::default();
+    let mut open = OpenCounts::default();
     let (mut from, end) = records::entity_timers();
     loop {
         let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
-        let Some((last, _)) = stored.last() else { return Ok(open_of) };
+        let Some((last, _)) = stored.last() else { return Ok(open) };
         from = Bound::Excluded(last.clone());
         for (key, record) in stored {
-            let ((at, entity), counts_for) = records::parse_entity_timer(&key, &record.value)?;
+            let EntityTimer { at, entity, counts_for, bytes } = records::parse_entity_timer(&key, &record.value)?;
             // The stored time may be before the deadline. The engine reads the deadline when the timer fires.
             if let (Some(agent), Some(kind)) = (counts_for, Counted::of(&entity)) {
-                *open_of.entry((kind, agent)).or_default() += 1;
+                open.one_more((kind, agent), &entity, bytes);
             }
             timers.set(Timer::Entity(entity), at);
         }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::{
     Engine,
     batch::PostCommit,
+    open_counts::Counted,
     resolution::Candidates,
     retention::Removal,
     run::{Cause, Origin, RunError, ThisMessage},
@@ -76,7 +77,7 @@ impl Engine {
         let about = EntityId::Plan(spec.id.clone());
         // The same plan again opens none.
         if self.entity_record(&mut transaction, &about).map_err(refused)?.is_none() {
-            self.check_running_plans(&sender).map_err(refused)?;
+            self.check_open(Counted::Plan, &sender, envelope.raw().len()).map_err(refused)?;
         }
         let submission = Submission {
             spec,
@@ -103,7 +104,7 @@ impl Engine {
         let known = self.entity_record(&mut self.transaction(), about).map_err(refused)?;
         match known.as_deref() {
             Some(EntityRecord::Plan(known)) if known.plan.state.is_final() => {
-                self.check_running_plans(&known.plan.submitter).map_err(refused)
+                self.check_open(Counted::Plan, &known.plan.submitter, 0).map_err(refused)
             }
             // The step refuses it.
             Some(_) | None => Ok(()),

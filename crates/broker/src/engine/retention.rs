@@ -396,6 +396,7 @@ impl Engine {
             if let Some(stored) = self.read(&mut transaction, &key)? {
                 let record = RunRecord::decode(&stored.value)?;
                 record.listings().into_iter().for_each(|key| transaction.delete(key));
+                self.release_graph(&mut transaction, record.graph)?;
                 transaction.delete(key);
             }
             transaction.delete(entry);

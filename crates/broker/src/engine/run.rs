@@ -452,8 +452,13 @@ impl Engine {
                 }
                 Some(_) => None, // a stored entity keeps its place
             };
+            let graph = match (&entity, &before) {
+                (Entity::Run(run), None) => Some(self.hold_graph(transaction, &run.graph)?),
+                _ => None,
+            };
             let changed = self.change_of(transaction, before.as_deref(), &entity, handoff_update.as_mut());
-            let facts = WriteFacts { sequence, opening: cause.origin.opening(), log_clock, envelope, trace, changed };
+            let opening = cause.origin.opening();
+            let facts = WriteFacts { sequence, opening, log_clock, envelope, trace, graph, changed };
             let after = EntityRecord::after(entity, before.as_deref(), facts);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
             // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.
@@ -596,6 +601,7 @@ impl Engine {
             return Err(refused(BrokerError::StoreUnavailable));
         }
         self.check_retry(about, input)?;
+        self.check_begin(about, input)?;
         let mut transaction = self.transaction();
         let cause = Cause { origin: Origin::Broker, event: None };
         let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;

@@ -195,6 +195,13 @@ impl Engine {
         if keys.is_empty() {
             return Ok(record);
         }
+        let record = match record {
+            EntityRecord::Run(run) => match self.entities.graph(run.graph) {
+                Some(graph) => return Ok(EntityRecord::Run(run.with_graph(graph))),
+                None => EntityRecord::Run(run),
+            },
+            other => other,
+        };
         let rows = keys.iter().map(|key| self.read(transaction, key)).collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = rows.into_iter().flatten().map(|row| row.value).collect();
         Ok(record.with_rows(&rows)?)
@@ -215,7 +222,7 @@ impl Engine {
         {
             let record = Arc::new(embedded);
             // An embedded entity has no revision of its own. The expectation on the container's record guards both.
-            let before = Some(Stored { record: record.clone(), revision: 0 });
+            let before = Some(Stored { record: record.clone(), revision: 0, bytes: 0 });
             transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, container: Some(container) });
             return Ok(Some(record));
         }
@@ -229,7 +236,10 @@ impl Engine {
             None => match self.read(transaction, &key)? {
                 Some(found) => {
                     let record = Arc::new(self.with_rows(transaction, EntityRecord::decode(id, &found.value)?)?);
-                    let stored = Stored { record, revision: found.revision };
+                    if let EntityRecord::Run(run) = &*record {
+                        self.entities.keep_graph(run.graph, &run.run.graph);
+                    }
+                    let stored = Stored { record, revision: found.revision, bytes: found.value.len() };
                     self.entities.insert(key, stored.clone());
                     Some(stored)
                 }
@@ -285,7 +295,13 @@ impl Engine {
                 let before = read.before.as_ref().map(|stored| &*stored.record);
                 let counted_in = (&*self.env.directory, &*self.env.resources.metrics);
                 self.loads.note_change(counted_in, before, after);
-                staged.extend(stage_entity(&mut transaction, read, after, &entities));
+                staged.extend(stage_entity(&mut transaction, read, after));
+            }
+        }
+        let bytes = stored_bytes(&transaction, &entities);
+        for read in &entities {
+            if let Some(after) = &read.after {
+                stage_timer(&mut transaction, read, after, &entities, bytes);
             }
         }
         for (place, write) in transaction.change.writes.iter().enumerate() {
@@ -313,7 +329,10 @@ impl Engine {
         // From here to the commit the cache is ahead of the store. A conflict clears it, and the recovery after a
         // failed commit starts with an empty one.
         for (key, stored) in staged {
-            self.entities.insert(key, stored);
+            // No step reads an entry of a log again.
+            if !stored.record.is_log_entry() {
+                self.entities.insert(key, stored);
+            }
         }
         if !transaction.change.writes.is_empty() {
             self.batch.push(transaction.change);
@@ -394,19 +413,23 @@ fn put_into_containers(transaction: &mut Transaction, all: &mut [ReadEntity]) ->
     containers
 }
 
-/// Writes a new version of an entity with its index entries and its timer. Returns the record that it has of its own.
-fn stage_entity(
-    transaction: &mut Transaction,
-    read: &ReadEntity,
-    after: &Arc<EntityRecord>,
-    all: &[ReadEntity],
-) -> Option<(Key, Stored)> {
+/// The bytes that an entity counts which the transaction opens: of all records that the transaction writes, and of the
+/// entities that it only reads.
+fn stored_bytes(transaction: &Transaction, all: &[ReadEntity]) -> usize {
+    let records = transaction.change.writes.iter().filter_map(|write| write.record.as_ref());
+    let read = all.iter().filter(|read| read.after.is_none()).filter_map(|read| read.before.as_ref());
+    records.map(|record| record.value.len()).sum::<usize>() + read.map(|stored| stored.bytes).sum::<usize>()
+}
+
+/// Writes a new version of an entity with its index entries. Returns the record that it has of its own.
+fn stage_entity(transaction: &mut Transaction, read: &ReadEntity, after: &Arc<EntityRecord>) -> Option<(Key, Stored)> {
     let before = read.before.as_ref();
     // An embedded entity is written with its container.
     let own = read.container.is_none().then(|| {
-        let key = EntityRecord::key(&read.id);
-        let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
-        (key, Stored { record: after.clone(), revision })
+        let (key, value) = (EntityRecord::key(&read.id), after.encode());
+        let bytes = value.len();
+        let revision = transaction.write_version(key.clone(), value, before.map(|stored| stored.revision));
+        (key, Stored { record: after.clone(), revision, bytes })
     });
     // The revision of the record guards them.
     for (place, value) in after.changed_rows(before.map(|stored| &*stored.record)) {
@@ -416,7 +439,6 @@ fn stage_entity(
     delta.removed.into_iter().for_each(|place| transaction.delete(place));
     delta.new.into_iter().for_each(|(place, value)| transaction.put_new(place, value));
     delta.reused.into_iter().for_each(|(place, value)| transaction.put_over(place, value));
-    stage_timer(transaction, read, after, all);
     let before = before.map(|stored| stored.record.clone());
     transaction.post_commit.push(PostCommit::EntityMoved { before, after: after.clone() });
     own
@@ -424,7 +446,13 @@ fn stage_entity(
 
 /// Sets the timer of an entity if its next deadline has moved. The store has one for an entity with a deadline: a time
 /// that no later step brings forward.
-fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityRecord, all: &[ReadEntity]) {
+fn stage_timer(
+    transaction: &mut Transaction,
+    read: &ReadEntity,
+    after: &EntityRecord,
+    all: &[ReadEntity],
+    bytes: usize,
+) {
     let before = read.before.as_ref().map(|stored| &*stored.record);
     // Deadlines are log times, timers are running times.
     let due = |record: &EntityRecord, is_before| {
@@ -438,19 +466,22 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
     }
     let entity = after.entity();
     let counts_for = entity.counts_for().cloned();
+    // A handoff is small, and counts by number alone.
+    let has_bytes = counts_for.is_some() && !matches!(after, EntityRecord::Handoff(_));
+    let bytes = if has_bytes { u32::try_from(bytes).unwrap_or(u32::MAX) } else { 0 };
     match is_due {
         // The timer names the agent, so that a start counts the open handoffs of each agent without reading the
         // entities.
         Some(at) if was_due.is_none() => {
             let first = entity.no_deadline_before().plus(set_back_of(after, all, false));
-            let (key, value) = entity_timer(first.min(at), after, counts_for.as_ref());
+            let (key, value) = entity_timer(first.min(at), after, (counts_for.as_ref(), bytes));
             transaction.put_new(key, value);
         }
         Some(_) => {} // the stored timer fires too early, and the engine reads the deadline then
         None => transaction.delete(entity_timer_key(after)),
     }
     let entity = read.id.clone();
-    transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for, before: was_due, after: is_due });
+    transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for, bytes, before: was_due, after: is_due });
 }
 
 /// The part of the clock's set-backs that the log of an entity has followed. The log is the entity's own or that of its

@@ -144,7 +144,13 @@ impl Engine {
         if record.workspace.next_expiry.is_some() {
             transaction.delete(entity_timer_key(&EntityRecord::Workspace(record.clone())));
             let before = record.workspace.next_expiry;
-            transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for: None, before, after: None });
+            transaction.post_commit.push(PostCommit::EntityTimer {
+                entity,
+                counts_for: None,
+                bytes: 0,
+                before,
+                after: None,
+            });
         }
         if record.workspace.entries() > 0 {
             let kind = Expiration::Entries;

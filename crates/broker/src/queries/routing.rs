@@ -1,6 +1,6 @@
 //! Queries of graphs, and of runs with their logs.
 
-use std::sync::Arc;
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use crate::{
     domain::routing::{Graph, Run, RunId, RunState, TurnId},
     ids::{GraphId, TaskId},
     proto::v1,
-    records::{GraphRecord, List, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord},
+    records::{GraphRecord, GraphRevision, List, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord},
     store::{Key, Table},
 };
 
@@ -32,15 +32,29 @@ pub struct RunFilter {
 impl View<'_> {
     /// One run that the caller may see.
     pub fn run(&self, id: RunId) -> Result<Arc<Run>, BrokerError> {
-        let stored = self.stored_run(id)?;
+        let stored = self.stored_run(id, &RefCell::default())?;
         // A run that does not exist and a hidden one get the same answer (SPEC 5).
         let seen = stored.filter(|run| self.access.may_see_run(self.caller, run));
         seen.ok_or_else(|| self.access.no_such_run(self.caller, id))
     }
 
-    fn stored_run(&self, id: RunId) -> Result<Option<Arc<Run>>, BrokerError> {
-        let stored = self.store.get(&RunRecord::key(id))?;
-        Ok(stored.map(|record| RunRecord::decode(&record.value)).transpose()?.map(|record| record.run))
+    /// `known`: the graphs of the runs that were read before, so that a page reads each once.
+    fn stored_run(
+        &self,
+        id: RunId,
+        known: &RefCell<HashMap<GraphRevision, Arc<Graph>>>,
+    ) -> Result<Option<Arc<Run>>, BrokerError> {
+        let Some(stored) = self.store.get(&RunRecord::key(id))? else { return Ok(None) };
+        let record = RunRecord::decode(&stored.value)?;
+        if let Some(graph) = known.borrow().get(&record.graph) {
+            let graph = graph.clone();
+            return Ok(Some(record.with_graph(graph).run));
+        }
+        // The retention may have removed the run since, and its graph with it.
+        let Some(graph) = self.store.get(&record.graph.key())? else { return Ok(None) };
+        let graph = GraphRevision::decode(&graph.value)?;
+        known.borrow_mut().insert(record.graph, graph.clone());
+        Ok(Some(record.with_graph(graph).run))
     }
 
     /// The runs that the caller may see, newest first.
@@ -52,7 +66,8 @@ impl View<'_> {
                 && (filter.states.is_empty() || filter.states.contains(&run.state))
                 && self.access.may_see_run(self.caller, run)
         };
-        let read = |_, value: &Bytes| Ok(self.stored_run(RunRecord::listed(value)?)?.filter(wanted));
+        let graphs = RefCell::default();
+        let read = |_, value: &Bytes| Ok(self.stored_run(RunRecord::listed(value)?, &graphs)?.filter(wanted));
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 

@@ -12,9 +12,9 @@ pub use self::index::IndexDelta;
 #[cfg(debug_assertions)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, GraphRecord, HandoffRecord, MessageRecord, NegotiationRecord, PlanEntryRecord, PlanRecord,
-    PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord, SpecRevisionRecord, TaskRecord,
-    ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
+    DecodeError, Expiration, GraphRecord, GraphRevision, HandoffRecord, MessageRecord, NegotiationRecord,
+    PlanEntryRecord, PlanRecord, PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord,
+    SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
 };
 use crate::{
     domain::{Entity, EntityId, handoff::Task},
@@ -95,6 +95,8 @@ pub struct WriteFacts {
     pub envelope: Option<u64>,
     /// The place of a new entity in a trace.
     pub trace: Option<Box<TracePlace>>,
+    /// The revision of the graph that a new run follows.
+    pub graph: Option<GraphRevision>,
     /// The sequence of the latest change of a task or a handoff: a new one if the step changes it. 0 for others.
     pub changed: u64,
 }
@@ -137,8 +139,10 @@ impl EntityRecord {
             Entity::PlanSpec(spec) => Self::PlanSpec(PlanSpecRecord(spec)),
             Entity::PlanEntry(entry) => Self::PlanEntry(PlanEntryRecord(entry)),
             Entity::Run(run) => {
-                let sequence = before.and_then(Self::as_run).map_or(facts.sequence, |before| before.sequence);
-                Self::Run(RunRecord { run, sequence, log_clock: facts.log_clock })
+                let before = before.and_then(Self::as_run);
+                let sequence = before.map_or(facts.sequence, |before| before.sequence);
+                let graph = before.map(|before| before.graph).or(facts.graph).expect("a run begins with a graph");
+                Self::Run(RunRecord { run, graph, sequence, log_clock: facts.log_clock })
             }
             Entity::RunEntry(entry) => Self::RunEntry(RunEntryRecord(entry)),
             Entity::RunTurn(turn) => Self::RunTurn(RunTurnRecord(turn)),
@@ -439,16 +443,16 @@ impl EntityRecord {
         }
     }
 
-    /// The keys of further rows that have parts of the entity. They are written with its record, and the revision of the
-    /// record guards them.
+    /// The keys of further rows that have parts of the entity. They never change, or are written with its record, whose
+    /// revision guards them.
     pub fn row_keys(&self) -> Vec<Key> {
         match self {
             Self::Negotiation(record) => record.bids_keys().collect(),
+            Self::Run(record) => vec![record.graph.key()],
             Self::Task(_)
             | Self::Handoff(_)
             | Self::Workspace(_)
             | Self::Graph(_)
-            | Self::Run(_)
             | Self::RunEntry(_)
             | Self::RunTurn(_)
             | Self::Spec(_)
@@ -467,6 +471,12 @@ impl EntityRecord {
     pub fn with_rows(self, rows: &[Bytes]) -> Result<Self, DecodeError> {
         match self {
             Self::Negotiation(record) => record.with_bids(rows).map(Self::Negotiation),
+            Self::Run(record) => {
+                let Some(row) = rows.first() else {
+                    return Err(DecodeError { table: "runs", problem: "the graph of a run is not stored".to_owned() });
+                };
+                Ok(Self::Run(record.with_graph(GraphRevision::decode(row)?)))
+            }
             other => Ok(other),
         }
     }
@@ -556,6 +566,36 @@ impl EntityRecord {
             Self::PlanSpec(_) | Self::PlanEntry(_) => true,
             #[cfg(debug_assertions)]
             Self::Probe(_) => false,
+        }
+    }
+
+    /// Whether the record is an entry of a log, which no step reads again.
+    pub fn is_log_entry(&self) -> bool {
+        matches!(self, Self::RunEntry(_) | Self::ThreadEntry(_) | Self::PlanEntry(_))
+    }
+
+    /// About the bytes that the record takes in memory, where it has this number of bytes in the store. Measured with
+    /// `cargo bench --bench footprint`.
+    pub fn memory_bytes(&self, stored: usize) -> usize {
+        match self {
+            Self::Negotiation(record) => 1024 + 384 * record.negotiation.threads.len(),
+            Self::Plan(record) => 1024 + 384 * record.plan.subtasks.len(),
+            Self::PlanSpec(spec) => 1024 + 1024 * spec.0.subtasks.len() + 2 * stored,
+            // Its graph is shared by all runs of the revision, and counts at that of the registry.
+            Self::Run(_)
+            | Self::Task(_)
+            | Self::Handoff(_)
+            | Self::Workspace(_)
+            | Self::Graph(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_)
+            | Self::Spec(_)
+            | Self::SpecRevision(_)
+            | Self::Thread(_)
+            | Self::ThreadEntry(_)
+            | Self::PlanEntry(_) => 512 + 4 * stored,
+            #[cfg(debug_assertions)]
+            Self::Probe(_) => 512 + 4 * stored,
         }
     }
 

@@ -14,6 +14,7 @@ mod custody;
 mod dead_letter;
 mod entity;
 mod expiration;
+mod graph_revision;
 mod handoff;
 mod invitation;
 mod letter;
@@ -45,6 +46,7 @@ pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, L
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
 pub use entity::{EntityRecord, IndexDelta, LogClock, WriteFacts};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
+pub use graph_revision::GraphRevision;
 pub use handoff::{
     HandoffPlace, HandoffRecord, RequestPlace, encode_removed_changes, removed_changes, removed_changes_key,
 };
@@ -65,7 +67,8 @@ pub use thread::{
     model_spec, model_spec_to_v1, thread_to_v1, unresolved,
 };
 pub use timer::{
-    entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
+    EntityTimer, entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer,
+    parse_mail_timer,
 };
 pub use trace::TracePlace;
 pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
@@ -215,6 +218,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
         Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
         Table::Graphs => GraphRecord::decode(value).map(drop),
+        Table::GraphRevisions => graph_revision::check(key, value),
         Table::Runs => RunRecord::decode(value).map(drop),
         // The run and the turn are in the key, and any do for a check of the value.
         Table::RunLog => RunEntryRecord::decode(RunId(MessageId::from_bytes([0; 16])), value).map(drop),

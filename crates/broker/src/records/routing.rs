@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DecodeError, List, LogClock, Reader, by_name, id_bytes, moment, number_of};
+use super::{DecodeError, GraphRevision, List, LogClock, Reader, by_name, id_bytes, moment, number_of};
 use crate::{
     codes::ErrorCode,
     domain::routing::{
@@ -62,8 +62,10 @@ impl GraphRecord {
 /// A run as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
-    /// The state of the run's machine.
+    /// The state of the run's machine. A decoded record has an empty graph, until [`Self::with_graph`] sets it.
     pub run: Arc<Run>,
+    /// The revision of the graph that the run follows.
+    pub graph: GraphRevision,
     /// The sequence of the start, its place in lists.
     pub sequence: u64,
     /// The pace of the run's log.
@@ -122,7 +124,9 @@ impl RunRecord {
         };
         storage::RunRecord {
             run_id: id_bytes(run.id.0),
-            graph: graph_to_v1(&run.graph).encode_to_vec().into(),
+            graph_id: run.graph.id.to_string(),
+            graph_sequence: self.graph.graph,
+            graph_revision: self.graph.revision,
             starter_id: text(run.starter.as_ref()),
             task_id: text(run.task.as_ref()),
             participant_ids: run.participants.iter().map(ToString::to_string).collect(),
@@ -145,14 +149,23 @@ impl RunRecord {
         .into()
     }
 
-    /// Decodes the record.
+    /// The record with its graph.
+    pub fn with_graph(self, graph: Arc<Graph>) -> Self {
+        let mut run = Arc::unwrap_or_clone(self.run);
+        run.graph = graph;
+        Self { run: Arc::new(run), ..self }
+    }
+
+    /// Decodes the record, without its graph.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("runs");
         let stored: storage::RunRecord = reader.message(value)?;
+        let id = GraphId::parse(&stored.graph_id).map_err(|error| reader.error(format!("graph_id {error}")))?;
+        let graph = GraphRevision { graph: stored.graph_sequence, revision: stored.graph_revision };
         let state = reader.some(RunState::from_number(stored.state), "state")?;
         let run = Run {
             id: RunId(reader.message_id(&stored.run_id)?),
-            graph: Arc::new(graph_from_v1(&reader, &stored.graph)?),
+            graph: Arc::new(Graph::without_nodes(id, stored.graph_revision)),
             starter: optional(&stored.starter_id, |id| reader.agent(id))?,
             task: optional(&stored.task_id, |id| reader.task(id))?,
             participants: reader.agents(&stored.participant_ids)?.into_iter().collect(),
@@ -173,7 +186,7 @@ impl RunRecord {
         };
         let log_clock =
             LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
-        Ok(Self { run: Arc::new(run), sequence: stored.sequence, log_clock })
+        Ok(Self { run: Arc::new(run), graph, sequence: stored.sequence, log_clock })
     }
 }
 
@@ -316,7 +329,7 @@ pub fn graph_to_v1(graph: &Graph) -> v1::Graph {
     }
 }
 
-fn graph_from_v1(reader: &Reader, bytes: &Bytes) -> Result<Graph, DecodeError> {
+pub(super) fn graph_from_v1(reader: &Reader, bytes: &Bytes) -> Result<Graph, DecodeError> {
     let stored: v1::Graph = reader.message(bytes)?;
     let nodes = |texts: &[String]| texts.iter().map(|text| node_id(reader, text)).collect::<Result<Vec<_>, _>>();
     let node = |node: &v1::Node| {
@@ -591,8 +604,11 @@ mod tests {
             deadline: at(3),
         };
         let log_clock = LogClock { logged_at: at(2), set_back: Duration::from_secs(1) };
-        let record = RunRecord { run: Arc::new(run), sequence: 10, log_clock };
-        assert_eq!(RunRecord::decode(&record.encode()), Ok(record.clone()));
+        let place = GraphRevision { graph: 9, revision: 3 };
+        let record = RunRecord { run: Arc::new(run), graph: place, sequence: 10, log_clock };
+        let graph = GraphRevision::decode(&GraphRevision::encode(&record.run.graph)).unwrap();
+        assert_eq!(RunRecord::decode(&record.encode()).unwrap().with_graph(graph), record);
+        assert_eq!(GraphRevision::decode_runs(&GraphRevision::encode_runs(7)), Ok(7));
         assert_eq!(record.listings().len(), 3);
         for (key, value) in record.new_entries(None) {
             crate::records::list::check_listing(&key.key, &value).unwrap();

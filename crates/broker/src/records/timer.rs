@@ -1,6 +1,6 @@
 //! Table timers: the deadlines of mailboxes and entities, sorted by kind. A mailbox's key has its time: some mail there
 //! may expire then. An entity's key has the entity, because memory holds all timers of entities. Its value is a time
-//! that is not after the entity's next deadline, and the agent whose limit the entity counts against. A handoff has a
+//! that is not after the entity's next deadline, the bytes of the entity, and the agent whose limits it counts against. A handoff has a
 //! timer as long as it is open, so the timers of handoffs are the list of open handoffs: their keys have the sequence.
 
 use std::ops::Bound;
@@ -49,9 +49,13 @@ fn split_open_handoff(sequence: u64, value: &[u8]) -> Result<(HandoffPlace, &[u8
 
 /// The key and value of an entity's timer. The time may be before the entity's next deadline, which is read when the
 /// timer fires, but never after it: so a deadline that moves away costs no write.
-pub fn entity_timer(at: Timestamp, entity: &EntityRecord, counts_for: Option<&AgentId>) -> (Key, Bytes) {
+pub fn entity_timer(
+    at: Timestamp,
+    entity: &EntityRecord,
+    (counts_for, bytes): (Option<&AgentId>, u32),
+) -> (Key, Bytes) {
     let agent = counts_for.map_or("", AgentId::as_str);
-    let timer = [&at.unix_nanoseconds().to_be_bytes(), agent.as_bytes()].concat();
+    let timer = [&at.unix_nanoseconds().to_be_bytes()[..], &bytes.to_be_bytes(), agent.as_bytes()].concat();
     let value = match entity.as_handoff() {
         Some(handoff) => [&handoff.place().encode()[..], &[0], &timer].concat(),
         None => timer,
@@ -87,8 +91,21 @@ pub fn mail_timers() -> KeyRange {
     (Bound::Included((&[MAIL]).into()), Bound::Excluded((&[MAIL + 1]).into()))
 }
 
-/// Parses an entity's timer to the time, the entity, and the agent whose limit the entity counts against.
-pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, EntityId), Option<AgentId>), DecodeError> {
+/// An entity's timer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntityTimer {
+    /// A running time that is not after the entity's next deadline.
+    pub at: Timestamp,
+    /// The entity.
+    pub entity: EntityId,
+    /// The agent whose limits the entity counts against.
+    pub counts_for: Option<AgentId>,
+    /// The bytes that the entity counts.
+    pub bytes: u32,
+}
+
+/// Parses an entity's timer.
+pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<EntityTimer, DecodeError> {
     let reader = Reader("timers");
     let (entity, timer) = if key.first() == Some(&OPEN_HANDOFF) {
         let (place, timer) = split_open_handoff(number_of(&reader, key)?, value)?;
@@ -96,11 +113,13 @@ pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, Entit
     } else {
         (decode_entity_id(Table::Timers, split(key, ENTITY)?.1)?, value)
     };
-    let (at, agent) = timer.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    let short = || reader.error("a value is too short");
+    let (at, rest) = timer.split_first_chunk().ok_or_else(short)?;
+    let (bytes, agent) = rest.split_first_chunk().ok_or_else(short)?;
     let agent = std::str::from_utf8(agent).map_err(|_| reader.error("an agent id is not text"))?;
     // No agent id is empty, so an empty one means that the entity counts against no limit.
-    let agent = if agent.is_empty() { None } else { Some(reader.agent(agent)?) };
-    Ok(((moment(i64::from_be_bytes(*at)), entity), agent))
+    let counts_for = if agent.is_empty() { None } else { Some(reader.agent(agent)?) };
+    Ok(EntityTimer { at: moment(i64::from_be_bytes(*at)), entity, counts_for, bytes: u32::from_be_bytes(*bytes) })
 }
 
 /// Parses the key of a mailbox's timer to the time and the agent.
@@ -130,11 +149,11 @@ mod tests {
         let place =
             HandoffPlace { sequence: 7, handoff: MessageId::from_bytes([0; 16]), task: TaskId::parse("t-1").unwrap() };
         let list = List::open_handoffs();
-        let timer = [&moment(9).unix_nanoseconds().to_be_bytes()[..], b"a"].concat();
+        let timer = [&moment(9).unix_nanoseconds().to_be_bytes()[..], &7_u32.to_be_bytes(), b"a"].concat();
         let value = [&place.encode()[..], &[0], &timer].concat();
-        let agent = AgentId::parse("a").unwrap();
-        let entity = EntityId::Handoff(place.handoff);
-        assert_eq!(parse_entity_timer(&list.key(7), &value), Ok(((moment(9), entity), Some(agent))));
+        let counts_for = Some(AgentId::parse("a").unwrap());
+        let parsed = EntityTimer { at: moment(9), entity: EntityId::Handoff(place.handoff), counts_for, bytes: 7 };
+        assert_eq!(parse_entity_timer(&list.key(7), &value), Ok(parsed));
         assert_eq!(list.handoff_place(7, &value), Ok(place.clone()));
         assert_eq!(HandoffPlace::decode(7, &place.encode()), Ok(place.clone()));
         assert!(HandoffPlace::decode(7, &value).is_err(), "a place of another list ends with the task");

@@ -193,6 +193,18 @@ impl Problem {
 }
 
 impl Graph {
+    /// A revision of which only the id and the number are known.
+    pub fn without_nodes(id: GraphId, revision: u64) -> Self {
+        Self {
+            id,
+            description: String::new(),
+            nodes: Vec::new(),
+            entries: Vec::new(),
+            steps_max: STEPS_DEFAULT,
+            revision,
+        }
+    }
+
     /// The node with this id.
     pub fn node(&self, id: &NodeId) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == *id)

@@ -93,6 +93,7 @@ sections! {
         open_runs_max: u32 => limits.open_runs_max,
         open_threads_max: u32 => limits.open_threads_max,
         open_bytes_max: u64 => limits.open_bytes_max,
+        stored_bytes_max: u64 => limits.stored_bytes_max,
         mailbox_max: u32 => limits.mailbox_max,
         sessions_max: u32 => limits.sessions_max,
         card_changes_per_minute: u32 => limits.card_changes_per_minute,

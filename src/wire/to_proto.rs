@@ -334,6 +334,7 @@ pub(super) fn agent(directory: &Directory, entry: &Arc<Entry>, now: Timestamp) -
         etag: if is_broker { String::new() } else { entry.etag() },
         deregister_time: entry.record.deregistered_at.map(Into::into),
         mailbox: None,
+        usage: None,
     }
 }
 

@@ -387,6 +387,12 @@ impl Directory {
         activity.get(agent).map_or((0, 0), |activity| (activity.owned, activity.offers))
     }
 
+    /// The bytes that the agent stores: of its messages, and of the logs of its runs, threads and plans.
+    pub fn stored_bytes(&self, agent: &AgentId) -> u64 {
+        let activity = self.activity.read().expect("no writer panics");
+        activity.get(agent).map_or(0, |activity| activity.stored_bytes)
+    }
+
     /// The number of letters that wait for the agent. `None`: the broker has just started, and still counts.
     pub fn letters(&self, agent: &AgentId) -> Option<u64> {
         let activity = self.activity.read().expect("no writer panics");

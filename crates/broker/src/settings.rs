@@ -122,6 +122,8 @@ pub struct AgentLimits {
     pub open_threads_max: u32,
     /// The most bytes that the opening of these stored: of its open negotiations, plans, runs and threads.
     pub open_bytes_max: u64,
+    /// The most bytes that it stores: of its messages, and of the logs of its runs, threads and plans.
+    pub stored_bytes_max: u64,
     /// The most messages that wait in its mailbox.
     pub mailbox_max: u32,
     /// The most open sessions and calls of `Receive`.
@@ -145,6 +147,7 @@ impl Default for AgentLimits {
             open_runs_max: 10_000,
             open_threads_max: 10_000,
             open_bytes_max: 256 * 1024 * 1024,
+            stored_bytes_max: 10 << 30,
             mailbox_max: 1_000_000,
             sessions_max: 256,
             card_changes_per_minute: 60,

@@ -266,6 +266,17 @@ fn mail(mailbox: Option<&v1::Mailbox>) -> String {
     }
 }
 
+/// The bytes that an agent stores, and its share.
+fn stored(usage: Option<&v1::AgentUsage>) -> String {
+    match usage {
+        None => String::new(),
+        Some(v1::AgentUsage { stored_bytes, stored_bytes_max: 0 }) => format!("{stored_bytes} bytes"),
+        Some(v1::AgentUsage { stored_bytes, stored_bytes_max }) => {
+            format!("{stored_bytes} of {stored_bytes_max} bytes")
+        }
+    }
+}
+
 fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
     output.one(agent, |agent| {
         let card = agent.card.clone().unwrap_or_default();
@@ -283,6 +294,7 @@ fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
             ("sessions".into(), agent.session_count.to_string()),
             ("load".into(), find::load(agent.load.as_ref())),
             ("mail".into(), mail(agent.mailbox.as_ref())),
+            ("stored".into(), stored(agent.usage.as_ref())),
             ("etag".into(), agent.etag.clone()),
             ("registered".into(), output::time(agent.create_time.as_ref())),
         ]);

@@ -179,6 +179,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
             Err(_) => "baton.storage.v1.SequenceRecord",
         },
         Table::Agents => "baton.storage.v1.AgentRecord",
+        Table::AgentUsage => "baton.storage.v1.AgentUsageRecord",
         Table::AgentStatistics => "baton.storage.v1.AgentStatisticsRecord",
         Table::Tasks => "baton.storage.v1.TaskRecord",
         Table::Handoffs => "baton.storage.v1.HandoffRecord",

@@ -100,6 +100,7 @@ tables! {
     PlanLog "plan_log",
     Blobs "blobs",
     GraphRevisions "graph_revisions",
+    AgentUsage "agent_usage",
 }
 
 /// A stored value with its revision.

@@ -330,13 +330,16 @@ fn list(broker: &Broker, request: &v1::ListAgentsRequest, size: usize) -> Result
     Ok(v1::ListAgentsResponse { agents, next_page_token })
 }
 
-/// Adds what waits in the mailbox of each agent. Reads one letter of each, so it may wait for the disk.
+/// Adds what waits in the mailbox of each agent, and what it stores. Reads one letter of each, so it may wait for the disk.
 fn add_mailboxes(broker: &Broker, agents: &mut [v1::Agent]) -> Result<(), BrokerError> {
     for agent in agents {
         let id = agent.card.as_ref().and_then(|card| AgentId::parse(&card.agent_id).ok());
         if let Some(id) = id.filter(|id| *id != AgentId::broker() && !id.is_coordinator()) {
             let (letter_count, oldest) = (broker.directory().letters(&id), broker.oldest_letter(&id)?);
             agent.mailbox = Some(v1::Mailbox { letter_count, oldest_letter_time: oldest.map(Into::into) });
+            let stored_bytes = broker.directory().stored_bytes(&id);
+            let stored_bytes_max = broker.settings().limits.stored_bytes_max;
+            agent.usage = Some(v1::AgentUsage { stored_bytes, stored_bytes_max });
         }
     }
     Ok(())

@@ -15,6 +15,8 @@ pub(crate) struct Activity {
     pub(crate) offers: u32,
     /// The number of letters that wait for the agent.
     pub(crate) letters: u64,
+    /// The bytes that the agent stores.
+    pub(crate) stored_bytes: u64,
     /// The number of the latest offer to the agent; later offers have higher numbers. 0: never asked.
     pub(crate) asked: u64,
     /// The time up to which the agent takes no more, as it has said.

@@ -126,6 +126,8 @@ pub(super) struct CommitBatch {
     pub(super) written: KeyMap<Place>,
     /// The timers of mailboxes that the batch changes.
     pub(super) mail_timers: IdMap<AgentId, Option<Timestamp>>,
+    /// The bytes that the batch adds to what each agent stores.
+    pub(super) stored: IdMap<AgentId, i64>,
     /// The index of the first change of the command in hand.
     open_from: usize,
     pub(super) open_post_commit: Vec<PostCommit>,
@@ -200,10 +202,15 @@ impl CommitBatch {
 
     /// Adds a write that no revision guards.
     pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
-        self.close(None);
-        // The write belongs to no command, so that a conflict of a command does not take it along.
         let write = Write { key, record: Some(Record { revision: 1, value }), is_new: false };
-        self.changes.push(Change { expectations: Vec::new(), writes: vec![write] });
+        self.put_all_unconditionally(Change { expectations: Vec::new(), writes: vec![write] });
+    }
+
+    /// Adds writes that no revision guards.
+    pub(super) fn put_all_unconditionally(&mut self, change: Change) {
+        self.close(None);
+        // The writes belong to no command, so that a conflict of a command does not take them along.
+        self.changes.push(change);
         self.close(None);
     }
 

@@ -23,6 +23,10 @@ impl Engine {
         if let Some((key, ids)) = &accepted {
             batch.put_unconditionally(key.clone(), ids.clone());
         }
+        let (usage, counts) = self.changed_usage(&batch.stored);
+        if !usage.writes.is_empty() {
+            batch.put_all_unconditionally(usage);
+        }
         // A batch that changes nothing needs no sync: its answers only report stored state.
         if !batch.changes.is_empty() {
             // Each commit stores the sequence and the clock, so that a restart gives no sequence twice and no earlier
@@ -48,6 +52,7 @@ impl Engine {
                 return self.outputs.extend(batch.refusals(&refused(BrokerError::from(error))));
             }
         };
+        self.usage_stored(counts);
         if let Some((key, _)) = accepted {
             self.expiration_stored(Expiration::Messages, key, now);
         }

@@ -84,6 +84,7 @@ impl Engine {
                 self.check_mailbox(to).map_err(refused)?;
             }
             self.settle_overdue(envelope.header().task.as_ref(), now).map_err(refused)?;
+            self.check_stored(sender, envelope.raw().len()).map_err(refused)?;
         }
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
@@ -440,6 +441,9 @@ impl Engine {
         let logged = transaction.logged.take();
         // Records by ids without order are merged again and again, so only small ones have such keys.
         let is_with_record = logged.is_some() && self.is_in_order(header.message_id, now);
+        if is_with_record && !header.sender.is_reserved() {
+            transaction.stored.push((header.sender.clone(), raw.len(), true));
+        }
         if !is_with_record {
             transaction.put_new(MessageRecord::envelope_key(this.sequence), raw.clone());
         }

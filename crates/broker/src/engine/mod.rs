@@ -47,6 +47,7 @@ mod resolution;
 mod retention;
 mod run;
 mod schemas;
+mod stored_bytes;
 mod task_removal;
 mod timers;
 mod traces;
@@ -66,6 +67,7 @@ use self::{
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
+    stored_bytes::StoredBytes,
     timers::{Timer, Timers},
     watchers::Watcher,
 };
@@ -128,6 +130,7 @@ pub struct Engine {
     absences: Absences,
     retention: Retention,
     loads: Loads,
+    stored: StoredBytes,
     #[cfg(debug_assertions)]
     second_counts: invariants::SecondCounts,
 }

@@ -17,6 +17,7 @@ use super::{
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
+    stored_bytes::StoredBytes,
     timers::{Timer, Timers},
 };
 use crate::{
@@ -82,6 +83,10 @@ impl Engine {
         resources.metrics.deliveries_in_flight.set(0);
         let presence = Presence::after_start(&directory);
         let absences = Absences::load(&*store)?;
+        let stored_bytes = StoredBytes::load(&*store)?;
+        for (agent, bytes) in stored_bytes.all() {
+            directory.change_activity(agent, |known| known.stored_bytes = bytes);
+        }
         let mut engine = Self {
             env: Environment { store, directory, handoff_changes: Arc::default(), identity, settings, resources, ids },
             batch: CommitBatch::after(Head {
@@ -96,6 +101,7 @@ impl Engine {
             absences,
             retention,
             loads: Loads::default(),
+            stored: stored_bytes,
             #[cfg(debug_assertions)]
             second_counts: Default::default(),
         };

@@ -432,6 +432,7 @@ impl Engine {
             transaction.delete(entry);
             return Ok(self.stage_removal(transaction, budget));
         }
+        transaction.payer = record.as_ref().map(|record| record.plan.submitter.clone());
         let range = PlanEntryRecord::range_after(&id, 0);
         let found = self.env.store.scan(Table::PlanLog, range, ScanOrder::Ascending, ENTRIES_AT_ONCE)?;
         for (key, _) in &found {

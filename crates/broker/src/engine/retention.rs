@@ -381,6 +381,9 @@ impl Engine {
             return Ok(Removal::PutOff);
         }
         let mut transaction = self.transaction();
+        let stored = self.read(&mut transaction, &key)?;
+        let record = stored.map(|stored| RunRecord::decode(&stored.value)).transpose()?;
+        transaction.payer = record.as_ref().and_then(|record| record.run.starter.clone());
         let entries = RunEntryRecord::range_after(id, 0);
         let found = self.env.store.scan(Table::RunLog, entries, Order::Ascending, RUN_ENTRIES_AT_ONCE)?;
         for (key, record) in &found {
@@ -393,8 +396,7 @@ impl Engine {
         }
         let is_last = found.len() < RUN_ENTRIES_AT_ONCE;
         if is_last {
-            if let Some(stored) = self.read(&mut transaction, &key)? {
-                let record = RunRecord::decode(&stored.value)?;
+            if let Some(record) = record {
                 record.listings().into_iter().for_each(|key| transaction.delete(key));
                 self.release_graph(&mut transaction, record.graph)?;
                 transaction.delete(key);
@@ -429,6 +431,9 @@ impl Engine {
         if self.is_written_in_batch(&key) || self.is_workspace_in_batch(&workspace) {
             return Ok(Removal::PutOff);
         }
+        let stored = self.read(&mut transaction, &key)?;
+        let record = stored.map(|stored| ThreadRecord::decode(&stored.value)).transpose()?;
+        transaction.payer = record.as_ref().and_then(|record| record.thread.creator.clone());
         let entries = ThreadEntryRecord::range_after(&id, 0);
         let found = self.env.store.scan(Table::ThreadLog, entries, Order::Ascending, RUN_ENTRIES_AT_ONCE)?;
         let is_last = found.len() < RUN_ENTRIES_AT_ONCE;
@@ -436,8 +441,7 @@ impl Engine {
             transaction.delete(Key { table: Table::ThreadLog, key });
         }
         if is_last {
-            if let Some(stored) = self.read(&mut transaction, &key)? {
-                let record = ThreadRecord::decode(&stored.value)?;
+            if let Some(record) = record {
                 record.listings().into_iter().for_each(|key| transaction.delete(key));
                 transaction.delete(key);
             }

@@ -602,6 +602,7 @@ impl Engine {
         }
         self.check_retry(about, input)?;
         self.check_begin(about, input)?;
+        self.check_stored_by_call(about, input)?;
         let mut transaction = self.transaction();
         let cause = Cause { origin: Origin::Broker, event: None };
         let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;

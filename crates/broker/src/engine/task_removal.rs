@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::{Engine, batch::PostCommit, retention::Removal, transaction::Transaction};
+use super::{Engine, batch::PostCommit, retention::Removal, stored_bytes::sender_in, transaction::Transaction};
 use crate::{
     BrokerError,
     custody::{self, Logged},
@@ -218,9 +218,13 @@ impl Engine {
             let entry = entry.decode()?;
             handoffs.insert(entry.handoff_id);
             let Some(message) = message else { continue };
-            // Otherwise the message's record contains the envelope.
-            if message.logged().is_none_or(|logged| logged.envelope.is_none()) {
-                transaction.delete(MessageRecord::envelope_key(message.sequence));
+            // The envelope has a row of its own, or is in the message's record.
+            match message.logged().and_then(|logged| logged.envelope.as_ref()) {
+                None => transaction.delete(MessageRecord::envelope_key(message.sequence)),
+                Some(envelope) => {
+                    let stored = sender_in(envelope).map(|sender| (sender, envelope.len(), false));
+                    transaction.stored.extend(stored);
+                }
             }
             let receipt = message.receipt()?;
             let id = MessageId::parse(&receipt.message_id).map_err(|_| BrokerError::Internal)?;

@@ -33,6 +33,10 @@ pub(super) struct Transaction {
     pub(super) in_hand: Option<(MessageId, Bytes)>,
     /// The context that the message in hand carries.
     pub(super) context: Option<(MessageId, Arc<CheckedContext>)>,
+    /// The agent that the entries of logs in the transaction count for, where the transaction reads no entity that says so.
+    pub(super) payer: Option<AgentId>,
+    /// Bytes that the transaction adds to what agents store (true), or removes, beside those that the tables show.
+    pub(super) stored: Vec<(AgentId, usize, bool)>,
     /// How many messages of the coordinator are being sent, one within the step of the other.
     pub(super) order_depth: u32,
     /// The sequences that the transaction has taken. The engine counts them as used once the transaction is staged, so a
@@ -304,6 +308,8 @@ impl Engine {
                 stage_timer(&mut transaction, read, after, &entities, bytes);
             }
         }
+        transaction.entities = entities;
+        self.count_stored(&transaction, &transaction.change);
         for (place, write) in transaction.change.writes.iter().enumerate() {
             self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
             // A removal does not go through `staged`, and the removed version must not stay in the cache.

@@ -31,6 +31,7 @@ mod task;
 mod thread;
 mod timer;
 mod trace;
+mod usage;
 mod workspace;
 
 use bytes::Bytes;
@@ -71,6 +72,7 @@ pub use timer::{
     parse_mail_timer,
 };
 pub use trace::TracePlace;
+pub use usage::UsageRecord;
 pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 
 use self::list::range_of_name;
@@ -184,6 +186,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Meta if *key == *AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
+        Table::AgentUsage => UsageRecord::decode(value).map(drop),
         Table::AgentStatistics => StatisticsRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value)?.log_tail.iter().try_for_each(check_item),
         Table::Handoffs => HandoffRecord::decode(value).map(drop),

@@ -1,10 +1,10 @@
 //! The visibility of other agents' tasks, handoffs and dead letters, the entries that other agents can cause in a log,
 //! and the cost of listing an agent's own objects.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use baton_broker_core::{
-    AgentLimits, BrokerError, Settings,
+    BrokerError, Settings,
     access::Caller,
     codes::ErrorCode,
     engine::Fate,

@@ -53,9 +53,9 @@ fn negotiations_that_close_at_one_instant_are_closed_over_many_commits() {
     world.now = deadline;
     // A command of another agent is committed with the first part of the closes, and not after all of them.
     let info = world.info("alice", "zoe", "hello");
-    let envelope = world.verified(info).unwrap();
+    let message = world.prepared(info).unwrap();
     let (reply, mut receipt) = Reply::once();
-    let submit = Command::Submit { envelope, is_from_sender: true, reply };
+    let submit = Command::Submit { message, is_from_sender: true, reply };
     world.engine.handle(submit, world.now);
     world.finish();
     assert!(receipt.try_recv().unwrap().is_ok());

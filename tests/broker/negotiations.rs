@@ -13,7 +13,7 @@ use baton_broker_core::{
     engine::Command,
     ids::{AgentId, MessageId},
     proto::v1::{self, MessageType, NegotiationState},
-    queries::NegotiationFilter,
+    queries::{NegotiationFilter, TaskFilter},
     store::Table,
 };
 use prost::Message as _;
@@ -578,6 +578,45 @@ fn a_redriven_award_is_not_offered_to_a_bidder_that_has_left() {
     world.deregister("bob", false).unwrap();
     let dead = world.dead_letters();
     assert_refused(world.redrive(dead[0].number, None), ErrorCode::ReceiverUnknown);
+}
+
+/// With a mandate the broker opens the handoff itself, and no message creates the task.
+#[test]
+fn a_task_that_begins_with_an_award_is_in_the_lists_of_its_owners() {
+    for is_mandated in [false, true] {
+        let mut world = analysts();
+        let rule = v1::AwardRule::HighestConfidence;
+        let handoff = match is_mandated {
+            true => {
+                let id = world.try_negotiate("all:analyst", &mandate(rule), "t").unwrap();
+                world.offer("bob", &id, &confident(0.9)).unwrap();
+                world.pass(30 * SECOND);
+                id
+            }
+            false => {
+                let id = world.negotiate(&v1::TaskRequest::default());
+                let offer = world.offer("bob", &id, &confident(0.9)).unwrap();
+                world.award_task("bob", &id, &offer, (1, &[])).unwrap().handoff_id
+            }
+        };
+        let listed = |world: &World, caller: &Caller, owner: Option<&str>| {
+            let filter = TaskFilter { owner: owner.map(|id| AgentId::parse(id).unwrap()), ..TaskFilter::default() };
+            let page = world.view(caller).tasks(&filter, 100, "").unwrap();
+            page.entries.iter().map(|record| record.task.id.to_string()).collect::<Vec<_>>()
+        };
+        let agent = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
+        for has_ended in [false, true] {
+            if has_ended {
+                world.turn_down("bob", &handoff).unwrap();
+            }
+            world.restart();
+            assert_eq!(listed(&world, &agent("alice"), Some("alice")), ["t"], "mandated: {is_mandated}");
+            assert_eq!(listed(&world, &agent("alice"), None), ["t"]);
+            assert_eq!(listed(&world, &operator(), None), ["t"]);
+            assert_eq!(listed(&world, &operator(), Some("alice")), ["t"]);
+            assert_eq!(listed(&world, &agent("bob"), None), [""; 0], "bob never owned it");
+        }
+    }
 }
 
 /// Five bids, a counter-offer in three rounds, a winner that rejects, and a broker that is killed before the deadline.

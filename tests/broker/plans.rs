@@ -16,6 +16,7 @@ use baton_broker_core::{
     ids::{AgentId, PlanId, WorkspaceId},
     policy::{Policies, Source},
     proto::v1::{self, plan_entry::Event},
+    queries::TaskFilter,
     store::Table,
 };
 use prost::Message as _;
@@ -366,6 +367,17 @@ fn another_attempt_asks_another_agent() {
     assert_ne!(workers.offers["a"].0, first);
     assert_eq!(world.plan().state(), v1::PlanState::Completed);
     world.audit("q3.a");
+}
+
+#[test]
+fn the_tasks_of_a_plan_are_in_the_list_of_the_coordinator() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    world.submit(plan_of(vec![subtask("a", &[]), subtask("b", &["a"])])).unwrap();
+    world.workers(&["bob"]).reject(&mut world, "a");
+    world.restart();
+    let (caller, owner) = (operator(), Some(AgentId::coordinator()));
+    let page = world.view(&caller).tasks(&TaskFilter { owner, ..TaskFilter::default() }, 100, "").unwrap();
+    assert_eq!(page.entries.iter().map(|record| record.task.id.as_str()).collect::<Vec<_>>(), ["q3.a"]);
 }
 
 #[test]

@@ -427,6 +427,8 @@ impl Engine {
             _ => None,
         });
         let mut handoff_update = HandoffUpdate::of(&writes, cause.origin);
+        // All entities that the step creates have one sequence: a list shows a task at the handoff that has the task's.
+        let mut creation = cause.origin.message().map(|this| this.sequence);
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -439,10 +441,9 @@ impl Engine {
                 let before = before.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
                 ended = ended_offer(before, written);
             }
-            let sequence = match (&before, cause.origin.message()) {
-                (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
-                (None, Some(this)) => this.sequence,
-                (None, None) => self.new_sequence(transaction),
+            let sequence = match &before {
+                Some(_) => 0, // a stored entity keeps the sequence of its creation
+                None => *creation.get_or_insert_with(|| self.new_sequence(transaction)),
             };
             let envelope = cause.origin.message().and_then(|this| this.copy);
             let trace = match before {

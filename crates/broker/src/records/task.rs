@@ -48,7 +48,7 @@ pub struct TaskRecord {
     /// The agents that a participant has asked about the task: the receivers of its `TaskRequest`s, at most
     /// [`Self::ASKED_MAX`].
     pub asked: Vec<AgentId>,
-    /// The sequence of the request that created the task, which is also that of its first handoff.
+    /// The sequence of the request or award that created the task, which is also that of its first handoff.
     pub sequence: u64,
     /// The sequence of the latest change of [`Self::task`], its place in the list by update.
     pub updated: u64,
@@ -72,13 +72,15 @@ impl TaskRecord {
     /// creator, or at the one by which the agent first became its owner. An agent that never owned the task does not
     /// list it.
     pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
+        // The creator lists the task at its first handoff, even if it got the task back later.
+        if self.task.creator() == agent {
+            return self.is_shown_at(place);
+        }
         // The coordinator came to own the task at the seizure before its own first handoff.
         if agent.is_coordinator() {
             return self.task.seizures.first().is_some_and(|seizure| seizure.handoff == place.handoff);
         }
-        // The creator lists the task at its first handoff, even if it got the task back later.
         match self.task.hops.iter().find(|hop| hop.receiver == *agent) {
-            _ if self.task.creator() == agent => self.is_shown_at(place),
             Some(hop) => hop.handoff == place.handoff,
             None => false,
         }

@@ -274,7 +274,7 @@ fn admission_errors() -> Vec<AdmissionError> {
         AdmissionError::NotOwner { .. } => AdmissionError::NotOwner { sender: agent("alice"), task: task() };
         AdmissionError::NotCandidate { .. } => AdmissionError::NotCandidate { sender: agent("bob"), task: task() };
         AdmissionError::NotAsked { .. } => AdmissionError::NotAsked { sender: agent("bob"), task: task() };
-        AdmissionError::ParentInvalid { .. } => AdmissionError::ParentInvalid { violation: violations().remove(0) };
+        AdmissionError::FieldInvalid { .. } => AdmissionError::FieldInvalid { violation: violations().remove(0) };
         AdmissionError::ReceiverUnknown { .. } => AdmissionError::ReceiverUnknown { receiver: "bob".into() };
         AdmissionError::ReceiverInvalid { .. } => AdmissionError::ReceiverInvalid {
             receiver: "all:expert".into(), problem: "a handoff needs one receiver".into() };

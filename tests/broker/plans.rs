@@ -93,6 +93,12 @@ impl World {
         names.collect::<Vec<_>>().join(" ")
     }
 
+    /// The task of the latest attempt of a subtask.
+    fn task_of(&self, subtask: &str) -> String {
+        let of_plan = self.plan().subtasks.into_iter();
+        of_plan.filter(|status| status.id == subtask).map(|status| status.task_id).next().expect("it was attempted")
+    }
+
     fn plan_log(&self) -> Vec<v1::PlanEntry> {
         let caller = operator();
         let page = self.view(&caller).plan_log(&id(), 0, 1000).unwrap();
@@ -220,7 +226,7 @@ fn the_report_completes_with_its_numbers_over_restarts() {
     let description = section(&context, "task_description");
     assert_eq!(
         [&description["role"], &description["task_id"], &description["plan_id"], &description["attempt"]],
-        [&json!("analyst"), &json!("q3.fetch"), &json!("q3"), &json!(1)]
+        [&json!("analyst"), &json!(world.task_of("fetch")), &json!("q3"), &json!(1)]
     );
     world.restart();
     let mut workers = Workers { sessions: world.workers(&["bob", "carol"]).sessions, ..workers };
@@ -243,10 +249,10 @@ fn the_report_completes_with_its_numbers_over_restarts() {
     let results = world.results();
     assert_eq!((results["growth"].numeric_value, results["margin"].numeric_value), (Some(15.3), Some(7.2)));
     assert_eq!((results["margin"].tokens, &results["margin"].tools_used[..]), (12, &["sql".to_owned()][..]));
-    for task in ["q3.fetch", "q3.growth", "q3.margin", "q3.synthesis"] {
-        let record = world.task(task);
+    for task in ["fetch", "growth", "margin", "synthesis"].map(|subtask| world.task_of(subtask)) {
+        let record = world.task(&task);
         assert!(record.task.status.is_final() && record.task.owner.is_coordinator(), "{task}");
-        world.audit(task);
+        world.audit(&task);
     }
 }
 
@@ -320,6 +326,7 @@ fn a_failed_calculation_skips_the_synthesis_until_a_retry() {
     workers.take(&mut world, "margin");
     workers.report(&mut world, "margin", v1::TaskStatus::Failed, &json!({"response": "缺少数据"})).unwrap();
     assert_eq!(world.states(), "fetch=COMPLETED growth=COMPLETED margin=FAILED synthesis=SKIPPED");
+    let first = world.task_of("margin");
     assert_eq!(world.plan().subtasks[3].cause, "margin is FAILED: 缺少数据");
     let (_, notice) = alice.delivery();
     let notice = v1::ErrorNotification::decode(notice.payload.unwrap().value).unwrap();
@@ -333,8 +340,8 @@ fn a_failed_calculation_skips_the_synthesis_until_a_retry() {
     workers.complete(&mut world, "synthesis", "");
     assert_eq!(world.plan().state(), v1::PlanState::Completed);
     assert_eq!(world.results()["growth"].numeric_value, Some(15.3), "what completed keeps its result");
-    world.audit("q3.margin");
-    world.audit("q3.margin.r2");
+    world.audit(&first);
+    world.audit(&world.task_of("margin"));
 }
 
 #[test]
@@ -348,7 +355,7 @@ fn a_subtask_that_is_late_is_taken_back_and_its_result_is_refused() {
     let late = workers.report(&mut world, "a", v1::TaskStatus::Completed, &json!({"response": "1"}));
     assert_refused(late, ErrorCode::StaleEpoch);
     assert!(world.results().is_empty());
-    world.audit("q3.a");
+    world.audit(&world.task_of("a"));
 }
 
 #[test]
@@ -366,7 +373,67 @@ fn another_attempt_asks_another_agent() {
     workers.complete(&mut world, "a", "1");
     assert_ne!(workers.offers["a"].0, first);
     assert_eq!(world.plan().state(), v1::PlanState::Completed);
-    world.audit("q3.a");
+    world.audit(&world.task_of("a"));
+}
+
+/// Tasks of other agents with any name do not touch the plan, and no agent creates a task with the id of one of the plan.
+#[test]
+fn a_foreign_task_of_any_name_leaves_a_plan_alone() {
+    let mut world = World::with(&["alice", "bob:worker", "mallory", "trent"]);
+    let of_mallory = |world: &mut World, task: &str| {
+        let request = world.request("mallory", "trent", 1);
+        world.send(v1::Envelope { task_id: task.to_owned(), ..request })
+    };
+    of_mallory(&mut world, "q3.a").unwrap();
+    world.submit(plan_of(vec![v1::Subtask { attempts_max: 2, ..subtask("a", &[]) }, subtask("b", &["a"])])).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    workers.take(&mut world, "a");
+    let first = world.task_of("a");
+    // The worker knows the submission, so it knows the ids of all further tasks.
+    for name in ["q3.b", "q3.a.r2", "q3.b.r2"] {
+        of_mallory(&mut world, name).unwrap();
+    }
+    let ids = [first.replace(".a", ".b"), first.replace(".a", "-2.a"), first.clone(), "baton.x".to_owned()];
+    for id in &ids {
+        let code = if *id == first { ErrorCode::NotOwner } else { ErrorCode::FieldInvalid };
+        assert_refused(of_mallory(&mut world, id), code);
+        let (payload, kind) = (v1::TaskRequest::default(), v1::MessageType::TaskRequest);
+        let handoff = Some(v1::HandoffRequest { task_type: "support".into(), ..Default::default() });
+        let payload = v1::TaskRequest { handoff, award_rule: v1::AwardRule::Soonest.into(), ..payload };
+        let mandate = world.envelope("mallory", "type:worker", kind, &payload);
+        assert_refused(world.send(v1::Envelope { task_id: id.clone(), epoch: 1, ..mandate }), code);
+    }
+    workers.report(&mut world, "a", v1::TaskStatus::Failed, &json!({})).unwrap();
+    world.restart();
+    let mut workers = Workers { sessions: world.workers(&["bob"]).sessions, ..workers };
+    world.pass(Duration::from_secs(2));
+    workers.complete(&mut world, "a", "1");
+    workers.take(&mut world, "b");
+    workers.report(&mut world, "b", v1::TaskStatus::Failed, &json!({})).unwrap();
+    assert_eq!(world.states(), "a=COMPLETED b=FAILED");
+    of_mallory(&mut world, "q3.b.r3").unwrap();
+    world.change_plan(plan::Input::Retry { by: "alice".to_owned() }).unwrap();
+    workers.complete(&mut world, "b", "2");
+    assert_eq!(world.plan().state(), v1::PlanState::Completed);
+    world.audit(&world.task_of("b"));
+}
+
+/// Another plan's name and a subtask's name make the same words: `q3.a` with `b`, `q3` with `a.b`.
+#[test]
+fn plans_with_like_names_and_a_plan_submitted_again_after_its_removal_complete() {
+    let retention = Retention { ended_tasks: Some(DAY), ..Retention::default() };
+    let mut world = World::with_settings(&["alice", "bob:worker"], Settings { retention, ..Settings::default() });
+    let like = v1::Plan { plan_id: "q3.a".to_owned(), ..plan_of(vec![subtask("b", &[])]) };
+    world.submit(like).unwrap();
+    for _ in 0..2 {
+        world.submit(plan_of(vec![subtask("a.b", &[])])).unwrap();
+        let mut workers = world.workers(&["bob"]);
+        workers.complete(&mut world, "a.b", "1");
+        assert_eq!(world.plan().state(), v1::PlanState::Completed);
+        workers.sessions.into_values().for_each(|session| world.disconnect(session));
+        world.pass(DAY * 4);
+        assert_eq!(world.rows(Table::Plans), 0);
+    }
 }
 
 #[test]
@@ -377,7 +444,7 @@ fn the_tasks_of_a_plan_are_in_the_list_of_the_coordinator() {
     world.restart();
     let (caller, owner) = (operator(), Some(AgentId::coordinator()));
     let page = world.view(&caller).tasks(&TaskFilter { owner, ..TaskFilter::default() }, 100, "").unwrap();
-    assert_eq!(page.entries.iter().map(|record| record.task.id.as_str()).collect::<Vec<_>>(), ["q3.a"]);
+    assert_eq!(page.entries.iter().map(|record| record.task.id.as_str()).collect::<Vec<_>>(), [world.task_of("a")]);
 }
 
 #[test]
@@ -389,7 +456,7 @@ fn an_attempt_that_all_reject_makes_no_dead_letter() {
     let status = world.plan().subtasks.remove(0);
     assert_eq!((status.state(), status.error_code()), (v1::SubtaskState::Failed, v1::ErrorCode::NoCandidate));
     assert!(world.dead_letters().is_empty());
-    assert!(world.task("q3.a").task.status.is_final());
+    assert!(world.task(&world.task_of("a")).task.status.is_final());
 }
 
 #[test]
@@ -402,10 +469,10 @@ fn a_cancelled_plan_takes_its_tasks_back_and_a_second_cancel_changes_nothing() {
     assert!(world.change_plan(cancel.clone()).unwrap());
     assert_eq!(world.states(), "a=CANCELLED b=CANCELLED c=CANCELLED");
     assert!(!world.change_plan(cancel).unwrap());
-    for task in ["q3.a", "q3.b"] {
-        let record = world.task(task);
+    for task in [world.task_of("a"), world.task_of("b")] {
+        let record = world.task(&task);
         assert!(record.task.status.is_final() && record.task.owner.is_coordinator());
-        world.audit(task);
+        world.audit(&task);
     }
     let late = workers.report(&mut world, "a", v1::TaskStatus::Completed, &json!({"response": "1"}));
     assert!(late.is_err());
@@ -423,9 +490,9 @@ fn the_end_of_the_plans_time_ends_all_of_it() {
     world.pass(Duration::from_secs(21));
     assert_eq!(world.states(), "a=TIMED_OUT b=TIMED_OUT c=SKIPPED");
     assert_eq!(world.plan().state(), v1::PlanState::Failed);
-    for task in ["q3.a", "q3.b"] {
-        assert!(world.task(task).task.status.is_final(), "{task}");
-        world.audit(task);
+    for task in [world.task_of("a"), world.task_of("b")] {
+        assert!(world.task(&task).task.status.is_final(), "{task}");
+        world.audit(&task);
     }
 }
 
@@ -645,7 +712,7 @@ fn an_operator_cannot_take_a_task_of_a_plan() {
     let mut workers = world.workers(&["bob"]);
     workers.take(&mut world, "a");
     let wanted = baton_broker_core::engine::Reassignment {
-        task: baton_broker_core::ids::TaskId::parse("q3.a").unwrap(),
+        task: baton_broker_core::ids::TaskId::parse(&world.task_of("a")).unwrap(),
         expected_epoch: 2,
         to: baton_broker_core::domain::Receiver::parse("carol").unwrap(),
         reason_text: String::new(),

@@ -244,7 +244,12 @@ async fn a_plan_shows_its_subtasks_as_a_picture_and_a_table_with_results() {
         }
         // What `fetch` gives `write` goes through `count` in the picture, and is in the table.
         assert_eq!(shown.matches("class=\"link\"").count(), 2, "{shown}");
-        assert!(shown.contains("<td>fetch, count</td>") && shown.contains("href=\"/tasks/sums.fetch\""), "{shown}");
+        assert!(
+            shown.contains("<td>fetch, count</td>")
+                && shown.contains("href=\"/tasks/baton.")
+                && shown.contains(".fetch\""),
+            "{shown}"
+        );
         assert!(shown.contains(ESCAPED) && shown.contains("<section id=\"result-fetch\""), "{shown}");
         assert!(shown.contains("the whole text has 5029 bytes"), "{shown}");
         assert!(shown.contains("href=\"/workspaces/plan%3Asums\""), "{shown}");

@@ -72,9 +72,9 @@ pub enum AdmissionError {
         /// The task that the message names.
         task: TaskId,
     },
-    /// The parent of a new task is not permitted.
+    /// The id or the parent of a new task is not permitted.
     #[error("{violation}")]
-    ParentInvalid {
+    FieldInvalid {
         /// The field and its problem.
         violation: FieldViolation,
     },
@@ -113,7 +113,7 @@ impl AdmissionError {
             | Self::NotOwner { .. }
             | Self::NotCandidate { .. }
             | Self::NotAsked { .. }
-            | Self::ParentInvalid { .. }
+            | Self::FieldInvalid { .. }
             | Self::ReceiverUnknown { .. }
             | Self::ReceiverInvalid { .. } => None,
         }
@@ -129,7 +129,7 @@ impl Refusal for AdmissionError {
             Self::NotOwner { .. } => ErrorCode::NotOwner,
             Self::NotCandidate { .. } => ErrorCode::NotCandidate,
             Self::NotAsked { .. } => ErrorCode::NotAsked,
-            Self::ParentInvalid { .. } => ErrorCode::FieldInvalid,
+            Self::FieldInvalid { .. } => ErrorCode::FieldInvalid,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
             Self::Rejected(rejection) => rejection.code(),
@@ -142,7 +142,7 @@ impl Refusal for AdmissionError {
 
     fn violations(&self) -> &[FieldViolation] {
         match self {
-            Self::ParentInvalid { violation } => std::slice::from_ref(violation),
+            Self::FieldInvalid { violation } => std::slice::from_ref(violation),
             Self::Rejected(rejection) => rejection.violations(),
             _ => &[],
         }
@@ -269,8 +269,11 @@ pub fn admit(
         }
         KnownTask::Unknown => match header.rules().handling {
             // A request with an unknown task creates the task (SPEC 2).
-            Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
-            Handling::Negotiation if !is_mail => Ok(Standing::OnRecord),
+            Handling::Request => {
+                check_new_task(task)?;
+                check_handoff(header, named).map(|()| Standing::OnRecord)
+            }
+            Handling::Negotiation if !is_mail => check_new_task(task).map(|()| Standing::OnRecord),
             Handling::Handoff
             | Handling::Status
             | Handling::Task
@@ -317,8 +320,18 @@ pub fn check_mandate(header: &Header, task: &TaskId, known: KnownTask<'_>) -> Re
         KnownTask::Unknown if header.epoch > 1 => {
             Err(Rejection::EpochAhead { claimed: header.epoch, current: 1 }.into())
         }
-        KnownTask::Unknown => Ok(()),
+        KnownTask::Unknown => check_new_task(task),
     }
+}
+
+/// Checks the id of a task that a message of an agent would create. The ids of the tasks of plans are not for agents:
+/// an agent that took one would stop the plan.
+fn check_new_task(task: &TaskId) -> Result<(), AdmissionError> {
+    if !task.is_reserved() {
+        return Ok(());
+    }
+    let problem = "begins with \"baton.\", which is reserved for tasks that the broker creates".to_owned();
+    Err(AdmissionError::FieldInvalid { violation: FieldViolation { path: "envelope.task_id".to_owned(), problem } })
 }
 
 fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, AdmissionError> {
@@ -386,7 +399,7 @@ pub const LEVELS_MAX: usize = 32;
 pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: usize) -> Result<(), AdmissionError> {
     let invalid = |problem: &str| {
         let path = "envelope.payload.parent_task_id".to_owned();
-        AdmissionError::ParentInvalid { violation: FieldViolation { path, problem: problem.to_owned() } }
+        AdmissionError::FieldInvalid { violation: FieldViolation { path, problem: problem.to_owned() } }
     };
     // Before the owner: a new task has none yet, and the answer NOT_OWNER would mislead.
     if header.task.as_ref() == Some(id) {

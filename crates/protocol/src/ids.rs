@@ -171,6 +171,30 @@ impl AgentId {
     }
 }
 
+impl TaskId {
+    /// The task of a subtask in a round of its plan, counted from 1: `baton.SUBMISSION.SUBTASK`, and
+    /// `baton.SUBMISSION-ROUND.SUBTASK` after a retry. SUBMISSION is the first 8 bytes of the digest of the plan's
+    /// submission, in hexadecimal, so no other plan has the id, whatever their names are. The id of the subtask is a name of
+    /// at most 60 characters.
+    pub fn of_subtask(submission_digest: &[u8; 32], subtask: &str, round: u32) -> Self {
+        use fmt::Write as _;
+        let mut id = "baton.".to_owned();
+        for byte in &submission_digest[..8] {
+            write!(id, "{byte:02x}").expect("a String takes all text");
+        }
+        // A task that has ended never runs again, so each round has tasks of its own.
+        if round > 1 {
+            write!(id, "-{round}").expect("a String takes all text");
+        }
+        Self(format!("{id}.{subtask}").into())
+    }
+
+    /// Whether only the broker creates a task with this id, that of a subtask: it begins with `baton.`.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with("baton.")
+    }
+}
+
 /// A message's id, its idempotency key. The id of a `HandoffRequest` is also the id of its handoff.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(Uuid);
@@ -255,6 +279,18 @@ impl IdSource for SystemIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_subtasks_have_one_task() {
+        let (one, other) = ([1; 32], [2; 32]);
+        let ids = [(&one, "a", 1), (&one, "a", 2), (&one, "a.r2", 1), (&one, "2.a", 1), (&other, "a", 1)];
+        let ids = ids.map(|(digest, subtask, round)| TaskId::of_subtask(digest, subtask, round));
+        assert_eq!((ids[0].as_str(), ids[1].as_str()), ("baton.0101010101010101.a", "baton.0101010101010101-2.a"));
+        assert_eq!(HashSet::from(ids.clone()).len(), ids.len());
+        let longest = TaskId::of_subtask(&one, &"s".repeat(60), u32::MAX);
+        assert_eq!(TaskId::parse(longest.as_str()), Ok(longest.clone()));
+        assert!(longest.is_reserved() && !TaskId::parse("baton").unwrap().is_reserved());
+    }
 
     #[test]
     fn names_keep_to_the_grammar() {

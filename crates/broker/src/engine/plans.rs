@@ -175,23 +175,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), RunError> {
         let subtask = &spec.subtasks[order.place];
-        let task = TaskId::parse(&spec.task_id(order.place, order.round)).map_err(|_| BrokerError::Internal)?;
-        let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
-        let is_own = |record: &EntityRecord| {
-            let of_plan = |task: &Task| task.plan.as_ref().is_some_and(|of| of.plan == order.plan);
-            // A final task is that of an earlier plan with this id, which was removed before its tasks.
-            record.as_task().is_some_and(|record| of_plan(&record.task) && !record.task.status.is_final())
-        };
-        let is_taken = match known.as_deref() {
-            // An agent may have created a task with this id. Its owner must not lose it to a plan.
-            Some(record) => !is_own(record),
-            None => self.removed_task(transaction, &task)?.is_some(),
-        };
-        if is_taken {
-            let problem = format!("another task has the id {task}");
-            let violations = vec![FieldViolation { path: "plan.plan_id".to_owned(), problem }];
-            return Err(BrokerError::Fields { violations }.into());
-        }
+        let task = TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round);
         let (receiver, fallbacks) = self.receivers_of_subtask(order, spec, now)?;
         let payload = v1::HandoffRequest {
             task_type: subtask.task_type.clone(),

@@ -296,7 +296,7 @@ fn subtask_status(plan: &Plan, spec: &Spec, place: usize) -> v1::SubtaskStatus {
     v1::SubtaskStatus {
         id: spec.subtasks[place].id.clone(),
         state: run.state.number(),
-        task_id: if run.task_round == 0 { String::new() } else { spec.task_id(place, run.task_round) },
+        task_id: plan.task_id(spec, place).map(|task| task.to_string()).unwrap_or_default(),
         attempts: run.attempts,
         handoff_id: run.handoff.map(|id| id.to_string()).unwrap_or_default(),
         agent_id: run.agent.as_ref().map(ToString::to_string).unwrap_or_default(),

@@ -412,15 +412,8 @@ impl TransitionBuilder {
     }
 
     fn task_of(&self, place: usize, read: &mut dyn Reader) -> Result<Option<Arc<Task>>, ReadError> {
-        let subtask = &self.plan.subtasks[place];
-        if subtask.task_round == 0 {
-            return Ok(None);
-        }
-        // The id may belong to a task that an agent has created with this name. The plan moves only a task that names
-        // the plan.
-        let Ok(id) = TaskId::parse(&self.spec.task_id(place, subtask.task_round)) else { return Ok(None) };
-        let is_own = |task: &Arc<Task>| task.plan.as_ref().is_some_and(|plan| plan.plan == self.plan.id);
-        Ok(read_task(read, &id)?.filter(is_own).filter(|task| !task.status.is_final()))
+        let Some(id) = self.plan.task_id(&self.spec, place) else { return Ok(None) };
+        Ok(read_task(read, &id)?.filter(|task| !task.status.is_final()))
     }
 
     /// Takes the subtask's task from its candidate or its owner, and ends it.

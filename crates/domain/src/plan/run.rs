@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::Spec;
 use crate::{
     codes::ErrorCode,
-    ids::{AgentId, MessageId, PlanId},
+    ids::{AgentId, MessageId, PlanId, TaskId},
     numbered,
     time::Timestamp,
 };
@@ -483,6 +483,12 @@ impl crate::codes::Refusal for Rejection {
 }
 
 impl Plan {
+    /// The task of the latest attempt of a subtask. `None`: there was no attempt.
+    pub fn task_id(&self, spec: &Spec, place: usize) -> Option<TaskId> {
+        let round = self.subtasks[place].task_round;
+        (round > 0).then(|| TaskId::of_subtask(&self.submission_digest, &spec.subtasks[place].id, round))
+    }
+
     /// The time of the next step without a message: a deadline, or at once while the last step has left work. `None`: the
     /// plan has ended.
     pub fn next_deadline(&self) -> Option<Timestamp> {

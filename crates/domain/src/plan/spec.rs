@@ -161,11 +161,4 @@ impl Spec {
     pub fn place(&self, id: &str) -> Option<usize> {
         self.subtasks.iter().position(|subtask| subtask.id == id)
     }
-
-    /// The id of a subtask's task in this round.
-    pub fn task_id(&self, place: usize, round: u32) -> String {
-        let (plan, subtask) = (&self.id, &self.subtasks[place].id);
-        // A task that has ended never runs again, so each round has tasks of its own.
-        if round == 1 { format!("{plan}.{subtask}") } else { format!("{plan}.{subtask}.r{round}") }
-    }
 }

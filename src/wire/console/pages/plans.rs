@@ -233,7 +233,7 @@ impl SubtaskRow {
             needs: needs.join(", "),
             agent: run.agent.as_ref().map(ToString::to_string).unwrap_or_default(),
             attempts: run.attempts,
-            task: if run.task_round == 0 { String::new() } else { spec.task_id(place, run.task_round) },
+            task: plan.task_id(spec, place).map(|task| task.to_string()).unwrap_or_default(),
             handoff: run.handoff.map(|id| id.to_string()).unwrap_or_default(),
             started_at: text_of(run.started_at),
             ended_at: text_of(run.ended_at),

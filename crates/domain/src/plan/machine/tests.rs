@@ -153,8 +153,8 @@ impl World {
 
     fn request(&mut self, order: SubtaskOrder) {
         let spec = self.spec();
-        let id = TaskId::parse(&spec.task_id(order.place, order.round)).unwrap();
         let subtask = &spec.subtasks[order.place];
+        let id = TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round);
         let mut candidates = vec![agent("bob"), agent("carol")];
         candidates.sort_by_key(|candidate| order.tried.contains(candidate));
         let request = Request {
@@ -267,7 +267,7 @@ impl World {
 
     fn report(&mut self, subtask: &str, status: TaskStatus, response: &str) -> Result<bool, StepError> {
         let place = self.spec().place(subtask).unwrap();
-        let id = TaskId::parse(&self.spec().task_id(place, self.plan().subtasks[place].task_round)).unwrap();
+        let id = self.plan().task_id(&self.spec(), place).unwrap();
         let task = read_task(self, &id)?.unwrap();
         let message = self.message();
         let report = Report { response: response.to_owned(), success: true, ..Report::default() };
@@ -389,7 +389,7 @@ fn a_failed_calculation_skips_the_synthesis_and_a_retry_completes_it() {
     world.check();
     assert!(world.call(Input::Retry { by: "alice".to_owned() }).unwrap());
     assert_eq!(world.states(), "fetch=COMPLETED growth=COMPLETED margin=HANDING_OFF synthesis=PENDING");
-    assert_eq!(world.handoff_of("margin").task.as_str(), "p.margin.r2");
+    assert_eq!(world.handoff_of("margin").task.as_str(), "baton.0101010101010101-2.margin");
     world.complete("margin", "7.2");
     world.complete("synthesis", "");
     assert_eq!(world.plan().state, PlanState::Completed);

@@ -17,7 +17,7 @@ use baton_broker_core::{
         self, HistoryFilter, MessageType, context_section::Content, custody_entry::Event,
         get_context_section_response::Content as Answer,
     },
-    queries::SectionQuery,
+    queries::{SectionQuery, section_info},
     store::Table,
 };
 use prost::Message as _;
@@ -418,6 +418,40 @@ fn a_secret_section_is_shown_to_its_parties_only() {
     for caller in [agent("b"), olga] {
         let shown = world.view(&caller).dead_bytes(&dead).unwrap();
         assert_eq!((shown.envelope.len(), shown.context_digest.len()), (0, 32));
+    }
+}
+
+#[test]
+fn neither_summary_nor_address_of_a_secret_section_is_shown_to_an_operator() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    let uri = "https://store.example/keys?signature=hunter2".to_owned();
+    let address = v1::ContextReference { uri: uri.clone(), sha256: vec![7; 32].into(), size_bytes: 9, ..Default::default() };
+    let named = |section: v1::ContextSection| v1::ContextSection { summary: "the word is hunter2".into(), ..section };
+    let keys = v1::ContextSection {
+        name: "keys".into(),
+        content: Some(Content::Reference(address)),
+        secret: true,
+        ..Default::default()
+    };
+    let words = v1::ContextSection { secret: true, ..json("words", "{}") };
+    let receipt = world.checkpoint("a", 1, vec![named(keys), named(words), named(json("goals", "[]"))]).unwrap();
+    let shown = |world: &World, caller: &Caller| {
+        let view = world.view(caller);
+        let of_message = MessageId::parse(&receipt.message_id).unwrap();
+        let one = view.context(&task(), 1).unwrap();
+        assert_eq!(view.context_versions(&task(), 10, "").unwrap().entries, std::slice::from_ref(&one));
+        assert_eq!(view.context_of_message(&task(), of_message).unwrap().as_ref(), Some(&one));
+        let sections = one.version.sections.iter().map(section_info);
+        sections.map(|section| (section.secret, section.summary, section.uri)).collect::<Vec<_>>()
+    };
+    let (none, summary) = (String::new(), "the word is hunter2".to_owned());
+    for _ in 0..2 {
+        let of_party = [(true, summary.clone(), uri.clone()), (true, summary.clone(), none.clone())];
+        let of_all = (false, summary.clone(), none.clone());
+        assert_eq!(shown(&world, &agent("a")), [&of_party[..], std::slice::from_ref(&of_all)].concat());
+        let of_operator = [(true, none.clone(), none.clone()), (true, none.clone(), none.clone()), of_all];
+        assert_eq!(shown(&world, &operator()), of_operator);
+        world.restart();
     }
 }
 

@@ -72,7 +72,7 @@ impl View<'_> {
         let page = self.page(Some(&list), "", size, token, |number, value| {
             let version = ContextVersionRecord::decode(&list.key(number), value)?.0;
             let right = self.right(&version, holds, may_read);
-            Ok((right != Right::None).then(|| viewed(version, &record)))
+            Ok((right != Right::None).then(|| viewed(version, &record, right)))
         })?;
         let is_seen = holds || may_read || self.access.may_see_task(self.caller, &record.task);
         // A task of which the caller may see nothing does not exist for it.
@@ -94,7 +94,7 @@ impl View<'_> {
             let version = ContextVersionRecord::decode(&key, &stored.value)?.0;
             if version.message == message {
                 let right = self.right(&version, holds, may_read);
-                return Ok((right != Right::None).then(|| viewed(version, &record)));
+                return Ok((right != Right::None).then(|| viewed(version, &record, right)));
             }
         }
         Ok(None)
@@ -232,7 +232,7 @@ impl View<'_> {
         let version = ContextVersionRecord::decode(&key.key, &stored.value)?.0;
         match self.right(&version, holds, may_read) {
             Right::None => Err(self.no_right_to_contexts(record)),
-            right => Ok((viewed(version, record), right)),
+            right => Ok((viewed(version, record, right), right)),
         }
     }
 
@@ -259,7 +259,15 @@ impl View<'_> {
     }
 }
 
-fn viewed(version: Version, record: &TaskRecord) -> ContextView {
+/// The version as a caller with this right sees it. Without a party's right, a secret section has neither its summary nor
+/// its address: the one tells of the content, and the other may open it.
+fn viewed(mut version: Version, record: &TaskRecord, right: Right) -> ContextView {
+    for section in version.sections.iter_mut().filter(|section| section.is_secret && right != Right::Party) {
+        section.summary.clear();
+        if let Origin::Reference { uri } = &mut section.origin {
+            uri.clear();
+        }
+    }
     ContextView { has_contents: version.has_contents(record.context_versions), version }
 }
 

@@ -425,7 +425,8 @@ fn a_secret_section_is_shown_to_its_parties_only() {
 fn neither_summary_nor_address_of_a_secret_section_is_shown_to_an_operator() {
     let (mut world, ..) = World::of_contexts(Settings::default());
     let uri = "https://store.example/keys?signature=hunter2".to_owned();
-    let address = v1::ContextReference { uri: uri.clone(), sha256: vec![7; 32].into(), size_bytes: 9, ..Default::default() };
+    let address =
+        v1::ContextReference { uri: uri.clone(), sha256: vec![7; 32].into(), size_bytes: 9, ..Default::default() };
     let named = |section: v1::ContextSection| v1::ContextSection { summary: "the word is hunter2".into(), ..section };
     let keys = v1::ContextSection {
         name: "keys".into(),

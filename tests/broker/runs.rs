@@ -383,7 +383,12 @@ fn a_handoff_that_does_not_carry_out_its_choice_is_refused() {
     assert!(world.task("t").task.open_handoff.is_none());
     let mut other_task = world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)));
     other_task.task_id = "u".into();
-    assert_refused(world.send(other_task), ErrorCode::NodeNotActive);
+    assert_refused(world.send(other_task), ErrorCode::RunUnknown);
+    // A stranger learns nothing of the run from a request about its task.
+    for run in [RUN, RunId(MessageId::from_bytes([1; 16]))] {
+        let of_stranger = world.request_with("c", "b", 1, &carrying_out(run, turn_id(1)));
+        assert_refused(world.send(of_stranger), ErrorCode::NotOwner);
+    }
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn refusals_have_their_codes_and_change_nothing() {
     assert_refused(world.end_step(RUN, "b", 1), ErrorCode::RunOpen);
     assert_refused(world.end_step(RUN, "a", 9), ErrorCode::SequenceConflict);
     assert_refused(world.act(Action::Activate(spec_id("unknown"))), ErrorCode::HandoffResolveFailed);
-    assert_refused(world.create_thread(Some("b"), None), ErrorCode::MessageIdReused);
+    assert_refused(world.create_thread(Some("b"), None), ErrorCode::ThreadExists);
     let other = EntityId::Thread(ThreadId::parse("other").unwrap());
     let begin = threads::Input::BeginRun { run: RUN, runner: None };
     let input = Box::new(Input::Thread(begin));

@@ -204,7 +204,11 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         both!("AgentService/FindAgents", Identity, |_ids| v1::FindAgentsRequest::default()),
         both!("AgentService/WatchAgents", Identity, |_ids| v1::WatchAgentsRequest::default()),
-        both!("BlobService/WriteBlob", Identity, |_ids| v1::WriteBlobRequest::default()),
+        both!("BlobService/WriteBlob", Permission, |ids| v1::WriteBlobRequest {
+            blob: Some(v1::Blob { sha256: vec![0; 32].into(), size_bytes: 1, ..Default::default() }),
+            workspace_id: format!("task:{}", ids.task),
+            ..Default::default()
+        }),
         both!("BlobService/GetBlobWrite", Identity, |_ids| v1::GetBlobWriteRequest::default()),
         both!("BlobService/ReadBlob", Identity, |_ids| v1::ReadBlobRequest::default()),
         both!("BlobService/GetBlob", Identity, |_ids| v1::GetBlobRequest::default()),
@@ -226,7 +230,13 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         both!("RoutingService/ValidateGraph", Identity, |_ids| v1::ValidateGraphRequest::default()),
         both!("RoutingService/GetGraph", Identity, |_ids| v1::GetGraphRequest::default()),
         both!("RoutingService/ListGraphs", Identity, |_ids| v1::ListGraphsRequest::default()),
-        both!("RoutingService/StartRun", Identity, |_ids| v1::StartRunRequest::default()),
+        // Over a task of another agent, which no start of the stranger can have.
+        both!("RoutingService/StartRun", Permission, |ids| v1::StartRunRequest {
+            graph_id: "g".to_owned(),
+            run_id: ids.run.clone(),
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
         both!("RoutingService/GetRun", Permission, |ids| v1::GetRunRequest { run_id: ids.run.clone() }),
         both!("RoutingService/ListRuns", Permission, |ids| v1::ListRunsRequest {
             task_id: ids.task.clone(),
@@ -277,7 +287,12 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         both!("ThreadService/ListAgentSpecs", Identity, |_ids| v1::ListAgentSpecsRequest::default()),
         both!("ThreadService/PutModelSpec", Permission, |_ids| v1::PutModelSpecRequest::default()),
         both!("ThreadService/ListModelSpecs", Identity, |_ids| v1::ListModelSpecsRequest::default()),
-        both!("ThreadService/CreateThread", Identity, |_ids| v1::CreateThreadRequest::default()),
+        both!("ThreadService/CreateThread", Permission, |ids| v1::CreateThreadRequest {
+            base_spec_id: "s".to_owned(),
+            thread_id: ids.thread.clone(),
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
         both!("ThreadService/GetThread", Permission, |ids| v1::GetThreadRequest { thread_id: ids.thread.clone() }),
         both!("ThreadService/ListThreads", Permission, |_ids| v1::ListThreadsRequest::default()),
         both!("ThreadService/WatchThread", Permission, |ids| v1::WatchThreadRequest {

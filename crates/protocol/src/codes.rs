@@ -138,6 +138,8 @@ codes! {
     KeyExists = 83 "KEY_EXISTS" AlreadyExists,
     InputTaken = 220 "INPUT_TAKEN" AlreadyExists,
     PlanExists = 222 "PLAN_EXISTS" AlreadyExists,
+    RunExists = 223 "RUN_EXISTS" AlreadyExists,
+    ThreadExists = 224 "THREAD_EXISTS" AlreadyExists,
     HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
     HandoffState = 101 "HANDOFF_STATE" FailedPrecondition,
     HandoffFinal = 102 "HANDOFF_FINAL" FailedPrecondition,

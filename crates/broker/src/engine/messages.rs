@@ -233,6 +233,11 @@ impl Engine {
     /// wait in the outbox: so the sender gets a refusal here.
     fn check_choice(&mut self, header: &Header, request: &RequestBody) -> Result<(), Refused> {
         let (Some((run, choice)), Some(task)) = (request.routing, &header.task) else { return Ok(()) };
+        let of_task = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone())).map_err(refused)?;
+        // The step refuses any other sender, and tells it nothing of the run.
+        if of_task.as_deref().and_then(EntityRecord::as_task).is_some_and(|known| known.task.owner != header.sender) {
+            return Ok(());
+        }
         let known = self.entity_record(&mut self.transaction(), &EntityId::Run(RunId(run))).map_err(refused)?;
         let known = known.as_deref().and_then(EntityRecord::as_run);
         let known = known.ok_or_else(|| refused(routing::Rejection::RunUnknown))?;

@@ -75,8 +75,11 @@ impl Engine {
             _ => return Err(refused(BrokerError::Conflict)),
         };
         let about = EntityId::Plan(spec.id.clone());
-        // The same plan again opens none.
-        if self.entity_record(&mut transaction, &about).map_err(refused)?.is_none() {
+        let known = self.entity_record(&mut transaction, &about).map_err(refused)?;
+        let is_own =
+            |known: &EntityRecord| matches!(known, EntityRecord::Plan(known) if known.plan.submitter == sender);
+        // The same plan again opens none. For a plan of another submitter the answer is as for a new one.
+        if !known.as_deref().is_some_and(is_own) {
             self.check_open(Counted::Plan, &sender, envelope.raw().len()).map_err(refused)?;
         }
         let submission = Submission {

@@ -11,14 +11,15 @@ pub fn check_handoff(
     task: &TaskId,
     receiver: &str,
 ) -> Result<(), Rejection> {
+    // The same answer as for an unknown run, which reveals nothing about the runs of other tasks.
+    if run.task.as_ref() != Some(task) {
+        return Err(Rejection::RunUnknown);
+    }
     if run.state.is_final() {
         return Err(Rejection::RunFinal { state: run.state });
     }
     let mismatch = |problem| Err(Rejection::ChoiceMismatch { choice, problem });
     let Some((_, moving)) = run.moving(choice) else { return mismatch("the choice waits for no handoff") };
-    if run.task.as_ref() != Some(task) {
-        return mismatch("the run is over another task");
-    }
     if moving.receiver != receiver {
         return mismatch("the choice is for another receiver");
     }

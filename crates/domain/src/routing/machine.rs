@@ -82,13 +82,13 @@ fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, Re
     })
 }
 
-/// Checks that the agent owns the task.
+/// Checks that the agent owns the task. An agent gets the same answer for an unknown task and for one of another agent.
 fn check_owner(read: &mut dyn Reader, task: &TaskId, by: Option<&AgentId>) -> Result<Arc<Task>, StepError> {
-    let known = read_task(read, task)?.ok_or_else(|| Rejection::TaskUnknown { task: task.clone() })?;
-    if by != Some(&known.owner) {
-        return Err(Rejection::NotOwner { task: task.clone() }.into());
+    match (read_task(read, task)?, by) {
+        (Some(known), Some(by)) if known.owner == *by => Ok(known),
+        (None, None) => Err(Rejection::TaskUnknown { task: task.clone() }.into()),
+        (Some(_) | None, _) => Err(Rejection::NotOwner { task: task.clone() }.into()),
     }
-    Ok(known)
 }
 
 // ------------------------------------------------------------------------------------------------------------ starts
@@ -100,10 +100,10 @@ fn begin(
     read: &mut dyn Reader,
     now: Timestamp,
 ) -> Result<Transition, StepError> {
-    if let Some(known) = known {
-        // The revision of the graph is not compared: a repeat after a new revision still means the run that has begun.
-        let is_same = known.graph.id == start.graph && known.task == start.task && known.starter == start.by;
-        return if is_same { Ok(Transition::default()) } else { Err(Rejection::RunExists.into()) };
+    // The revision of the graph is not compared: a repeat after a new revision still means the run that has begun.
+    let is_same = |known: &Run| known.graph.id == start.graph && known.task == start.task && known.starter == start.by;
+    if known.is_some_and(is_same) {
+        return Ok(Transition::default());
     }
     let graph =
         read_graph(read, &start.graph)?.ok_or_else(|| Rejection::GraphUnknown { graph: start.graph.clone() })?;
@@ -112,6 +112,10 @@ fn begin(
         if known.status.is_final() {
             return Err(Rejection::TaskFinal { task: task.clone(), status: known.status }.into());
         }
+    }
+    // Last: a start that cannot succeed does not tell whether the id is in use.
+    if known.is_some() {
+        return Err(Rejection::RunExists.into());
     }
     // Nodes for a type get their participants when an agent takes one.
     let participants = graph.nodes.iter().filter_map(|node| node.agent.clone()).chain(start.by.clone()).collect();

@@ -514,7 +514,8 @@ impl Refusal for Rejection {
         match self {
             Self::GraphUnknown { .. } => ErrorCode::GraphUnknown,
             Self::RunUnknown => ErrorCode::RunUnknown,
-            Self::RunExists | Self::TurnIdReused { .. } => ErrorCode::MessageIdReused,
+            Self::RunExists => ErrorCode::RunExists,
+            Self::TurnIdReused { .. } => ErrorCode::MessageIdReused,
             Self::RunFinal { .. } => ErrorCode::RunFinal,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::TaskFinal { .. } => ErrorCode::TaskFinal,

@@ -120,26 +120,29 @@ fn begin(
     read: &mut dyn Reader,
     now: Timestamp,
 ) -> Result<Transition, StepError> {
-    if let Some(known) = known {
-        // The participants are not compared: the thread adds its creator to the named ones.
-        let is_same = known.base == create.base && known.task == create.task && known.creator == create.by;
-        return if is_same && !known.has_ended {
-            Ok(Transition::default())
-        } else {
-            Err(Rejection::ThreadExists.into())
-        };
+    // The participants are not compared: the thread adds its creator to the named ones.
+    let is_same = |known: &Thread| {
+        known.base == create.base && known.task == create.task && known.creator == create.by && !known.has_ended
+    };
+    if known.is_some_and(is_same) {
+        return Ok(Transition::default());
     }
     if let Some(id) = &create.task {
-        let Some(Entity::Task(task)) = read.entity(&EntityId::Task(id.clone()))? else {
-            return Err(Rejection::TaskUnknown { task: id.clone() }.into());
-        };
-        // The participants of the task take part in its threads, so of all agents only its owner may attach one.
-        if create.by.as_ref().is_some_and(|by| *by != task.owner) {
-            return Err(Rejection::NotOwner { task: id.clone() }.into());
+        // The participants of the task take part in its threads, so of all agents only its owner may attach one. An agent
+        // gets the same answer for an unknown task and for one of another agent.
+        match (read.entity(&EntityId::Task(id.clone()))?, &create.by) {
+            (Some(Entity::Task(_)), None) => {}
+            (Some(Entity::Task(task)), Some(by)) if task.owner == *by => {}
+            (Some(_) | None, Some(_)) => return Err(Rejection::NotOwner { task: id.clone() }.into()),
+            (Some(_) | None, None) => return Err(Rejection::TaskUnknown { task: id.clone() }.into()),
         }
     }
     let in_force =
         resolve(read, &create.base)?.map_err(|why| Rejection::ResolveFailed { spec: create.base.clone(), why })?;
+    // Last: a creation that cannot succeed does not tell whether the id is in use.
+    if known.is_some() {
+        return Err(Rejection::ThreadExists.into());
+    }
     let thread = Thread {
         id: id.clone(),
         base: create.base.clone(),

@@ -84,7 +84,8 @@ impl Refusal for Rejection {
     fn code(&self) -> ErrorCode {
         match self {
             Self::ThreadUnknown => ErrorCode::ThreadUnknown,
-            Self::ThreadExists | Self::ActionIdReused { .. } => ErrorCode::MessageIdReused,
+            Self::ThreadExists => ErrorCode::ThreadExists,
+            Self::ActionIdReused { .. } => ErrorCode::MessageIdReused,
             Self::TooManyRevisions { .. } => ErrorCode::LimitExceeded,
             Self::ResolveFailed { .. } => ErrorCode::HandoffResolveFailed,
             Self::PluginMissing { .. } => ErrorCode::HandoffPluginMissing,

@@ -425,6 +425,14 @@ fn a_start_is_repeated_and_not_reused() {
     let mut world = World::run_of(STORY);
     assert_eq!(world.start(None, None), Ok(false));
     assert_eq!(world.start(Some("alice"), None), Err(Rejection::RunExists));
+    // What would be refused of a new run is refused of a known one in the same words.
+    let not_owner = Err(Rejection::NotOwner { task: TaskId::parse("t").unwrap() });
+    let mut other = World { now: 1000, ..World::default() };
+    other.register(graph(STORY));
+    assert_eq!(
+        (world.start(Some("alice"), Some("t")), other.start(Some("alice"), Some("t"))),
+        (not_owner.clone(), not_owner)
+    );
     let mut empty = World::default();
     assert_eq!(empty.start(None, None).unwrap_err().code(), ErrorCode::GraphUnknown);
 }
@@ -468,7 +476,8 @@ fn only_the_owner_of_the_task_reports_turns_and_starts_the_run() {
     assert_eq!(refused.unwrap_err().code(), ErrorCode::NotOwner);
     let mut other = World { now: 1000, ..World::default() };
     other.register(graph(STORY));
-    assert_eq!(other.start(Some("alice"), Some("t")).unwrap_err().code(), ErrorCode::TaskUnknown);
+    assert_eq!(other.start(None, Some("t")).unwrap_err().code(), ErrorCode::TaskUnknown);
+    assert_eq!(other.start(Some("alice"), Some("t")).unwrap_err().code(), ErrorCode::NotOwner, "as for a foreign one");
     other.own("t", "bob");
     assert_eq!(other.start(Some("alice"), Some("t")).unwrap_err().code(), ErrorCode::NotOwner);
 }
@@ -481,9 +490,8 @@ fn a_choice_of_another_agents_node_waits_for_the_handoff() {
     assert!(matches!(&record.outcome, TurnOutcome::Proposed { receiver, .. } if receiver == "bob"));
     assert_eq!((record.remaining, world.active()), (1, Vec::new()));
     assert_eq!(world.report(by_alice(2, &[])).unwrap_err().code(), ErrorCode::NodeNotActive);
-    for (task, receiver) in [("t", "eve"), ("u", "bob")] {
-        assert_eq!(world.began(task, receiver).unwrap_err().code(), ErrorCode::NodeNotActive);
-    }
+    assert_eq!(world.began("t", "eve").unwrap_err().code(), ErrorCode::NodeNotActive);
+    assert_eq!(world.began("u", "bob").unwrap_err().code(), ErrorCode::RunUnknown);
     assert!(world.began("t", "bob").unwrap());
     assert!(world.ended(Some("bob")));
     assert_eq!(world.active(), ["review"]);

@@ -299,6 +299,12 @@ fn a_repeat_of_a_boundary_renews_the_lease_and_nothing_else() {
     assert_eq!(world.create("base", None), Ok(false));
     assert_eq!(world.create("writer", None), Err(Rejection::ThreadExists));
     assert_eq!(world.create("base", Some("eve")), Err(Rejection::ThreadExists));
+    // What would be refused of a new thread is refused of a known one in the same words.
+    let refused = world.create("no-spec", Some("eve")).unwrap_err();
+    assert_eq!(
+        (refused.code(), World::default().create("no-spec", Some("eve"))),
+        (ErrorCode::HandoffResolveFailed, Err(refused))
+    );
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn a_folder_of_an_older_version_is_refused_with_what_to_do() {
         Err(error @ OpenError::Format { .. }) => error.to_string(),
         other => panic!("expected Format, got {:?}", other.err()),
     };
-    for part in ["baton-store 13", "baton-store 21", "the version that wrote it", "--data", "baton store export"] {
+    for part in ["baton-store 13", "baton-store 22", "the version that wrote it", "--data", "baton store export"] {
         assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
     assert_eq!(contents(&folder), before);

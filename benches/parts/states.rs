@@ -45,6 +45,7 @@ fn inputs() -> [Input; 4] {
         submitter: None,
         routing: None,
         priority: Priority::Medium,
+        fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,

@@ -7,6 +7,7 @@ mod clocks;
 mod contexts;
 mod dead_letters;
 mod deliveries;
+mod fairness;
 mod fields;
 mod footprint;
 mod handoffs;

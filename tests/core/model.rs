@@ -611,6 +611,7 @@ impl Real {
                     submitter: None,
                     routing: None,
                     priority: Priority::Medium,
+                    fairness_key: None,
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
                     parent: None,

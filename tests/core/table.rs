@@ -57,6 +57,7 @@ fn request(number: u8) -> Input {
         submitter: None,
         routing: None,
         priority: Priority::Medium,
+        fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,

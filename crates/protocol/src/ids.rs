@@ -126,6 +126,10 @@ name_type!(
     /// One key among an agent's keys.
     KeyId
 );
+name_type!(
+    /// A part of a sender's requests, for example those of one customer. The parts take turns in a mailbox.
+    FairnessKey
+);
 
 name_type!(
     /// A graph of nodes that a model routes through.

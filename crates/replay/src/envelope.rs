@@ -114,6 +114,7 @@ fn request_of(
         plan: request.plan.as_ref().map(|(plan, subtask)| PlanRef { plan: plan.clone(), subtask: subtask.clone() }),
         routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
         priority: request.priority,
+        fairness_key: request.fairness_key.clone(),
         timeouts,
         loop_limits,
         parent: request.parent.clone(),
@@ -149,6 +150,7 @@ pub fn negotiation_of(
             mode: terms.mode,
             loan_timeout: terms.loan_timeout,
             priority: terms.priority,
+            fairness_key: terms.fairness_key.clone(),
             timeouts,
             loop_limits,
         })

@@ -17,7 +17,7 @@ use crate::{
         admission::AdmissionError,
         dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts},
         handoff::{self, Priority},
-        mailbox::{Attempt, EnvelopePlace, Letter},
+        mailbox::{Attempt, EnvelopePlace, Flow, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     ids::{AgentId, MessageId},
@@ -398,6 +398,9 @@ impl Engine {
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
         let bytes = self.envelope_bytes(EnvelopePlace::Sequence(dead.number)).ok_or(BrokerError::Internal)?;
+        let of_sender = || AgentId::parse(&dead.summary.sender_id).ok().map(Flow::of);
+        let flow = before.map(|letter| letter.flow.clone()).or_else(of_sender);
+        let flow = flow.ok_or(BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
         let sequence = self.new_sequence(transaction);
         // The letter gets its own copy, because the retention removes the dead letter with its envelope.
         transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
@@ -408,7 +411,7 @@ impl Engine {
             expires_at: self.mail_expiry(None, now),
             report_to: before.and_then(|letter| letter.report_to.clone()),
             trace: before.and_then(|letter| letter.trace.clone()),
-            ..Letter::new(sequence, message, now)
+            ..Letter::new(sequence, message, flow, now)
         })
     }
 }

@@ -318,6 +318,7 @@ mod tests {
         domain::{
             Entity, Input, ReadError, Reader,
             handoff::{self, Handoff, LoopLimits, Mode, Priority, Request, State, Task, TaskStatus, Timeouts},
+            mailbox::Flow,
             step,
         },
         envelope::keys::PrivateKey,
@@ -368,6 +369,7 @@ mod tests {
             plan: None,
             routing: None,
             priority: Priority::default(),
+            fairness_key: None,
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,
@@ -386,7 +388,11 @@ mod tests {
         };
         let record = |entity| Arc::new(EntityRecord::after(entity, None, facts.clone()));
         let moves = made.writes.into_iter().map(|entity| (None, record(entity))).collect();
-        Touched { moves, stored: vec![(agent("b"), Letter::new(1, HANDOFF, now()))], removed: Vec::new() }
+        Touched {
+            moves,
+            stored: vec![(agent("b"), Letter::new(1, HANDOFF, Flow::of(agent("a")), now()))],
+            removed: Vec::new(),
+        }
     }
 
     fn change_task(touched: &mut Touched, change: impl Fn(&mut Task)) {

@@ -9,7 +9,7 @@ use crate::{
     domain::{
         EntityId, Handling, Header, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
-        mailbox::{self, EnvelopeOwner, EnvelopePlace, Letter},
+        mailbox::{self, EnvelopeOwner, EnvelopePlace, Flow, Letter},
     },
     envelope,
     ids::{AgentId, MessageId, TaskId},
@@ -33,7 +33,9 @@ impl Engine {
             Mail::ThisMessage => {
                 // Only the step of a message has this mail.
                 let this = message.ok_or(BrokerError::Internal)?;
-                self.deliver_this(transaction, &to, this, (this.owner, report_to), priority, now);
+                let header = this.envelope.header();
+                let flow = flow_of(transaction, &header.sender, header.handoff());
+                self.deliver_this(transaction, &to, this, (this.owner, report_to), (priority, flow), now);
             }
             Mail::Closed(closed) => self.tell_closed(transaction, to, &closed, priority, now),
             Mail::Opening { entity, expires } => {
@@ -42,6 +44,7 @@ impl Engine {
                     return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
                 }
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
+                let flow = record.as_handoff().ok_or(BrokerError::Internal)?.handoff.flow();
                 // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
                 let bytes =
                     self.envelope_bytes(EnvelopePlace::Message(opening.message)).ok_or(BrokerError::Internal)?;
@@ -52,7 +55,7 @@ impl Engine {
                     priority,
                     expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
                     report_to,
-                    ..Letter::new(self.new_sequence(transaction), opening.message, now)
+                    ..Letter::new(self.new_sequence(transaction), opening.message, flow, now)
                 };
                 transaction.put_new(MessageRecord::envelope_key(letter.sequence), bytes);
                 self.store_letter(transaction, to, letter);
@@ -96,8 +99,8 @@ impl Engine {
         };
         envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
         transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
-        let expires_at = self.mail_expiry(None, now);
-        let letter = Letter { trace, priority, expires_at, report_to, ..Letter::new(sequence, message, now) };
+        let (flow, expires_at) = (flow_of(transaction, &AgentId::broker(), about), self.mail_expiry(None, now));
+        let letter = Letter { trace, priority, expires_at, report_to, ..Letter::new(sequence, message, flow, now) };
         let letter = Letter { task: task_id, ..letter };
         self.store_letter(transaction, to, letter);
     }
@@ -109,7 +112,7 @@ impl Engine {
         to: &AgentId,
         this: ThisMessage<'_>,
         (envelope_owner, report_to): (EnvelopeOwner, Option<(EntityId, Acked)>),
-        priority: Priority,
+        (priority, flow): (Priority, Flow),
         now: Timestamp,
     ) {
         let header = this.envelope.header();
@@ -120,7 +123,7 @@ impl Engine {
             report_to,
             envelope_owner,
             trace: self.continued_by(transaction, header),
-            ..Letter::new(this.sequence, header.message_id, now)
+            ..Letter::new(this.sequence, header.message_id, flow, now)
         };
         let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };
         self.store_letter(transaction, to.clone(), letter);
@@ -141,6 +144,17 @@ impl Engine {
     /// The running time at which mail accepted now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
+    }
+}
+
+/// The flow of a message of this sender about a handoff that the step has read. The requester's messages are in that of its
+/// request, and so are those of the broker: what 300 handoffs of one requester cause does not stand before what one of
+/// another does.
+fn flow_of(transaction: &Transaction, sender: &AgentId, handoff: Option<MessageId>) -> Flow {
+    let mut read = transaction.all_read().filter_map(|record| record.as_handoff());
+    match handoff.and_then(|id| read.find(|record| record.handoff.id == id)) {
+        Some(record) if record.handoff.sender == *sender || *sender == AgentId::broker() => record.handoff.flow(),
+        Some(_) | None => Flow::of(sender.clone()),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
         admission::{self, LEVELS_MAX, Standing},
         check_fallbacks,
         handoff::{Handoff, Message, Priority, Rejection, Task},
-        mailbox::EnvelopeOwner,
+        mailbox::{EnvelopeOwner, Flow},
         routing::{self, RunId, TurnId, check_handoff},
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
@@ -370,7 +370,8 @@ impl Engine {
         let owner = owner_of(&mut transaction, sequence, task.is_some(), receivers.len());
         let this = ThisMessage { envelope, sequence, owner, copy: None };
         for to in &receivers {
-            self.deliver_this(&mut transaction, to, this, (owner, None), Priority::default(), now);
+            let flow = Flow::of(header.sender.clone());
+            self.deliver_this(&mut transaction, to, this, (owner, None), (Priority::default(), flow), now);
         }
         if let Some(task) = task {
             let resolved = Resolved { agents: &receivers, ..Resolved::default() };

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     domain::{
         handoff::{Acked, Priority},
-        mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Letter},
+        mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Flow, Letter},
     },
     ids::AgentId,
     proto::storage,
@@ -57,6 +57,8 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         message_sequence: letter.message_sequence,
         task_id: letter.task.as_ref().map(ToString::to_string).unwrap_or_default(),
         priority: letter.priority.number(),
+        sender_id: letter.flow.sender.to_string(),
+        fairness_key: letter.flow.key.as_ref().map(ToString::to_string).unwrap_or_default(),
         expires_at: letter.expires_at.unix_nanoseconds(),
         handouts: letter.handouts,
         failures: letter.failures,
@@ -108,6 +110,10 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
         message: reader.message_id(&stored.message_id)?,
         task,
         priority: reader.some(Priority::from_number(stored.priority), "priority")?,
+        flow: Flow {
+            sender: reader.agent(&stored.sender_id)?,
+            key: reader.optional_fairness_key(&stored.fairness_key)?,
+        },
         expires_at: moment(stored.expires_at),
         stored_at: moment(stored.stored_at),
         handouts: stored.handouts,

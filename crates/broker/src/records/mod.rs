@@ -78,7 +78,7 @@ pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 use self::list::range_of_name;
 use crate::{
     domain::routing::{RunId, TurnId},
-    ids::{AgentId, MessageId, PlanId, TaskId},
+    ids::{AgentId, FairnessKey, MessageId, PlanId, TaskId},
     proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
@@ -129,6 +129,14 @@ impl Reader {
 
     fn optional_message_id(&self, bytes: &[u8]) -> Result<Option<MessageId>, DecodeError> {
         if bytes.is_empty() { Ok(None) } else { self.message_id(bytes).map(Some) }
+    }
+
+    fn optional_fairness_key(&self, text: &str) -> Result<Option<FairnessKey>, DecodeError> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let key = FairnessKey::parse(text).map_err(|error| self.error(format!("fairness key {text:?} {error}")))?;
+        Ok(Some(key))
     }
 
     fn digest(&self, bytes: &[u8]) -> Result<[u8; 32], DecodeError> {

@@ -252,6 +252,7 @@ fn mandate_to_storage(mandate: &Mandate) -> storage::MandateRecord {
         mode: mandate.mode.number(),
         loan_timeout: mandate.loan_timeout.map_or(0, nanoseconds),
         priority: mandate.priority.number(),
+        fairness_key: mandate.fairness_key.as_ref().map(ToString::to_string).unwrap_or_default(),
         timeouts: spans.map(nanoseconds).to_vec(),
         handoffs_max: mandate.loop_limits.handoffs_max,
         handoffs_per_pair_max: mandate.loop_limits.handoffs_per_pair_max,
@@ -265,6 +266,7 @@ fn mandate_from_storage(reader: &Reader, stored: storage::MandateRecord) -> Resu
         mode: reader.some(Mode::from_number(stored.mode), "mode")?,
         loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
         priority: reader.some(Priority::from_number(stored.priority), "priority")?,
+        fairness_key: reader.optional_fairness_key(&stored.fairness_key)?,
         timeouts: timeouts_from_storage(reader, &stored.timeouts)?,
         loop_limits: LoopLimits {
             handoffs_max: stored.handoffs_max,
@@ -381,7 +383,10 @@ pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<Negotiation
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::handoff::Timeouts, ids::TaskId};
+    use crate::{
+        domain::handoff::Timeouts,
+        ids::{FairnessKey, TaskId},
+    };
 
     fn agent(name: &str) -> AgentId {
         AgentId::parse(name).unwrap()
@@ -426,6 +431,7 @@ mod tests {
                 mode: Mode::Delegate,
                 loan_timeout: Some(Duration::from_secs(60)),
                 priority: Priority::High,
+                fairness_key: FairnessKey::parse("north").ok(),
                 timeouts: Timeouts::default(),
                 loop_limits: LoopLimits::default(),
             }),

@@ -94,6 +94,7 @@ fn handoff() -> Handoff {
         submitter: None,
         routing: None,
         priority: Priority::Medium,
+        fairness_key: None,
         task_type: "support".into(),
         reason: 0,
         timeouts: Timeouts::default(),

@@ -45,6 +45,7 @@ pub(super) fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         submitter: request.submitter.clone(),
         routing: request.routing,
         priority: request.priority,
+        fairness_key: request.fairness_key.clone(),
         task_type: request.task_type.clone(),
         reason: request.reason,
         timeouts: request.timeouts,

@@ -211,6 +211,7 @@ fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Reque
         plan: None,
         routing: None,
         priority: mandate.priority,
+        fairness_key: mandate.fairness_key.clone(),
         timeouts: mandate.timeouts,
         loop_limits: mandate.loop_limits,
         parent: None,

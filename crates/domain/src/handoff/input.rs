@@ -6,7 +6,7 @@ use super::{Acked, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Tas
 use crate::{
     codes::ErrorCode,
     coordinator::Order,
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, FairnessKey, MessageId, TaskId},
     plan::PlanRef,
     routing::HandoffRef,
 };
@@ -118,6 +118,8 @@ pub struct Request {
     pub routing: Option<HandoffRef>,
     /// The priority of all deliveries of the handoff.
     pub priority: Priority,
+    /// The part of the sender's requests that this one belongs to.
+    pub fairness_key: Option<FairnessKey>,
     /// The timeouts of the steps, within the operator's bounds.
     pub timeouts: Timeouts,
     /// The loop guard's limits, within the operator's. Only a new task takes them over.

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     OtherSide,
     codes::ErrorCode,
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, FairnessKey, MessageId, TaskId},
+    mailbox::Flow,
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -210,6 +211,8 @@ pub struct Handoff {
     pub routing: Option<HandoffRef>,
     /// The priority of its deliveries.
     pub priority: Priority,
+    /// The part of the sender's requests that its request belongs to.
+    pub fairness_key: Option<FairnessKey>,
     /// The kind of work.
     pub task_type: String,
     /// The reason, as a number of the request's enum.
@@ -447,6 +450,13 @@ impl Task {
 }
 
 impl Handoff {
+    /// The queue of the requester's messages in a mailbox. The coordinator asks for the submitter of a plan, whose turn it
+    /// is then.
+    pub fn flow(&self) -> Flow {
+        let submitter = self.submitter.as_deref().and_then(|submitter| AgentId::parse(submitter).ok());
+        Flow { sender: submitter.unwrap_or_else(|| self.sender.clone()), key: self.fairness_key.clone() }
+    }
+
     /// The offers that an agent got: those of agents that were passed over are left out.
     pub fn made_offers(&self) -> impl Iterator<Item = &Offer> {
         self.offers.iter().filter(|offer| !offer.passed_over)

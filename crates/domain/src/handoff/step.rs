@@ -178,6 +178,7 @@ fn redrive(
         // The choice has failed with the former handoff.
         routing: None,
         priority: former.priority,
+        fairness_key: former.fairness_key.clone(),
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
         parent: None,

@@ -52,14 +52,20 @@ pub fn soon(running: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::MessageId;
+    use crate::{
+        ids::{AgentId, MessageId},
+        mailbox::Flow,
+    };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
     }
 
     fn letter(expires_at: i64) -> Letter {
-        Letter { expires_at: at(expires_at), ..Letter::new(1, MessageId::from_bytes([1; 16]), at(0)) }
+        Letter {
+            expires_at: at(expires_at),
+            ..Letter::new(1, MessageId::from_bytes([1; 16]), Flow::of(AgentId::broker()), at(0))
+        }
     }
 
     #[test]

@@ -137,8 +137,8 @@ fn requeue(mut letter: Letter, wait: Duration, now: Timestamp) -> Next {
 mod tests {
     use super::*;
     use crate::{
-        ids::MessageId,
-        mailbox::{ConsumerId, Mailbox},
+        ids::{AgentId, MessageId},
+        mailbox::{ConsumerId, Flow, Mailbox},
     };
 
     const LIMITS: LeaseLimits =
@@ -149,7 +149,10 @@ mod tests {
     }
 
     fn letter() -> Letter {
-        Letter { expires_at: at(1_000_000), ..Letter::new(1, MessageId::from_bytes([1; 16]), at(0)) }
+        Letter {
+            expires_at: at(1_000_000),
+            ..Letter::new(1, MessageId::from_bytes([1; 16]), Flow::of(AgentId::broker()), at(0))
+        }
     }
 
     fn failed(retry_after: Option<u64>) -> Fate {

@@ -5,23 +5,25 @@
 //!
 //! Order: the messages of one task form a line, and only the first of a line can be dispatched. The next one waits
 //! until the first is acked or parked, so that no redelivery is overtaken. Among the firsts of all lines, the higher
-//! priority goes first, then the older message. Every [`AGE_TURN`]th dispatch takes the oldest first regardless of its
-//! priority, so that no message starves.
+//! priority goes first. Within a priority the senders take turns, and the oldest message of each goes first ([`Flow`]).
+//! Every [`AGE_TURN`]th dispatch is one of the priority that has the oldest first, so that no priority starves.
 
 mod backoff;
 mod expiry;
 mod fate;
+mod turns;
 
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use self::turns::Ready;
 pub use self::{
     backoff::{ATTEMPTS_MAX, backoff},
     expiry::{Expiry, expires_at, soon},
     fate::{Fate, LeaseLimits, Next, RETRY_AFTER_MAX, after},
+    turns::Flow,
 };
 
 use super::{
@@ -34,7 +36,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// One dispatch in this many is by age alone.
+/// One dispatch in this many is of the priority with the oldest message.
 pub const AGE_TURN: u64 = 8;
 
 /// The most delivery attempts that a letter remembers.
@@ -56,6 +58,8 @@ pub struct Letter {
     pub task: Option<TaskId>,
     /// The priority: that of its handoff, otherwise the default.
     pub priority: Priority,
+    /// The queue that takes turns with others of the priority.
+    pub flow: Flow,
     /// The running time at which the letter expires. The running time advances evenly where the clock is set back.
     pub expires_at: Timestamp,
     /// The time of the clock at which the letter was stored.
@@ -151,13 +155,14 @@ impl AttemptEnd {
 impl Letter {
     /// A letter that owns its envelope and was never dispatched. It stands in no line, has the usual priority, and
     /// expires at once: the caller sets what differs.
-    pub fn new(sequence: u64, message: MessageId, now: Timestamp) -> Self {
+    pub fn new(sequence: u64, message: MessageId, flow: Flow, now: Timestamp) -> Self {
         Self {
             sequence,
             message_sequence: sequence,
             message,
             task: None,
             priority: Priority::default(),
+            flow,
             expires_at: now,
             stored_at: now,
             handouts: 0,
@@ -238,9 +243,8 @@ struct Entry {
 pub struct Mailbox {
     entries: BTreeMap<u64, Entry>,
     lines: IdMap<TaskId, BTreeSet<u64>>,
-    /// The letters that are first of their line, not leased and not delayed, by priority and age.
-    ready: BTreeSet<(Reverse<Priority>, u64)>,
-    ready_by_age: BTreeSet<u64>,
+    /// The letters that are first of their line, not leased and not delayed.
+    ready: Ready,
     /// The letters that are first of their line and not leased, with the time until which they are delayed.
     delayed: BTreeSet<(Timestamp, u64)>,
     lease_ends: BTreeSet<(Timestamp, u64)>,
@@ -287,12 +291,10 @@ impl Mailbox {
     /// Dispatches the next letter, if one is ready.
     pub fn dispatch(&mut self, consumer: ConsumerId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
         self.wake(now);
-        // Without these turns, a steady flow of high priority would starve the rest (SPEC 4).
-        let by_age = self.turn % AGE_TURN == AGE_TURN - 1;
-        let sequence = match by_age {
-            true => *self.ready_by_age.first()?,
-            false => self.ready.first()?.1,
-        };
+        // Without these turns, a steady flow of high priority would starve the rest (SPEC 4). The age decides the priority
+        // alone: within it, the senders take turns here too.
+        let sequence = self.ready.first(self.turn % AGE_TURN == AGE_TURN - 1)?;
+        self.ready.end_turn(&self.entries[&sequence].letter);
         // Only a dispatch counts, so an empty mailbox does not use up the turn by age.
         self.turn += 1;
         self.withdraw(sequence);
@@ -423,8 +425,7 @@ impl Mailbox {
     fn withdraw(&mut self, sequence: u64) {
         let Some(entry) = self.entries.get(&sequence) else { return };
         self.delayed.remove(&(entry.letter.not_before, sequence));
-        self.ready.remove(&(Reverse(entry.letter.priority), sequence));
-        self.ready_by_age.remove(&sequence);
+        self.ready.remove(&entry.letter);
     }
 
     fn is_first(&self, letter: &Letter) -> bool {
@@ -438,9 +439,7 @@ impl Mailbox {
             && not_before <= now
         {
             self.delayed.pop_first();
-            let priority = self.entries[&sequence].letter.priority;
-            self.ready.insert((Reverse(priority), sequence));
-            self.ready_by_age.insert(sequence);
+            self.ready.insert(&self.entries[&sequence].letter);
         }
     }
 }
@@ -448,6 +447,7 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{AgentId, FairnessKey};
 
     const ACK_WAIT: Duration = Duration::from_secs(30);
     const CONSUMER: ConsumerId = ConsumerId(1);
@@ -456,10 +456,14 @@ mod tests {
         Timestamp::from_parts(seconds, 0).unwrap()
     }
 
+    fn flow(sender: &str, key: &str) -> Flow {
+        Flow { sender: AgentId::parse(sender).unwrap(), key: FairnessKey::parse(key).ok() }
+    }
+
     fn letter(sequence: u64, task: &str, priority: Priority) -> Letter {
-        let message = MessageId::from_bytes([u8::try_from(sequence).unwrap(); 16]);
+        let message = MessageId::from_bytes([1; 16]);
         let task = TaskId::parse(task).ok();
-        Letter { task, priority, expires_at: at(1_000_000), ..Letter::new(sequence, message, at(0)) }
+        Letter { task, priority, expires_at: at(1_000_000), ..Letter::new(sequence, message, flow("alice", ""), at(0)) }
     }
 
     fn mailbox(letters: &[(u64, &str, Priority)]) -> Mailbox {
@@ -529,6 +533,116 @@ mod tests {
         }
         let order = dispatch_all(&mut mailbox, 1);
         assert_eq!(order.iter().position(|&sequence| sequence == 1), Some(7));
+    }
+
+    /// A mailbox with a letter of each of these flows, in this order from sequence 1 on.
+    fn mailbox_of(flows: &[(&str, &str)]) -> Mailbox {
+        let mut mailbox = Mailbox::default();
+        for (place, (sender, key)) in flows.iter().enumerate() {
+            let letter = letter(place as u64 + 1, "", Priority::Medium);
+            mailbox.add(Letter { flow: flow(sender, key), ..letter });
+        }
+        mailbox
+    }
+
+    #[test]
+    fn the_senders_take_turns_and_the_oldest_of_each_goes_first() {
+        let mut flows = vec![("alice", ""); 200];
+        flows.extend([("bob", ""), ("carol", ""), ("bob", "")]);
+        let mut mailbox = mailbox_of(&flows);
+        let order = dispatch_all(&mut mailbox, 1);
+        assert_eq!(order[..6], [1, 201, 202, 2, 203, 3]);
+        assert!(order[5..].is_sorted(), "alice's alone: {order:?}");
+        assert_eq!(order.len(), 203);
+    }
+
+    #[test]
+    fn the_keys_of_a_sender_share_its_turns() {
+        let mut flows = vec![("alice", ""); 3];
+        flows.extend([("alice", "x"), ("alice", "y"), ("bob", "x"), ("bob", "x"), ("bob", "x")]);
+        let mut mailbox = mailbox_of(&flows);
+        assert_eq!(dispatch_all(&mut mailbox, 1), [1, 6, 4, 7, 5, 8, 2, 3]);
+    }
+
+    #[test]
+    fn a_letter_that_comes_or_returns_waits_for_one_turn_of_each_other_sender() {
+        let mut mailbox = mailbox_of(&[("alice", ""), ("alice", ""), ("alice", ""), ("alice", ""), ("bob", "")]);
+        let mut order = Vec::new();
+        for _ in 0..2 {
+            order.push(mailbox.dispatch(CONSUMER, at(1), ACK_WAIT).unwrap().sequence);
+        }
+        mailbox.requeue(mailbox.letter(5).unwrap().clone());
+        mailbox.add(Letter { flow: flow("carol", ""), ..letter(6, "", Priority::Medium) });
+        order.extend(dispatch_all(&mut mailbox, 2));
+        assert_eq!(order, [1, 5, 2, 5, 6, 3, 4]);
+    }
+
+    #[test]
+    fn the_turns_are_within_a_priority_and_a_turn_by_age_is_the_senders_too() {
+        let mut mailbox = Mailbox::default();
+        for sequence in 1..=20 {
+            mailbox.add(letter(sequence, "", Priority::Low));
+        }
+        mailbox.add(Letter { flow: flow("bob", ""), ..letter(21, "", Priority::Low) });
+        for sequence in 22..60 {
+            mailbox.add(letter(sequence, "", Priority::Critical));
+        }
+        let order = dispatch_all(&mut mailbox, 1);
+        let by_age: Vec<u64> = order.iter().copied().skip(7).step_by(8).take(3).collect();
+        assert_eq!(by_age, [1, 21, 2], "every eighth");
+        assert_eq!(order[..43].iter().filter(|sequence| **sequence <= 21).count(), 5, "{order:?}");
+    }
+
+    /// Order within a task and turns of the senders together, for many additions, acks and returns.
+    #[test]
+    fn no_letter_is_lost_or_overtakes_its_task_in_any_order_of_events() {
+        let mut mailbox = Mailbox::default();
+        let (mut next, mut seed, mut last) = (0_u64, 7_u64, BTreeMap::<TaskId, u64>::new());
+        let (mut held, mut acked) = (Vec::new(), 0);
+        for round in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let random = seed >> 33;
+            match random % 4 {
+                0 | 1 if round < 10_000 && next < 250 + acked => {
+                    next += 1;
+                    let message = MessageId::from_bytes([1; 16]);
+                    let sender = ["alice", "bob", "carol"][(random / 8 % 3) as usize];
+                    let task = TaskId::parse(&format!("t{}", random / 32 % 40)).ok().filter(|_| random & 4 == 0);
+                    let priority = [Priority::Low, Priority::Medium, Priority::High][(random / 64 % 3) as usize];
+                    let key = ["", "x"][(random / 256 % 2) as usize];
+                    let new = Letter::new(next, message, flow(sender, key), at(0));
+                    mailbox.add(Letter { task, priority, ..new });
+                }
+                2 => held.extend(mailbox.dispatch(CONSUMER, at(1), ACK_WAIT)),
+                _ => {
+                    if held.is_empty() {
+                        continue;
+                    }
+                    let lease: Lease = held.swap_remove((random / 8) as usize % held.len());
+                    let letter = mailbox.letter(lease.sequence).unwrap().clone();
+                    if let Some(task) = &letter.task {
+                        let before = last.insert(task.clone(), letter.sequence).unwrap_or_default();
+                        assert!(before <= letter.sequence, "{task} goes back");
+                    }
+                    if random & 1024 == 0 {
+                        mailbox.requeue(letter);
+                    } else {
+                        mailbox.remove(letter.sequence);
+                        acked += 1;
+                    }
+                }
+            }
+        }
+        for lease in held {
+            mailbox.remove(lease.sequence);
+            acked += 1;
+        }
+        while let Some(lease) = mailbox.dispatch(CONSUMER, at(1), ACK_WAIT) {
+            mailbox.remove(lease.sequence);
+            acked += 1;
+        }
+        assert_eq!((acked, mailbox.len()), (next, 0));
+        assert!(mailbox.ready.first(false).is_none() && mailbox.ready.first(true).is_none());
     }
 
     #[test]

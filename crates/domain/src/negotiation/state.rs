@@ -6,7 +6,7 @@ use super::AwardRule;
 use crate::{
     codes::ErrorCode,
     handoff::{LoopLimits, Mode, Priority, Timeouts},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, FairnessKey, MessageId, TaskId},
     numbered,
     time::Timestamp,
 };
@@ -81,6 +81,8 @@ pub struct Mandate {
     pub loan_timeout: Option<Duration>,
     /// The priority of all deliveries of the handoff.
     pub priority: Priority,
+    /// The part of the requester's requests that the handoff belongs to.
+    pub fairness_key: Option<FairnessKey>,
     /// The timeouts of the handoff.
     pub timeouts: Timeouts,
     /// The loop guard's limits, for a new task.

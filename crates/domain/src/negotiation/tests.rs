@@ -192,6 +192,7 @@ fn mandate() -> Mandate {
         mode: Mode::Transfer,
         loan_timeout: None,
         priority: Priority::High,
+        fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
     }
@@ -581,6 +582,7 @@ fn a_mandate_of_a_former_owner_fails_the_negotiation() {
         submitter: None,
         routing: None,
         priority: Priority::default(),
+        fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,

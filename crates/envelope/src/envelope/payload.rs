@@ -8,7 +8,7 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, json, sections, signing};
 use crate::{
-    ids::{AgentId, AgentType, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
+    ids::{AgentId, AgentType, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
     protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,
@@ -129,6 +129,8 @@ pub struct RequestBody {
     pub routing: Option<(MessageId, MessageId)>,
     /// The priority.
     pub priority: Priority,
+    /// The part of the sender's requests that this one belongs to. `None`: the part without a key.
+    pub fairness_key: Option<FairnessKey>,
     /// The requested timeouts, before the operator's bounds are applied.
     pub timeouts: RequestedTimeouts,
     /// The most handoffs of the task, and the most along one pair; 0 means the broker's limit.
@@ -252,6 +254,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
             v1::Priority::High => Priority::High,
             v1::Priority::Critical => Priority::Critical,
         },
+        fairness_key: checks.optional_id("envelope.payload.fairness_key", &body.fairness_key, FairnessKey::parse),
         timeouts: requested_timeouts(body.timeouts.as_ref(), checks),
         loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
         required_skills: body.required_skills,

@@ -174,6 +174,7 @@ impl World {
             plan: Some(PlanRef { plan: order.plan.clone(), subtask: subtask.id.clone() }),
             routing: None,
             priority: Priority::default(),
+            fairness_key: None,
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,

@@ -18,7 +18,7 @@ use super::{
     table::Column,
 };
 use baton_client::{
-    ids::{AgentId, IdSource as _, MessageId, SystemIds, TaskId},
+    ids::{AgentId, FairnessKey, IdSource as _, MessageId, SystemIds, TaskId},
     proto::v1::{self, MessageType, context_section::Content},
     time::{Clock as _, SystemClock},
     {About, Client, Composer, Trust, completion_of},
@@ -145,6 +145,10 @@ pub(super) struct RequestArgs {
     /// The priority of delivery.
     #[arg(long, default_value = "medium")]
     priority: Priority,
+    /// The part of the sender's requests that this one belongs to, for example a customer. The parts take turns at the
+    /// receiver.
+    #[arg(long, value_name = "KEY")]
+    fairness_key: Option<FairnessKey>,
     /// An agent to ask if the receiver does not take the task. May be repeated; asked in this order.
     #[arg(long = "fallback", value_name = "AGENT")]
     fallbacks: Vec<AgentId>,
@@ -296,6 +300,7 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
     let payload = v1::HandoffRequest {
         task_type: args.task_type,
         priority: args.priority.to_proto().into(),
+        fairness_key: args.fairness_key.map(|key| key.to_string()).unwrap_or_default(),
         initial_context_summary: args.summary,
         fallback_candidates: args.fallbacks.iter().map(ToString::to_string).collect(),
         mode: mode.into(),

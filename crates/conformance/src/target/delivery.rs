@@ -10,7 +10,7 @@ use super::{
     world::{Actor, World},
 };
 use baton_client::{
-    About, Delivered,
+    About, Delivered, Identity,
     proto::v1::{self, MessageType, NackCause, Priority},
     time::Moment,
 };
@@ -58,6 +58,13 @@ cases! {
         "Higher priority comes first, and the oldest first within one priority." higher_priority_first;
     "delivery.lower-priority-still-moves" "4"
         "Mail of low priority gets through while more of high priority waits." lower_priority_moves;
+    "delivery.senders-take-turns" "4"
+        "The requests of one sender do not stand before the one of another; of each the oldest comes first."
+        senders_take_turns;
+    "delivery.fairness-keys-take-turns" "4"
+        "The fairness keys of a sender take turns, within the turns of the sender." fairness_keys_take_turns;
+    "delivery.fairness-key-is-a-name" "4"
+        "A fairness key with other characters than an agent id is refused with FIELD_INVALID." fairness_key_is_a_name;
     "delivery.by-calls" "4"
         "Receive and Ack do the same as a session." by_calls;
     "delivery.calls-and-sessions-share" "4"
@@ -401,6 +408,66 @@ async fn lower_priority_moves(world: World) -> Verdict {
         }
     }
     fail("a request of low priority waits before 64 of high", "order", "before the last of high", "the last of all")
+}
+
+/// The tasks of the requests that wait for bob, who takes them one by one.
+async fn tasks_in_order(world: &World, bob: &Identity, many: usize) -> Verdict<Vec<String>> {
+    let bob = world.connect(bob, 1).await?;
+    let mut seen = Vec::new();
+    for _ in 0..many {
+        seen.push(bob.take(MessageType::HandoffRequest).await?.envelope.task_id);
+    }
+    Ok(seen)
+}
+
+async fn senders_take_turns(world: World) -> Verdict {
+    let (alice, carol) = (world.agent("alice").await?, world.agent("carol").await?);
+    let bob = world.enrol("bob", &[]).await?;
+    for number in 0..20 {
+        ask(&world, &alice, bob.agent.as_str(), &format!("alice-{number}"), Priority::Medium).await?;
+    }
+    ask(&world, &carol, bob.agent.as_str(), "carol", Priority::Medium).await?;
+    let mut seen = tasks_in_order(&world, &bob, 21).await?;
+    let step = "twenty requests of alice and then one of carol wait for bob";
+    match seen.iter().position(|task| *task == world.id("carol")) {
+        Some(place @ 0..=2) => drop(seen.remove(place)),
+        place => return fail(step, "the place of carol's request", "at most 2", format!("{place:?}")),
+    }
+    let expected: Vec<String> = (0..20).map(|number| world.id(&format!("alice-{number}"))).collect();
+    same(step, "the order of alice's", expected, seen)
+}
+
+async fn fairness_keys_take_turns(world: World) -> Verdict {
+    let (alice, carol) = (world.agent("alice").await?, world.agent("carol").await?);
+    let bob = world.enrol("bob", &[]).await?;
+    let asked = [
+        (&alice, "north-1", "north"),
+        (&alice, "north-2", "north"),
+        (&alice, "north-3", "north"),
+        (&alice, "south-1", "south"),
+        (&carol, "carol-1", "north"),
+        (&carol, "carol-2", ""),
+        (&carol, "carol-3", ""),
+    ];
+    for (sender, name, key) in asked {
+        let request = v1::HandoffRequest { fairness_key: key.to_owned(), ..a_request() };
+        sender.tell(bob.agent.as_str(), &About::task(&world.id(name), 1), &request).await?;
+    }
+    let seen = tasks_in_order(&world, &bob, asked.len()).await?;
+    let expected = ["north-1", "carol-1", "south-1", "carol-2", "north-2", "carol-3", "north-3"];
+    let expected = expected.map(|name| world.id(name)).to_vec();
+    same("the requests of two senders with two keys wait for bob", "order", expected, seen)
+}
+
+async fn fairness_key_is_a_name(world: World) -> Verdict {
+    let (alice, bob) = pair(&world).await?;
+    let mut checks = Checks::of("alice sends requests with fairness keys that are no names");
+    for bad in ["-north", "the north", &"n".repeat(129)] {
+        let request = v1::HandoffRequest { fairness_key: bad.to_owned(), ..a_request() };
+        let refused = alice.say(bob.id(), &About::task(&world.id("t"), 1), &request).await;
+        checks.refused(bad, refused, Refusal(Code::InvalidArgument, "FIELD_INVALID"));
+    }
+    checks.done()
 }
 
 async fn receive(bob: &Actor, most: u32) -> Verdict<tonic::Streaming<v1::ReceiveResponse>> {

@@ -44,7 +44,7 @@ impl Engine {
                     return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
                 }
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
-                let flow = record.as_handoff().ok_or(BrokerError::Internal)?.handoff.flow();
+                let flow = Flow::of_handoff(&record.as_handoff().ok_or(BrokerError::Internal)?.handoff);
                 // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
                 let bytes =
                     self.envelope_bytes(EnvelopePlace::Message(opening.message)).ok_or(BrokerError::Internal)?;
@@ -153,7 +153,9 @@ impl Engine {
 fn flow_of(transaction: &Transaction, sender: &AgentId, handoff: Option<MessageId>) -> Flow {
     let mut read = transaction.all_read().filter_map(|record| record.as_handoff());
     match handoff.and_then(|id| read.find(|record| record.handoff.id == id)) {
-        Some(record) if record.handoff.sender == *sender || *sender == AgentId::broker() => record.handoff.flow(),
+        Some(record) if record.handoff.sender == *sender || *sender == AgentId::broker() => {
+            Flow::of_handoff(&record.handoff)
+        }
         Some(_) | None => Flow::of(sender.clone()),
     }
 }

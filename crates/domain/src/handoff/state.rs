@@ -10,7 +10,6 @@ use crate::{
     OtherSide,
     codes::ErrorCode,
     ids::{AgentId, FairnessKey, MessageId, TaskId},
-    mailbox::Flow,
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -450,13 +449,6 @@ impl Task {
 }
 
 impl Handoff {
-    /// The queue of the requester's messages in a mailbox. The coordinator asks for the submitter of a plan, whose turn it
-    /// is then.
-    pub fn flow(&self) -> Flow {
-        let submitter = self.submitter.as_deref().and_then(|submitter| AgentId::parse(submitter).ok());
-        Flow { sender: submitter.unwrap_or_else(|| self.sender.clone()), key: self.fairness_key.clone() }
-    }
-
     /// The offers that an agent got: those of agents that were passed over are left out.
     pub fn made_offers(&self) -> impl Iterator<Item = &Offer> {
         self.offers.iter().filter(|offer| !offer.passed_over)

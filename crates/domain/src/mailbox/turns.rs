@@ -8,7 +8,7 @@ use std::{
 
 use super::Letter;
 use crate::{
-    handoff::Priority,
+    handoff::{Handoff, Priority},
     ids::{AgentId, FairnessKey},
 };
 
@@ -25,6 +25,14 @@ impl Flow {
     /// The flow of a sender's messages without a key.
     pub fn of(sender: AgentId) -> Self {
         Self { sender, key: None }
+    }
+
+    /// The flow of the requester's messages in a handoff. The coordinator asks for the submitter of a plan, whose turn it
+    /// is then.
+    pub fn of_handoff(handoff: &Handoff) -> Self {
+        // An operator for whom the coordinator asks is no agent.
+        let submitter = handoff.submitter.as_deref().and_then(|submitter| AgentId::parse(submitter).ok());
+        Self { sender: submitter.unwrap_or_else(|| handoff.sender.clone()), key: handoff.fairness_key.clone() }
     }
 }
 

@@ -804,7 +804,7 @@ type SectionInfo struct {
 	MediaType string `protobuf:"bytes,4,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
 	// How the section came.
 	Origin SectionOrigin `protobuf:"varint,5,opt,name=origin,proto3,enum=baton.v1.SectionOrigin" json:"origin,omitempty"`
-	// The address of content that is stored elsewhere.
+	// The address of content that is stored elsewhere. Empty where the section is secret and the caller is no party.
 	Uri string `protobuf:"bytes,6,opt,name=uri,proto3" json:"uri,omitempty"`
 	// The id of the section's schema. Empty: none.
 	SchemaId string `protobuf:"bytes,7,opt,name=schema_id,json=schemaId,proto3" json:"schema_id,omitempty"`
@@ -814,7 +814,7 @@ type SectionInfo struct {
 	SchemaChecked bool `protobuf:"varint,9,opt,name=schema_checked,json=schemaChecked,proto3" json:"schema_checked,omitempty"`
 	// Whether the section is shown to its parties only.
 	Secret bool `protobuf:"varint,10,opt,name=secret,proto3" json:"secret,omitempty"`
-	// What the section says, in short.
+	// What the section says, in short. Empty where the section is secret and the caller is no party.
 	Summary string `protobuf:"bytes,11,opt,name=summary,proto3" json:"summary,omitempty"`
 	// The digest of the base that the delta came on, 32 bytes. Empty: no delta.
 	BaseSha256    []byte `protobuf:"bytes,12,opt,name=base_sha256,json=baseSha256,proto3" json:"base_sha256,omitempty"`

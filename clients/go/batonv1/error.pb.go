@@ -234,6 +234,10 @@ const (
 	ErrorCode_ERROR_CODE_INPUT_TAKEN ErrorCode = 220
 	// Another plan has this plan_id, with other content or of another submitter. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_PLAN_EXISTS ErrorCode = 222
+	// Another run has this run_id: of another graph, task or caller. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_RUN_EXISTS ErrorCode = 223
+	// Another thread has this thread_id: of another base spec, task or caller, or one that has ended. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_THREAD_EXISTS ErrorCode = 224
 	// The task has an open handoff. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_OPEN ErrorCode = 100
 	// The message has no place in the state of the handoff, which ErrorInfo.metadata names. FAILED_PRECONDITION.
@@ -450,6 +454,8 @@ var (
 		83:  "ERROR_CODE_KEY_EXISTS",
 		220: "ERROR_CODE_INPUT_TAKEN",
 		222: "ERROR_CODE_PLAN_EXISTS",
+		223: "ERROR_CODE_RUN_EXISTS",
+		224: "ERROR_CODE_THREAD_EXISTS",
 		100: "ERROR_CODE_HANDOFF_OPEN",
 		101: "ERROR_CODE_HANDOFF_STATE",
 		102: "ERROR_CODE_HANDOFF_FINAL",
@@ -570,6 +576,8 @@ var (
 		"ERROR_CODE_KEY_EXISTS":                83,
 		"ERROR_CODE_INPUT_TAKEN":               220,
 		"ERROR_CODE_PLAN_EXISTS":               222,
+		"ERROR_CODE_RUN_EXISTS":                223,
+		"ERROR_CODE_THREAD_EXISTS":             224,
 		"ERROR_CODE_HANDOFF_OPEN":              100,
 		"ERROR_CODE_HANDOFF_STATE":             101,
 		"ERROR_CODE_HANDOFF_FINAL":             102,
@@ -786,7 +794,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xd9\x1d\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\x94\x1e\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -833,7 +841,9 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x19\n" +
 	"\x15ERROR_CODE_KEY_EXISTS\x10S\x12\x1b\n" +
 	"\x16ERROR_CODE_INPUT_TAKEN\x10\xdc\x01\x12\x1b\n" +
-	"\x16ERROR_CODE_PLAN_EXISTS\x10\xde\x01\x12\x1b\n" +
+	"\x16ERROR_CODE_PLAN_EXISTS\x10\xde\x01\x12\x1a\n" +
+	"\x15ERROR_CODE_RUN_EXISTS\x10\xdf\x01\x12\x1d\n" +
+	"\x18ERROR_CODE_THREAD_EXISTS\x10\xe0\x01\x12\x1b\n" +
 	"\x17ERROR_CODE_HANDOFF_OPEN\x10d\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_STATE\x10e\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_FINAL\x10f\x12\x1e\n" +

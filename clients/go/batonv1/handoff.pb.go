@@ -791,7 +791,7 @@ type HandoffRequest struct {
 	// The type that every candidate must have, with the characters of an agent id. Empty: any type. The broker passes over
 	// a candidate without it, as if the candidate had rejected with NO_SKILL.
 	DesiredAgentType string `protobuf:"bytes,4,opt,name=desired_agent_type,json=desiredAgentType,proto3" json:"desired_agent_type,omitempty"`
-	// The priority of all deliveries of the handoff. Unset: MEDIUM.
+	// The priority of all deliveries of the handoff. Unset: MEDIUM. See fairness_key for the order within a priority.
 	Priority Priority `protobuf:"varint,5,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
 	// A summary from which a candidate can decide, at most 16384 bytes.
 	InitialContextSummary string `protobuf:"bytes,6,opt,name=initial_context_summary,json=initialContextSummary,proto3" json:"initial_context_summary,omitempty"`
@@ -818,7 +818,11 @@ type HandoffRequest struct {
 	// The task that this one is a part of, with the characters of an agent id. The sender owns it, it has no final status,
 	// and at most 31 tasks are above it. Used by the request that creates the task; a later one leaves it empty or names
 	// the same parent. Empty: the task is no part.
-	ParentTaskId  string `protobuf:"bytes,15,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	ParentTaskId string `protobuf:"bytes,15,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	// The part of the sender's requests that this one belongs to, for example a customer; with the characters of an agent
+	// id. In a mailbox the senders take turns within a priority, and the keys of a sender within its turns. Empty: the part
+	// without a key.
+	FairnessKey   string `protobuf:"bytes,16,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -954,6 +958,13 @@ func (x *HandoffRequest) GetRouting() *RoutingRef {
 func (x *HandoffRequest) GetParentTaskId() string {
 	if x != nil {
 		return x.ParentTaskId
+	}
+	return ""
+}
+
+func (x *HandoffRequest) GetFairnessKey() string {
+	if x != nil {
+		return x.FairnessKey
 	}
 	return ""
 }
@@ -2123,7 +2134,7 @@ var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x05\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x05\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -2143,7 +2154,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"onBehalfOf\x12<\n" +
 	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x12.\n" +
 	"\arouting\x18\x0e \x01(\v2\x14.baton.v1.RoutingRefR\arouting\x12$\n" +
-	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskId\"@\n" +
+	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskId\x12!\n" +
+	"\ffairness_key\x18\x10 \x01(\tR\vfairnessKey\"@\n" +
 	"\n" +
 	"RoutingRef\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +

@@ -51,7 +51,7 @@ type RoutingServiceClient interface {
 	GetGraph(ctx context.Context, in *GetGraphRequest, opts ...grpc.CallOption) (*GetGraphResponse, error)
 	// Lists graphs, the newest first.
 	ListGraphs(ctx context.Context, in *ListGraphsRequest, opts ...grpc.CallOption) (*ListGraphsResponse, error)
-	// Starts a run. The same run_id again, with the same graph and task, returns the run.
+	// Starts a run. The same run_id again, with the same graph and task, returns the run. RUN_EXISTS: another run has the id.
 	StartRun(ctx context.Context, in *StartRunRequest, opts ...grpc.CallOption) (*StartRunResponse, error)
 	// Returns one run.
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*GetRunResponse, error)
@@ -212,7 +212,7 @@ type RoutingServiceServer interface {
 	GetGraph(context.Context, *GetGraphRequest) (*GetGraphResponse, error)
 	// Lists graphs, the newest first.
 	ListGraphs(context.Context, *ListGraphsRequest) (*ListGraphsResponse, error)
-	// Starts a run. The same run_id again, with the same graph and task, returns the run.
+	// Starts a run. The same run_id again, with the same graph and task, returns the run. RUN_EXISTS: another run has the id.
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	// Returns one run.
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)

@@ -55,6 +55,7 @@ type ThreadServiceClient interface {
 	// Lists the latest revisions, the newest spec first.
 	ListModelSpecs(ctx context.Context, in *ListModelSpecsRequest, opts ...grpc.CallOption) (*ListModelSpecsResponse, error)
 	// Creates a thread. The same thread_id again, with the same base spec, task and creator, returns the thread.
+	// THREAD_EXISTS: another thread has the id.
 	CreateThread(ctx context.Context, in *CreateThreadRequest, opts ...grpc.CallOption) (*CreateThreadResponse, error)
 	// Returns one thread.
 	GetThread(ctx context.Context, in *GetThreadRequest, opts ...grpc.CallOption) (*GetThreadResponse, error)
@@ -241,6 +242,7 @@ type ThreadServiceServer interface {
 	// Lists the latest revisions, the newest spec first.
 	ListModelSpecs(context.Context, *ListModelSpecsRequest) (*ListModelSpecsResponse, error)
 	// Creates a thread. The same thread_id again, with the same base spec, task and creator, returns the thread.
+	// THREAD_EXISTS: another thread has the id.
 	CreateThread(context.Context, *CreateThreadRequest) (*CreateThreadResponse, error)
 	// Returns one thread.
 	GetThread(context.Context, *GetThreadRequest) (*GetThreadResponse, error)

@@ -437,7 +437,7 @@ export type SectionInfo = Message<"baton.v1.SectionInfo"> & {
   origin: SectionOrigin;
 
   /**
-   * The address of content that is stored elsewhere.
+   * The address of content that is stored elsewhere. Empty where the section is secret and the caller is no party.
    *
    * @generated from field: string uri = 6;
    */
@@ -472,7 +472,7 @@ export type SectionInfo = Message<"baton.v1.SectionInfo"> & {
   secret: boolean;
 
   /**
-   * What the section says, in short.
+   * What the section says, in short. Empty where the section is secret and the caller is no party.
    *
    * @generated from field: string summary = 11;
    */

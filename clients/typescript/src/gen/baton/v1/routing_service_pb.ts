@@ -841,7 +841,7 @@ export const RoutingService: GenService<{
     output: typeof ListGraphsResponseSchema;
   },
   /**
-   * Starts a run. The same run_id again, with the same graph and task, returns the run.
+   * Starts a run. The same run_id again, with the same graph and task, returns the run. RUN_EXISTS: another run has the id.
    *
    * @generated from rpc baton.v1.RoutingService.StartRun
    */

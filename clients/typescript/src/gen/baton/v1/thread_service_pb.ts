@@ -918,6 +918,7 @@ export const ThreadService: GenService<{
   },
   /**
    * Creates a thread. The same thread_id again, with the same base spec, task and creator, returns the thread.
+   * THREAD_EXISTS: another thread has the id.
    *
    * @generated from rpc baton.v1.ThreadService.CreateThread
    */

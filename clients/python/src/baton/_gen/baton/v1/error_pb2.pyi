@@ -66,6 +66,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_KEY_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_INPUT_TAKEN: _ClassVar[ErrorCode]
     ERROR_CODE_PLAN_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_RUN_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_THREAD_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_OPEN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_STATE: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_FINAL: _ClassVar[ErrorCode]
@@ -192,6 +194,8 @@ ERROR_CODE_KEY_TAKEN: ErrorCode
 ERROR_CODE_KEY_EXISTS: ErrorCode
 ERROR_CODE_INPUT_TAKEN: ErrorCode
 ERROR_CODE_PLAN_EXISTS: ErrorCode
+ERROR_CODE_RUN_EXISTS: ErrorCode
+ERROR_CODE_THREAD_EXISTS: ErrorCode
 ERROR_CODE_HANDOFF_OPEN: ErrorCode
 ERROR_CODE_HANDOFF_STATE: ErrorCode
 ERROR_CODE_HANDOFF_FINAL: ErrorCode

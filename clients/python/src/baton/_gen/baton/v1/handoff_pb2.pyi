@@ -211,7 +211,7 @@ OFFER_OUTCOME_UNDELIVERABLE: OfferOutcome
 OFFER_OUTCOME_GONE: OfferOutcome
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id")
+    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id", "fairness_key")
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class HandoffRequest(_message.Message):
     LOAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    FAIRNESS_KEY_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     reason: HandoffReason
     reason_text: str
@@ -242,7 +243,8 @@ class HandoffRequest(_message.Message):
     loan_timeout: _duration_pb2.Duration
     routing: RoutingRef
     parent_task_id: str
-    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ...) -> None: ...
+    fairness_key: str
+    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., fairness_key: _Optional[str] = ...) -> None: ...
 
 class RoutingRef(_message.Message):
     __slots__ = ("run_id", "choice_id")

@@ -110,7 +110,7 @@ class RoutingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StartRun(self, request, context):
-        """Starts a run. The same run_id again, with the same graph and task, returns the run.
+        """Starts a run. The same run_id again, with the same graph and task, returns the run. RUN_EXISTS: another run has the id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

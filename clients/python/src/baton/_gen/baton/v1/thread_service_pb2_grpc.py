@@ -127,6 +127,7 @@ class ThreadServiceServicer(object):
 
     def CreateThread(self, request, context):
         """Creates a thread. The same thread_id again, with the same base spec, task and creator, returns the thread.
+        THREAD_EXISTS: another thread has the id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -108,9 +108,9 @@ impl Turns {
     }
 
     fn end(&mut self, flow: &Flow) {
-        self.senders.to_end(&flow.sender);
+        self.senders.put_last(&flow.sender);
         if let Some(keys) = self.senders.get_mut(&flow.sender) {
-            keys.to_end(&flow.key);
+            keys.put_last(&flow.key);
         }
     }
 }
@@ -159,7 +159,7 @@ impl<K: Ord + Clone, Q: Default> Rotation<K, Q> {
         self.queues.get(name).map(|(_, queue)| queue)
     }
 
-    fn to_end(&mut self, name: &K) {
+    fn put_last(&mut self, name: &K) {
         if let Some((place, _)) = self.queues.get_mut(name) {
             self.order.remove(place);
             *place = self.end;

@@ -15,7 +15,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 
 use super::quota::{Holding, Quota};
-use crate::{broker::BrokerLimits, metrics::Metrics};
+use crate::{
+    broker::{BrokerLimits, places::Places},
+    metrics::Metrics,
+};
+
+/// The most compressed frames that are unpacked at once. Each may take 4 MiB.
+const UNPACKERS_MAX: usize = 8;
 
 /// The quotas of a broker.
 #[derive(Debug, Clone)]
@@ -31,6 +37,8 @@ pub struct Bounds {
     /// Bytes that clients may send ahead on unread streams. Separate from `frame_bytes`, so that a client that takes no
     /// answers does not block the answers of others.
     pub unread_bytes: Arc<Quota>,
+    /// The places for unpacking compressed frames, by network.
+    pub unpackers: Arc<Places>,
     /// The time limit for a frame to arrive.
     pub frame_timeout: Duration,
     /// The bytes that the client of one stream may send ahead of the stream's reads.
@@ -51,6 +59,7 @@ impl Bounds {
             calls: quota(limits.calls_max.into()),
             frame_bytes: quota(limits.frame_bytes_max),
             unread_bytes: quota(limits.frame_bytes_max),
+            unpackers: Places::new(UNPACKERS_MAX),
             frame_timeout: limits.frame_timeout,
             window_bytes: limits.window_bytes as usize,
             small_frames_bytes: limits.connection_window_bytes as usize / 2,

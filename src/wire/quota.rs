@@ -94,6 +94,11 @@ pub struct Holding {
 }
 
 impl Holding {
+    /// The network that holds it.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
     /// Adds to the holding. Returns `false`, and adds nothing, if the quota has no room for it.
     pub fn grow(&self, amount: usize) -> bool {
         if amount == 0 {

@@ -61,7 +61,8 @@ async fn connect(broker: &Broker, compression: Option<Compression>) -> AgentClie
 async fn sessions_and_calls_work_in_every_encoding() {
     let broker = Broker::start();
     let encodings = [None, Some(Compression::Gzip), Some(Compression::Zstd)];
-    let text = "panicked at sync.rs:118 ".repeat(2_500);
+    // Numbers that hardly compress, so that the frames are unpacked beside the threads of connections.
+    let text: String = (0..3500_u64).map(|n| format!("{:016x} ", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     let info = v1::Info { text: text.clone(), ..Default::default() };
     for (number, of_sender) in encodings.into_iter().enumerate() {
         let name = format!("a{number}");

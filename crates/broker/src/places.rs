@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinError};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{BrokerError, access::Caller, limits::CpuAccounts};
@@ -124,13 +124,12 @@ impl Workers {
                     break place;
                 }
             };
-            let work = move || {
-                // Given back by the thread: a call that is given up leaves it working.
-                let _place = place;
-                let _charge = charged.map(|(cpu, caller)| Charge::begin(cpu, caller));
-                work()
-            };
-            tokio::task::spawn_blocking(work).await
+            place
+                .run(move || {
+                    let _charge = charged.map(|(cpu, caller)| Charge::begin(cpu, caller));
+                    work()
+                })
+                .await
         });
         AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
     }
@@ -141,7 +140,7 @@ const SHARES: usize = 4;
 
 /// A number of places, and the callers that wait for one.
 #[derive(Debug)]
-struct Places {
+pub struct Places {
     of_all_max: usize,
     of_one_max: usize,
     state: Mutex<State>,
@@ -173,8 +172,22 @@ struct Place {
 
 impl Places {
     /// Starts with all places free. One caller may have a quarter of them, and at least one.
-    fn new(all: usize) -> Arc<Self> {
+    pub fn new(all: usize) -> Arc<Self> {
         Arc::new(Self { of_all_max: all, of_one_max: (all / SHARES).max(1), state: Mutex::default() })
+    }
+
+    /// Runs work on a thread that may wait, once `caller` has a place. Not charged. If the future is dropped before, the
+    /// work never runs; if it is dropped later, the work keeps its place until it ends.
+    ///
+    /// # Errors
+    /// INTERNAL if the work panics, or if the runtime shuts down.
+    pub async fn run<T: Send + 'static>(
+        self: Arc<Self>,
+        caller: String,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, BrokerError> {
+        let task = tokio::spawn(async move { self.take(&caller).await.run(work).await });
+        AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
     }
 
     /// Waits for a place. The drop of the future leaves the line.
@@ -253,6 +266,17 @@ impl State {
         if self.callers.get(caller).is_some_and(|line| line.taken == 0 && line.waiting.is_empty()) {
             self.callers.remove(caller);
         }
+    }
+}
+
+impl Place {
+    /// Runs work on a thread that may wait. The thread gives the place back: a call that is given up leaves it working.
+    async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+        let work = move || {
+            let _place = self;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await
     }
 }
 

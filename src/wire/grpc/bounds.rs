@@ -16,7 +16,7 @@ use std::{
     net::IpAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -27,8 +27,9 @@ use tokio::time::Sleep;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::unpacking::{self, UnpackError, Unpacking};
+use super::unpacking::{self, UnpackError, Unpacking, Whole};
 use crate::{
+    broker::{BrokerError, places::Places},
     envelope::FRAME_BYTES_MAX,
     wire::{
         bounds::{Answer, Bounds},
@@ -165,6 +166,8 @@ where
             inner,
             frames: Frames::default(),
             unpacking: encoding.map(Unpacking::new),
+            unpackers: bounds.unpackers.clone(),
+            running: None,
             has_unpacked: false,
             held: held.clone(),
             _unread: unread_by_foreign,
@@ -235,12 +238,26 @@ impl Frames {
     }
 }
 
+/// Why unpacking ends a body.
+enum Stop {
+    /// The frame is over a bound.
+    Over(Overuse),
+    /// The thread has failed.
+    Failed(BrokerError),
+}
+
+/// A frame while a thread unpacks it.
+type Running = Pin<Box<dyn Future<Output = Result<Result<Bytes, UnpackError>, BrokerError>> + Send>>;
+
 /// The body of a request, counted.
 struct Incoming<B> {
     inner: B,
     frames: Frames,
     /// The frames that are not passed on yet, if the client compresses messages.
     unpacking: Option<Unpacking>,
+    unpackers: Arc<Places>,
+    /// The frame that a thread unpacks.
+    running: Option<Running>,
     /// Whether a stream got a frame from `unpacking` since it last asked.
     has_unpacked: bool,
     held: Arc<Holding>,
@@ -286,13 +303,31 @@ impl<B> Incoming<B> {
         Ok(None)
     }
 
-    /// The next frame that has arrived in full, if frames are unpacked here.
-    fn unpacked(&mut self) -> Result<Option<Bytes>, Overuse> {
-        let Some(unpacking) = &mut self.unpacking else { return Ok(None) };
-        let Some(frame) = unpacking.next_frame().map_err(Overuse::Unpacking)? else { return Ok(None) };
-        self.count(frame.len())?;
-        self.has_unpacked = self.is_stream;
-        Ok(Some(frame))
+    /// The next frame that has arrived in full, if frames are unpacked here. Ready with `None`: more bytes are needed.
+    fn poll_unpacked(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Stop>> {
+        if self.running.is_none() {
+            let Some(whole) = self.unpacking.as_mut().and_then(Unpacking::next_frame) else {
+                return Poll::Ready(Ok(None));
+            };
+            self.running = Some(match whole {
+                Whole::Plain(frame) => Box::pin(std::future::ready(Ok(Ok(frame)))),
+                Whole::Packed(packed) if packed.is_small() => Box::pin(std::future::ready(Ok(packed.unpack()))),
+                // The threads of the runtime serve other calls. The caller is not known yet, but its network is.
+                Whole::Packed(packed) => {
+                    let network = self.held.network().to_string();
+                    Box::pin(self.unpackers.clone().run(network, move || packed.unpack()))
+                }
+            });
+        }
+        let Some(running) = &mut self.running else { return Poll::Ready(Ok(None)) };
+        let unpacked = ready!(running.as_mut().poll(context));
+        self.running = None;
+        Poll::Ready(unpacked.map_err(Stop::Failed).and_then(|unpacked| {
+            let frame = unpacked.map_err(|error| Stop::Over(Overuse::Unpacking(error)))?;
+            self.count(frame.len()).map_err(Stop::Over)?;
+            self.has_unpacked = self.is_stream;
+            Ok(Some(frame))
+        }))
     }
 }
 
@@ -312,8 +347,8 @@ where
         if this.is_over {
             return Poll::Ready(None);
         }
-        // A stream that asks for more has processed the frames before.
-        let at_rest = this.is_stream && this.frames.is_between() && this.gathered() == 0;
+        // A stream that asks for more has processed the frames before, unless it waits for one that is being unpacked.
+        let at_rest = this.is_stream && this.frames.is_between() && this.gathered() == 0 && this.running.is_none();
         if at_rest || this.has_unpacked {
             this.has_unpacked = false;
             this.held.clear();
@@ -324,10 +359,11 @@ where
             }
         }
         loop {
-            match this.unpacked() {
+            match ready!(this.poll_unpacked(context)) {
                 Ok(Some(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
                 Ok(None) => {}
-                Err(overuse) => return this.end(overuse),
+                Err(Stop::Over(overuse)) => return this.end(overuse),
+                Err(Stop::Failed(error)) => return Poll::Ready(Some(Err(tonic::Status::from_error(error.into())))),
             }
             return match Pin::new(&mut this.inner).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
@@ -360,7 +396,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over || (self.gathered() == 0 && self.inner.is_end_stream())
+        self.is_over || (self.gathered() == 0 && self.running.is_none() && self.inner.is_end_stream())
     }
 }
 

@@ -24,6 +24,9 @@ const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 /// The largest window of a zstd stream, as a power of two: 8 MiB, which RFC 8878 recommends.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
+/// The most bytes of a compressed message that is small.
+const SMALL_BYTES: usize = 256;
+
 /// How messages are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
@@ -87,6 +90,35 @@ pub(crate) struct Unpacking {
     gathered: BytesMut,
 }
 
+/// A frame that has arrived in full.
+#[derive(Debug)]
+pub(crate) enum Whole {
+    /// It is not compressed.
+    Plain(Bytes),
+    /// It is compressed.
+    Packed(Packed),
+}
+
+/// A compressed message.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    encoding: Encoding,
+    message: Bytes,
+}
+
+impl Packed {
+    /// Whether it takes under a millisecond to unpack, whatever it is. gzip makes a byte to at most about a thousand, and
+    /// zstd writes long runs faster than that.
+    pub(crate) fn is_small(&self) -> bool {
+        self.message.len() <= SMALL_BYTES
+    }
+
+    /// The frame without compression. Its message has at most [`FRAME_BYTES_MAX`] bytes. May take some 10 ms.
+    pub(crate) fn unpack(&self) -> Result<Bytes, UnpackError> {
+        unpack(self.encoding, &self.message, FRAME_BYTES_MAX)
+    }
+}
+
 impl Unpacking {
     pub(crate) fn new(encoding: Encoding) -> Self {
         Self { encoding, gathered: BytesMut::new() }
@@ -102,25 +134,20 @@ impl Unpacking {
         self.gathered.len()
     }
 
-    /// The next frame that is whole, uncompressed. `None`: more bytes are needed.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Bytes>, UnpackError> {
-        let Some((flag, length)) = self
-            .gathered
-            .split_first_chunk::<PREFIX_BYTES>()
-            .map(|([flag, length @ ..], _)| (*flag, u32::from_be_bytes(*length) as usize))
-        else {
-            return Ok(None);
-        };
+    /// The next frame that is whole. `None`: more bytes are needed.
+    pub(crate) fn next_frame(&mut self) -> Option<Whole> {
+        let ([flag, length @ ..], _) = self.gathered.split_first_chunk::<PREFIX_BYTES>()?;
+        let (flag, length) = (*flag, u32::from_be_bytes(*length) as usize);
         if self.gathered.len() < PREFIX_BYTES + length {
-            return Ok(None);
+            return None;
         }
         let mut frame = self.gathered.split_to(PREFIX_BYTES + length).freeze();
         // Other flags than 1 are for tonic to read or to refuse.
         if flag != 1 {
-            return Ok(Some(frame));
+            return Some(Whole::Plain(frame));
         }
         frame.advance(PREFIX_BYTES);
-        unpack(self.encoding, &frame, FRAME_BYTES_MAX).map(Some)
+        Some(Whole::Packed(Packed { encoding: self.encoding, message: frame }))
     }
 
     /// The bytes of a frame that the end of the body has cut off.
@@ -190,6 +217,15 @@ mod tests {
         [&[flag][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message].concat()
     }
 
+    /// The next frame that is whole, uncompressed.
+    fn next_frame(unpacking: &mut Unpacking) -> Result<Option<Bytes>, UnpackError> {
+        match unpacking.next_frame() {
+            Some(Whole::Plain(frame)) => Ok(Some(frame)),
+            Some(Whole::Packed(packed)) => packed.unpack().map(Some),
+            None => Ok(None),
+        }
+    }
+
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
@@ -226,7 +262,7 @@ mod tests {
                 let mut frames = Vec::new();
                 for part in body.chunks(piece) {
                     unpacking.gather(part);
-                    while let Some(frame) = unpacking.next_frame().unwrap() {
+                    while let Some(frame) = next_frame(&mut unpacking).unwrap() {
                         frames.push(frame);
                     }
                 }
@@ -287,7 +323,7 @@ mod tests {
         let mut unpacking = Unpacking::new(Encoding::Gzip);
         let packed = frame(1, &pack(Encoding::Gzip, b"text"));
         unpacking.gather(&packed[..packed.len() - 1]);
-        assert_eq!((unpacking.next_frame(), unpacking.gathered()), (Ok(None), packed.len() - 1));
+        assert_eq!((next_frame(&mut unpacking), unpacking.gathered()), (Ok(None), packed.len() - 1));
         assert_eq!(unpacking.cut_off().unwrap(), packed[..packed.len() - 1]);
         assert_eq!(unpacking.cut_off(), None);
     }

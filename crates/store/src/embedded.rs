@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
 };
@@ -23,6 +23,7 @@ use super::{
     Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table,
     checkpoint::{Checkpoint, Manifest, Unchecked, remove_work},
     decide,
+    failures::Failures,
     layout::{
         Damage, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
         groups_committed, lock, make_sure_of_room, open_mark, remove_room, write_mark,
@@ -44,8 +45,6 @@ const WRITE_BYTES: usize = 160;
 /// The bytes of table files that a start checks before it opens the store, which bounds its time. A thread checks the
 /// rest while the store is in use.
 const CHECKED_BEFORE_OPEN_BYTES: u64 = if cfg!(debug_assertions) { 1024 * 1024 } else { 4 << 30 };
-/// The failures of tables after which a recovery checks every byte of their files.
-const CHECKED_AFTER: u32 = 2;
 /// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
 /// get about a fifth of its time.
 #[cfg(target_os = "linux")]
@@ -70,50 +69,6 @@ struct Log {
     entries: Box<dyn CommitLog>,
     commit_mark: File,
     encoder: EntryEncoder,
-}
-
-/// Failures of reads and writes. Shared with the threads that write, merge and check tables.
-#[derive(Default)]
-struct Failures {
-    /// A write failed, so the state on disk is unknown, or a table could not be read. Commits are refused until
-    /// [`Store::recover`].
-    is_poisoned: AtomicBool,
-    /// The number of recoveries due to failures to write or merge tables, since all their files were checked. A full disk
-    /// does not count.
-    of_tables: AtomicU32,
-    /// The first damage that was found while the store was open. It ends the use of the store: no check of the files may
-    /// find it again, for example that of a record.
-    damage: Mutex<Option<Damage>>,
-}
-
-impl Failures {
-    /// Notes a table that cannot be read: what the reader did not get must not count as missing. The next recovery checks
-    /// all files before the store is used again, unless the failure says nothing about them.
-    fn note_unreadable(&self, passes: bool) {
-        if !passes {
-            self.of_tables.fetch_max(CHECKED_AFTER, Ordering::Relaxed);
-        }
-        self.is_poisoned.store(true, Ordering::Release);
-    }
-
-    fn note_damage(&self, damage: Damage) {
-        tracing::error!(path = %damage.path.display(), problem = damage.problem, "the store is damaged");
-        self.damage.lock().expect("no holder panics").get_or_insert(damage);
-        self.is_poisoned.store(true, Ordering::Release);
-    }
-
-    fn is_poisoned(&self) -> bool {
-        self.is_poisoned.load(Ordering::Acquire)
-    }
-
-    fn note(&self, written: &lsm_tree::Result<()>) {
-        let Err(error) = written else { return };
-        tracing::error!(%error, "failed to write records into their tables");
-        let is_full = matches!(error, lsm_tree::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull);
-        // Counted once a recovery: several threads fail at once over the same full or broken disk.
-        let is_first = !self.is_poisoned.swap(true, Ordering::AcqRel);
-        self.of_tables.fetch_add(u32::from(is_first && !is_full), Ordering::Relaxed);
-    }
 }
 
 /// The open tables with their checkpoint.
@@ -375,7 +330,7 @@ impl EmbeddedStore {
     }
 
     fn read_error(&self, source: lsm_tree::Error) -> ReadError {
-        self.failures.note_unreadable(passes(&source));
+        self.failures.note_unreadable(&source);
         ReadError::Engine { path: self.path.join(TABLES_FOLDER), source: source.into() }
     }
 
@@ -437,7 +392,7 @@ impl EmbeddedStore {
         if let Some(thread) = flushing.take()
             && thread.join().is_err()
         {
-            self.failures.is_poisoned.store(true, Ordering::Release); // table files are missing
+            self.failures.poison(); // table files are missing
         }
     }
 }
@@ -546,7 +501,7 @@ impl Store for EmbeddedStore {
             // An entry that is too large was not written, so the store is as before. After any other failure the entry
             // may come back at the next start, although its senders were told that it failed.
             if let AppendError::Unknown(_) | AppendError::Fenced { .. } = error {
-                self.failures.is_poisoned.store(true, Ordering::Release);
+                self.failures.poison();
             }
             CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
@@ -580,14 +535,14 @@ impl Store for EmbeddedStore {
             self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
             opened.end_merges();
         }
-        if let Some(damage) = self.failures.damage.lock().expect("no holder panics").clone() {
+        if let Some(damage) = self.failures.damage() {
             return Err(damage.into());
         }
-        if self.failures.of_tables.load(Ordering::Relaxed) >= CHECKED_AFTER {
+        if self.failures.want_check() {
             // A table cannot be read, or the disk has space and the tables still cannot be written: a merge may read a
             // damaged file.
             Manifest::read(&self.path)?.unwrap_or_default().check(&self.path)?;
-            self.failures.of_tables.store(0, Ordering::Relaxed);
+            self.failures.note_checked();
         }
         let mut opened = self.opened.write().expect("no writer panics");
         drop(opened.take());
@@ -599,7 +554,7 @@ impl Store for EmbeddedStore {
         reopened.start_check(unchecked, &self.failures);
         log.entries = Box::new(entries);
         *opened = Some(reopened);
-        self.failures.is_poisoned.store(false, Ordering::Release);
+        self.failures.note_recovered();
         Ok(())
     }
 }
@@ -689,14 +644,6 @@ fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError
         checking: Mutex::default(),
         is_check_over: AtomicBool::new(false),
     }))
-}
-
-/// Whether a failed read says nothing about the files: the process has no memory or no file descriptor for it.
-fn passes(error: &lsm_tree::Error) -> bool {
-    let lsm_tree::Error::Io(error) = error else { return false };
-    let passing =
-        [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::INTR];
-    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Starts a thread with a priority below threads that answer callers.

@@ -14,6 +14,7 @@ pub mod conformance;
 pub mod disk;
 mod dump;
 mod embedded;
+mod failures;
 pub mod gated;
 mod key;
 mod layout;

@@ -11,13 +11,13 @@ use std::{path::PathBuf, process::Command as Process, sync::Arc};
 
 use baton_broker_core::{
     BrokerIdentity, Reply, Resources, Settings, Signer,
-    access::Caller,
+    access::{Caller, Operator},
     directory::Entry,
     domain::{
         EntityId, Input,
         routing::{self, Graph, Node, RunId, Start},
     },
-    engine::{Command, Engine},
+    engine::{Command, Engine, Revision},
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, AgentType, GraphId, IdSource as _, KeyId, NodeId, SystemIds},
     proto::v1::{self, MessageType},
@@ -81,7 +81,7 @@ impl Load {
         let card = v1::AgentCard { agent_id: agent.to_owned(), agent_types, keys, ..Default::default() };
         let entry = Box::new(Entry::parse(AgentRecord::new(card, self.now)).expect("the card is good"));
         let (reply, _) = Reply::once();
-        let caller = Caller::Operator("footprint".to_owned());
+        let caller = operator();
         self.engine.handle(Command::Register { entry, caller, invitation: String::new(), reply }, self.now);
     }
 
@@ -97,8 +97,10 @@ impl Load {
         };
         let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).expect("it is a message");
         let verified = parsed.verify(&**self.engine.directory(), self.now, true).expect("it needs no signature");
+        let prepared = self.engine.prepare(Box::new(verified), true).expect("the store can be read");
+        let message = prepared.ready().expect("the last attempt");
         let (reply, mut receipt) = Reply::once();
-        let submit = Command::Submit { envelope: Box::new(verified), is_from_sender: true, reply };
+        let submit = Command::Submit { message, is_from_sender: true, reply };
         self.engine.handle(submit, self.now);
         self.settle();
         if let Err(refusal) = receipt.try_recv().expect("it is answered") {
@@ -115,6 +117,10 @@ impl Load {
             panic!("{refusal}");
         }
     }
+}
+
+fn operator() -> Caller {
+    Caller::Operator(Operator::named("footprint"))
 }
 
 fn plan(number: usize) -> v1::Plan {
@@ -155,7 +161,10 @@ fn main() {
     load.register("alice", "asker");
     let workers = if kind == "requests" { 990 } else { 1 };
     (0..workers).for_each(|number| load.register(&format!("worker-{number}"), "worker"));
-    load.apply(EntityId::Graph(graph().id), routing::Input::Register { graph: graph() });
+    let revision = Box::new(Revision::Graph(graph()));
+    let register =
+        Command::RegisterRevision { revision, caller: operator(), etag: String::new(), reply: Reply::once().0 };
+    load.engine.handle(register, load.now);
     load.settle();
     let (memory, disk) = (resident_bytes(), disk_bytes(&folder));
     for number in 0..many {

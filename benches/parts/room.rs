@@ -7,7 +7,7 @@ use baton::{
         AgentLimits, BrokerIdentity, Event, Events, Refused, Reply, Resources, Retention, Settings, Signer,
         access::{Access, Caller, Operator},
         directory::Entry,
-        engine::{Command, ConsumerKind, Engine, Fate},
+        engine::{Command, ConsumerKind, Engine, Fate, Revision},
         queries::View,
         send_outputs,
     },
@@ -128,6 +128,12 @@ impl Room {
         let (reply, answer) = Reply::once();
         self.engine.handle(Command::Apply { about, input: Box::new(input), reply }, self.now);
         answer
+    }
+
+    /// Has an operator register a graph or a spec.
+    pub(crate) fn register_revision(&mut self, revision: Revision) {
+        let (caller, etag, reply) = (Caller::Operator(Operator::named("bench")), String::new(), Reply::once().0);
+        self.engine.handle(Command::RegisterRevision { revision: Box::new(revision), caller, etag, reply }, self.now);
     }
 
     /// Answers a query of the broker's owner.

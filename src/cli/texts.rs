@@ -418,6 +418,8 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::SchemaExists { .. } => BrokerError::SchemaExists { schema: "log".into(), version: "1".into() };
         BrokerError::SchemaRejected { .. } => BrokerError::SchemaRejected {
             problem: "has a $ref to \"https://example.com/log\", which is no part of it".into() };
+        BrokerError::NameRetired { .. } => BrokerError::NameRetired {
+            name: "graph:search".into(), owner: "alice".into() };
         BrokerError::ContextSchemaViolation { .. } => BrokerError::ContextSchemaViolation { violations: violations() };
         BrokerError::PlanUnknown { .. } => BrokerError::PlanUnknown { plan: "q3".into() };
         BrokerError::PlanInvalid { .. } => BrokerError::PlanInvalid { violations: vec![FieldViolation {

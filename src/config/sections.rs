@@ -97,6 +97,10 @@ sections! {
         mailbox_max: u32 => limits.mailbox_max,
         sessions_max: u32 => limits.sessions_max,
         card_changes_per_minute: u32 => limits.card_changes_per_minute,
+        name_changes_per_minute: u32 => limits.name_changes_per_minute,
+        graphs_max: u32 => limits.graphs_max,
+        schemas_max: u32 => limits.schemas_max,
+        specs_max: u32 => limits.specs_max,
     }
 
     retention: RetentionSection spans {

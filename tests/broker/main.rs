@@ -27,6 +27,7 @@ mod races;
 mod reassign;
 mod records;
 mod refusals;
+mod registries;
 mod restarts;
 mod results;
 mod retention;

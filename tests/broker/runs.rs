@@ -9,7 +9,7 @@ use baton_broker_core::{
         EntityId, Input,
         routing::{self, Call, Graph, Node, Run, RunId, RunState, Start, Turn, TurnId},
     },
-    engine::Command,
+    engine::{Command, Revision},
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
     proto::v1,
     queries::RunFilter,
@@ -75,7 +75,7 @@ impl World {
     }
 
     pub(crate) fn register_graph(&mut self, graph: Graph) -> Result<bool, Refusal> {
-        self.apply(EntityId::Graph(graph.id.clone()), routing::Input::Register { graph })
+        self.register_revision(Revision::Graph(graph))
     }
 
     pub(crate) fn start_run(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
@@ -86,6 +86,17 @@ impl World {
             whole: Duration::from_secs(3600),
         };
         self.apply(EntityId::Run(RUN), routing::Input::Start(start))
+    }
+
+    /// Starts a run with another id than that of the story.
+    pub(crate) fn start_other_run(&mut self, by: Option<&str>) -> Result<bool, Refusal> {
+        let start = Start {
+            graph: GraphId::parse("g").unwrap(),
+            by: by.map(|agent| AgentId::parse(agent).unwrap()),
+            task: None,
+            whole: Duration::from_secs(3600),
+        };
+        self.apply(EntityId::Run(RunId(MessageId::from_bytes([9; 16]))), routing::Input::Start(start))
     }
 
     pub(crate) fn report_turn(&mut self, turn: Turn) -> Result<bool, Refusal> {
@@ -262,7 +273,7 @@ fn an_ended_run_is_removed_whole() {
     world.pass(2 * DAY);
     let left = [Table::Runs, Table::RunLog, Table::RunTurns, Table::Expirations, Table::Timers];
     assert_eq!(left.map(|table| world.rows_of_runs(table)), [0; 5]);
-    assert_eq!(world.rows_of_runs(Table::Listings), 1, "only the graph");
+    assert_eq!(world.rows_of_runs(Table::Listings), 2, "only the graph and its name");
     let caller = operator();
     assert_eq!(world.view(&caller).run(RUN).unwrap_err().to_string(), format!("run {RUN} does not exist"));
 }

@@ -12,7 +12,7 @@ use baton_broker_core::{
     queries::SectionQuery,
 };
 
-use crate::world::{Refusal, World, assert_refused};
+use crate::world::{Refusal, World, assert_refused, operator};
 
 const SCHEMA: &str = r#"{"type": "object", "required": ["crash"], "properties": {"crash": {"type": "string"}}}"#;
 
@@ -21,14 +21,15 @@ fn schema(id: &str, version: &str, text: &str) -> Box<v1::Schema> {
         schema_id: id.into(),
         schema_version: version.into(),
         schema_json: text.into(),
-        registrar: "agent a".into(),
         ..Default::default()
     })
 }
 
 fn register(world: &mut World, id: &str, version: &str, text: &str) -> Result<v1::Schema, Refusal> {
     let schema = schema(id, version, text);
-    world.ask(|reply| Command::RegisterSchema { schema, reply })
+    let (caller, etag) = (operator(), String::new());
+    let stored = world.ask(|reply| Command::RegisterSchema { schema, caller, etag, reply });
+    stored.map(|(schema, _)| schema)
 }
 
 /// A context of one section in JSON.
@@ -88,7 +89,8 @@ fn the_registry_has_at_most_4096_schemas() {
     let mut world = World::with(&["a"]);
     for number in 0..4096 {
         let schema = schema("log", &number.to_string(), "{}");
-        world.engine.handle(Command::RegisterSchema { schema, reply: Reply::once().0 }, world.now);
+        let (caller, etag, reply) = (operator(), String::new(), Reply::once().0);
+        world.engine.handle(Command::RegisterSchema { schema, caller, etag, reply }, world.now);
     }
     world.settle();
     assert_refused(register(&mut world, "log", "one-more", "{}"), ErrorCode::LimitExceeded);

@@ -10,7 +10,7 @@ use baton_broker_core::{
         threads::{self, Action, ActionId, Create, IDLE, PLUGIN, Spec, SpecKind, Thread, ThreadRunId},
         workspace::WorkspaceId,
     },
-    engine::Command,
+    engine::{Command, Revision},
     ids::{AgentId, MessageId, SpecId, TaskId, ThreadId},
     proto::v1::{self, thread_entry::Event},
     queries::ThreadFilter,
@@ -31,7 +31,7 @@ fn agent(name: &str) -> AgentId {
     AgentId::parse(name).unwrap()
 }
 
-fn thread_id() -> ThreadId {
+pub(crate) fn thread_id() -> ThreadId {
     ThreadId::parse("th").unwrap()
 }
 
@@ -39,7 +39,7 @@ fn request(name: &str) -> Action {
     Action::Request(spec_id(name))
 }
 
-fn persona(name: &str, model: &str, plugins: &[&str]) -> Spec {
+pub(crate) fn persona(name: &str, model: &str, plugins: &[&str]) -> Spec {
     let message = v1::AgentSpec {
         spec_id: name.to_owned(),
         model_id: model.to_owned(),
@@ -50,7 +50,7 @@ fn persona(name: &str, model: &str, plugins: &[&str]) -> Spec {
     agent_spec(spec_id(name), spec_id(model), message)
 }
 
-fn model(name: &str) -> Spec {
+pub(crate) fn model(name: &str) -> Spec {
     let message = v1::ModelSpec { model_id: name.to_owned(), model_name: "big".to_owned(), ..Default::default() };
     model_spec(spec_id(name), message)
 }
@@ -77,9 +77,7 @@ impl World {
     }
 
     fn put(&mut self, spec: Spec) -> Result<bool, Refusal> {
-        let about = EntityId::Spec(spec.kind, spec.id.clone());
-        let input = Box::new(Input::Thread(threads::Input::PutSpec { spec }));
-        self.ask(|reply| Command::Apply { about, input, reply })
+        self.register_revision(Revision::Spec(spec))
     }
 
     fn create_thread(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
@@ -91,6 +89,14 @@ impl World {
             task,
             participants,
         }))
+    }
+
+    /// Creates a further thread with the base of the story.
+    pub(crate) fn create_thread_named(&mut self, id: &str) -> Result<bool, Refusal> {
+        let (base, participants) = (spec_id("concierge"), BTreeSet::new());
+        let create = threads::Input::Create(Create { base, by: Some(agent("a")), task: None, participants });
+        let about = EntityId::Thread(ThreadId::parse(id).unwrap());
+        self.ask(|reply| Command::Apply { about, input: Box::new(Input::Thread(create)), reply })
     }
 
     pub(crate) fn act(&mut self, action: Action) -> Result<bool, Refusal> {

@@ -114,7 +114,7 @@ fn policies_are_checked_tested_and_explained_by_command() {
     assert_eq!(code, Some(0));
     write(&path("good.cedar"), &format!("{default}\n{FORBID}"));
     let (code, said, warned) = run(&["check", "good.cedar"]);
-    assert_eq!((code, said.as_str(), warned.as_str()), (Some(0), "good.cedar: 12 rules, 0 warnings\n", ""));
+    assert_eq!((code, said.as_str(), warned.as_str()), (Some(0), "good.cedar: 13 rules, 0 warnings\n", ""));
     write(&path("shadowed.cedar"), &format!("{default}\n@id(\"none\") forbid(principal, action, resource);"));
     let (code, _, warned) = run(&["check", "shadowed.cedar"]);
     assert_eq!(code, Some(0));

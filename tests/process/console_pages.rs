@@ -377,12 +377,23 @@ async fn a_thread_shows_its_persona_its_request_and_its_log() {
     let broker = strict();
     let client = broker.operator().await;
     let model = v1::ModelSpec { model_id: "large".into(), model_name: "big".into(), ..Default::default() };
-    client.answer(client.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model) }).await).unwrap();
+    client
+        .answer(
+            client.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model), ..Default::default() }).await,
+        )
+        .unwrap();
     for spec_id in ["concierge", "researcher"] {
         let plugin_ids = vec!["agent_handoff".to_owned()];
         let spec =
             v1::AgentSpec { spec_id: spec_id.into(), model_id: "large".into(), plugin_ids, ..Default::default() };
-        client.answer(client.threads().put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec) }).await).unwrap();
+        client
+            .answer(
+                client
+                    .threads()
+                    .put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec), ..Default::default() })
+                    .await,
+            )
+            .unwrap();
     }
     drop((enrolled(&broker, "alice").await, enrolled(&broker, "bob").await));
     let alice = broker.client_of("alice").await;
@@ -432,7 +443,14 @@ async fn a_run_shows_its_graph_its_nodes_and_its_turns() {
         nodes: vec![node("find", &["tell"]), node("tell", &["end"])],
         ..Default::default()
     };
-    client.answer(client.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await).unwrap();
+    client
+        .answer(
+            client
+                .routing()
+                .register_graph(v1::RegisterGraphRequest { graph: Some(graph), ..Default::default() })
+                .await,
+        )
+        .unwrap();
     let start = v1::StartRunRequest { graph_id: "search".to_owned(), ..Default::default() };
     let started = client.answer(client.routing().start_run(start).await).unwrap();
     let id = started.run.unwrap().run_id;

@@ -44,6 +44,7 @@ struct Ids {
     run: String,
     thread: String,
     plan: String,
+    graph: String,
 }
 
 fn a_plan(id: &str) -> v1::Plan {
@@ -262,6 +263,25 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             finished: true,
             ..Default::default()
         }),
+        // The built-in policy lets every agent read who owns which name.
+        both!("RegistryService/GetRegistration", Identity, |_ids| v1::GetRegistrationRequest::default()),
+        both!("RegistryService/ListRegistrations", Identity, |_ids| v1::ListRegistrationsRequest::default()),
+        both!("RegistryService/TransferRegistration", Permission, |ids| v1::TransferRegistrationRequest {
+            registry: v1::Registry::Graphs.into(),
+            name: ids.graph.clone(),
+            to: "c".to_owned(),
+            ..Default::default()
+        }),
+        both!("RegistryService/RetireRegistration", Permission, |ids| v1::RetireRegistrationRequest {
+            registry: v1::Registry::Graphs.into(),
+            name: ids.graph.clone(),
+            ..Default::default()
+        }),
+        both!("RegistryService/RemoveRegistration", Permission, |ids| v1::RemoveRegistrationRequest {
+            registry: v1::Registry::Graphs.into(),
+            name: ids.graph.clone(),
+            ..Default::default()
+        }),
         both!("PlanService/ValidatePlan", Identity, |_ids| v1::ValidatePlanRequest::default()),
         both!("PlanService/SubmitPlan", Nothing, |ids| v1::SubmitPlanRequest { envelope: submission(ids) }),
         both!("PlanService/GetPlan", Permission, |ids| v1::GetPlanRequest {
@@ -451,6 +471,7 @@ fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
         (&of.run, &by.run),
         (&of.thread, &by.thread),
         (&of.plan, &by.plan),
+        (&of.graph, &by.graph),
     ];
     let replaced = |text: String| pairs.iter().fold(text, |text, (of, by)| text.replace(*of, by));
     answer.map_err(|(code, text, reason, metadata, rest)| {
@@ -484,18 +505,24 @@ async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
         output_nodes: vec!["end".into()],
         ..Default::default()
     };
-    let graph =
-        v1::Graph { graph_id: "g".into(), nodes: vec![node], entry_node_ids: vec!["n".into()], ..Default::default() };
-    let registered = operator.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await;
+    let graph_id = "graph-of-a".to_owned();
+    let graph = v1::Graph {
+        graph_id: graph_id.clone(),
+        nodes: vec![node],
+        entry_node_ids: vec!["n".into()],
+        ..Default::default()
+    };
+    let registered =
+        operator.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph), ..Default::default() }).await;
     operator.answer(registered).unwrap();
     let run = "0198c0de-0000-7000-8000-0000000000dd".to_owned();
-    let start = v1::StartRunRequest { graph_id: "g".into(), run_id: run.clone(), ..Default::default() };
+    let start = v1::StartRunRequest { graph_id: graph_id.clone(), run_id: run.clone(), ..Default::default() };
     operator.answer(operator.routing().start_run(start).await).unwrap();
     let model = v1::ModelSpec { model_id: "m".into(), model_name: "big".into(), ..Default::default() };
-    let put = v1::PutModelSpecRequest { spec: Some(model) };
+    let put = v1::PutModelSpecRequest { spec: Some(model), ..Default::default() };
     operator.answer(operator.threads().put_model_spec(put).await).unwrap();
     let spec = v1::AgentSpec { spec_id: "s".into(), model_id: "m".into(), ..Default::default() };
-    let put = v1::PutAgentSpecRequest { spec: Some(spec) };
+    let put = v1::PutAgentSpecRequest { spec: Some(spec), ..Default::default() };
     operator.answer(operator.threads().put_agent_spec(put).await).unwrap();
     let thread = "thread-of-a".to_owned();
     let create = v1::CreateThreadRequest { base_spec_id: "s".into(), thread_id: thread.clone(), ..Default::default() };
@@ -503,7 +530,7 @@ async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
     let plan = "plan-of-a".to_owned();
     a.client.submit_plan(&composer("agent-a"), a_plan(&plan)).await.unwrap();
     let handoff = receipt.handoff_id;
-    let known = Ids { agent: "agent-a".to_owned(), task, handoff, dead_letter, run, thread, plan };
+    let known = Ids { agent: "agent-a".to_owned(), task, handoff, dead_letter, run, thread, plan, graph: graph_id };
     let client: Client = broker.client().await;
     let token = client.prove(&identity("c")).await.unwrap();
     (broker, known, token)
@@ -518,6 +545,7 @@ fn nothing() -> Ids {
         run: "0198c0de-0000-7000-8000-0000000000ee".to_owned(),
         thread: "unknown-thread".to_owned(),
         plan: "unknown-plan".to_owned(),
+        graph: "unknown-graph".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use baton::{
 use baton_client::{Client, Run, Turn};
 use tokio_stream::StreamExt as _;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, exit_of, identity};
 
 fn node(id: &str, handoffs: Option<u32>, outputs: &[&str]) -> v1::Node {
     v1::Node {
@@ -51,7 +51,8 @@ async fn one_choice_is_left_after_kill_9_at_the_second() {
         ..Default::default()
     };
     let client = &alice.client;
-    let registered = client.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await;
+    let registered =
+        client.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph), ..Default::default() }).await;
     client.answer(registered).unwrap();
     let start = v1::StartRunRequest { graph_id: "search".to_owned(), ..Default::default() };
     let (run, _) = client.start_run(start).await.unwrap();
@@ -87,7 +88,8 @@ async fn put(operator: &Client, spec_id: &str, plugins: &[&str]) {
         plugin_ids: plugins.iter().map(ToString::to_string).collect(),
         ..Default::default()
     };
-    let put = operator.threads().put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec) }).await;
+    let put =
+        operator.threads().put_agent_spec(v1::PutAgentSpecRequest { spec: Some(spec), ..Default::default() }).await;
     operator.answer(put).unwrap();
 }
 
@@ -110,7 +112,8 @@ async fn a_thread_switches_its_persona_over_kill_9() {
     let broker = Broker::start();
     let operator = broker.operator().await;
     let model = v1::ModelSpec { model_id: "large".to_owned(), model_name: "big".to_owned(), ..Default::default() };
-    let made = operator.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model) }).await;
+    let made =
+        operator.threads().put_model_spec(v1::PutModelSpecRequest { spec: Some(model), ..Default::default() }).await;
     operator.answer(made).unwrap();
     put(&operator, "concierge", &["agent_handoff", "notes"]).await;
     put(&operator, "researcher", &["agent_handoff", "search"]).await;
@@ -196,4 +199,52 @@ async fn the_command_line_changes_the_persona_of_a_thread() {
     assert!(cleared[0].get("activeAgent").is_none(), "{cleared:?}");
     assert_eq!(broker.lines(&["thread", "show", "th"])[0]["threadId"], "th");
     assert_eq!(broker.lines(&["thread", "list", "--spec", "base"]).len(), 1);
+}
+
+#[tokio::test]
+async fn the_command_line_hands_names_over_retires_and_removes_them() {
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let alice = broker.agent("alice").await;
+    let graph = file(
+        "g.json",
+        r#"{"graphId": "g", "entryNodeIds": ["n"], "nodes": [{"nodeId": "n", "outputNodes": ["end"]}]}"#,
+    );
+    assert_eq!(broker.lines(&["graph", "register", &graph])[0]["revision"], "1");
+    let owners = broker.lines(&["graph", "owners"]);
+    assert_eq!((owners.len(), &owners[0]["state"]), (1, &"REGISTRATION_STATE_ACTIVE".into()));
+    let handed = broker.lines(&["graph", "transfer", "g", "alice", "--etag", "1"]);
+    assert_eq!((&handed[0]["ownerId"], &handed[0]["etag"]), (&"alice".into(), &"2".into()));
+    let owned = broker.lines(&["graph", "owners", "--owner", "alice"]);
+    assert_eq!(owned.len(), 1);
+    let (code, said) = exit_of(&mut broker.command(&["graph", "register", &graph, "--etag", "1"]));
+    assert_eq!(code, Some(0), "the same graph again: {said}");
+    assert_eq!(broker.lines(&["graph", "retire", "g"])[0]["state"], "REGISTRATION_STATE_RETIRED");
+    let (_, said) = exit_of(&mut broker.command(&["run", "start", "g"]));
+    assert!(said.contains("NAME_RETIRED") || said.contains("is retired"), "{said}");
+    assert_eq!(broker.lines(&["graph", "remove", "g"])[0]["state"], "REGISTRATION_STATE_REMOVED");
+
+    let schema = file("log.json", "{}");
+    broker.lines(&["schema", "register", "log", "1", &schema]);
+    assert_eq!(broker.lines(&["schema", "remove", "log", "1"])[0]["state"], "REGISTRATION_STATE_REMOVED");
+    let model = file("large.json", r#"{"modelId": "large", "modelName": "big"}"#);
+    let writer = file("writer.json", r#"{"specId": "writer", "modelId": "large", "systemPrompt": "You write."}"#);
+    broker.lines(&["spec", "put", "--model", &model]);
+    broker.lines(&["spec", "put", &writer]);
+    let key = folder.path().join("alice.pem");
+    identity("alice").key.write(&key).unwrap();
+    let key = key.to_str().unwrap();
+    let shown = broker.lines(&["spec", "show", "writer", "--id", "alice", "--key", key]);
+    assert!(shown[0].get("systemPrompt").is_none(), "{shown:?}");
+    assert_eq!(shown[0]["modelId"], "large");
+    assert_eq!(broker.lines(&["spec", "owners", "--model"])[0]["name"], "large");
+    assert_eq!(broker.lines(&["spec", "remove", "--model", "large"])[0]["state"], "REGISTRATION_STATE_REMOVED");
+    assert_eq!(broker.lines(&["spec", "retire", "writer"])[0]["state"], "REGISTRATION_STATE_RETIRED");
+    assert_eq!(broker.lines(&["spec", "transfer", "writer", "alice"])[0]["ownerId"], "alice");
+    drop(alice);
 }

@@ -19,9 +19,10 @@ use crate::{
         blob_service_client::BlobServiceClient, broker_service_client::BrokerServiceClient,
         context_service_client::ContextServiceClient, dead_letter_service_client::DeadLetterServiceClient,
         handoff_service_client::HandoffServiceClient, negotiation_service_client::NegotiationServiceClient,
-        plan_service_client::PlanServiceClient, routing_service_client::RoutingServiceClient,
-        schema_service_client::SchemaServiceClient, task_service_client::TaskServiceClient,
-        thread_service_client::ThreadServiceClient, workspace_service_client::WorkspaceServiceClient,
+        plan_service_client::PlanServiceClient, registry_service_client::RegistryServiceClient,
+        routing_service_client::RoutingServiceClient, schema_service_client::SchemaServiceClient,
+        task_service_client::TaskServiceClient, thread_service_client::ThreadServiceClient,
+        workspace_service_client::WorkspaceServiceClient,
     },
 };
 
@@ -278,6 +279,11 @@ impl Client {
     /// The plan service.
     pub fn plans(&self) -> PlanServiceClient<Authorized> {
         stub!(self, PlanServiceClient)
+    }
+
+    /// The registry service.
+    pub fn registries(&self) -> RegistryServiceClient<Authorized> {
+        stub!(self, RegistryServiceClient)
     }
 
     /// The routing service.

@@ -18,7 +18,7 @@ impl Client {
             schema_json: text.to_owned(),
             ..Default::default()
         });
-        let request = v1::RegisterSchemaRequest { schema };
+        let request = v1::RegisterSchemaRequest { schema, ..Default::default() };
         Ok(self.answer(self.schemas().register_schema(request).await)?.schema.unwrap_or_default())
     }
 

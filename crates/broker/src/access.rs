@@ -16,9 +16,9 @@ use crate::{
         plan::Plan,
         routing::{Run, RunId},
     },
-    ids::{AgentId, AgentType, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId, WorkspaceId},
+    ids::{AgentId, AgentType, GraphId, MessageId, PlanId, TaskId, ThreadId, WorkspaceId},
     policy::{self, Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
-    records::DeadLetterRecord,
+    records::{DeadLetterRecord, RegistrationName, Registry},
 };
 
 /// The name of the operator whose token is in the broker's data folder. No other token can have this name.
@@ -144,6 +144,7 @@ pub enum Purpose {
     StartRun,
     ReadBlobs,
     WriteBlobs,
+    ReadRegistrations,
     ReadSchemas,
     RegisterSchema,
     RecordTurn,
@@ -154,6 +155,15 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// The purpose of registering in a registry.
+    pub fn of_registering(registry: Registry) -> Self {
+        match registry {
+            Registry::Graphs => Self::RegisterGraph,
+            Registry::Schemas => Self::RegisterSchema,
+            Registry::AgentSpecs | Registry::ModelSpecs => Self::ManageSpecs,
+        }
+    }
+
     fn action(self) -> Action<'static> {
         match self {
             Self::ReadTasks => Action::ReadTask,
@@ -179,7 +189,7 @@ impl Purpose {
             Self::StartRun => Action::StartRun { graph: "" },
             Self::ReadBlobs => Action::ReadBlob,
             Self::WriteBlobs => Action::WriteBlob,
-            Self::ReadSchemas => Action::ReadDirectory,
+            Self::ReadRegistrations | Self::ReadSchemas => Action::ReadDirectory,
             Self::RegisterSchema => Action::RegisterSchema { schema: "" },
             Self::RecordTurn => Action::RecordTurn,
             Self::ReadSpecs => Action::ReadDirectory,
@@ -190,24 +200,19 @@ impl Purpose {
     }
 }
 
-/// The registration of this graph, for [`Access::check_broker`].
-pub fn graph_registration(graph: &GraphId) -> Action<'_> {
-    Action::RegisterGraph { graph: graph.as_str() }
-}
-
-/// The registration of this schema, for [`Access::check_broker`].
-pub fn schema_registration(schema: &str) -> Action<'_> {
-    Action::RegisterSchema { schema }
-}
-
 /// The start of a run through this graph, for [`Access::check_broker`].
 pub fn run_start(graph: &GraphId) -> Action<'_> {
     Action::StartRun { graph: graph.as_str() }
 }
 
-/// The registration of this spec, for [`Access::check_broker`].
-pub fn spec_registration(spec: &SpecId) -> Action<'_> {
-    Action::ManageSpecs { spec: spec.as_str() }
+/// The action of registering under a name, and of changing it.
+fn registering(name: &RegistrationName) -> Action<'_> {
+    let id = name.name.as_str();
+    match name.registry {
+        Registry::Graphs => Action::RegisterGraph { graph: id },
+        Registry::Schemas => Action::RegisterSchema { schema: id },
+        Registry::AgentSpecs | Registry::ModelSpecs => Action::ManageSpecs { spec: id },
+    }
 }
 
 /// The most that a caller may see. Within it, the policies decide about each record.
@@ -355,6 +360,39 @@ impl Access<'_> {
         let participants: Vec<&str> = task.iter().flat_map(|task| task.owners()).map(AgentId::as_str).collect();
         let shared = Shared { id, participants: &participants };
         self.check(caller, Action::ReadContext, Resource::Task(shared))
+    }
+
+    /// Checks that the caller may register something new under a name, which is then its own.
+    pub fn may_register(self, caller: &Caller, name: &RegistrationName) -> Result<(), BrokerError> {
+        // The name has no owner yet, so its future owner is asked about as its participant.
+        self.about_name(caller, registering(name), name, caller.agent().ok().map(AgentId::as_str))
+    }
+
+    /// Checks that the caller may add revisions to a name of this owner, hand it over, retire and remove it. `None`: no
+    /// agent owns it, or it is not registered.
+    pub fn may_change_name(
+        self,
+        caller: &Caller,
+        name: &RegistrationName,
+        owner: Option<&str>,
+    ) -> Result<(), BrokerError> {
+        self.about_name(caller, registering(name), name, owner)
+    }
+
+    /// Whether the caller may read the system prompt, the sections and the overlay of a persona's spec.
+    pub fn may_read_spec(self, caller: &Caller, name: &RegistrationName, owner: Option<&str>) -> bool {
+        self.about_name(caller, Action::ReadSpec { spec: &name.name }, name, owner).is_ok()
+    }
+
+    fn about_name(
+        self,
+        caller: &Caller,
+        action: Action<'_>,
+        name: &RegistrationName,
+        owner: Option<&str>,
+    ) -> Result<(), BrokerError> {
+        let (id, participants) = (name.to_string(), owner.as_slice());
+        self.check(caller, action, Resource::Registration(Shared { id: &id, participants }))
     }
 
     /// Checks that the caller may do this to the broker itself.

@@ -232,6 +232,14 @@ impl Broker {
         }
     }
 
+    /// Counts a registration, or a change of a name in a registry, against the rate of the caller.
+    pub fn count_name_change(&self, caller: &Caller) -> Result<(), BrokerError> {
+        match caller {
+            Caller::Agent(agent) => self.shared.rates.check_name_change(agent),
+            Caller::Operator(_) | Caller::Anonymous => Ok(()),
+        }
+    }
+
     /// Counts a call against the rate of the caller, as one message, and checks that the CPU time of its earlier calls is
     /// paid for.
     ///

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::{access::Denied, jwt::TokenFault};
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    domain::{EntityId, admission::AdmissionError, context},
+    domain::{EntityId, admission::AdmissionError, context, threads::SpecKind},
     ids::AgentId,
+    records::{RegistrationName, Registry},
     store::{CommitError, ReadError},
 };
 
@@ -252,6 +253,14 @@ pub enum BrokerError {
         /// The first problem of the text.
         problem: String,
     },
+    /// The name is retired.
+    #[error("{name} is retired by its owner {owner}: it takes no change and no new use")]
+    NameRetired {
+        /// The name in its registry, as a text.
+        name: String,
+        /// The owner: an agent's id, or `operator:NAME`.
+        owner: String,
+    },
     /// A context does not fit its schemas.
     #[error("the context does not fit: {}", violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     ContextSchemaViolation {
@@ -404,6 +413,17 @@ impl BrokerError {
             EntityId::Probe(_) => Self::Internal,
         }
     }
+
+    /// The error for a name that no registry has.
+    pub fn unknown_name(name: &RegistrationName) -> Self {
+        let id = name.name.clone();
+        match name.registry {
+            Registry::Graphs => Self::GraphUnknown { graph: id },
+            Registry::Schemas => Self::SchemaUnknown { schema: id, version: String::new(), violations: Vec::new() },
+            Registry::AgentSpecs => Self::SpecUnknown { kind: SpecKind::Agent.name(), spec: id, revision: 0 },
+            Registry::ModelSpecs => Self::SpecUnknown { kind: SpecKind::Model.name(), spec: id, revision: 0 },
+        }
+    }
 }
 
 impl Refusal for BrokerError {
@@ -443,6 +463,7 @@ impl Refusal for BrokerError {
             Self::SchemaUnknown { .. } => ErrorCode::SchemaUnknown,
             Self::SchemaExists { .. } => ErrorCode::SchemaExists,
             Self::SchemaRejected { .. } => ErrorCode::SchemaRejected,
+            Self::NameRetired { .. } => ErrorCode::NameRetired,
             Self::ContextSchemaViolation { .. } => ErrorCode::ContextSchemaViolation,
             Self::NegotiationUnknown { .. } => ErrorCode::NegotiationUnknown,
             Self::PlanUnknown { .. } => ErrorCode::PlanUnknown,
@@ -481,6 +502,7 @@ impl Refusal for BrokerError {
             Self::Context(rejection) => rejection.metadata(),
             Self::BlobOutOfRange { committed } => vec![("committed_bytes", committed.to_string())],
             Self::BlobQuota { what, limit } => vec![("quota", (*what).to_owned()), ("limit", limit.to_string())],
+            Self::NameRetired { owner, .. } => vec![("owner_id", owner.clone())],
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
             Self::PermissionDenied(denied) => vec![
                 ("action", denied.action_name.to_owned()),

@@ -18,6 +18,7 @@ pub struct Rates {
     envelopes: EnvelopeRates,
     without_session: EnvelopeRates,
     card_changes: Option<DefaultKeyedRateLimiter<AgentId>>,
+    name_changes: Option<DefaultKeyedRateLimiter<AgentId>>,
 }
 
 /// The rates of envelopes.
@@ -51,6 +52,8 @@ impl Rates {
             without_session: envelopes(),
             card_changes: NonZeroU32::new(limits.card_changes_per_minute)
                 .map(|rate| RateLimiter::keyed(Quota::per_minute(rate))),
+            name_changes: NonZeroU32::new(limits.name_changes_per_minute)
+                .map(|rate| RateLimiter::keyed(Quota::per_minute(rate))),
         }
     }
 
@@ -68,6 +71,12 @@ impl Rates {
     pub fn check_card_change(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let what = "the agent changes its card or keys too often";
         take(self.card_changes.as_ref(), agent, NonZeroU32::MIN, what)
+    }
+
+    /// Counts one registration, or one change of a name in a registry. Fails with the time to wait if the rate is exceeded.
+    pub fn check_name_change(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let what = "the agent changes the registries too often";
+        take(self.name_changes.as_ref(), agent, NonZeroU32::MIN, what)
     }
 
     /// Counts one call as a message. Fails with the time to wait if the rate is exceeded.

@@ -131,6 +131,15 @@ pub struct AgentLimits {
     /// The most changes of its card and keys per minute. The burst is as large. Each change is an entry of the audit
     /// log.
     pub card_changes_per_minute: u32,
+    /// The most registrations in the registries of graphs, schemas and specs, and changes of its names there, per minute.
+    /// The burst is as large. Each change is an entry of the audit log.
+    pub name_changes_per_minute: u32,
+    /// The most graphs under its names.
+    pub graphs_max: u32,
+    /// The most versions of schemas under its names.
+    pub schemas_max: u32,
+    /// The most specs of personas under its names, and as many specs of models.
+    pub specs_max: u32,
 }
 
 impl Default for AgentLimits {
@@ -151,6 +160,10 @@ impl Default for AgentLimits {
             mailbox_max: 1_000_000,
             sessions_max: 256,
             card_changes_per_minute: 60,
+            name_changes_per_minute: 600,
+            graphs_max: 100,
+            schemas_max: 400,
+            specs_max: 100,
         }
     }
 }

@@ -12,9 +12,14 @@ use super::{
     connection::{ConnectionArgs, OptionalIdentityArgs},
     json,
     output::{self, Diagram, Output},
+    registration::{self, EtagArg, NameArgs, OwnersArgs, TransferArgs},
     table::Column,
 };
-use baton_client::{Client, ids::GraphId, proto::v1};
+use baton_client::{
+    Client,
+    ids::GraphId,
+    proto::v1::{self, Registry},
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -31,7 +36,7 @@ pub(super) enum GraphCommand {
 Examples:
   baton graph register search.json
   baton graph register search.json --id alice --key alice.pem")]
-    Register(GraphFile),
+    Register(RegisterArgs),
     /// Print all problems of a graph, without registering it.
     #[command(after_help = "Exit code 1 if the graph has an error.
 
@@ -55,6 +60,33 @@ Examples:
         /// The id of the graph.
         id: GraphId,
     },
+    /// List the owners of graphs, with those of removed names.
+    #[command(after_help = "Examples:
+  baton graph owners
+  baton graph owners --owner alice")]
+    Owners(OwnersArgs),
+    /// Offer a graph to another agent, which takes it by the same command. An operator hands it over at once.
+    #[command(after_help = "Examples:
+  baton graph transfer search bob --id alice --key alice.pem
+  baton graph transfer search bob --id bob --key bob.pem")]
+    Transfer(TransferArgs),
+    /// Retire a graph: no further revision, and no further run. Runs that have begun go on.
+    #[command(after_help = "Examples:
+  baton graph retire search")]
+    Retire(NameArgs),
+    /// Remove a graph. Runs that have begun go on; the name stays with its owner.
+    #[command(after_help = "Examples:
+  baton graph remove search")]
+    Remove(NameArgs),
+}
+
+/// The arguments of `baton graph register`.
+#[derive(Debug, Args)]
+pub(super) struct RegisterArgs {
+    #[command(flatten)]
+    graph: GraphFile,
+    #[command(flatten)]
+    etag: EtagArg,
 }
 
 /// A graph in a file, and the caller.
@@ -69,9 +101,9 @@ pub(super) struct GraphFile {
 pub(super) async fn run(command: GraphCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         GraphCommand::Register(args) => {
-            let graph = Some(read(&args.file)?);
-            let client = args.identity.client(connection).await?;
-            let request = v1::RegisterGraphRequest { graph };
+            let graph = Some(read(&args.graph.file)?);
+            let client = args.graph.identity.client(connection).await?;
+            let request = v1::RegisterGraphRequest { graph, etag: args.etag.etag };
             let answer = client.answer(client.routing().register_graph(request).await)?;
             answer.problems.iter().for_each(warn);
             output.one(&answer.graph.unwrap_or_default(), lines)
@@ -82,6 +114,10 @@ pub(super) async fn run(command: GraphCommand, connection: &ConnectionArgs, outp
             let request = v1::ValidateGraphRequest { graph };
             validate(&client.answer(client.routing().validate_graph(request).await)?.problems, *output)
         }
+        GraphCommand::Owners(args) => registration::owners(Registry::Graphs, args, connection, *output).await,
+        GraphCommand::Transfer(args) => registration::transfer(Registry::Graphs, args, connection, output).await,
+        GraphCommand::Retire(args) => registration::retire(Registry::Graphs, args, connection, output).await,
+        GraphCommand::Remove(args) => registration::remove(Registry::Graphs, args, connection, output).await,
         GraphCommand::List { limit } => list(&connection.client().await?, limit, *output).await,
         GraphCommand::Show { id } => {
             let client = connection.client().await?;

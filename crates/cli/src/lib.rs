@@ -39,6 +39,7 @@ mod plan;
 mod policy;
 mod profile;
 mod progress;
+mod registration;
 mod resolve;
 mod run;
 pub mod saved;

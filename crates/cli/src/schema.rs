@@ -11,9 +11,13 @@ use super::{
     Failure,
     connection::{ConnectionArgs, OptionalIdentityArgs},
     output::{self, Output},
+    registration::{self, EtagArg, NameArgs, OwnersArgs, TransferArgs, VersionArgs},
     table::Column,
 };
-use baton_client::{Client, proto::v1};
+use baton_client::{
+    Client,
+    proto::v1::{self, Registry},
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -58,6 +62,24 @@ Examples:
   baton schema check --file log.schema.json
   baton schema check --file log.schema.json --data log.json")]
     Check(CheckArgs),
+    /// List the owners of schemas, with those of removed names.
+    #[command(after_help = "Examples:
+  baton schema owners
+  baton schema owners --owner alice")]
+    Owners(OwnersArgs),
+    /// Offer a schema to another agent, which takes it by the same command. An operator hands it over at once.
+    #[command(after_help = "Examples:
+  baton schema transfer log bob --id alice --key alice.pem
+  baton schema transfer log bob --id bob --key bob.pem")]
+    Transfer(TransferArgs),
+    /// Retire a schema: no further version. Contexts are checked as before.
+    #[command(after_help = "Examples:
+  baton schema retire log")]
+    Retire(NameArgs),
+    /// Remove a version of a schema. The name stays with its owner.
+    #[command(after_help = "Examples:
+  baton schema remove log 1.0")]
+    Remove(VersionArgs),
 }
 
 /// The arguments of `baton schema register`.
@@ -69,6 +91,8 @@ pub(super) struct RegisterArgs {
     version: String,
     /// A JSON Schema of draft 2020-12, at most 256 KiB.
     file: PathBuf,
+    #[command(flatten)]
+    etag: EtagArg,
     #[command(flatten)]
     identity: OptionalIdentityArgs,
 }
@@ -96,9 +120,20 @@ pub(super) async fn run(command: SchemaCommand, connection: &ConnectionArgs, out
         SchemaCommand::Register(args) => {
             let text = read(&args.file)?;
             let client = args.identity.client(connection).await?;
-            let schema = client.register_schema(&args.schema, &args.version, &text).await?;
-            output.one(&schema, lines)
+            let schema = v1::Schema {
+                schema_id: args.schema,
+                schema_version: args.version,
+                schema_json: text,
+                ..Default::default()
+            };
+            let request = v1::RegisterSchemaRequest { schema: Some(schema), etag: args.etag.etag };
+            let answer = client.answer(client.schemas().register_schema(request).await)?;
+            output.one(&answer.schema.unwrap_or_default(), lines)
         }
+        SchemaCommand::Owners(args) => registration::owners(Registry::Schemas, args, connection, *output).await,
+        SchemaCommand::Transfer(args) => registration::transfer(Registry::Schemas, args, connection, output).await,
+        SchemaCommand::Retire(args) => registration::retire(Registry::Schemas, args, connection, output).await,
+        SchemaCommand::Remove(args) => registration::remove_version(Registry::Schemas, args, connection, output).await,
         SchemaCommand::List { schema, limit } => list(&connection.client().await?, schema, limit, *output).await,
         SchemaCommand::Show { schema, version } => {
             let schema = connection.client().await?.schema(&schema, &version).await?;

@@ -12,9 +12,14 @@ use super::{
     connection::{ConnectionArgs, OptionalIdentityArgs},
     json,
     output::{self, Output},
+    registration::{self, EtagArg, NameArgs, OwnersArgs, TransferArgs},
     table::Column,
 };
-use baton_client::{Client, ids::SpecId, proto::v1};
+use baton_client::{
+    Client,
+    ids::SpecId,
+    proto::v1::{self, Registry},
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -48,14 +53,35 @@ Examples:
     /// Show the spec of a persona.
     #[command(after_help = "Examples:
   baton spec show writer
-  baton spec show writer --revision 2 -o json")]
+  baton spec show writer --revision 2 -o json
+  baton spec show writer --id alice --key alice.pem")]
     Show {
         /// The id of the spec.
         id: SpecId,
         /// The revision. 0: the latest.
         #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "NUMBER")]
         revision: u64,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
+    /// List the owners of specs, with those of removed names.
+    #[command(after_help = "Examples:
+  baton spec owners
+  baton spec owners --owner alice")]
+    Owners(SpecOwnersArgs),
+    /// Offer a spec to another agent, which takes it by the same command. An operator hands it over at once.
+    #[command(after_help = "Examples:
+  baton spec transfer writer bob --id alice --key alice.pem
+  baton spec transfer writer bob --id bob --key bob.pem")]
+    Transfer(SpecTransferArgs),
+    /// Retire a spec: no further revision, and no further thread or request with it. Threads that have it go on.
+    #[command(after_help = "Examples:
+  baton spec retire writer")]
+    Retire(SpecNameArgs),
+    /// Remove a spec. Threads that have it in force go on; the name stays with its owner.
+    #[command(after_help = "Examples:
+  baton spec remove writer")]
+    Remove(SpecNameArgs),
 }
 
 /// A spec in a file, and the caller.
@@ -67,7 +93,50 @@ pub(super) struct PutArgs {
     #[arg(long)]
     model: bool,
     #[command(flatten)]
+    etag: EtagArg,
+    #[command(flatten)]
     identity: OptionalIdentityArgs,
+}
+
+/// The kind of the spec that a command is about.
+#[derive(Debug, Args)]
+pub(super) struct KindArg {
+    /// The spec is of a model.
+    #[arg(long)]
+    model: bool,
+}
+
+impl KindArg {
+    fn registry(&self) -> Registry {
+        if self.model { Registry::ModelSpecs } else { Registry::AgentSpecs }
+    }
+}
+
+/// The arguments of `baton spec owners`.
+#[derive(Debug, Args)]
+pub(super) struct SpecOwnersArgs {
+    #[command(flatten)]
+    kind: KindArg,
+    #[command(flatten)]
+    names: OwnersArgs,
+}
+
+/// The arguments of `baton spec transfer`.
+#[derive(Debug, Args)]
+pub(super) struct SpecTransferArgs {
+    #[command(flatten)]
+    kind: KindArg,
+    #[command(flatten)]
+    name: TransferArgs,
+}
+
+/// The arguments of `baton spec retire` and `baton spec remove`.
+#[derive(Debug, Args)]
+pub(super) struct SpecNameArgs {
+    #[command(flatten)]
+    kind: KindArg,
+    #[command(flatten)]
+    name: NameArgs,
 }
 
 pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -75,24 +144,38 @@ pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, outpu
         SpecCommand::Put(args) if args.model => {
             let spec = Some(read(&args.file)?);
             let client = args.identity.client(connection).await?;
-            let request = v1::PutModelSpecRequest { spec };
+            let request = v1::PutModelSpecRequest { spec, etag: args.etag.etag };
             let answer = client.answer(client.threads().put_model_spec(request).await)?;
             output.one(&answer.spec.unwrap_or_default(), model_lines)
         }
         SpecCommand::Put(args) => {
             let spec = Some(read(&args.file)?);
             let client = args.identity.client(connection).await?;
-            let request = v1::PutAgentSpecRequest { spec };
+            let request = v1::PutAgentSpecRequest { spec, etag: args.etag.etag };
             let answer = client.answer(client.threads().put_agent_spec(request).await)?;
             output.one(&answer.spec.unwrap_or_default(), lines)
         }
+        SpecCommand::Owners(args) => registration::owners(args.kind.registry(), args.names, connection, *output).await,
+        SpecCommand::Transfer(args) => {
+            registration::transfer(args.kind.registry(), args.name, connection, output).await
+        }
+        SpecCommand::Retire(args) => registration::retire(args.kind.registry(), args.name, connection, output).await,
+        SpecCommand::Remove(args) => registration::remove(args.kind.registry(), args.name, connection, output).await,
         SpecCommand::List { models: false, limit } => list(&connection.client().await?, limit, *output).await,
         SpecCommand::List { models: true, limit } => list_models(&connection.client().await?, limit, *output).await,
-        SpecCommand::Show { id, revision } => {
-            let client = connection.client().await?;
+        SpecCommand::Show { id, revision, identity } => {
+            let client = identity.client(connection).await?;
             let request = v1::GetAgentSpecRequest { spec_id: id.to_string(), revision };
             let answer = client.answer(client.threads().get_agent_spec(request).await)?;
-            output.one(&answer.spec.unwrap_or_default(), lines)
+            let is_hidden = answer.prompt_hidden;
+            output.one(&answer.spec.unwrap_or_default(), |spec| {
+                let mut lines = lines(spec);
+                if is_hidden {
+                    lines.pop();
+                    lines.push(("prompt".into(), "hidden: needs the right readSpec".to_owned()));
+                }
+                lines
+            })
         }
     }
 }

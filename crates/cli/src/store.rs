@@ -121,7 +121,7 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
         Found::Record { table, key, record } => {
             let shown = json!({
                 "table": table.name(), "key": hex::encode(&key), "revision": record.revision,
-                "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
+                "value": readable(table, &key, &record), "bytes": BASE64.encode(&record.value),
             });
             bar.inc(1);
             let written = out.value(&shown);
@@ -167,7 +167,7 @@ fn line(damage: &Value) -> String {
 }
 
 /// The value as JSON; `None` if its table has no message type.
-fn readable(table: Table, record: &Record) -> Option<Value> {
+fn readable(table: Table, key: &[u8], record: &Record) -> Option<Value> {
     let value = match table {
         Table::Audit => AuditHead::decode_entry(&record.value).ok()?.1,
         _ => record.value.clone(),
@@ -211,6 +211,12 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::PlanLog => "baton.v1.PlanEntry",
         // The other rows are numbers, whose keys have one byte more.
         Table::GraphRevisions => "baton.v1.Graph",
+        // The first byte of a key names the kind of the record.
+        Table::Registrations => match key.first() {
+            Some(b'v') => "baton.storage.v1.RemovedSchemaRecord",
+            Some(b'c') => "baton.storage.v1.RegistrationCountRecord",
+            _ => "baton.storage.v1.RegistrationRecord",
+        },
         Table::Outbox | Table::Listings | Table::Blobs | Table::Timers | Table::Expirations => {
             return None;
         }

@@ -183,6 +183,7 @@ codes! {
     TransferNotOffered = 249 "TRANSFER_NOT_OFFERED" FailedPrecondition,
     TransferAmbiguous = 250 "TRANSFER_AMBIGUOUS" FailedPrecondition,
     RunFinal = 259 "RUN_FINAL" FailedPrecondition,
+    NameRetired = 266 "NAME_RETIRED" FailedPrecondition,
     HandoffResolveFailed = 251 "HANDOFF_RESOLVE_FAILED" FailedPrecondition,
     HandoffPluginMissing = 252 "HANDOFF_PLUGIN_MISSING" FailedPrecondition,
     RunOpen = 280 "RUN_OPEN" Aborted,

@@ -102,6 +102,7 @@ tables! {
     Blobs "blobs",
     GraphRevisions "graph_revisions",
     AgentUsage "agent_usage",
+    Registrations "registrations",
 }
 
 /// A stored value with its revision.

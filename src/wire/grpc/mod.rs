@@ -16,6 +16,7 @@ mod messages;
 mod negotiations;
 mod outgoing;
 mod plans;
+mod registries;
 mod responses;
 mod routing;
 mod schemas;
@@ -58,15 +59,16 @@ use crate::{
             blob_service_server::BlobServiceServer, broker_service_server::BrokerServiceServer,
             context_service_server::ContextServiceServer, dead_letter_service_server::DeadLetterServiceServer,
             handoff_service_server::HandoffServiceServer, negotiation_service_server::NegotiationServiceServer,
-            plan_service_server::PlanServiceServer, routing_service_server::RoutingServiceServer,
-            schema_service_server::SchemaServiceServer, task_service_server::TaskServiceServer,
-            thread_service_server::ThreadServiceServer, workspace_service_server::WorkspaceServiceServer,
+            plan_service_server::PlanServiceServer, registry_service_server::RegistryServiceServer,
+            routing_service_server::RoutingServiceServer, schema_service_server::SchemaServiceServer,
+            task_service_server::TaskServiceServer, thread_service_server::ThreadServiceServer,
+            workspace_service_server::WorkspaceServiceServer,
         },
     },
 };
 
 /// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 14] = [
+pub const SERVICES: [&str; 15] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
     "baton.v1.BlobService",
@@ -76,6 +78,7 @@ pub const SERVICES: [&str; 14] = [
     "baton.v1.HandoffService",
     "baton.v1.NegotiationService",
     "baton.v1.PlanService",
+    "baton.v1.RegistryService",
     "baton.v1.RoutingService",
     "baton.v1.SchemaService",
     "baton.v1.TaskService",
@@ -103,6 +106,7 @@ pub fn routes(broker: &Broker) -> Routes {
         .add_service(limited!(ContextServiceServer::new(contexts::Contexts::new(broker.clone()))))
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
         .add_service(limited!(PlanServiceServer::new(plans::Plans::new(broker.clone()))))
+        .add_service(limited!(RegistryServiceServer::new(registries::Registries::new(broker.clone()))))
         .add_service(limited!(RoutingServiceServer::new(routing::Routing::new(broker.clone()))))
         .add_service(limited!(BlobServiceServer::new(blobs::Blobs::new(broker.clone()))))
         .add_service(limited!(SchemaServiceServer::new(schemas::Schemas::new(broker.clone()))))

@@ -9,6 +9,7 @@ use super::{
     auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
     numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
+    registries::check_etag,
     responses::Responses,
     run_large,
     tool_shapes::{node_tool, reason_of, tool_json},
@@ -17,7 +18,7 @@ use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
-        engine::Command,
+        engine::{Command, Revision},
         queries::{RunFilter, View},
     },
     codes::FieldViolation,
@@ -32,7 +33,7 @@ use crate::{
     envelope::{Checks, signing},
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
     proto::v1::{self, ToolShape, routing_service_server::RoutingService},
-    records::{graph_to_v1, run_to_v1},
+    records::{RegistrationName, Registry, graph_to_v1, run_to_v1},
 };
 
 /// The most nodes that are parsed: the validation names those over the limits of a graph.
@@ -77,11 +78,16 @@ impl RoutingService for Routing {
         request: Request<v1::RegisterGraphRequest>,
     ) -> Result<Response<v1::RegisterGraphResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::RegisterGraph)?;
+        self.broker.count_name_change(&caller).map_err(refuse)?;
+        let v1::RegisterGraphRequest { graph, etag } = request.into_inner();
+        let mut checks = Checks::default();
+        check_etag(&mut checks, &etag);
+        checked(checks)?;
         // The check of a large graph takes some 10 ms, and the threads of the runtime serve other calls.
         let check = move |broker: &Broker, caller: &Caller| {
-            let graph = parse_graph(request.get_ref().graph.as_ref())?;
-            let action = crate::broker::access::graph_registration(&graph.id);
-            broker.access().check_broker(caller, action).map_err(refuse)?;
+            let graph = parse_graph(graph.as_ref())?;
+            let name = RegistrationName::new(Registry::Graphs, &graph.id);
+            broker.access().may_register(caller, &name).map_err(refuse)?;
             let problems = graph.problems();
             Ok((graph, problems))
         };
@@ -89,12 +95,14 @@ impl RoutingService for Routing {
         if problems.iter().any(Problem::is_error) {
             return Err(refuse(BrokerError::GraphInvalid { violations: violations(&problems) }));
         }
-        let id = graph.id.clone();
-        self.apply(EntityId::Graph(id.clone()), routing::Input::Register { graph }).await?;
+        let (id, by) = (graph.id.clone(), caller.clone());
+        let revision = Box::new(Revision::Graph(graph));
+        let stored = self.broker.ask(|reply| Command::RegisterRevision { revision, caller: by, etag, reply }).await;
+        let registration = Some(stored.map_err(refuse_shared)?.to_v1());
         // The registration is stored, so a caller that may not read graphs sees its own.
         let graph = read_small(&self.broker, &caller, move |view| view.registered_graph(&id)).await.map_err(refuse)?;
-        let problems = problems.iter().map(problem).collect();
-        Ok(Response::new(v1::RegisterGraphResponse { graph: Some(graph_to_v1(&graph)), problems }))
+        let (graph, problems) = (Some(graph_to_v1(&graph)), problems.iter().map(problem).collect());
+        Ok(Response::new(v1::RegisterGraphResponse { graph, problems, registration }))
     }
 
     async fn validate_graph(

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, field, page_size, read_small, refuse, refuse_shared, run_large};
+use super::{auth, checked, field, page_size, read_small, refuse, refuse_shared, registries::check_etag, run_large};
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::{Caller, Purpose, schema_registration},
+        access::{Caller, Purpose},
         engine::Command,
         json_schema::{CompiledSchemas, JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX, Work},
     },
     envelope::{Checks, PAYLOAD_BYTES_MAX},
     proto::v1::{self, schema_service_server::SchemaService},
+    records::{RegistrationName, Registry},
 };
 
 /// The most bytes of the id and of the version of a schema.
@@ -36,22 +37,25 @@ impl SchemaService for Schemas {
         request: Request<v1::RegisterSchemaRequest>,
     ) -> Result<Response<v1::RegisterSchemaResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::RegisterSchema)?;
-        let wanted = request.into_inner().schema.unwrap_or_default();
+        self.broker.count_name_change(&caller).map_err(refuse)?;
+        let v1::RegisterSchemaRequest { schema, etag } = request.into_inner();
+        let wanted = schema.unwrap_or_default();
         let mut checks = Checks::default();
         check_name(&mut checks, "schema.schema_id", &wanted.schema_id);
         check_name(&mut checks, "schema.schema_version", &wanted.schema_version);
+        check_etag(&mut checks, &etag);
         checked(checks)?;
-        let action = schema_registration(&wanted.schema_id);
-        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
-        let check = move |broker: &Broker, _: &Caller| {
-            compiled(&broker.resources().schemas, &schema_json).map(|_| schema_json)
-        };
+        let name = RegistrationName::new(Registry::Schemas, &schema_id);
+        self.broker.access().may_register(&caller, &name).map_err(refuse)?;
+        let check =
+            move |broker: &Broker, _: &Caller| compiled(&broker.resources().schemas, &schema_json).map(|_| schema_json);
         let schema_json = run_large(&self.broker, &caller, check).await?;
-        let registrar = caller.to_string();
-        let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, registrar, ..Default::default() });
-        let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, reply }).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::RegisterSchemaResponse { schema: Some(stored) }))
+        let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, ..Default::default() });
+        let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, caller, etag, reply }).await;
+        let (schema, registration) = stored.map_err(refuse_shared)?;
+        let (schema, registration) = (Some(schema), Some(registration.to_v1()));
+        Ok(Response::new(v1::RegisterSchemaResponse { schema, registration }))
     }
 
     async fn get_schema(

@@ -12,14 +12,15 @@ use super::{
     auth, checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
     page_size, parsed_id, read_small, refuse, refuse_shared,
+    registries::check_etag,
     responses::Responses,
     run_large,
 };
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::{self, Caller, Purpose},
-        engine::Command,
+        access::{Caller, Purpose},
+        engine::{Command, Revision},
         queries::{ThreadFilter, ThreadWithSpecs, View},
     },
     domain::{
@@ -30,7 +31,8 @@ use crate::{
     ids::{AgentId, MessageId, SpecId, TaskId, ThreadId, check_name},
     proto::v1::{self, apply_handoff_action_request::Action as Asked, thread_service_server::ThreadService},
     records::{
-        agent_spec, agent_spec_to_v1, ended_request_to_v1, model_spec, model_spec_to_v1, thread_to_v1, unresolved,
+        RegistrationName, Registry, agent_spec, agent_spec_to_v1, ended_request_to_v1, model_spec, model_spec_to_v1,
+        thread_to_v1, unresolved,
     },
 };
 
@@ -84,12 +86,20 @@ impl Threads {
         read_small(&self.broker, caller, move |view| view.thread_for_use(&id).map(drop)).await.map_err(refuse)
     }
 
-    async fn put(&self, caller: &Caller, spec: Spec) -> Result<Arc<Spec>, Status> {
-        self.broker.access().check_broker(caller, access::spec_registration(&spec.id)).map_err(refuse)?;
-        let (kind, id) = (spec.kind, spec.id.clone());
-        self.apply(EntityId::Spec(kind, id.clone()), threads::Input::PutSpec { spec }).await?;
+    /// Registers a spec. Returns it with its revision, and its name.
+    async fn put(&self, caller: &Caller, spec: Spec, etag: String) -> Result<(Arc<Spec>, v1::Registration), Status> {
+        let mut checks = Checks::default();
+        check_etag(&mut checks, &etag);
+        checked(checks)?;
+        let name = RegistrationName::new(Registry::of_specs(spec.kind), &spec.id);
+        self.broker.access().may_register(caller, &name).map_err(refuse)?;
+        let (kind, id, by) = (spec.kind, spec.id.clone(), caller.clone());
+        let revision = Box::new(Revision::Spec(spec));
+        let stored = self.broker.ask(|reply| Command::RegisterRevision { revision, caller: by, etag, reply }).await;
+        let registration = stored.map_err(refuse_shared)?.to_v1();
         // The registration is stored, so a caller that may not read specs sees its own.
-        read_small(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await.map_err(refuse)
+        let spec = read_small(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await;
+        Ok((spec.map_err(refuse)?, registration))
     }
 
     /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
@@ -107,9 +117,11 @@ impl ThreadService for Threads {
         request: Request<v1::PutAgentSpecRequest>,
     ) -> Result<Response<v1::PutAgentSpecResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
-        let spec = self.put(&caller, parse_agent_spec(request.get_ref().spec.as_ref())?).await?;
+        self.broker.count_name_change(&caller).map_err(refuse)?;
+        let v1::PutAgentSpecRequest { spec, etag } = request.into_inner();
+        let (spec, registration) = self.put(&caller, parse_agent_spec(spec.as_ref())?, etag).await?;
         let spec = Some(agent_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
-        Ok(Response::new(v1::PutAgentSpecResponse { spec }))
+        Ok(Response::new(v1::PutAgentSpecResponse { spec, registration: Some(registration) }))
     }
 
     async fn get_agent_spec(
@@ -120,10 +132,12 @@ impl ThreadService for Threads {
         let v1::GetAgentSpecRequest { spec_id, revision } = request.into_inner();
         let id = parsed_id("spec_id", &spec_id, SpecId::parse)?;
         let found = read_small(&self.broker, &caller, move |view| {
-            Ok(agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?)
+            let spec = agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?;
+            Ok((spec, view.may_read_prompt(&id)?))
         });
-        let spec = Some(found.await.map_err(refuse)?);
-        Ok(Response::new(v1::GetAgentSpecResponse { spec }))
+        let (spec, is_whole) = found.await.map_err(refuse)?;
+        let spec = if is_whole { spec } else { without_prompt(spec) };
+        Ok(Response::new(v1::GetAgentSpecResponse { spec: Some(spec), prompt_hidden: !is_whole }))
     }
 
     async fn list_agent_specs(
@@ -136,8 +150,7 @@ impl ThreadService for Threads {
             let size = page_size(request.page_size);
             let page = broker.view(caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
             let brief = |spec: &Arc<Spec>| {
-                let spec = agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
-                Ok(v1::AgentSpec { system_prompt: String::new(), sections: None, overlay: None, ..spec })
+                Ok(without_prompt(agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?))
             };
             let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
             Ok(v1::ListAgentSpecsResponse { specs, next_page_token: page.next_token })
@@ -150,9 +163,11 @@ impl ThreadService for Threads {
         request: Request<v1::PutModelSpecRequest>,
     ) -> Result<Response<v1::PutModelSpecResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
-        let spec = self.put(&caller, parse_model_spec(request.get_ref().spec.as_ref())?).await?;
+        self.broker.count_name_change(&caller).map_err(refuse)?;
+        let v1::PutModelSpecRequest { spec, etag } = request.into_inner();
+        let (spec, registration) = self.put(&caller, parse_model_spec(spec.as_ref())?, etag).await?;
         let spec = Some(model_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
-        Ok(Response::new(v1::PutModelSpecResponse { spec }))
+        Ok(Response::new(v1::PutModelSpecResponse { spec, registration: Some(registration) }))
     }
 
     async fn list_model_specs(
@@ -379,6 +394,11 @@ fn check_names(checks: &mut Checks, path: &str, names: &[String], most: usize) {
             checks.wrong(format!("{path}[{place}]"), "is in the list already");
         }
     }
+}
+
+/// The spec without the parts that only its readers by `readSpec` see.
+fn without_prompt(spec: v1::AgentSpec) -> v1::AgentSpec {
+    v1::AgentSpec { system_prompt: String::new(), sections: None, overlay: None, ..spec }
 }
 
 fn parse_agent_spec(spec: Option<&v1::AgentSpec>) -> Result<Spec, Status> {

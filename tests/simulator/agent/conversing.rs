@@ -82,7 +82,7 @@ impl Agent {
             _ => persona(place, &[PLUGIN]),
         };
         let about = EntityId::Spec(spec.kind, spec.id.clone());
-        Action::Call(about, Box::new(Input::Thread(threads::Input::PutSpec { spec })))
+        Action::Call(about, Box::new(Input::Thread(threads::Input::PutSpec { spec, removed: 0, deleted: 0 })))
     }
 
     /// Asks for another persona: also for one that is not registered, and some with an id that another action has.

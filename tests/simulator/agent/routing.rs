@@ -104,7 +104,7 @@ impl Agent {
             let place = self.rng.roll(2);
             let graph = graph(place, names, &mut self.rng);
             let about = EntityId::Graph(graph.id.clone());
-            return Some(Action::Call(about, Box::new(Input::Routing(routing::Input::Register { graph }))));
+            return Some(Action::Call(about, Box::new(Input::Routing(routing::Input::Register { graph, removed: 0 }))));
         }
         let run = runs.iter().find(|run| run.state == RunState::Running)?;
         let cancel = routing::Input::Cancel { by: Some(self.id.clone()), reason: String::new() };

@@ -2,8 +2,9 @@
 
 use baton_broker_core::{
     Refused, Reply,
+    access::Caller,
     domain::{EntityId, Input, routing, threads},
-    engine::Command,
+    engine::{Command, Revision},
 };
 use tokio::sync::oneshot;
 
@@ -23,19 +24,32 @@ impl World {
         for place in 0..2 {
             let graph = graphs::graph(place, &self.names, &mut self.rng);
             let about = EntityId::Graph(graph.id.clone());
-            self.apply(about, Box::new(Input::Routing(routing::Input::Register { graph })));
+            self.apply(about, Box::new(Input::Routing(routing::Input::Register { graph, removed: 0 })));
         }
         for spec in conversing::first_specs() {
             let (kind, id) = conversing::entity_of(&spec);
-            self.apply(EntityId::Spec(kind, id), Box::new(Input::Thread(threads::Input::PutSpec { spec })));
+            let put = threads::Input::PutSpec { spec, removed: 0, deleted: 0 };
+            self.apply(EntityId::Spec(kind, id), Box::new(Input::Thread(put)));
         }
     }
 
     /// Passes a call to the broker. The answer comes with the commit.
     pub(super) fn apply(&mut self, about: EntityId, input: Box<Input>) {
+        let now = self.see_clock();
+        let revision = match &*input {
+            Input::Routing(routing::Input::Register { graph, .. }) => Some(Revision::Graph(graph.clone())),
+            Input::Thread(threads::Input::PutSpec { spec, .. }) => Some(Revision::Spec(spec.clone())),
+            _ => None,
+        };
+        // Registrations have a command of their own, and no law asks for their answers.
+        if let Some(revision) = revision.map(Box::new) {
+            let caller = super::operator();
+            let (etag, reply) = (String::new(), Reply::once().0);
+            let command = Command::RegisterRevision { revision, caller, etag, reply };
+            return self.engine.as_mut().unwrap().handle(command, now);
+        }
         let (reply, answer) = Reply::once();
         self.asked.push(Asked { about: about.clone(), input: input.clone(), answer });
-        let now = self.see_clock();
         self.engine.as_mut().unwrap().handle(Command::Apply { about, input, reply }, now);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{CardUpdate, KeyChange, NewBlob, Reassignment};
+use super::{CardUpdate, KeyChange, NameChange, NewBlob, Reassignment, Revision};
 use crate::{
     Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId,
     access::Caller,
@@ -18,7 +18,7 @@ use crate::{
     ids::{AgentId, MessageId, WorkspaceId},
     preparation::PreparedMessage,
     proto::v1,
-    records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord},
+    records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord, RegistrationName, RegistrationRecord},
 };
 
 /// A command to the engine.
@@ -227,12 +227,40 @@ pub enum Command {
         /// Receives the answer once the hold has ended, or the refusal.
         reply: Reply<()>,
     },
+    /// Registers a graph or a spec, or a further revision of it.
+    RegisterRevision {
+        /// The graph or the spec.
+        revision: Box<Revision>,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// The etag of the name that the registration is based on. Empty: any.
+        etag: String,
+        /// Receives the name once the revision is stored, or the refusal.
+        reply: Reply<RegistrationRecord>,
+    },
     /// Registers a version of a schema.
     RegisterSchema {
-        /// The schema: a text that passes the checks, and the registrar.
+        /// The schema: a text that passes the checks.
         schema: Box<v1::Schema>,
-        /// Receives the schema as it is registered, or the refusal.
-        reply: Reply<v1::Schema>,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// The etag of the name that the registration is based on. Empty: any.
+        etag: String,
+        /// Receives the schema as it is registered and its name, or the refusal.
+        reply: Reply<(v1::Schema, RegistrationRecord)>,
+    },
+    /// Hands a name in a registry over, retires it or removes it.
+    ChangeName {
+        /// The name.
+        name: RegistrationName,
+        /// The change.
+        change: NameChange,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// The etag that the change is based on. Empty: any.
+        etag: String,
+        /// Receives the name once the change is stored, or the refusal.
+        reply: Reply<RegistrationRecord>,
     },
     /// Takes a task from its owner and has the coordinator hand it on.
     Reassign {

@@ -43,6 +43,7 @@ mod plan_context;
 mod plans;
 mod presence;
 mod questions;
+mod registries;
 mod resolution;
 mod retention;
 mod run;
@@ -92,6 +93,7 @@ pub use self::{
     coordinator::Reassignment,
     enrollment::{CardField, CardUpdate},
     keys::KeyChange,
+    registries::{NameChange, Revision},
 };
 pub use crate::domain::mailbox::Fate;
 
@@ -307,8 +309,16 @@ impl Engine {
                 let outcome = self.delete_blob(&caller, &digest, &workspace, now).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
-            Command::RegisterSchema { schema, reply } => {
-                let outcome = self.register_schema(*schema, now).map_err(refused);
+            Command::RegisterRevision { revision, caller, etag, reply } => {
+                let outcome = self.register_revision(*revision, &caller, &etag, now);
+                self.batch.answer(reply, outcome);
+            }
+            Command::RegisterSchema { schema, caller, etag, reply } => {
+                let outcome = self.register_schema(*schema, &caller, &etag, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
+            Command::ChangeName { name, change, caller, etag, reply } => {
+                let outcome = self.change_name(&name, &change, &caller, &etag, now).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
             Command::Discard { dead_letter, caller, reason_text, reply } => {

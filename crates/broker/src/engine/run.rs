@@ -16,16 +16,14 @@ use crate::{
         matching::ended_offer,
         negotiation::{Mandate, NegotiationSignal, WaitingMail},
         plan::Report,
-        routing::GRAPHS_MAX,
         step,
-        threads::SPECS_MAX,
         workspace::{Entry, WorkspaceId},
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, RequestPlace, SpecRecord,
-        TaskRecord, WriteFacts, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, LogClock, LogEntry, LogItem, RequestPlace, TaskRecord, WriteFacts,
+        custody_entry,
     },
     refused,
     time::Timestamp,
@@ -437,6 +435,10 @@ impl Engine {
                 handoff = Some(written.clone());
             }
             let before = self.entity_record(transaction, &entity.id())?;
+            if let Entity::Thread(after) = &entity {
+                let before = before.as_deref().and_then(EntityRecord::as_thread).map(|record| &*record.thread);
+                self.note_specs_in_force(transaction, before, after)?;
+            }
             if let Entity::Handoff(written) = &entity {
                 let before = before.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
                 ended = ended_offer(before, written);
@@ -597,6 +599,10 @@ impl Engine {
     /// Runs the step that a call asks for, of an entity without a custody log. Returns false if the step changes
     /// nothing: a repeat.
     pub(super) fn apply(&mut self, about: &EntityId, input: &Input, now: Timestamp) -> Result<bool, Refused> {
+        // Their names have owners, so they are registered by `register_revision` alone.
+        if matches!(about, EntityId::Graph(_) | EntityId::Spec(..)) {
+            return Err(refused(BrokerError::Internal));
+        }
         if self.batch.failed {
             // After a failed commit the state on disk is unknown, so no input can be checked against it.
             return Err(refused(BrokerError::StoreUnavailable));
@@ -608,27 +614,10 @@ impl Engine {
         let cause = Cause { origin: Origin::Broker, event: None };
         let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;
         if has_changed {
-            self.check_listed(&transaction).map_err(refused)?;
+            self.check_use(&mut transaction, input).map_err(refused)?;
             self.stage(transaction);
         }
         Ok(has_changed)
-    }
-
-    /// Fails if the transaction adds an entry to a full registry. Does not count those of the batch in hand.
-    fn check_listed(&self, transaction: &Transaction) -> Result<(), BrokerError> {
-        for record in transaction.all_written() {
-            match record.entity() {
-                Entity::Graph(graph) if graph.revision == 1 => {
-                    self.check_room(&List::of_graphs(), GRAPHS_MAX, "too many graphs are registered")?;
-                }
-                Entity::Spec(spec) if spec.revision == 1 => {
-                    let list = SpecRecord::list(spec.kind);
-                    self.check_room(&list, SPECS_MAX, "too many specs of this kind are registered")?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.

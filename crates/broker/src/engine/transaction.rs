@@ -319,9 +319,12 @@ impl Engine {
                     | Table::Handoffs
                     | Table::Negotiations
                     | Table::Workspaces
+                    | Table::Graphs
                     | Table::Runs
                     | Table::RunLog
                     | Table::RunTurns
+                    | Table::Specs
+                    | Table::SpecRevisions
                     | Table::Threads
                     | Table::ThreadLog
                     | Table::Plans

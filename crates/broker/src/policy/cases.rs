@@ -61,14 +61,15 @@ pub struct Asked {
     #[arg(long, value_name = "ACTION")]
     pub action: String,
     /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID,
-    /// workspace:ID, run:ID, thread:ID, or broker.
+    /// workspace:ID, run:ID, thread:ID, plan:ID, registration:KIND:NAME (KIND is graph, schema, agent-spec or
+    /// model-spec), or broker.
     #[arg(long, value_name = "WHAT")]
     pub resource: String,
     /// A type of the agent that is the resource. May be repeated.
     #[serde(default)]
     #[arg(long = "resource-type", value_name = "TYPE")]
     pub resource_types: Vec<AgentType>,
-    /// A participant of the task, handoff or workspace, an agent's id. May be repeated.
+    /// A participant of the task, handoff or workspace, or the owner of the registration, an agent's id. May be repeated.
     #[serde(default)]
     #[arg(long = "participant", value_name = "ID")]
     pub participants: Vec<AgentId>,
@@ -103,7 +104,7 @@ pub struct Asked {
     #[serde(default)]
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub schema_id: String,
-    /// For manageSpecs: the id of the spec.
+    /// For manageSpecs and readSpec: the id of the spec.
     #[serde(default)]
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub spec_id: String,
@@ -130,7 +131,7 @@ pub enum CaseError {
     /// The text is not a resource.
     #[error(
         "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID, \
-         workspace:ID, run:ID, thread:ID, plan:ID or broker"
+         workspace:ID, run:ID, thread:ID, plan:ID, registration:KIND:NAME or broker"
     )]
     Resource(String),
     /// The text is not an action.
@@ -178,6 +179,7 @@ impl Asked {
             Some(("run", id)) => Resource::Run(shared(id)),
             Some(("thread", id)) => Resource::Thread(shared(id)),
             Some(("plan", id)) => Resource::Plan(shared(id)),
+            Some(("registration", name)) => Resource::Registration(shared(name)),
             None if self.resource == "broker" => Resource::Broker,
             Some(_) | None => return Err(CaseError::Resource(self.resource.clone())),
         };
@@ -221,6 +223,7 @@ impl Asked {
             "recordTurn" => Action::RecordTurn,
             "readRun" => Action::ReadRun,
             "manageSpecs" => Action::ManageSpecs { spec: spec_id },
+            "readSpec" => Action::ReadSpec { spec: spec_id },
             "useThread" => Action::UseThread,
             "readThread" => Action::ReadThread,
             "submitPlan" => Action::SubmitPlan { plan: plan_id },
@@ -293,8 +296,9 @@ mod tests {
                 "readNegotiation" => ("anonymous", "negotiation:n"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
                 "appendWorkspace" | "readWorkspace" | "writeBlob" | "readBlob" => ("agent:a", "workspace:task:t"),
-                "readDirectory" | "invite" | "readAuditLog" | "registerGraph" | "startRun" | "registerSchema"
-                | "manageSpecs" => ("operator:o", "broker"),
+                "readDirectory" | "invite" | "readAuditLog" | "startRun" => ("operator:o", "broker"),
+                "registerGraph" | "registerSchema" => ("agent:a", "registration:graph:g"),
+                "manageSpecs" | "readSpec" => ("operator:o", "registration:agent-spec:s"),
                 "useThread" | "readThread" => ("agent:a", "thread:t"),
                 "submitPlan" => ("operator:o", "broker"),
                 "recordTurn" | "readRun" => ("agent:a", "run:r"),

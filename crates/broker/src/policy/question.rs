@@ -100,6 +100,7 @@ actions! {
     RecordTurn = "recordTurn",
     ReadRun = "readRun",
     ManageSpecs { spec: &'a str } = "manageSpecs",
+    ReadSpec { spec: &'a str } = "readSpec",
     UseThread = "useThread",
     ReadThread = "readThread",
     SubmitPlan { plan: &'a str } = "submitPlan",
@@ -130,6 +131,8 @@ pub enum Resource<'a> {
     Thread(Shared<'a>),
     /// A plan, with its participants.
     Plan(Shared<'a>),
+    /// A name in a registry. Its owner is its participant, if the owner is an agent.
+    Registration(Shared<'a>),
     /// The broker itself.
     Broker,
 }
@@ -158,6 +161,7 @@ struct Kinds {
     run: EntityTypeName,
     thread: EntityTypeName,
     plan: EntityTypeName,
+    registration: EntityTypeName,
     action: EntityTypeName,
 }
 
@@ -178,6 +182,7 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         run: kind("Run"),
         thread: kind("Thread"),
         plan: kind("Plan"),
+        registration: kind("Registration"),
         action: kind("Action"),
     }
 });
@@ -250,6 +255,7 @@ impl Resource<'_> {
             Self::Run(shared) => shared.entity(&KINDS.run),
             Self::Thread(shared) => shared.entity(&KINDS.thread),
             Self::Plan(shared) => shared.entity(&KINDS.plan),
+            Self::Registration(shared) => shared.entity(&KINDS.registration),
             Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
         }
     }
@@ -287,7 +293,7 @@ impl Action<'_> {
             }
             Self::RegisterGraph { graph } | Self::StartRun { graph } => vec![("graphId".to_owned(), text(graph))],
             Self::RegisterSchema { schema } => vec![("schemaId".to_owned(), text(schema))],
-            Self::ManageSpecs { spec } => vec![("specId".to_owned(), text(spec))],
+            Self::ManageSpecs { spec } | Self::ReadSpec { spec } => vec![("specId".to_owned(), text(spec))],
             Self::SubmitPlan { plan } => vec![("planId".to_owned(), text(plan))],
             Self::RecordTurn
             | Self::WriteBlob
@@ -376,6 +382,7 @@ impl Question<'_> {
             | Resource::Broker
             | Resource::Run(_)
             | Resource::Plan(_)
+            | Resource::Registration(_)
             | Resource::Thread(_)
             | Resource::Negotiation(_) => return None,
         }
@@ -408,7 +415,7 @@ impl std::fmt::Display for Action<'_> {
             Self::SubmitPlan { plan } => write!(formatter, " (planId {plan:?})"),
             Self::RegisterGraph { graph } | Self::StartRun { graph } => write!(formatter, " (graphId {graph:?})"),
             Self::RegisterSchema { schema } => write!(formatter, " (schemaId {schema:?})"),
-            Self::ManageSpecs { spec } => write!(formatter, " (specId {spec:?})"),
+            Self::ManageSpecs { spec } | Self::ReadSpec { spec } => write!(formatter, " (specId {spec:?})"),
             _ => Ok(()),
         }
     }
@@ -454,14 +461,15 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::Deregister { force: false }, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
             (principal, Action::ReadWorkspace { topic: "t" }, Resource::Workspace(shared)),
-            (principal, Action::RegisterGraph { graph: "g" }, Resource::Broker),
+            (principal, Action::RegisterGraph { graph: "g" }, Resource::Registration(shared)),
             (principal, Action::StartRun { graph: "g" }, Resource::Broker),
             (principal, Action::WriteBlob, Resource::Workspace(shared)),
             (principal, Action::ReadBlob, Resource::Workspace(shared)),
-            (principal, Action::RegisterSchema { schema: "s" }, Resource::Broker),
+            (principal, Action::RegisterSchema { schema: "s" }, Resource::Registration(shared)),
             (principal, Action::RecordTurn, Resource::Run(shared)),
             (principal, Action::ReadRun, Resource::Run(shared)),
-            (principal, Action::ManageSpecs { spec: "s" }, Resource::Broker),
+            (principal, Action::ManageSpecs { spec: "s" }, Resource::Registration(shared)),
+            (principal, Action::ReadSpec { spec: "s" }, Resource::Registration(shared)),
             (principal, Action::UseThread, Resource::Thread(shared)),
             (principal, Action::ReadThread, Resource::Thread(shared)),
             (principal, Action::SubmitPlan { plan: "p" }, Resource::Broker),

@@ -10,11 +10,14 @@ use super::{
 };
 use crate::{
     BrokerError,
-    access::{Purpose, graph_registration},
+    access::Purpose,
     domain::routing::{Graph, Run, RunId, RunState, TurnId},
     ids::{GraphId, TaskId},
     proto::v1,
-    records::{GraphRecord, GraphRevision, List, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord},
+    records::{
+        GraphRecord, GraphRevision, List, RegistrationName, Registry, RunEntryRecord, RunRecord, RunTurnRecord,
+        TaskRecord,
+    },
     store::{Key, Table},
 };
 
@@ -129,7 +132,7 @@ impl View<'_> {
 
     /// The latest revision of a graph that the caller may register, also without the right to read graphs.
     pub fn registered_graph(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
-        self.access.check_broker(self.caller, graph_registration(id))?;
+        self.access.may_register(self.caller, &RegistrationName::new(Registry::Graphs, id))?;
         self.stored_graph(id)
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     BrokerError,
-    access::{Purpose, spec_registration},
+    access::Purpose,
     domain::{
         EntityId, ReadError,
         threads::{Spec, SpecKind, Thread},
@@ -20,7 +20,10 @@ use crate::{
     ids::{AgentId, SpecId, TaskId, ThreadId},
     policy::Action,
     proto::v1,
-    records::{List, SpecRecord, SpecRevisionRecord, ThreadEntryRecord, ThreadRecord},
+    records::{
+        List, RegistrationName, RegistrationRecord, Registry, SpecRecord, SpecRevisionRecord, ThreadEntryRecord,
+        ThreadRecord,
+    },
     store::Table,
 };
 
@@ -124,9 +127,17 @@ impl View<'_> {
         self.stored_spec(kind, id, revision)
     }
 
+    /// Whether the caller may read the system prompt, the sections and the overlay of a persona's spec.
+    pub fn may_read_prompt(&self, id: &SpecId) -> Result<bool, BrokerError> {
+        let name = RegistrationName::new(Registry::AgentSpecs, id);
+        let known = self.stored_registration(&name)?;
+        let owner = known.as_ref().and_then(RegistrationRecord::owning_agent);
+        Ok(self.access.may_read_spec(self.caller, &name, owner))
+    }
+
     /// The latest revision of a spec that the caller may register, also without the right to read specs.
     pub fn registered_spec(&self, kind: SpecKind, id: &SpecId) -> Result<Arc<Spec>, BrokerError> {
-        self.access.check_broker(self.caller, spec_registration(id))?;
+        self.access.may_register(self.caller, &RegistrationName::new(Registry::of_specs(kind), id))?;
         self.stored_spec(kind, id, 0)
     }
 

@@ -3,8 +3,8 @@
 use std::ops::Bound::{Excluded, Included};
 
 use super::{
-    AbsenceRecord, ChangePlace, DecodeError, HandoffPlace, NegotiationRecord, PlanRecord, Reader, RunRecord,
-    TaskRecord, number_of,
+    AbsenceRecord, ChangePlace, DecodeError, HandoffPlace, NegotiationRecord, PlanRecord, Reader, RegistrationName,
+    RunRecord, TaskRecord, number_of,
 };
 use crate::{
     ids::{AgentId, GraphId, TaskId, check_name},
@@ -40,6 +40,8 @@ pub enum ListKind {
     Plans = b'l',
     /// The tasks with an open question to each agent.
     Questions = b'q',
+    /// All registrations.
+    Registrations = b'i',
     /// Runs: all, and those of each agent.
     Runs = b'r',
     /// All schemas.
@@ -49,7 +51,7 @@ pub enum ListKind {
 }
 
 impl ListKind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Absences,
         Self::AgentSpecs,
         Self::Changes,
@@ -62,6 +64,7 @@ impl ListKind {
         Self::Parts,
         Self::Plans,
         Self::Questions,
+        Self::Registrations,
         Self::Runs,
         Self::Schemas,
         Self::Threads,
@@ -167,6 +170,11 @@ impl List {
         Self::of_agent(ListKind::Questions, Some(agent))
     }
 
+    /// All registrations, by the sequence of their first registration. A value is the key of a record.
+    pub fn of_registrations() -> Self {
+        Self::of_kind(ListKind::Registrations, "")
+    }
+
     /// The runs of an agent, or all runs, by the sequence of their start. A value is a run's id.
     pub fn of_runs(agent: Option<&AgentId>) -> Self {
         Self::of_agent(ListKind::Runs, agent)
@@ -231,6 +239,7 @@ pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError>
         Some(ListKind::Negotiations) => NegotiationRecord::listed(value).map(drop),
         Some(ListKind::Plans) => PlanRecord::listed(value).map(drop),
         Some(ListKind::Parts | ListKind::Questions) => TaskRecord::listed(value).map(drop),
+        Some(ListKind::Registrations) => RegistrationName::of_key(value).map(drop),
         Some(ListKind::Runs) => RunRecord::listed(value).map(drop),
         Some(ListKind::Schemas) => reader.some(value.contains(&0).then_some(()), "the schema"),
         Some(ListKind::AgentSpecs | ListKind::ModelSpecs | ListKind::Threads) => {

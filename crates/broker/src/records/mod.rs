@@ -25,6 +25,7 @@ mod outbox;
 mod plan;
 #[cfg(debug_assertions)]
 mod probe;
+mod registration;
 mod routing;
 mod schema;
 mod task;
@@ -58,6 +59,7 @@ pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, recei
 pub use negotiation::NegotiationRecord;
 pub use outbox::{OutboxRecord, decode_entity_id, encode_entity_id};
 pub use plan::{PlanEntryRecord, PlanRecord, PlanSpecRecord, plan_run_to_v1, result_to_v1};
+pub use registration::{RegistrationCount, RegistrationName, RegistrationRecord, Registry, RemovedSchema};
 pub use routing::{
     GraphRecord, RunEntryRecord, RunRecord, RunTurnRecord, choice_to_v1, graph_to_v1, node_state, run_to_v1,
 };
@@ -238,6 +240,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             RunTurnRecord::decode(RunId(id), TurnId(id), value).map(drop)
         }
         Table::Blobs => blob::check(key, value),
+        Table::Registrations => registration::check(key, value),
         Table::Schemas => SchemaRecord::decode(value).map(drop),
         Table::ContextVersions => ContextVersionRecord::decode(key, value).map(drop),
         Table::ContextSections => ContextSectionRecord::decode(value).map(drop),

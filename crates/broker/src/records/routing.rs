@@ -54,7 +54,8 @@ impl GraphRecord {
         Ok(Self { graph: Arc::new(graph_from_v1(&reader, &stored.graph)?), sequence: stored.sequence })
     }
 
-    pub(super) fn listing(&self) -> (Key, Bytes) {
+    /// The place of the graph in the list of all, and its entry there.
+    pub fn listing(&self) -> (Key, Bytes) {
         (List::of_graphs().place(self.sequence), Bytes::copy_from_slice(self.graph.id.as_str().as_bytes()))
     }
 }

@@ -84,7 +84,8 @@ impl SpecRecord {
         }
     }
 
-    pub(super) fn listing(&self) -> (Key, Bytes) {
+    /// The place of the spec in the list of its kind, and its entry there.
+    pub fn listing(&self) -> (Key, Bytes) {
         (Self::list(self.spec.kind).place(self.sequence), Bytes::copy_from_slice(self.spec.id.as_str().as_bytes()))
     }
 

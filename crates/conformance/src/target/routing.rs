@@ -66,7 +66,7 @@ fn story(world: &World) -> v1::Graph {
 }
 
 async fn register(who: &Actor, graph: v1::Graph) -> Answer<v1::RegisterGraphResponse> {
-    let request = v1::RegisterGraphRequest { graph: Some(graph) };
+    let request = v1::RegisterGraphRequest { graph: Some(graph), ..Default::default() };
     who.call(async { who.client.answer(who.client.routing().register_graph(request).await) }).await
 }
 

@@ -41,7 +41,7 @@ async fn put(world: &World, name: &str, plugins: &[&str], hook_filter: &[&str]) 
     let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let model_id = world.id("model");
     let model = v1::ModelSpec { model_id: model_id.clone(), model_name: "large".to_owned(), ..Default::default() };
-    let request = v1::PutModelSpecRequest { spec: Some(model) };
+    let request = v1::PutModelSpecRequest { spec: Some(model), ..Default::default() };
     answered(
         "a model is registered",
         world.call(async { operator.answer(operator.threads().put_model_spec(request).await) }).await,
@@ -60,7 +60,7 @@ async fn put(world: &World, name: &str, plugins: &[&str], hook_filter: &[&str]) 
 }
 
 async fn put_spec(world: &World, client: &Client, spec: v1::AgentSpec) -> Answer<v1::PutAgentSpecResponse> {
-    let request = v1::PutAgentSpecRequest { spec: Some(spec) };
+    let request = v1::PutAgentSpecRequest { spec: Some(spec), ..Default::default() };
     world.call(async { client.answer(client.threads().put_agent_spec(request).await) }).await
 }
 

@@ -20,9 +20,10 @@ use crate::{
 
 /// Applies one input to a graph. Other inputs than a registration change nothing.
 pub(crate) fn step_graph(id: &GraphId, input: &crate::Input, read: &mut dyn Reader) -> Result<Transition, StepError> {
-    let crate::Input::Routing(Input::Register { graph }) = input else { return Ok(Transition::default()) };
+    let crate::Input::Routing(Input::Register { graph, removed }) = input else { return Ok(Transition::default()) };
     let known = read_graph(read, id)?;
-    let revision = known.as_ref().map_or(0, |known| known.revision);
+    // A number stands for one content for ever, so a graph that comes back after its removal does not begin at 1.
+    let revision = known.as_ref().map_or(*removed, |known| known.revision);
     let registered = Graph { revision: revision + 1, ..graph.clone() };
     // The same graph again is the same revision, so that a runtime may register its graphs at every start.
     if known.is_some_and(|known| Graph { revision: registered.revision, ..Graph::clone(&known) } == registered) {

@@ -200,6 +200,8 @@ pub enum Input {
     Register {
         /// The graph, with revision 0.
         graph: Graph,
+        /// The number of the last removed revision; 0: none. Numbers continue from it.
+        removed: u64,
     },
     /// Starts a run.
     Start(Start),

@@ -20,15 +20,17 @@ pub(crate) fn step_spec(
     input: &crate::Input,
     read: &mut dyn Reader,
 ) -> Result<Transition, StepError> {
-    let crate::Input::Thread(Input::PutSpec { spec }) = input else { return Ok(Transition::default()) };
+    let crate::Input::Thread(Input::PutSpec { spec, removed, deleted }) = input else {
+        return Ok(Transition::default());
+    };
     let known = latest(read, kind, id)?;
-    let revision = known.as_ref().map_or(0, |known| known.revision);
+    let revision = known.as_ref().map_or(*removed, |known| known.revision);
     // The same spec again is the same revision, so that a runtime may register its specs at every start.
     if known.is_some_and(|known| Spec { revision: 0, ..Spec::clone(&known) } == *spec) {
         return Ok(Transition::default());
     }
-    // Revisions are never removed, because boundaries name them; so their number is bounded.
-    if revision >= REVISIONS_MAX {
+    // Revisions are kept while boundaries may name them, so their number is bounded.
+    if revision.saturating_sub(*deleted) >= REVISIONS_MAX {
         return Err(Rejection::TooManyRevisions { spec: id.clone() }.into());
     }
     let spec = Arc::new(Spec { revision: revision + 1, ..spec.clone() });
@@ -103,7 +105,7 @@ fn resolve(read: &mut dyn Reader, id: &SpecId) -> Result<Result<InForce, Unresol
     }))
 }
 
-/// The revision of the spec in force. Revisions are never removed.
+/// The revision of the spec in force. It is kept while a thread has the spec in force.
 fn spec_in_force(read: &mut dyn Reader, in_force: &InForce) -> Result<Arc<Spec>, ReadError> {
     match read.entity(&EntityId::SpecRevision(SpecKind::Agent, in_force.spec.clone(), in_force.revision))? {
         Some(Entity::SpecRevision(spec)) => Ok(spec),

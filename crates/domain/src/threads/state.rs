@@ -196,6 +196,10 @@ pub enum Input {
     PutSpec {
         /// The spec, with revision 0.
         spec: Spec,
+        /// The number of the last removed revision; 0: none. Numbers continue from it.
+        removed: u64,
+        /// The number of the last revision that no record has any more; 0: none.
+        deleted: u64,
     },
     /// Creates a thread.
     Create(Create),

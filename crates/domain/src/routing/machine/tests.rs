@@ -99,7 +99,7 @@ impl World {
     }
 
     fn register(&mut self, graph: Graph) {
-        self.apply(&EntityId::Graph(graph.id.clone()), Input::Register { graph }).unwrap();
+        self.apply(&EntityId::Graph(graph.id.clone()), Input::Register { graph, removed: 0 }).unwrap();
     }
 
     fn start(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Rejection> {
@@ -417,7 +417,17 @@ fn a_run_keeps_the_graph_of_its_start() {
     assert_eq!(world.active(), ["checker"]);
     let known = graph(&["other: end"]);
     let about = EntityId::Graph(known.id.clone());
-    assert_eq!(world.apply(&about, Input::Register { graph: known }), Ok(false), "the same revision");
+    assert_eq!(world.apply(&about, Input::Register { graph: known, removed: 0 }), Ok(false), "the same revision");
+}
+
+#[test]
+fn a_graph_that_comes_back_goes_on_with_its_numbers() {
+    let mut world = World::default();
+    let back = graph(&["n: end"]);
+    let about = EntityId::Graph(back.id.clone());
+    assert_eq!(world.apply(&about, Input::Register { graph: back, removed: 4 }), Ok(true));
+    let Some(Entity::Graph(known)) = world.entities.get(&about) else { panic!("it is registered") };
+    assert_eq!(known.revision, 5);
 }
 
 #[test]

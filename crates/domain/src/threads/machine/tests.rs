@@ -84,7 +84,13 @@ impl World {
 
     fn put_spec(&mut self, spec: Spec) -> Result<bool, Rejection> {
         let about = EntityId::Spec(spec.kind, spec.id.clone());
-        self.apply(&about, &crate::Input::Thread(Input::PutSpec { spec }))
+        self.apply(&about, &crate::Input::Thread(Input::PutSpec { spec, removed: 0, deleted: 0 }))
+    }
+
+    /// Registers a spec whose revisions up to `removed` are removed, and those up to `deleted` are not stored any more.
+    fn put_spec_again(&mut self, spec: Spec, removed: u64, deleted: u64) -> Result<bool, Rejection> {
+        let about = EntityId::Spec(spec.kind, spec.id.clone());
+        self.apply(&about, &crate::Input::Thread(Input::PutSpec { spec, removed, deleted }))
     }
 
     fn put_model(&mut self, name: &str) {
@@ -370,7 +376,13 @@ fn a_revision_never_changes_and_the_same_spec_is_the_same_revision() {
         hook_filter: Vec::new(),
         content: Arc::from(&b""[..]),
     };
-    assert_eq!(world.put_spec(spec).unwrap_err().code(), ErrorCode::LimitExceeded);
+    assert_eq!(world.put_spec(spec.clone()).unwrap_err().code(), ErrorCode::LimitExceeded);
+    // A spec that comes back after its removal goes on with its numbers, and only stored revisions count.
+    world.entities.remove(&EntityId::Spec(SpecKind::Agent, spec_id("base")));
+    let again = world.put_spec_again(spec.clone(), REVISIONS_MAX, 0);
+    assert_eq!(again.unwrap_err().code(), ErrorCode::LimitExceeded);
+    assert_eq!(world.put_spec_again(spec, REVISIONS_MAX, REVISIONS_MAX), Ok(true));
+    assert_eq!(revision(&world, REVISIONS_MAX + 1), Some(Vec::new()));
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod negotiations;
 mod plans;
 mod questions;
 mod reassignment;
+mod registries;
 mod routing;
 mod scenario;
 mod schemas;
@@ -143,6 +144,7 @@ pub fn cases() -> Vec<Case> {
         plans::cases(),
         routing::cases(),
         threads::cases(),
+        registries::cases(),
         schemas::cases(),
         blobs::cases(),
         scenario::all().into_iter().map(scenario).collect(),

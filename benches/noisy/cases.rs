@@ -130,7 +130,12 @@ async fn own_task(client: &Client) -> Result<About, Failure> {
 async fn register(client: &Client, id: &str, text: String) -> Result<(), Failure> {
     let schema =
         v1::Schema { schema_id: id.into(), schema_version: "1".into(), schema_json: text, ..Default::default() };
-    client.answer(client.schemas().register_schema(v1::RegisterSchemaRequest { schema: Some(schema) }).await)?;
+    client.answer(
+        client
+            .schemas()
+            .register_schema(v1::RegisterSchemaRequest { schema: Some(schema), ..Default::default() })
+            .await,
+    )?;
     Ok(())
 }
 

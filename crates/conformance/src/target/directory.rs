@@ -34,6 +34,8 @@ cases! {
         "A deregistered agent keeps its readable card, gets no message, and its id is never registered again." gone_for_good;
     "directory.broker-is-not-deregistered" "6"
         "DeregisterAgent of the broker or its coordinator is refused with FIELD_INVALID, also by an operator with force." broker_stays;
+    "directory.usage-counts-messages" "5"
+        "GetAgent shows the bytes that an agent stores: those of its mail until the ack." usage_counts_messages;
     "directory.watch-catches-up-and-goes-on" "6"
         "WatchAgents sends the agents that are there, caught_up once, then changes; after a cursor it sends only later ones."
         watch_goes_on;
@@ -60,6 +62,10 @@ async fn get(by: &Actor, agent: &str) -> Verdict<v1::Agent> {
     let request = v1::GetAgentRequest { agent_id: agent.to_owned() };
     let answer = by.call(async { by.client.answer(by.client.agents().get_agent(request).await) }).await;
     Ok(answered("the card is read", answer)?.agent.unwrap_or_default())
+}
+
+async fn stored_bytes(of: &Actor) -> Verdict<u64> {
+    Ok(get(of, of.id()).await?.usage.unwrap_or_default().stored_bytes)
 }
 
 async fn deregister(by: &Actor, agent: &str) -> Answer<v1::DeregisterAgentResponse> {
@@ -201,6 +207,19 @@ async fn busy_agent_stays(world: World) -> Verdict {
     refused("bob, who is asked to take it, leaves", deregister(&bob, bob.id()).await, busy)?;
     let after = get(&alice, alice.id()).await?;
     same("alice reads her card", "deregister_time", None, after.deregister_time)
+}
+
+async fn usage_counts_messages(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let before = stored_bytes(&alice).await?;
+    alice.tell(bob.id(), &About::default(), &v1::Info { text: "x".repeat(2000), ..Default::default() }).await?;
+    let waits = stored_bytes(&alice).await?;
+    let mut checks = Checks::of("after alice's Info");
+    checks.holds("usage.stored_bytes", waits >= before + 2000, &format!("at least {}", before + 2000), waits);
+    bob.take(v1::MessageType::Info).await?;
+    let after = stored_bytes(&alice).await?;
+    checks.holds("usage.stored_bytes after the ack", after == before, &before.to_string(), after);
+    checks.done()
 }
 
 async fn gone_for_good(world: World) -> Verdict {

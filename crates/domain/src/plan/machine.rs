@@ -3,6 +3,8 @@
 //! A word of a task is checked against the handoff of the present attempt, and what the plan decides about a task it
 //! decides from the task itself. So a word that comes late, from the outbox, can only find that nothing is left to do.
 
+mod ending;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
@@ -10,10 +12,10 @@ use super::{
     SubtaskRun, SubtaskState, numeric_value, spec::ROUNDS_MAX,
 };
 use crate::{
-    Effect, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError, Transition,
+    Effect, Entity, EntityId, ReadError, Reader, Signal, StepError, Transition,
     codes::ErrorCode,
     coordinator::{Order, SubtaskOrder},
-    handoff::{Advice, Handoff, Notice, Priority, Task, TaskStatus},
+    handoff::{Task, TaskStatus},
     ids::{MessageId, PlanId, TaskId, Topic},
     mailbox::backoff,
     time::Timestamp,
@@ -80,13 +82,6 @@ fn read_spec(read: &mut dyn Reader, id: &PlanId) -> Result<Arc<Spec>, ReadError>
 fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, ReadError> {
     Ok(match read.entity(&EntityId::Task(id.clone()))? {
         Some(Entity::Task(task)) => Some(task),
-        Some(_) | None => None,
-    })
-}
-
-fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Handoff>>, ReadError> {
-    Ok(match read.entity(&EntityId::Handoff(id))? {
-        Some(Entity::Handoff(handoff)) => Some(handoff),
         Some(_) | None => None,
     })
 }
@@ -416,29 +411,6 @@ impl TransitionBuilder {
         Ok(read_task(read, &id)?.filter(|task| !task.status.is_final()))
     }
 
-    /// Takes the subtask's task from its candidate or its owner, and ends it.
-    fn stop(&mut self, place: usize, status: TaskStatus, reason: &str, read: &mut dyn Reader) -> Result<(), ReadError> {
-        let Some(task) = self.task_of(place, read)? else { return Ok(()) };
-        let reason = cut(reason);
-        // The later order must name the epoch that the former leaves behind: a recall moves the owner and raises the
-        // epoch, a cancellation does neither.
-        let mut epoch = task.epoch;
-        if let Some(loan) = task.loans.first() {
-            let (task, handoff) = (task.id.clone(), loan.handoff);
-            let order = Order::Recall { task, epoch, handoff, reason_text: reason.clone() };
-            self.effects.push(Effect::Order(order));
-            epoch += 1;
-        } else if let Some(open) = task.open_handoff
-            && let Some(handoff) = read_handoff(read, open)?
-        {
-            let (to, task) = (handoff.candidate.clone(), task.id.clone());
-            let order = Order::Cancel { handoff: open, task, epoch, to, reason_text: reason.clone() };
-            self.effects.push(Effect::Order(order));
-        }
-        self.effects.push(Effect::Order(Order::Status { task: task.id.clone(), epoch, status, details: reason }));
-        Ok(())
-    }
-
     /// The attempt has failed: the next one follows after a pause, or the subtask ends.
     fn fail(
         &mut self,
@@ -496,49 +468,6 @@ impl TransitionBuilder {
     fn waiting_for(&self, place: usize) -> Vec<String> {
         let open = self.spec.links.direct[place].iter().filter(|need| !self.plan.subtasks[**need].state.is_final());
         open.map(|need| self.spec.subtasks[*need].id.clone()).collect()
-    }
-
-    /// Begins the end of the plan before all its subtasks have ended.
-    fn begin_end(&mut self, state: PlanState, reason: &str, read: &mut dyn Reader) -> Result<(), ReadError> {
-        (self.plan.ending, self.plan.reason) = (Some(state), cut(reason));
-        self.end_some(state, read)
-    }
-
-    /// Ends subtasks with their tasks, as many as one step may, and the plan after the last one: no agent owns a task of an
-    /// ended plan (SPEC 12, law 13).
-    fn end_some(&mut self, state: PlanState, read: &mut dyn Reader) -> Result<(), ReadError> {
-        let reason = self.plan.reason.clone();
-        for place in 0..self.plan.subtasks.len() {
-            let (status, ended, code) = match (self.plan.subtasks[place].state, state) {
-                (
-                    SubtaskState::Pending | SubtaskState::Ready | SubtaskState::HandingOff | SubtaskState::Running,
-                    PlanState::Cancelled,
-                ) => (TaskStatus::Canceled, SubtaskState::Cancelled, None),
-                (SubtaskState::Pending | SubtaskState::Ready, _) => {
-                    (TaskStatus::Failed, SubtaskState::Skipped, Some(ErrorCode::WholeTimeout))
-                }
-                (SubtaskState::HandingOff | SubtaskState::Running, _) => {
-                    (TaskStatus::Failed, SubtaskState::TimedOut, Some(ErrorCode::WholeTimeout))
-                }
-                (
-                    SubtaskState::Completed
-                    | SubtaskState::Failed
-                    | SubtaskState::TimedOut
-                    | SubtaskState::Skipped
-                    | SubtaskState::Cancelled,
-                    _,
-                ) => continue,
-            };
-            self.plan.goes_on = self.has_enough_orders();
-            if self.plan.goes_on {
-                return Ok(());
-            }
-            self.stop(place, status, &reason, read)?;
-            self.end(place, ended, code, &reason);
-        }
-        self.plan.goes_on = false;
-        self.end_plan(state, &reason);
-        Ok(())
     }
 
     fn has_enough_orders(&self) -> bool {
@@ -660,20 +589,6 @@ impl TransitionBuilder {
             tried,
         }))));
         Ok(())
-    }
-
-    fn end_plan(&mut self, state: PlanState, reason: &str) {
-        (self.plan.state, self.plan.reason, self.plan.ended_at) = (state, cut(reason), Some(self.now));
-        (self.plan.ending, self.plan.goes_on) = (None, false);
-        self.log(Event::Ended { state, reason: cut(reason) });
-        if state == PlanState::Failed {
-            // The submitter has to act: to retry the plan, or to find another way (SPEC 2).
-            let message = format!("plan {} has failed: {}", self.plan.id, cut(reason));
-            let notice = Notice { code: ErrorCode::PlanFailed, message, advice: Advice::None, is_critical: true };
-            let (to, about) = (self.plan.submitter.clone(), Some(self.plan.submission));
-            let mail = Mail::Notice { notice, about, task: None };
-            self.effects.push(Effect::Deliver { to, mail, priority: Priority::default(), report_to: None });
-        }
     }
 }
 

@@ -12,8 +12,9 @@ use super::{
     *,
 };
 use crate::{
+    Mail,
     codes::Refusal as _,
-    handoff::{self, LoopLimits, Message, Request, State, Timeouts},
+    handoff::{self, Handoff, LoopLimits, Message, Priority, Request, State, Timeouts},
     ids::AgentId,
     step,
 };

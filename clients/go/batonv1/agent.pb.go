@@ -469,7 +469,9 @@ type Agent struct {
 	// The time at which the agent was deregistered. Its keys are revoked since then. Unset: the agent is registered.
 	DeregisterTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=deregister_time,json=deregisterTime,proto3" json:"deregister_time,omitempty"`
 	// The mail that waits for the agent. Set by GetAgent and ListAgents. Unset for the broker itself.
-	Mailbox       *Mailbox `protobuf:"bytes,12,opt,name=mailbox,proto3" json:"mailbox,omitempty"`
+	Mailbox *Mailbox `protobuf:"bytes,12,opt,name=mailbox,proto3" json:"mailbox,omitempty"`
+	// What the agent stores at the broker. Set by GetAgent and ListAgents. Unset for the broker itself.
+	Usage         *AgentUsage `protobuf:"bytes,13,opt,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -588,6 +590,69 @@ func (x *Agent) GetMailbox() *Mailbox {
 	return nil
 }
 
+func (x *Agent) GetUsage() *AgentUsage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// What an agent stores at the broker, beside its blobs. Set by the broker.
+type AgentUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The bytes of its envelopes, once for each copy that the broker has; of the entries in the logs of runs that it started
+	// and threads that it created; and of plans that it submitted, with their logs.
+	StoredBytes uint64 `protobuf:"varint,1,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	// The most that it may store. 0: no limit.
+	StoredBytesMax uint64 `protobuf:"varint,2,opt,name=stored_bytes_max,json=storedBytesMax,proto3" json:"stored_bytes_max,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AgentUsage) Reset() {
+	*x = AgentUsage{}
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentUsage) ProtoMessage() {}
+
+func (x *AgentUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentUsage.ProtoReflect.Descriptor instead.
+func (*AgentUsage) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AgentUsage) GetStoredBytes() uint64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *AgentUsage) GetStoredBytesMax() uint64 {
+	if x != nil {
+		return x.StoredBytesMax
+	}
+	return 0
+}
+
 // The mail that waits for an agent: letters that it has not acked, in flight or not. Set by the broker.
 type Mailbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -601,7 +666,7 @@ type Mailbox struct {
 
 func (x *Mailbox) Reset() {
 	*x = Mailbox{}
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +678,7 @@ func (x *Mailbox) String() string {
 func (*Mailbox) ProtoMessage() {}
 
 func (x *Mailbox) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +691,7 @@ func (x *Mailbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mailbox.ProtoReflect.Descriptor instead.
 func (*Mailbox) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Mailbox) GetLetterCount() uint64 {
@@ -664,7 +729,7 @@ type AgentLoad struct {
 
 func (x *AgentLoad) Reset() {
 	*x = AgentLoad{}
-	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +741,7 @@ func (x *AgentLoad) String() string {
 func (*AgentLoad) ProtoMessage() {}
 
 func (x *AgentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +754,7 @@ func (x *AgentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentLoad.ProtoReflect.Descriptor instead.
 func (*AgentLoad) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AgentLoad) GetInUse() uint32 {
@@ -743,7 +808,7 @@ type AgentStatistics struct {
 
 func (x *AgentStatistics) Reset() {
 	*x = AgentStatistics{}
-	mi := &file_baton_v1_agent_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +820,7 @@ func (x *AgentStatistics) String() string {
 func (*AgentStatistics) ProtoMessage() {}
 
 func (x *AgentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +833,7 @@ func (x *AgentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentStatistics.ProtoReflect.Descriptor instead.
 func (*AgentStatistics) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AgentStatistics) GetOffers() uint32 {
@@ -811,7 +876,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_baton_v1_agent_proto_msgTypes[8]
+	mi := &file_baton_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +888,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[8]
+	mi := &file_baton_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +901,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Heartbeat) GetStatus() string {
@@ -913,7 +978,7 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"KeyVoucher\x12&\n" +
 	"\x0foperator_key_id\x18\x01 \x01(\tR\roperatorKeyId\x12@\n" +
 	"\x0enot_after_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fnotAfterTime\x12\x1c\n" +
-	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xf1\x04\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"\x9d\x05\n" +
 	"\x05Agent\x12'\n" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12.\n" +
 	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12#\n" +
@@ -931,7 +996,12 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\x04etag\x18\n" +
 	" \x01(\tR\x04etag\x12C\n" +
 	"\x0fderegister_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ederegisterTime\x12+\n" +
-	"\amailbox\x18\f \x01(\v2\x11.baton.v1.MailboxR\amailbox\"\x8c\x01\n" +
+	"\amailbox\x18\f \x01(\v2\x11.baton.v1.MailboxR\amailbox\x12*\n" +
+	"\x05usage\x18\r \x01(\v2\x14.baton.v1.AgentUsageR\x05usage\"Y\n" +
+	"\n" +
+	"AgentUsage\x12!\n" +
+	"\fstored_bytes\x18\x01 \x01(\x04R\vstoredBytes\x12(\n" +
+	"\x10stored_bytes_max\x18\x02 \x01(\x04R\x0estoredBytesMax\"\x8c\x01\n" +
 	"\aMailbox\x12&\n" +
 	"\fletter_count\x18\x01 \x01(\x04H\x00R\vletterCount\x88\x01\x01\x12H\n" +
 	"\x12oldest_letter_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x10oldestLetterTimeB\x0f\n" +
@@ -979,7 +1049,7 @@ func file_baton_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_baton_v1_agent_proto_goTypes = []any{
 	(Presence)(0),                 // 0: baton.v1.Presence
 	(*AgentCard)(nil),             // 1: baton.v1.AgentCard
@@ -987,42 +1057,44 @@ var file_baton_v1_agent_proto_goTypes = []any{
 	(*AgentKey)(nil),              // 3: baton.v1.AgentKey
 	(*KeyVoucher)(nil),            // 4: baton.v1.KeyVoucher
 	(*Agent)(nil),                 // 5: baton.v1.Agent
-	(*Mailbox)(nil),               // 6: baton.v1.Mailbox
-	(*AgentLoad)(nil),             // 7: baton.v1.AgentLoad
-	(*AgentStatistics)(nil),       // 8: baton.v1.AgentStatistics
-	(*Heartbeat)(nil),             // 9: baton.v1.Heartbeat
-	nil,                           // 10: baton.v1.AgentCard.MetadataEntry
-	nil,                           // 11: baton.v1.Heartbeat.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*AgentUsage)(nil),            // 6: baton.v1.AgentUsage
+	(*Mailbox)(nil),               // 7: baton.v1.Mailbox
+	(*AgentLoad)(nil),             // 8: baton.v1.AgentLoad
+	(*AgentStatistics)(nil),       // 9: baton.v1.AgentStatistics
+	(*Heartbeat)(nil),             // 10: baton.v1.Heartbeat
+	nil,                           // 11: baton.v1.AgentCard.MetadataEntry
+	nil,                           // 12: baton.v1.Heartbeat.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_baton_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentCard.skills:type_name -> baton.v1.AgentSkill
 	3,  // 1: baton.v1.AgentCard.keys:type_name -> baton.v1.AgentKey
-	10, // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
-	12, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
-	12, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
-	12, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
+	11, // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
+	13, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
+	13, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
+	13, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
-	12, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
+	13, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
 	1,  // 8: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
 	0,  // 9: baton.v1.Agent.presence:type_name -> baton.v1.Presence
-	9,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
-	12, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	12, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	12, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	7,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
-	8,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
-	12, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
-	6,  // 17: baton.v1.Agent.mailbox:type_name -> baton.v1.Mailbox
-	12, // 18: baton.v1.Mailbox.oldest_letter_time:type_name -> google.protobuf.Timestamp
-	13, // 19: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
-	11, // 20: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	10, // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
+	13, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	13, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	13, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	8,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
+	9,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
+	13, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
+	7,  // 17: baton.v1.Agent.mailbox:type_name -> baton.v1.Mailbox
+	6,  // 18: baton.v1.Agent.usage:type_name -> baton.v1.AgentUsage
+	13, // 19: baton.v1.Mailbox.oldest_letter_time:type_name -> google.protobuf.Timestamp
+	14, // 20: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
+	12, // 21: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_proto_init() }
@@ -1030,14 +1102,14 @@ func file_baton_v1_agent_proto_init() {
 	if File_baton_v1_agent_proto != nil {
 		return
 	}
-	file_baton_v1_agent_proto_msgTypes[5].OneofWrappers = []any{}
+	file_baton_v1_agent_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_proto_rawDesc), len(file_baton_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -60,6 +60,14 @@ const (
 	AuditAction_AUDIT_ACTION_OPERATOR_KEYS_REFUSED AuditAction = 14
 	// An agent was deregistered.
 	AuditAction_AUDIT_ACTION_AGENT_DEREGISTERED AuditAction = 15
+	// A graph, a version of a schema, or a spec was registered, or a further revision.
+	AuditAction_AUDIT_ACTION_NAME_REGISTERED AuditAction = 16
+	// A name in a registry was offered or handed over.
+	AuditAction_AUDIT_ACTION_NAME_TRANSFERRED AuditAction = 17
+	// A name in a registry was retired.
+	AuditAction_AUDIT_ACTION_NAME_RETIRED AuditAction = 18
+	// A graph, a version of a schema, or a spec was removed.
+	AuditAction_AUDIT_ACTION_NAME_REMOVED AuditAction = 19
 	// A task was taken from its owner and given to baton.coordinator, which hands it on.
 	AuditAction_AUDIT_ACTION_TASK_REASSIGNED AuditAction = 20
 )
@@ -83,6 +91,10 @@ var (
 		13: "AUDIT_ACTION_OPERATOR_KEYS_LOADED",
 		14: "AUDIT_ACTION_OPERATOR_KEYS_REFUSED",
 		15: "AUDIT_ACTION_AGENT_DEREGISTERED",
+		16: "AUDIT_ACTION_NAME_REGISTERED",
+		17: "AUDIT_ACTION_NAME_TRANSFERRED",
+		18: "AUDIT_ACTION_NAME_RETIRED",
+		19: "AUDIT_ACTION_NAME_REMOVED",
 		20: "AUDIT_ACTION_TASK_REASSIGNED",
 	}
 	AuditAction_value = map[string]int32{
@@ -102,6 +114,10 @@ var (
 		"AUDIT_ACTION_OPERATOR_KEYS_LOADED":  13,
 		"AUDIT_ACTION_OPERATOR_KEYS_REFUSED": 14,
 		"AUDIT_ACTION_AGENT_DEREGISTERED":    15,
+		"AUDIT_ACTION_NAME_REGISTERED":       16,
+		"AUDIT_ACTION_NAME_TRANSFERRED":      17,
+		"AUDIT_ACTION_NAME_RETIRED":          18,
+		"AUDIT_ACTION_NAME_REMOVED":          19,
 		"AUDIT_ACTION_TASK_REASSIGNED":       20,
 	}
 )
@@ -144,7 +160,8 @@ type AuditEntry struct {
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// The kind of act.
 	Action AuditAction `protobuf:"varint,4,opt,name=action,proto3,enum=baton.v1.AuditAction" json:"action,omitempty"`
-	// The object of the act: an agent's id, a task's id, the number of a dead letter, the digest of an invitation, or a file name.
+	// The object of the act: an agent's id, a task's id, the number of a dead letter, the digest of an invitation, a file
+	// name, or a name in a registry, for example "graph:search".
 	Subject string `protobuf:"bytes,5,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Details, for example a key's id or the reason of a decision. It contains no secret and no payload.
 	Details       string `protobuf:"bytes,6,opt,name=details,proto3" json:"details,omitempty"`
@@ -307,7 +324,7 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\ventry_bytes\x18\x02 \x01(\fR\n" +
 	"entryBytes\x12\x1d\n" +
 	"\n" +
-	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xde\x04\n" +
+	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xe1\x05\n" +
 	"\vAuditAction\x12\x1c\n" +
 	"\x18AUDIT_ACTION_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAUDIT_ACTION_AGENT_REGISTERED\x10\x01\x12\x1e\n" +
@@ -326,6 +343,10 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"!AUDIT_ACTION_OPERATOR_KEYS_LOADED\x10\r\x12&\n" +
 	"\"AUDIT_ACTION_OPERATOR_KEYS_REFUSED\x10\x0e\x12#\n" +
 	"\x1fAUDIT_ACTION_AGENT_DEREGISTERED\x10\x0f\x12 \n" +
+	"\x1cAUDIT_ACTION_NAME_REGISTERED\x10\x10\x12!\n" +
+	"\x1dAUDIT_ACTION_NAME_TRANSFERRED\x10\x11\x12\x1d\n" +
+	"\x19AUDIT_ACTION_NAME_RETIRED\x10\x12\x12\x1d\n" +
+	"\x19AUDIT_ACTION_NAME_REMOVED\x10\x13\x12 \n" +
 	"\x1cAUDIT_ACTION_TASK_REASSIGNED\x10\x14B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"AuditProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"

@@ -308,6 +308,8 @@ const (
 	ErrorCode_ERROR_CODE_BLOB_DIGEST_MISMATCH ErrorCode = 272
 	// An offset or a range is beyond the bytes that there are; ErrorInfo.metadata has committed_bytes. OUT_OF_RANGE.
 	ErrorCode_ERROR_CODE_BLOB_OUT_OF_RANGE ErrorCode = 277
+	// The file of the blob is missing, or has other bytes than were written. DATA_LOSS.
+	ErrorCode_ERROR_CODE_BLOB_DAMAGED ErrorCode = 278
 	// The workspace does not exist: no task, plan, thread or run has this id. NOT_FOUND.
 	ErrorCode_ERROR_CODE_WORKSPACE_UNKNOWN ErrorCode = 206
 	// No plan has this plan_id. NOT_FOUND.
@@ -340,6 +342,9 @@ const (
 	// The run has ended; ErrorInfo.metadata names its state. Also of a run of a thread, whose lease is over or which has
 	// ended. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_RUN_FINAL ErrorCode = 259
+	// The owner of the graph, the schema or the spec has retired its name: it takes no change and no new use.
+	// FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_NAME_RETIRED ErrorCode = 266
 	// The spec of a persona does not resolve: no spec or no model has the id; ErrorInfo.metadata says which. In records
 	// also of a request that failed at a boundary. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_RESOLVE_FAILED ErrorCode = 251
@@ -487,6 +492,7 @@ var (
 		245: "ERROR_CODE_BLOB_INCOMPLETE",
 		272: "ERROR_CODE_BLOB_DIGEST_MISMATCH",
 		277: "ERROR_CODE_BLOB_OUT_OF_RANGE",
+		278: "ERROR_CODE_BLOB_DAMAGED",
 		206: "ERROR_CODE_WORKSPACE_UNKNOWN",
 		207: "ERROR_CODE_PLAN_UNKNOWN",
 		246: "ERROR_CODE_WORKSPACE_CLOSED",
@@ -500,6 +506,7 @@ var (
 		249: "ERROR_CODE_TRANSFER_NOT_OFFERED",
 		250: "ERROR_CODE_TRANSFER_AMBIGUOUS",
 		259: "ERROR_CODE_RUN_FINAL",
+		266: "ERROR_CODE_NAME_RETIRED",
 		251: "ERROR_CODE_HANDOFF_RESOLVE_FAILED",
 		252: "ERROR_CODE_HANDOFF_PLUGIN_MISSING",
 		280: "ERROR_CODE_RUN_OPEN",
@@ -609,6 +616,7 @@ var (
 		"ERROR_CODE_BLOB_INCOMPLETE":           245,
 		"ERROR_CODE_BLOB_DIGEST_MISMATCH":      272,
 		"ERROR_CODE_BLOB_OUT_OF_RANGE":         277,
+		"ERROR_CODE_BLOB_DAMAGED":              278,
 		"ERROR_CODE_WORKSPACE_UNKNOWN":         206,
 		"ERROR_CODE_PLAN_UNKNOWN":              207,
 		"ERROR_CODE_WORKSPACE_CLOSED":          246,
@@ -622,6 +630,7 @@ var (
 		"ERROR_CODE_TRANSFER_NOT_OFFERED":      249,
 		"ERROR_CODE_TRANSFER_AMBIGUOUS":        250,
 		"ERROR_CODE_RUN_FINAL":                 259,
+		"ERROR_CODE_NAME_RETIRED":              266,
 		"ERROR_CODE_HANDOFF_RESOLVE_FAILED":    251,
 		"ERROR_CODE_HANDOFF_PLUGIN_MISSING":    252,
 		"ERROR_CODE_RUN_OPEN":                  280,
@@ -794,7 +803,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\x94\x1e\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xd0\x1e\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -874,7 +883,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x19ERROR_CODE_UPLOAD_UNKNOWN\x10\xcd\x01\x12\x1f\n" +
 	"\x1aERROR_CODE_BLOB_INCOMPLETE\x10\xf5\x01\x12$\n" +
 	"\x1fERROR_CODE_BLOB_DIGEST_MISMATCH\x10\x90\x02\x12!\n" +
-	"\x1cERROR_CODE_BLOB_OUT_OF_RANGE\x10\x95\x02\x12!\n" +
+	"\x1cERROR_CODE_BLOB_OUT_OF_RANGE\x10\x95\x02\x12\x1c\n" +
+	"\x17ERROR_CODE_BLOB_DAMAGED\x10\x96\x02\x12!\n" +
 	"\x1cERROR_CODE_WORKSPACE_UNKNOWN\x10\xce\x01\x12\x1c\n" +
 	"\x17ERROR_CODE_PLAN_UNKNOWN\x10\xcf\x01\x12 \n" +
 	"\x1bERROR_CODE_WORKSPACE_CLOSED\x10\xf6\x01\x12\x1a\n" +
@@ -887,7 +897,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_NODE_NOT_ACTIVE\x10\xf8\x01\x12$\n" +
 	"\x1fERROR_CODE_TRANSFER_NOT_OFFERED\x10\xf9\x01\x12\"\n" +
 	"\x1dERROR_CODE_TRANSFER_AMBIGUOUS\x10\xfa\x01\x12\x19\n" +
-	"\x14ERROR_CODE_RUN_FINAL\x10\x83\x02\x12&\n" +
+	"\x14ERROR_CODE_RUN_FINAL\x10\x83\x02\x12\x1c\n" +
+	"\x17ERROR_CODE_NAME_RETIRED\x10\x8a\x02\x12&\n" +
 	"!ERROR_CODE_HANDOFF_RESOLVE_FAILED\x10\xfb\x01\x12&\n" +
 	"!ERROR_CODE_HANDOFF_PLUGIN_MISSING\x10\xfc\x01\x12\x18\n" +
 	"\x13ERROR_CODE_RUN_OPEN\x10\x98\x02\x12\x1d\n" +

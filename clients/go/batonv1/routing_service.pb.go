@@ -85,7 +85,10 @@ func (ToolShape) EnumDescriptor() ([]byte, []int) {
 type RegisterGraphRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The graph. Required.
-	Graph         *Graph `protobuf:"bytes,1,opt,name=graph,proto3" json:"graph,omitempty"`
+	Graph *Graph `protobuf:"bytes,1,opt,name=graph,proto3" json:"graph,omitempty"`
+	// The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+	// CONFLICT. Empty: any.
+	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -127,13 +130,22 @@ func (x *RegisterGraphRequest) GetGraph() *Graph {
 	return nil
 }
 
+func (x *RegisterGraphRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
 // See RoutingService.RegisterGraph.
 type RegisterGraphResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The graph with its revision.
 	Graph *Graph `protobuf:"bytes,1,opt,name=graph,proto3" json:"graph,omitempty"`
 	// The warnings.
-	Problems      []*GraphProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*GraphProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The name with its owner.
+	Registration  *Registration `protobuf:"bytes,3,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +190,13 @@ func (x *RegisterGraphResponse) GetGraph() *Graph {
 func (x *RegisterGraphResponse) GetProblems() []*GraphProblem {
 	if x != nil {
 		return x.Problems
+	}
+	return nil
+}
+
+func (x *RegisterGraphResponse) GetRegistration() *Registration {
+	if x != nil {
+		return x.Registration
 	}
 	return nil
 }
@@ -1482,12 +1501,14 @@ var File_baton_v1_routing_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_routing_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebaton/v1/routing_service.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1bbaton/v1/task_service.proto\x1a\x1egoogle/protobuf/duration.proto\"=\n" +
+	"\x1ebaton/v1/routing_service.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x1fbaton/v1/registry_service.proto\x1a\x16baton/v1/routing.proto\x1a\x1bbaton/v1/task_service.proto\x1a\x1egoogle/protobuf/duration.proto\"Q\n" +
 	"\x14RegisterGraphRequest\x12%\n" +
-	"\x05graph\x18\x01 \x01(\v2\x0f.baton.v1.GraphR\x05graph\"r\n" +
+	"\x05graph\x18\x01 \x01(\v2\x0f.baton.v1.GraphR\x05graph\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\tR\x04etag\"\xae\x01\n" +
 	"\x15RegisterGraphResponse\x12%\n" +
 	"\x05graph\x18\x01 \x01(\v2\x0f.baton.v1.GraphR\x05graph\x122\n" +
-	"\bproblems\x18\x02 \x03(\v2\x16.baton.v1.GraphProblemR\bproblems\"=\n" +
+	"\bproblems\x18\x02 \x03(\v2\x16.baton.v1.GraphProblemR\bproblems\x12:\n" +
+	"\fregistration\x18\x03 \x01(\v2\x16.baton.v1.RegistrationR\fregistration\"=\n" +
 	"\x14ValidateGraphRequest\x12%\n" +
 	"\x05graph\x18\x01 \x01(\v2\x0f.baton.v1.GraphR\x05graph\"K\n" +
 	"\x15ValidateGraphResponse\x122\n" +
@@ -1630,74 +1651,76 @@ var file_baton_v1_routing_service_proto_goTypes = []any{
 	(*RecordTurnResponse)(nil),    // 23: baton.v1.RecordTurnResponse
 	(*Graph)(nil),                 // 24: baton.v1.Graph
 	(*GraphProblem)(nil),          // 25: baton.v1.GraphProblem
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
-	(*Run)(nil),                   // 27: baton.v1.Run
-	(RunState)(0),                 // 28: baton.v1.RunState
-	(*RunEntry)(nil),              // 29: baton.v1.RunEntry
-	(*WatchGap)(nil),              // 30: baton.v1.WatchGap
-	(*NodeTool)(nil),              // 31: baton.v1.NodeTool
-	(*NodeOutput)(nil),            // 32: baton.v1.NodeOutput
-	(*ToolCall)(nil),              // 33: baton.v1.ToolCall
-	(*RoutingChoice)(nil),         // 34: baton.v1.RoutingChoice
-	(*ToolResult)(nil),            // 35: baton.v1.ToolResult
-	(*HandoffRequest)(nil),        // 36: baton.v1.HandoffRequest
-	(TurnOutcome)(0),              // 37: baton.v1.TurnOutcome
-	(ErrorCode)(0),                // 38: baton.v1.ErrorCode
+	(*Registration)(nil),          // 26: baton.v1.Registration
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
+	(*Run)(nil),                   // 28: baton.v1.Run
+	(RunState)(0),                 // 29: baton.v1.RunState
+	(*RunEntry)(nil),              // 30: baton.v1.RunEntry
+	(*WatchGap)(nil),              // 31: baton.v1.WatchGap
+	(*NodeTool)(nil),              // 32: baton.v1.NodeTool
+	(*NodeOutput)(nil),            // 33: baton.v1.NodeOutput
+	(*ToolCall)(nil),              // 34: baton.v1.ToolCall
+	(*RoutingChoice)(nil),         // 35: baton.v1.RoutingChoice
+	(*ToolResult)(nil),            // 36: baton.v1.ToolResult
+	(*HandoffRequest)(nil),        // 37: baton.v1.HandoffRequest
+	(TurnOutcome)(0),              // 38: baton.v1.TurnOutcome
+	(ErrorCode)(0),                // 39: baton.v1.ErrorCode
 }
 var file_baton_v1_routing_service_proto_depIdxs = []int32{
 	24, // 0: baton.v1.RegisterGraphRequest.graph:type_name -> baton.v1.Graph
 	24, // 1: baton.v1.RegisterGraphResponse.graph:type_name -> baton.v1.Graph
 	25, // 2: baton.v1.RegisterGraphResponse.problems:type_name -> baton.v1.GraphProblem
-	24, // 3: baton.v1.ValidateGraphRequest.graph:type_name -> baton.v1.Graph
-	25, // 4: baton.v1.ValidateGraphResponse.problems:type_name -> baton.v1.GraphProblem
-	24, // 5: baton.v1.GetGraphResponse.graph:type_name -> baton.v1.Graph
-	24, // 6: baton.v1.ListGraphsResponse.graphs:type_name -> baton.v1.Graph
-	26, // 7: baton.v1.StartRunRequest.whole_timeout:type_name -> google.protobuf.Duration
-	27, // 8: baton.v1.StartRunResponse.run:type_name -> baton.v1.Run
-	27, // 9: baton.v1.GetRunResponse.run:type_name -> baton.v1.Run
-	28, // 10: baton.v1.ListRunsRequest.states:type_name -> baton.v1.RunState
-	27, // 11: baton.v1.ListRunsResponse.runs:type_name -> baton.v1.Run
-	29, // 12: baton.v1.WatchRunResponse.entry:type_name -> baton.v1.RunEntry
-	30, // 13: baton.v1.WatchRunResponse.gap:type_name -> baton.v1.WatchGap
-	17, // 14: baton.v1.WatchRunResponse.caught_up:type_name -> baton.v1.RunCaughtUp
-	27, // 15: baton.v1.CancelRunResponse.run:type_name -> baton.v1.Run
-	0,  // 16: baton.v1.GetNodeToolsRequest.shape:type_name -> baton.v1.ToolShape
-	31, // 17: baton.v1.GetNodeToolsResponse.tools:type_name -> baton.v1.NodeTool
-	32, // 18: baton.v1.GetNodeToolsResponse.inputs:type_name -> baton.v1.NodeOutput
-	33, // 19: baton.v1.RecordTurnRequest.calls:type_name -> baton.v1.ToolCall
-	27, // 20: baton.v1.RecordTurnResponse.run:type_name -> baton.v1.Run
-	34, // 21: baton.v1.RecordTurnResponse.choice:type_name -> baton.v1.RoutingChoice
-	35, // 22: baton.v1.RecordTurnResponse.tool_results:type_name -> baton.v1.ToolResult
-	36, // 23: baton.v1.RecordTurnResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
-	37, // 24: baton.v1.RecordTurnResponse.outcome:type_name -> baton.v1.TurnOutcome
-	38, // 25: baton.v1.RecordTurnResponse.error_code:type_name -> baton.v1.ErrorCode
-	1,  // 26: baton.v1.RoutingService.RegisterGraph:input_type -> baton.v1.RegisterGraphRequest
-	3,  // 27: baton.v1.RoutingService.ValidateGraph:input_type -> baton.v1.ValidateGraphRequest
-	5,  // 28: baton.v1.RoutingService.GetGraph:input_type -> baton.v1.GetGraphRequest
-	7,  // 29: baton.v1.RoutingService.ListGraphs:input_type -> baton.v1.ListGraphsRequest
-	9,  // 30: baton.v1.RoutingService.StartRun:input_type -> baton.v1.StartRunRequest
-	11, // 31: baton.v1.RoutingService.GetRun:input_type -> baton.v1.GetRunRequest
-	13, // 32: baton.v1.RoutingService.ListRuns:input_type -> baton.v1.ListRunsRequest
-	15, // 33: baton.v1.RoutingService.WatchRun:input_type -> baton.v1.WatchRunRequest
-	18, // 34: baton.v1.RoutingService.CancelRun:input_type -> baton.v1.CancelRunRequest
-	20, // 35: baton.v1.RoutingService.GetNodeTools:input_type -> baton.v1.GetNodeToolsRequest
-	22, // 36: baton.v1.RoutingService.RecordTurn:input_type -> baton.v1.RecordTurnRequest
-	2,  // 37: baton.v1.RoutingService.RegisterGraph:output_type -> baton.v1.RegisterGraphResponse
-	4,  // 38: baton.v1.RoutingService.ValidateGraph:output_type -> baton.v1.ValidateGraphResponse
-	6,  // 39: baton.v1.RoutingService.GetGraph:output_type -> baton.v1.GetGraphResponse
-	8,  // 40: baton.v1.RoutingService.ListGraphs:output_type -> baton.v1.ListGraphsResponse
-	10, // 41: baton.v1.RoutingService.StartRun:output_type -> baton.v1.StartRunResponse
-	12, // 42: baton.v1.RoutingService.GetRun:output_type -> baton.v1.GetRunResponse
-	14, // 43: baton.v1.RoutingService.ListRuns:output_type -> baton.v1.ListRunsResponse
-	16, // 44: baton.v1.RoutingService.WatchRun:output_type -> baton.v1.WatchRunResponse
-	19, // 45: baton.v1.RoutingService.CancelRun:output_type -> baton.v1.CancelRunResponse
-	21, // 46: baton.v1.RoutingService.GetNodeTools:output_type -> baton.v1.GetNodeToolsResponse
-	23, // 47: baton.v1.RoutingService.RecordTurn:output_type -> baton.v1.RecordTurnResponse
-	37, // [37:48] is the sub-list for method output_type
-	26, // [26:37] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	26, // 3: baton.v1.RegisterGraphResponse.registration:type_name -> baton.v1.Registration
+	24, // 4: baton.v1.ValidateGraphRequest.graph:type_name -> baton.v1.Graph
+	25, // 5: baton.v1.ValidateGraphResponse.problems:type_name -> baton.v1.GraphProblem
+	24, // 6: baton.v1.GetGraphResponse.graph:type_name -> baton.v1.Graph
+	24, // 7: baton.v1.ListGraphsResponse.graphs:type_name -> baton.v1.Graph
+	27, // 8: baton.v1.StartRunRequest.whole_timeout:type_name -> google.protobuf.Duration
+	28, // 9: baton.v1.StartRunResponse.run:type_name -> baton.v1.Run
+	28, // 10: baton.v1.GetRunResponse.run:type_name -> baton.v1.Run
+	29, // 11: baton.v1.ListRunsRequest.states:type_name -> baton.v1.RunState
+	28, // 12: baton.v1.ListRunsResponse.runs:type_name -> baton.v1.Run
+	30, // 13: baton.v1.WatchRunResponse.entry:type_name -> baton.v1.RunEntry
+	31, // 14: baton.v1.WatchRunResponse.gap:type_name -> baton.v1.WatchGap
+	17, // 15: baton.v1.WatchRunResponse.caught_up:type_name -> baton.v1.RunCaughtUp
+	28, // 16: baton.v1.CancelRunResponse.run:type_name -> baton.v1.Run
+	0,  // 17: baton.v1.GetNodeToolsRequest.shape:type_name -> baton.v1.ToolShape
+	32, // 18: baton.v1.GetNodeToolsResponse.tools:type_name -> baton.v1.NodeTool
+	33, // 19: baton.v1.GetNodeToolsResponse.inputs:type_name -> baton.v1.NodeOutput
+	34, // 20: baton.v1.RecordTurnRequest.calls:type_name -> baton.v1.ToolCall
+	28, // 21: baton.v1.RecordTurnResponse.run:type_name -> baton.v1.Run
+	35, // 22: baton.v1.RecordTurnResponse.choice:type_name -> baton.v1.RoutingChoice
+	36, // 23: baton.v1.RecordTurnResponse.tool_results:type_name -> baton.v1.ToolResult
+	37, // 24: baton.v1.RecordTurnResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
+	38, // 25: baton.v1.RecordTurnResponse.outcome:type_name -> baton.v1.TurnOutcome
+	39, // 26: baton.v1.RecordTurnResponse.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 27: baton.v1.RoutingService.RegisterGraph:input_type -> baton.v1.RegisterGraphRequest
+	3,  // 28: baton.v1.RoutingService.ValidateGraph:input_type -> baton.v1.ValidateGraphRequest
+	5,  // 29: baton.v1.RoutingService.GetGraph:input_type -> baton.v1.GetGraphRequest
+	7,  // 30: baton.v1.RoutingService.ListGraphs:input_type -> baton.v1.ListGraphsRequest
+	9,  // 31: baton.v1.RoutingService.StartRun:input_type -> baton.v1.StartRunRequest
+	11, // 32: baton.v1.RoutingService.GetRun:input_type -> baton.v1.GetRunRequest
+	13, // 33: baton.v1.RoutingService.ListRuns:input_type -> baton.v1.ListRunsRequest
+	15, // 34: baton.v1.RoutingService.WatchRun:input_type -> baton.v1.WatchRunRequest
+	18, // 35: baton.v1.RoutingService.CancelRun:input_type -> baton.v1.CancelRunRequest
+	20, // 36: baton.v1.RoutingService.GetNodeTools:input_type -> baton.v1.GetNodeToolsRequest
+	22, // 37: baton.v1.RoutingService.RecordTurn:input_type -> baton.v1.RecordTurnRequest
+	2,  // 38: baton.v1.RoutingService.RegisterGraph:output_type -> baton.v1.RegisterGraphResponse
+	4,  // 39: baton.v1.RoutingService.ValidateGraph:output_type -> baton.v1.ValidateGraphResponse
+	6,  // 40: baton.v1.RoutingService.GetGraph:output_type -> baton.v1.GetGraphResponse
+	8,  // 41: baton.v1.RoutingService.ListGraphs:output_type -> baton.v1.ListGraphsResponse
+	10, // 42: baton.v1.RoutingService.StartRun:output_type -> baton.v1.StartRunResponse
+	12, // 43: baton.v1.RoutingService.GetRun:output_type -> baton.v1.GetRunResponse
+	14, // 44: baton.v1.RoutingService.ListRuns:output_type -> baton.v1.ListRunsResponse
+	16, // 45: baton.v1.RoutingService.WatchRun:output_type -> baton.v1.WatchRunResponse
+	19, // 46: baton.v1.RoutingService.CancelRun:output_type -> baton.v1.CancelRunResponse
+	21, // 47: baton.v1.RoutingService.GetNodeTools:output_type -> baton.v1.GetNodeToolsResponse
+	23, // 48: baton.v1.RoutingService.RecordTurn:output_type -> baton.v1.RecordTurnResponse
+	38, // [38:49] is the sub-list for method output_type
+	27, // [27:38] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_routing_service_proto_init() }
@@ -1707,6 +1730,7 @@ func file_baton_v1_routing_service_proto_init() {
 	}
 	file_baton_v1_error_proto_init()
 	file_baton_v1_handoff_proto_init()
+	file_baton_v1_registry_service_proto_init()
 	file_baton_v1_routing_proto_init()
 	file_baton_v1_task_service_proto_init()
 	file_baton_v1_routing_service_proto_msgTypes[15].OneofWrappers = []any{

@@ -42,8 +42,9 @@ const (
 // the broker checks, counts, records, and answers with the nodes that are next. By default agents register graphs, and
 // an agent reads the runs in which it takes part: as the starter, as the agent of a node, or as an owner of the task.
 type RoutingServiceClient interface {
-	// Registers a graph, or a further revision of it. The same graph again is the same revision. A graph with an error is
-	// refused with GRAPH_INVALID, whose BadRequest names each problem.
+	// Registers a graph, or a further revision of it, which only the owner of the name does (RegistryService). The same graph
+	// again is the same revision, for any caller that registers graphs. A graph with an error is refused with GRAPH_INVALID,
+	// whose BadRequest names each problem.
 	RegisterGraph(ctx context.Context, in *RegisterGraphRequest, opts ...grpc.CallOption) (*RegisterGraphResponse, error)
 	// Returns all problems of a graph, and registers nothing.
 	ValidateGraph(ctx context.Context, in *ValidateGraphRequest, opts ...grpc.CallOption) (*ValidateGraphResponse, error)
@@ -203,8 +204,9 @@ func (c *routingServiceClient) RecordTurn(ctx context.Context, in *RecordTurnReq
 // the broker checks, counts, records, and answers with the nodes that are next. By default agents register graphs, and
 // an agent reads the runs in which it takes part: as the starter, as the agent of a node, or as an owner of the task.
 type RoutingServiceServer interface {
-	// Registers a graph, or a further revision of it. The same graph again is the same revision. A graph with an error is
-	// refused with GRAPH_INVALID, whose BadRequest names each problem.
+	// Registers a graph, or a further revision of it, which only the owner of the name does (RegistryService). The same graph
+	// again is the same revision, for any caller that registers graphs. A graph with an error is refused with GRAPH_INVALID,
+	// whose BadRequest names each problem.
 	RegisterGraph(context.Context, *RegisterGraphRequest) (*RegisterGraphResponse, error)
 	// Returns all problems of a graph, and registers nothing.
 	ValidateGraph(context.Context, *ValidateGraphRequest) (*ValidateGraphResponse, error)

@@ -130,7 +130,10 @@ func (x *Schema) GetCreateTime() *timestamppb.Timestamp {
 type RegisterSchemaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The schema: id, version and text. Other fields are ignored. Required.
-	Schema        *Schema `protobuf:"bytes,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema *Schema `protobuf:"bytes,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	// The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+	// CONFLICT. Empty: any.
+	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,11 +175,20 @@ func (x *RegisterSchemaRequest) GetSchema() *Schema {
 	return nil
 }
 
+func (x *RegisterSchemaRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
 // See SchemaService.RegisterSchema.
 type RegisterSchemaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The schema as it is registered, without its text.
-	Schema        *Schema `protobuf:"bytes,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema *Schema `protobuf:"bytes,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	// The name with its owner.
+	Registration  *Registration `protobuf:"bytes,2,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +226,13 @@ func (*RegisterSchemaResponse) Descriptor() ([]byte, []int) {
 func (x *RegisterSchemaResponse) GetSchema() *Schema {
 	if x != nil {
 		return x.Schema
+	}
+	return nil
+}
+
+func (x *RegisterSchemaResponse) GetRegistration() *Registration {
+	if x != nil {
+		return x.Registration
 	}
 	return nil
 }
@@ -616,7 +635,7 @@ var File_baton_v1_schema_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_schema_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dbaton/v1/schema_service.proto\x12\bbaton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x01\n" +
+	"\x1dbaton/v1/schema_service.proto\x12\bbaton.v1\x1a\x1fbaton/v1/registry_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x01\n" +
 	"\x06Schema\x12\x1b\n" +
 	"\tschema_id\x18\x01 \x01(\tR\bschemaId\x12%\n" +
 	"\x0eschema_version\x18\x02 \x01(\tR\rschemaVersion\x12\x1f\n" +
@@ -627,11 +646,13 @@ const file_baton_v1_schema_service_proto_rawDesc = "" +
 	"size_bytes\x18\x05 \x01(\x04R\tsizeBytes\x12\x1c\n" +
 	"\tregistrar\x18\x06 \x01(\tR\tregistrar\x12;\n" +
 	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"A\n" +
+	"createTime\"U\n" +
 	"\x15RegisterSchemaRequest\x12(\n" +
-	"\x06schema\x18\x01 \x01(\v2\x10.baton.v1.SchemaR\x06schema\"B\n" +
+	"\x06schema\x18\x01 \x01(\v2\x10.baton.v1.SchemaR\x06schema\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\tR\x04etag\"~\n" +
 	"\x16RegisterSchemaResponse\x12(\n" +
-	"\x06schema\x18\x01 \x01(\v2\x10.baton.v1.SchemaR\x06schema\"V\n" +
+	"\x06schema\x18\x01 \x01(\v2\x10.baton.v1.SchemaR\x06schema\x12:\n" +
+	"\fregistration\x18\x02 \x01(\v2\x16.baton.v1.RegistrationR\fregistration\"V\n" +
 	"\x10GetSchemaRequest\x12\x1b\n" +
 	"\tschema_id\x18\x01 \x01(\tR\bschemaId\x12%\n" +
 	"\x0eschema_version\x18\x02 \x01(\tR\rschemaVersion\"=\n" +
@@ -690,27 +711,29 @@ var file_baton_v1_schema_service_proto_goTypes = []any{
 	(*CheckSchemaResponse)(nil),    // 8: baton.v1.CheckSchemaResponse
 	(*SchemaViolation)(nil),        // 9: baton.v1.SchemaViolation
 	(*timestamppb.Timestamp)(nil),  // 10: google.protobuf.Timestamp
+	(*Registration)(nil),           // 11: baton.v1.Registration
 }
 var file_baton_v1_schema_service_proto_depIdxs = []int32{
 	10, // 0: baton.v1.Schema.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 1: baton.v1.RegisterSchemaRequest.schema:type_name -> baton.v1.Schema
 	0,  // 2: baton.v1.RegisterSchemaResponse.schema:type_name -> baton.v1.Schema
-	0,  // 3: baton.v1.GetSchemaResponse.schema:type_name -> baton.v1.Schema
-	0,  // 4: baton.v1.ListSchemasResponse.schemas:type_name -> baton.v1.Schema
-	9,  // 5: baton.v1.CheckSchemaResponse.violations:type_name -> baton.v1.SchemaViolation
-	1,  // 6: baton.v1.SchemaService.RegisterSchema:input_type -> baton.v1.RegisterSchemaRequest
-	3,  // 7: baton.v1.SchemaService.GetSchema:input_type -> baton.v1.GetSchemaRequest
-	5,  // 8: baton.v1.SchemaService.ListSchemas:input_type -> baton.v1.ListSchemasRequest
-	7,  // 9: baton.v1.SchemaService.CheckSchema:input_type -> baton.v1.CheckSchemaRequest
-	2,  // 10: baton.v1.SchemaService.RegisterSchema:output_type -> baton.v1.RegisterSchemaResponse
-	4,  // 11: baton.v1.SchemaService.GetSchema:output_type -> baton.v1.GetSchemaResponse
-	6,  // 12: baton.v1.SchemaService.ListSchemas:output_type -> baton.v1.ListSchemasResponse
-	8,  // 13: baton.v1.SchemaService.CheckSchema:output_type -> baton.v1.CheckSchemaResponse
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	11, // 3: baton.v1.RegisterSchemaResponse.registration:type_name -> baton.v1.Registration
+	0,  // 4: baton.v1.GetSchemaResponse.schema:type_name -> baton.v1.Schema
+	0,  // 5: baton.v1.ListSchemasResponse.schemas:type_name -> baton.v1.Schema
+	9,  // 6: baton.v1.CheckSchemaResponse.violations:type_name -> baton.v1.SchemaViolation
+	1,  // 7: baton.v1.SchemaService.RegisterSchema:input_type -> baton.v1.RegisterSchemaRequest
+	3,  // 8: baton.v1.SchemaService.GetSchema:input_type -> baton.v1.GetSchemaRequest
+	5,  // 9: baton.v1.SchemaService.ListSchemas:input_type -> baton.v1.ListSchemasRequest
+	7,  // 10: baton.v1.SchemaService.CheckSchema:input_type -> baton.v1.CheckSchemaRequest
+	2,  // 11: baton.v1.SchemaService.RegisterSchema:output_type -> baton.v1.RegisterSchemaResponse
+	4,  // 12: baton.v1.SchemaService.GetSchema:output_type -> baton.v1.GetSchemaResponse
+	6,  // 13: baton.v1.SchemaService.ListSchemas:output_type -> baton.v1.ListSchemasResponse
+	8,  // 14: baton.v1.SchemaService.CheckSchema:output_type -> baton.v1.CheckSchemaResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_schema_service_proto_init() }
@@ -718,6 +741,7 @@ func file_baton_v1_schema_service_proto_init() {
 	if File_baton_v1_schema_service_proto != nil {
 		return
 	}
+	file_baton_v1_registry_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

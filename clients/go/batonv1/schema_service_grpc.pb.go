@@ -35,8 +35,9 @@ const (
 // checks a context against the schemas that are registered, before it accepts the message. A registered schema never
 // changes. By default agents register schemas and read all of them.
 type SchemaServiceClient interface {
-	// Registers a version of a schema. The same text again changes nothing; another text under the same id and version is
-	// refused with SCHEMA_EXISTS. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
+	// Registers a version of a schema. Further versions of an id are its owner's (RegistryService). The same text again
+	// changes nothing, for any caller that registers schemas; another text under the same id and version is refused with
+	// SCHEMA_EXISTS, also after the removal of the version. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
 	RegisterSchema(ctx context.Context, in *RegisterSchemaRequest, opts ...grpc.CallOption) (*RegisterSchemaResponse, error)
 	// Returns one version of a schema with its text.
 	GetSchema(ctx context.Context, in *GetSchemaRequest, opts ...grpc.CallOption) (*GetSchemaResponse, error)
@@ -102,8 +103,9 @@ func (c *schemaServiceClient) CheckSchema(ctx context.Context, in *CheckSchemaRe
 // checks a context against the schemas that are registered, before it accepts the message. A registered schema never
 // changes. By default agents register schemas and read all of them.
 type SchemaServiceServer interface {
-	// Registers a version of a schema. The same text again changes nothing; another text under the same id and version is
-	// refused with SCHEMA_EXISTS. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
+	// Registers a version of a schema. Further versions of an id are its owner's (RegistryService). The same text again
+	// changes nothing, for any caller that registers schemas; another text under the same id and version is refused with
+	// SCHEMA_EXISTS, also after the removal of the version. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
 	RegisterSchema(context.Context, *RegisterSchemaRequest) (*RegisterSchemaResponse, error)
 	// Returns one version of a schema with its text.
 	GetSchema(context.Context, *GetSchemaRequest) (*GetSchemaResponse, error)

@@ -27,7 +27,10 @@ const (
 type PutAgentSpecRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The spec. Required.
-	Spec          *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+	// CONFLICT. Empty: any.
+	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -69,11 +72,20 @@ func (x *PutAgentSpecRequest) GetSpec() *AgentSpec {
 	return nil
 }
 
+func (x *PutAgentSpecRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
 // See ThreadService.PutAgentSpec.
 type PutAgentSpecResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The spec with its revision.
-	Spec          *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The name with its owner.
+	Registration  *Registration `protobuf:"bytes,2,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -111,6 +123,13 @@ func (*PutAgentSpecResponse) Descriptor() ([]byte, []int) {
 func (x *PutAgentSpecResponse) GetSpec() *AgentSpec {
 	if x != nil {
 		return x.Spec
+	}
+	return nil
+}
+
+func (x *PutAgentSpecResponse) GetRegistration() *Registration {
+	if x != nil {
+		return x.Registration
 	}
 	return nil
 }
@@ -173,8 +192,10 @@ func (x *GetAgentSpecRequest) GetRevision() uint64 {
 // See ThreadService.GetAgentSpec.
 type GetAgentSpecResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revision.
-	Spec          *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The revision. Without its system prompt, sections and overlay if the caller may not read them (readSpec).
+	Spec *AgentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Whether the system prompt, the sections and the overlay are left out.
+	PromptHidden  bool `protobuf:"varint,2,opt,name=prompt_hidden,json=promptHidden,proto3" json:"prompt_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +235,13 @@ func (x *GetAgentSpecResponse) GetSpec() *AgentSpec {
 		return x.Spec
 	}
 	return nil
+}
+
+func (x *GetAgentSpecResponse) GetPromptHidden() bool {
+	if x != nil {
+		return x.PromptHidden
+	}
+	return false
 }
 
 // See ThreadService.ListAgentSpecs.
@@ -330,7 +358,10 @@ func (x *ListAgentSpecsResponse) GetNextPageToken() string {
 type PutModelSpecRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The spec. Required.
-	Spec          *ModelSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *ModelSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+	// CONFLICT. Empty: any.
+	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -372,11 +403,20 @@ func (x *PutModelSpecRequest) GetSpec() *ModelSpec {
 	return nil
 }
 
+func (x *PutModelSpecRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
 // See ThreadService.PutModelSpec.
 type PutModelSpecResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The spec with its revision.
-	Spec          *ModelSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *ModelSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The name with its owner.
+	Registration  *Registration `protobuf:"bytes,2,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +454,13 @@ func (*PutModelSpecResponse) Descriptor() ([]byte, []int) {
 func (x *PutModelSpecResponse) GetSpec() *ModelSpec {
 	if x != nil {
 		return x.Spec
+	}
+	return nil
+}
+
+func (x *PutModelSpecResponse) GetRegistration() *Registration {
+	if x != nil {
+		return x.Registration
 	}
 	return nil
 }
@@ -1674,27 +1721,32 @@ var File_baton_v1_thread_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_thread_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dbaton/v1/thread_service.proto\x12\bbaton.v1\x1a\x1bbaton/v1/task_service.proto\x1a\x15baton/v1/thread.proto\">\n" +
+	"\x1dbaton/v1/thread_service.proto\x12\bbaton.v1\x1a\x1fbaton/v1/registry_service.proto\x1a\x1bbaton/v1/task_service.proto\x1a\x15baton/v1/thread.proto\"R\n" +
 	"\x13PutAgentSpecRequest\x12'\n" +
-	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\"?\n" +
+	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\tR\x04etag\"{\n" +
 	"\x14PutAgentSpecResponse\x12'\n" +
-	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\"J\n" +
+	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\x12:\n" +
+	"\fregistration\x18\x02 \x01(\v2\x16.baton.v1.RegistrationR\fregistration\"J\n" +
 	"\x13GetAgentSpecRequest\x12\x17\n" +
 	"\aspec_id\x18\x01 \x01(\tR\x06specId\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"?\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"d\n" +
 	"\x14GetAgentSpecResponse\x12'\n" +
-	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\"S\n" +
+	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.AgentSpecR\x04spec\x12#\n" +
+	"\rprompt_hidden\x18\x02 \x01(\bR\fpromptHidden\"S\n" +
 	"\x15ListAgentSpecsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"k\n" +
 	"\x16ListAgentSpecsResponse\x12)\n" +
 	"\x05specs\x18\x01 \x03(\v2\x13.baton.v1.AgentSpecR\x05specs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\">\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"R\n" +
 	"\x13PutModelSpecRequest\x12'\n" +
-	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.ModelSpecR\x04spec\"?\n" +
+	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.ModelSpecR\x04spec\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\tR\x04etag\"{\n" +
 	"\x14PutModelSpecResponse\x12'\n" +
-	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.ModelSpecR\x04spec\"S\n" +
+	"\x04spec\x18\x01 \x01(\v2\x13.baton.v1.ModelSpecR\x04spec\x12:\n" +
+	"\fregistration\x18\x02 \x01(\v2\x16.baton.v1.RegistrationR\fregistration\"S\n" +
 	"\x15ListModelSpecsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1829,67 +1881,70 @@ var file_baton_v1_thread_service_proto_goTypes = []any{
 	(*EndRunRequest)(nil),              // 25: baton.v1.EndRunRequest
 	(*EndRunResponse)(nil),             // 26: baton.v1.EndRunResponse
 	(*AgentSpec)(nil),                  // 27: baton.v1.AgentSpec
-	(*ModelSpec)(nil),                  // 28: baton.v1.ModelSpec
-	(*Thread)(nil),                     // 29: baton.v1.Thread
-	(*ThreadEntry)(nil),                // 30: baton.v1.ThreadEntry
-	(*WatchGap)(nil),                   // 31: baton.v1.WatchGap
-	(*ThreadRequestEnded)(nil),         // 32: baton.v1.ThreadRequestEnded
+	(*Registration)(nil),               // 28: baton.v1.Registration
+	(*ModelSpec)(nil),                  // 29: baton.v1.ModelSpec
+	(*Thread)(nil),                     // 30: baton.v1.Thread
+	(*ThreadEntry)(nil),                // 31: baton.v1.ThreadEntry
+	(*WatchGap)(nil),                   // 32: baton.v1.WatchGap
+	(*ThreadRequestEnded)(nil),         // 33: baton.v1.ThreadRequestEnded
 }
 var file_baton_v1_thread_service_proto_depIdxs = []int32{
 	27, // 0: baton.v1.PutAgentSpecRequest.spec:type_name -> baton.v1.AgentSpec
 	27, // 1: baton.v1.PutAgentSpecResponse.spec:type_name -> baton.v1.AgentSpec
-	27, // 2: baton.v1.GetAgentSpecResponse.spec:type_name -> baton.v1.AgentSpec
-	27, // 3: baton.v1.ListAgentSpecsResponse.specs:type_name -> baton.v1.AgentSpec
-	28, // 4: baton.v1.PutModelSpecRequest.spec:type_name -> baton.v1.ModelSpec
-	28, // 5: baton.v1.PutModelSpecResponse.spec:type_name -> baton.v1.ModelSpec
-	28, // 6: baton.v1.ListModelSpecsResponse.specs:type_name -> baton.v1.ModelSpec
-	29, // 7: baton.v1.CreateThreadResponse.thread:type_name -> baton.v1.Thread
-	29, // 8: baton.v1.GetThreadResponse.thread:type_name -> baton.v1.Thread
-	29, // 9: baton.v1.ListThreadsResponse.threads:type_name -> baton.v1.Thread
-	30, // 10: baton.v1.WatchThreadResponse.entry:type_name -> baton.v1.ThreadEntry
-	31, // 11: baton.v1.WatchThreadResponse.gap:type_name -> baton.v1.WatchGap
-	18, // 12: baton.v1.WatchThreadResponse.caught_up:type_name -> baton.v1.ThreadCaughtUp
-	29, // 13: baton.v1.ApplyHandoffActionResponse.thread:type_name -> baton.v1.Thread
-	29, // 14: baton.v1.BeginRunResponse.thread:type_name -> baton.v1.Thread
-	27, // 15: baton.v1.BeginRunResponse.spec:type_name -> baton.v1.AgentSpec
-	28, // 16: baton.v1.BeginRunResponse.model:type_name -> baton.v1.ModelSpec
-	32, // 17: baton.v1.BeginRunResponse.request:type_name -> baton.v1.ThreadRequestEnded
-	29, // 18: baton.v1.EndStepResponse.thread:type_name -> baton.v1.Thread
-	27, // 19: baton.v1.EndStepResponse.spec:type_name -> baton.v1.AgentSpec
-	28, // 20: baton.v1.EndStepResponse.model:type_name -> baton.v1.ModelSpec
-	32, // 21: baton.v1.EndStepResponse.request:type_name -> baton.v1.ThreadRequestEnded
-	29, // 22: baton.v1.EndRunResponse.thread:type_name -> baton.v1.Thread
-	0,  // 23: baton.v1.ThreadService.PutAgentSpec:input_type -> baton.v1.PutAgentSpecRequest
-	2,  // 24: baton.v1.ThreadService.GetAgentSpec:input_type -> baton.v1.GetAgentSpecRequest
-	4,  // 25: baton.v1.ThreadService.ListAgentSpecs:input_type -> baton.v1.ListAgentSpecsRequest
-	6,  // 26: baton.v1.ThreadService.PutModelSpec:input_type -> baton.v1.PutModelSpecRequest
-	8,  // 27: baton.v1.ThreadService.ListModelSpecs:input_type -> baton.v1.ListModelSpecsRequest
-	10, // 28: baton.v1.ThreadService.CreateThread:input_type -> baton.v1.CreateThreadRequest
-	12, // 29: baton.v1.ThreadService.GetThread:input_type -> baton.v1.GetThreadRequest
-	14, // 30: baton.v1.ThreadService.ListThreads:input_type -> baton.v1.ListThreadsRequest
-	16, // 31: baton.v1.ThreadService.WatchThread:input_type -> baton.v1.WatchThreadRequest
-	19, // 32: baton.v1.ThreadService.ApplyHandoffAction:input_type -> baton.v1.ApplyHandoffActionRequest
-	21, // 33: baton.v1.ThreadService.BeginRun:input_type -> baton.v1.BeginRunRequest
-	23, // 34: baton.v1.ThreadService.EndStep:input_type -> baton.v1.EndStepRequest
-	25, // 35: baton.v1.ThreadService.EndRun:input_type -> baton.v1.EndRunRequest
-	1,  // 36: baton.v1.ThreadService.PutAgentSpec:output_type -> baton.v1.PutAgentSpecResponse
-	3,  // 37: baton.v1.ThreadService.GetAgentSpec:output_type -> baton.v1.GetAgentSpecResponse
-	5,  // 38: baton.v1.ThreadService.ListAgentSpecs:output_type -> baton.v1.ListAgentSpecsResponse
-	7,  // 39: baton.v1.ThreadService.PutModelSpec:output_type -> baton.v1.PutModelSpecResponse
-	9,  // 40: baton.v1.ThreadService.ListModelSpecs:output_type -> baton.v1.ListModelSpecsResponse
-	11, // 41: baton.v1.ThreadService.CreateThread:output_type -> baton.v1.CreateThreadResponse
-	13, // 42: baton.v1.ThreadService.GetThread:output_type -> baton.v1.GetThreadResponse
-	15, // 43: baton.v1.ThreadService.ListThreads:output_type -> baton.v1.ListThreadsResponse
-	17, // 44: baton.v1.ThreadService.WatchThread:output_type -> baton.v1.WatchThreadResponse
-	20, // 45: baton.v1.ThreadService.ApplyHandoffAction:output_type -> baton.v1.ApplyHandoffActionResponse
-	22, // 46: baton.v1.ThreadService.BeginRun:output_type -> baton.v1.BeginRunResponse
-	24, // 47: baton.v1.ThreadService.EndStep:output_type -> baton.v1.EndStepResponse
-	26, // 48: baton.v1.ThreadService.EndRun:output_type -> baton.v1.EndRunResponse
-	36, // [36:49] is the sub-list for method output_type
-	23, // [23:36] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	28, // 2: baton.v1.PutAgentSpecResponse.registration:type_name -> baton.v1.Registration
+	27, // 3: baton.v1.GetAgentSpecResponse.spec:type_name -> baton.v1.AgentSpec
+	27, // 4: baton.v1.ListAgentSpecsResponse.specs:type_name -> baton.v1.AgentSpec
+	29, // 5: baton.v1.PutModelSpecRequest.spec:type_name -> baton.v1.ModelSpec
+	29, // 6: baton.v1.PutModelSpecResponse.spec:type_name -> baton.v1.ModelSpec
+	28, // 7: baton.v1.PutModelSpecResponse.registration:type_name -> baton.v1.Registration
+	29, // 8: baton.v1.ListModelSpecsResponse.specs:type_name -> baton.v1.ModelSpec
+	30, // 9: baton.v1.CreateThreadResponse.thread:type_name -> baton.v1.Thread
+	30, // 10: baton.v1.GetThreadResponse.thread:type_name -> baton.v1.Thread
+	30, // 11: baton.v1.ListThreadsResponse.threads:type_name -> baton.v1.Thread
+	31, // 12: baton.v1.WatchThreadResponse.entry:type_name -> baton.v1.ThreadEntry
+	32, // 13: baton.v1.WatchThreadResponse.gap:type_name -> baton.v1.WatchGap
+	18, // 14: baton.v1.WatchThreadResponse.caught_up:type_name -> baton.v1.ThreadCaughtUp
+	30, // 15: baton.v1.ApplyHandoffActionResponse.thread:type_name -> baton.v1.Thread
+	30, // 16: baton.v1.BeginRunResponse.thread:type_name -> baton.v1.Thread
+	27, // 17: baton.v1.BeginRunResponse.spec:type_name -> baton.v1.AgentSpec
+	29, // 18: baton.v1.BeginRunResponse.model:type_name -> baton.v1.ModelSpec
+	33, // 19: baton.v1.BeginRunResponse.request:type_name -> baton.v1.ThreadRequestEnded
+	30, // 20: baton.v1.EndStepResponse.thread:type_name -> baton.v1.Thread
+	27, // 21: baton.v1.EndStepResponse.spec:type_name -> baton.v1.AgentSpec
+	29, // 22: baton.v1.EndStepResponse.model:type_name -> baton.v1.ModelSpec
+	33, // 23: baton.v1.EndStepResponse.request:type_name -> baton.v1.ThreadRequestEnded
+	30, // 24: baton.v1.EndRunResponse.thread:type_name -> baton.v1.Thread
+	0,  // 25: baton.v1.ThreadService.PutAgentSpec:input_type -> baton.v1.PutAgentSpecRequest
+	2,  // 26: baton.v1.ThreadService.GetAgentSpec:input_type -> baton.v1.GetAgentSpecRequest
+	4,  // 27: baton.v1.ThreadService.ListAgentSpecs:input_type -> baton.v1.ListAgentSpecsRequest
+	6,  // 28: baton.v1.ThreadService.PutModelSpec:input_type -> baton.v1.PutModelSpecRequest
+	8,  // 29: baton.v1.ThreadService.ListModelSpecs:input_type -> baton.v1.ListModelSpecsRequest
+	10, // 30: baton.v1.ThreadService.CreateThread:input_type -> baton.v1.CreateThreadRequest
+	12, // 31: baton.v1.ThreadService.GetThread:input_type -> baton.v1.GetThreadRequest
+	14, // 32: baton.v1.ThreadService.ListThreads:input_type -> baton.v1.ListThreadsRequest
+	16, // 33: baton.v1.ThreadService.WatchThread:input_type -> baton.v1.WatchThreadRequest
+	19, // 34: baton.v1.ThreadService.ApplyHandoffAction:input_type -> baton.v1.ApplyHandoffActionRequest
+	21, // 35: baton.v1.ThreadService.BeginRun:input_type -> baton.v1.BeginRunRequest
+	23, // 36: baton.v1.ThreadService.EndStep:input_type -> baton.v1.EndStepRequest
+	25, // 37: baton.v1.ThreadService.EndRun:input_type -> baton.v1.EndRunRequest
+	1,  // 38: baton.v1.ThreadService.PutAgentSpec:output_type -> baton.v1.PutAgentSpecResponse
+	3,  // 39: baton.v1.ThreadService.GetAgentSpec:output_type -> baton.v1.GetAgentSpecResponse
+	5,  // 40: baton.v1.ThreadService.ListAgentSpecs:output_type -> baton.v1.ListAgentSpecsResponse
+	7,  // 41: baton.v1.ThreadService.PutModelSpec:output_type -> baton.v1.PutModelSpecResponse
+	9,  // 42: baton.v1.ThreadService.ListModelSpecs:output_type -> baton.v1.ListModelSpecsResponse
+	11, // 43: baton.v1.ThreadService.CreateThread:output_type -> baton.v1.CreateThreadResponse
+	13, // 44: baton.v1.ThreadService.GetThread:output_type -> baton.v1.GetThreadResponse
+	15, // 45: baton.v1.ThreadService.ListThreads:output_type -> baton.v1.ListThreadsResponse
+	17, // 46: baton.v1.ThreadService.WatchThread:output_type -> baton.v1.WatchThreadResponse
+	20, // 47: baton.v1.ThreadService.ApplyHandoffAction:output_type -> baton.v1.ApplyHandoffActionResponse
+	22, // 48: baton.v1.ThreadService.BeginRun:output_type -> baton.v1.BeginRunResponse
+	24, // 49: baton.v1.ThreadService.EndStep:output_type -> baton.v1.EndStepResponse
+	26, // 50: baton.v1.ThreadService.EndRun:output_type -> baton.v1.EndRunResponse
+	38, // [38:51] is the sub-list for method output_type
+	25, // [25:38] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_thread_service_proto_init() }
@@ -1897,6 +1952,7 @@ func file_baton_v1_thread_service_proto_init() {
 	if File_baton_v1_thread_service_proto != nil {
 		return
 	}
+	file_baton_v1_registry_service_proto_init()
 	file_baton_v1_task_service_proto_init()
 	file_baton_v1_thread_proto_init()
 	file_baton_v1_thread_service_proto_msgTypes[17].OneofWrappers = []any{

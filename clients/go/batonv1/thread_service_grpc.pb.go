@@ -44,13 +44,16 @@ const (
 // and asks at each boundary which spec is in force. By default operators manage specs, and an agent uses and reads the
 // threads in which it takes part.
 type ThreadServiceClient interface {
-	// Registers the spec of a persona, or a further revision of it. The same spec again is the same revision.
+	// Registers the spec of a persona, or a further revision of it, which only the owner of the name does (RegistryService).
+	// The same spec again is the same revision.
 	PutAgentSpec(ctx context.Context, in *PutAgentSpecRequest, opts ...grpc.CallOption) (*PutAgentSpecResponse, error)
-	// Returns one revision of a spec.
+	// Returns one revision of a spec. Its system prompt, sections and overlay are for callers that may read them: the owner
+	// and operators, by default.
 	GetAgentSpec(ctx context.Context, in *GetAgentSpecRequest, opts ...grpc.CallOption) (*GetAgentSpecResponse, error)
 	// Lists the latest revisions, the newest spec first.
 	ListAgentSpecs(ctx context.Context, in *ListAgentSpecsRequest, opts ...grpc.CallOption) (*ListAgentSpecsResponse, error)
-	// Registers the spec of a model, or a further revision of it. The same spec again is the same revision.
+	// Registers the spec of a model, or a further revision of it, which only the owner of the name does (RegistryService).
+	// The same spec again is the same revision.
 	PutModelSpec(ctx context.Context, in *PutModelSpecRequest, opts ...grpc.CallOption) (*PutModelSpecResponse, error)
 	// Lists the latest revisions, the newest spec first.
 	ListModelSpecs(ctx context.Context, in *ListModelSpecsRequest, opts ...grpc.CallOption) (*ListModelSpecsResponse, error)
@@ -231,13 +234,16 @@ func (c *threadServiceClient) EndRun(ctx context.Context, in *EndRunRequest, opt
 // and asks at each boundary which spec is in force. By default operators manage specs, and an agent uses and reads the
 // threads in which it takes part.
 type ThreadServiceServer interface {
-	// Registers the spec of a persona, or a further revision of it. The same spec again is the same revision.
+	// Registers the spec of a persona, or a further revision of it, which only the owner of the name does (RegistryService).
+	// The same spec again is the same revision.
 	PutAgentSpec(context.Context, *PutAgentSpecRequest) (*PutAgentSpecResponse, error)
-	// Returns one revision of a spec.
+	// Returns one revision of a spec. Its system prompt, sections and overlay are for callers that may read them: the owner
+	// and operators, by default.
 	GetAgentSpec(context.Context, *GetAgentSpecRequest) (*GetAgentSpecResponse, error)
 	// Lists the latest revisions, the newest spec first.
 	ListAgentSpecs(context.Context, *ListAgentSpecsRequest) (*ListAgentSpecsResponse, error)
-	// Registers the spec of a model, or a further revision of it. The same spec again is the same revision.
+	// Registers the spec of a model, or a further revision of it, which only the owner of the name does (RegistryService).
+	// The same spec again is the same revision.
 	PutModelSpec(context.Context, *PutModelSpecRequest) (*PutModelSpecResponse, error)
 	// Lists the latest revisions, the newest spec first.
 	ListModelSpecs(context.Context, *ListModelSpecsRequest) (*ListModelSpecsResponse, error)

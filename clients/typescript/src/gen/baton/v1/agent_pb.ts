@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/agent.proto.
  */
 export const file_baton_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ2CgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCRITCgtkZXNjcmlwdGlvbhgFIAEoCRIQCghleGFtcGxlcxgGIAMoCSLwAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKCHZvdWNoZXJzGAYgAygLMhQuYmF0b24udjEuS2V5Vm91Y2hlciJsCgpLZXlWb3VjaGVyEhcKD29wZXJhdG9yX2tleV9pZBgBIAEoCRIyCg5ub3RfYWZ0ZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJc2lnbmF0dXJlGAMgASgMIugDCgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiEKBGxvYWQYCCABKAsyEy5iYXRvbi52MS5BZ2VudExvYWQSLQoKc3RhdGlzdGljcxgJIAEoCzIZLmJhdG9uLnYxLkFnZW50U3RhdGlzdGljcxIMCgRldGFnGAogASgJEjMKD2RlcmVnaXN0ZXJfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIgoHbWFpbGJveBgMIAEoCzIRLmJhdG9uLnYxLk1haWxib3gibQoHTWFpbGJveBIZCgxsZXR0ZXJfY291bnQYASABKARIAIgBARI2ChJvbGRlc3RfbGV0dGVyX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQg8KDV9sZXR0ZXJfY291bnQiaAoJQWdlbnRMb2FkEg4KBmluX3VzZRgBIAEoDRIQCghjYXBhY2l0eRgCIAEoDRITCgtvd25lZF90YXNrcxgDIAEoDRITCgtvcGVuX29mZmVycxgEIAEoDRIPCgdpc19mdWxsGAUgASgIIm0KD0FnZW50U3RhdGlzdGljcxIOCgZvZmZlcnMYASABKA0SEQoJY29tcGxldGVkGAIgASgNEjcKFG1lZGlhbl9kZWNpc2lvbl90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqdgoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEAMSEwoPUFJFU0VOQ0VfVU5TRUVOEARiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ2CgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCRITCgtkZXNjcmlwdGlvbhgFIAEoCRIQCghleGFtcGxlcxgGIAMoCSLwAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKCHZvdWNoZXJzGAYgAygLMhQuYmF0b24udjEuS2V5Vm91Y2hlciJsCgpLZXlWb3VjaGVyEhcKD29wZXJhdG9yX2tleV9pZBgBIAEoCRIyCg5ub3RfYWZ0ZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJc2lnbmF0dXJlGAMgASgMIo0ECgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiEKBGxvYWQYCCABKAsyEy5iYXRvbi52MS5BZ2VudExvYWQSLQoKc3RhdGlzdGljcxgJIAEoCzIZLmJhdG9uLnYxLkFnZW50U3RhdGlzdGljcxIMCgRldGFnGAogASgJEjMKD2RlcmVnaXN0ZXJfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIgoHbWFpbGJveBgMIAEoCzIRLmJhdG9uLnYxLk1haWxib3gSIwoFdXNhZ2UYDSABKAsyFC5iYXRvbi52MS5BZ2VudFVzYWdlIjwKCkFnZW50VXNhZ2USFAoMc3RvcmVkX2J5dGVzGAEgASgEEhgKEHN0b3JlZF9ieXRlc19tYXgYAiABKAQibQoHTWFpbGJveBIZCgxsZXR0ZXJfY291bnQYASABKARIAIgBARI2ChJvbGRlc3RfbGV0dGVyX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQg8KDV9sZXR0ZXJfY291bnQiaAoJQWdlbnRMb2FkEg4KBmluX3VzZRgBIAEoDRIQCghjYXBhY2l0eRgCIAEoDRITCgtvd25lZF90YXNrcxgDIAEoDRITCgtvcGVuX29mZmVycxgEIAEoDRIPCgdpc19mdWxsGAUgASgIIm0KD0FnZW50U3RhdGlzdGljcxIOCgZvZmZlcnMYASABKA0SEQoJY29tcGxldGVkGAIgASgNEjcKFG1lZGlhbl9kZWNpc2lvbl90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqdgoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEAMSEwoPUFJFU0VOQ0VfVU5TRUVOEARiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * The description of an agent in the directory, set at registration. At most 65536 encoded bytes without its keys.
@@ -325,6 +325,13 @@ export type Agent = Message<"baton.v1.Agent"> & {
    * @generated from field: baton.v1.Mailbox mailbox = 12;
    */
   mailbox?: Mailbox | undefined;
+
+  /**
+   * What the agent stores at the broker. Set by GetAgent and ListAgents. Unset for the broker itself.
+   *
+   * @generated from field: baton.v1.AgentUsage usage = 13;
+   */
+  usage?: AgentUsage | undefined;
 };
 
 /**
@@ -333,6 +340,35 @@ export type Agent = Message<"baton.v1.Agent"> & {
  */
 export const AgentSchema: GenMessage<Agent> = /*@__PURE__*/
   messageDesc(file_baton_v1_agent, 4);
+
+/**
+ * What an agent stores at the broker, beside its blobs. Set by the broker.
+ *
+ * @generated from message baton.v1.AgentUsage
+ */
+export type AgentUsage = Message<"baton.v1.AgentUsage"> & {
+  /**
+   * The bytes of its envelopes, once for each copy that the broker has; of the entries in the logs of runs that it started
+   * and threads that it created; and of plans that it submitted, with their logs.
+   *
+   * @generated from field: uint64 stored_bytes = 1;
+   */
+  storedBytes: bigint;
+
+  /**
+   * The most that it may store. 0: no limit.
+   *
+   * @generated from field: uint64 stored_bytes_max = 2;
+   */
+  storedBytesMax: bigint;
+};
+
+/**
+ * Describes the message baton.v1.AgentUsage.
+ * Use `create(AgentUsageSchema)` to create a new message.
+ */
+export const AgentUsageSchema: GenMessage<AgentUsage> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent, 5);
 
 /**
  * The mail that waits for an agent: letters that it has not acked, in flight or not. Set by the broker.
@@ -360,7 +396,7 @@ export type Mailbox = Message<"baton.v1.Mailbox"> & {
  * Use `create(MailboxSchema)` to create a new message.
  */
 export const MailboxSchema: GenMessage<Mailbox> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 5);
+  messageDesc(file_baton_v1_agent, 6);
 
 /**
  * The load of an agent. Set by the broker.
@@ -411,7 +447,7 @@ export type AgentLoad = Message<"baton.v1.AgentLoad"> & {
  * Use `create(AgentLoadSchema)` to create a new message.
  */
 export const AgentLoadSchema: GenMessage<AgentLoad> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 6);
+  messageDesc(file_baton_v1_agent, 7);
 
 /**
  * How an agent's latest offers ended: at most 50, of the last 7 days. Offers that the sender cancelled or let expire do
@@ -447,7 +483,7 @@ export type AgentStatistics = Message<"baton.v1.AgentStatistics"> & {
  * Use `create(AgentStatisticsSchema)` to create a new message.
  */
 export const AgentStatisticsSchema: GenMessage<AgentStatistics> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 7);
+  messageDesc(file_baton_v1_agent, 8);
 
 /**
  * Payload, and also a frame of its own on a session: the agent's present load. A sign of life. Kept in memory only.
@@ -496,7 +532,7 @@ export type Heartbeat = Message<"baton.v1.Heartbeat"> & {
  * Use `create(HeartbeatSchema)` to create a new message.
  */
 export const HeartbeatSchema: GenMessage<Heartbeat> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 8);
+  messageDesc(file_baton_v1_agent, 9);
 
 /**
  * Whether an agent is present. Welcome has the heartbeat interval and the lease.

@@ -6,6 +6,8 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { Registration } from "./registry_service_pb.js";
+import { file_baton_v1_registry_service } from "./registry_service_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
@@ -14,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/schema_service.proto.
  */
 export const file_baton_v1_schema_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch1iYXRvbi92MS9zY2hlbWFfc2VydmljZS5wcm90bxIIYmF0b24udjEisAEKBlNjaGVtYRIRCglzY2hlbWFfaWQYASABKAkSFgoOc2NoZW1hX3ZlcnNpb24YAiABKAkSEwoLc2NoZW1hX2pzb24YAyABKAkSDgoGc2hhMjU2GAQgASgMEhIKCnNpemVfYnl0ZXMYBSABKAQSEQoJcmVnaXN0cmFyGAYgASgJEi8KC2NyZWF0ZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCI5ChVSZWdpc3RlclNjaGVtYVJlcXVlc3QSIAoGc2NoZW1hGAEgASgLMhAuYmF0b24udjEuU2NoZW1hIjoKFlJlZ2lzdGVyU2NoZW1hUmVzcG9uc2USIAoGc2NoZW1hGAEgASgLMhAuYmF0b24udjEuU2NoZW1hIj0KEEdldFNjaGVtYVJlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhYKDnNjaGVtYV92ZXJzaW9uGAIgASgJIjUKEUdldFNjaGVtYVJlc3BvbnNlEiAKBnNjaGVtYRgBIAEoCzIQLmJhdG9uLnYxLlNjaGVtYSJOChJMaXN0U2NoZW1hc1JlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlEKE0xpc3RTY2hlbWFzUmVzcG9uc2USIQoHc2NoZW1hcxgBIAMoCzIQLmJhdG9uLnYxLlNjaGVtYRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZwoSQ2hlY2tTY2hlbWFSZXF1ZXN0EhEKCXNjaGVtYV9pZBgBIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgCIAEoCRITCgtzY2hlbWFfanNvbhgDIAEoCRIRCglkYXRhX2pzb24YBCABKAkiRAoTQ2hlY2tTY2hlbWFSZXNwb25zZRItCgp2aW9sYXRpb25zGAEgAygLMhkuYmF0b24udjEuU2NoZW1hVmlvbGF0aW9uIjgKD1NjaGVtYVZpb2xhdGlvbhIUCgxqc29uX3BvaW50ZXIYASABKAkSDwoHcHJvYmxlbRgCIAEoCTLCAgoNU2NoZW1hU2VydmljZRJTCg5SZWdpc3RlclNjaGVtYRIfLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVxdWVzdBogLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVzcG9uc2USRAoJR2V0U2NoZW1hEhouYmF0b24udjEuR2V0U2NoZW1hUmVxdWVzdBobLmJhdG9uLnYxLkdldFNjaGVtYVJlc3BvbnNlEkoKC0xpc3RTY2hlbWFzEhwuYmF0b24udjEuTGlzdFNjaGVtYXNSZXF1ZXN0Gh0uYmF0b24udjEuTGlzdFNjaGVtYXNSZXNwb25zZRJKCgtDaGVja1NjaGVtYRIcLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVxdWVzdBodLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_timestamp]);
+  fileDesc("Ch1iYXRvbi92MS9zY2hlbWFfc2VydmljZS5wcm90bxIIYmF0b24udjEisAEKBlNjaGVtYRIRCglzY2hlbWFfaWQYASABKAkSFgoOc2NoZW1hX3ZlcnNpb24YAiABKAkSEwoLc2NoZW1hX2pzb24YAyABKAkSDgoGc2hhMjU2GAQgASgMEhIKCnNpemVfYnl0ZXMYBSABKAQSEQoJcmVnaXN0cmFyGAYgASgJEi8KC2NyZWF0ZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJHChVSZWdpc3RlclNjaGVtYVJlcXVlc3QSIAoGc2NoZW1hGAEgASgLMhAuYmF0b24udjEuU2NoZW1hEgwKBGV0YWcYAiABKAkiaAoWUmVnaXN0ZXJTY2hlbWFSZXNwb25zZRIgCgZzY2hlbWEYASABKAsyEC5iYXRvbi52MS5TY2hlbWESLAoMcmVnaXN0cmF0aW9uGAIgASgLMhYuYmF0b24udjEuUmVnaXN0cmF0aW9uIj0KEEdldFNjaGVtYVJlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhYKDnNjaGVtYV92ZXJzaW9uGAIgASgJIjUKEUdldFNjaGVtYVJlc3BvbnNlEiAKBnNjaGVtYRgBIAEoCzIQLmJhdG9uLnYxLlNjaGVtYSJOChJMaXN0U2NoZW1hc1JlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlEKE0xpc3RTY2hlbWFzUmVzcG9uc2USIQoHc2NoZW1hcxgBIAMoCzIQLmJhdG9uLnYxLlNjaGVtYRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZwoSQ2hlY2tTY2hlbWFSZXF1ZXN0EhEKCXNjaGVtYV9pZBgBIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgCIAEoCRITCgtzY2hlbWFfanNvbhgDIAEoCRIRCglkYXRhX2pzb24YBCABKAkiRAoTQ2hlY2tTY2hlbWFSZXNwb25zZRItCgp2aW9sYXRpb25zGAEgAygLMhkuYmF0b24udjEuU2NoZW1hVmlvbGF0aW9uIjgKD1NjaGVtYVZpb2xhdGlvbhIUCgxqc29uX3BvaW50ZXIYASABKAkSDwoHcHJvYmxlbRgCIAEoCTLCAgoNU2NoZW1hU2VydmljZRJTCg5SZWdpc3RlclNjaGVtYRIfLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVxdWVzdBogLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVzcG9uc2USRAoJR2V0U2NoZW1hEhouYmF0b24udjEuR2V0U2NoZW1hUmVxdWVzdBobLmJhdG9uLnYxLkdldFNjaGVtYVJlc3BvbnNlEkoKC0xpc3RTY2hlbWFzEhwuYmF0b24udjEuTGlzdFNjaGVtYXNSZXF1ZXN0Gh0uYmF0b24udjEuTGlzdFNjaGVtYXNSZXNwb25zZRJKCgtDaGVja1NjaGVtYRIcLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVxdWVzdBodLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_registry_service, file_google_protobuf_timestamp]);
 
 /**
  * A version of a schema.
@@ -93,6 +95,14 @@ export type RegisterSchemaRequest = Message<"baton.v1.RegisterSchemaRequest"> & 
    * @generated from field: baton.v1.Schema schema = 1;
    */
   schema?: Schema | undefined;
+
+  /**
+   * The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+   * CONFLICT. Empty: any.
+   *
+   * @generated from field: string etag = 2;
+   */
+  etag: string;
 };
 
 /**
@@ -114,6 +124,13 @@ export type RegisterSchemaResponse = Message<"baton.v1.RegisterSchemaResponse"> 
    * @generated from field: baton.v1.Schema schema = 1;
    */
   schema?: Schema | undefined;
+
+  /**
+   * The name with its owner.
+   *
+   * @generated from field: baton.v1.Registration registration = 2;
+   */
+  registration?: Registration | undefined;
 };
 
 /**
@@ -335,8 +352,9 @@ export const SchemaViolationSchema: GenMessage<SchemaViolation> = /*@__PURE__*/
  */
 export const SchemaService: GenService<{
   /**
-   * Registers a version of a schema. The same text again changes nothing; another text under the same id and version is
-   * refused with SCHEMA_EXISTS. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
+   * Registers a version of a schema. Further versions of an id are its owner's (RegistryService). The same text again
+   * changes nothing, for any caller that registers schemas; another text under the same id and version is refused with
+   * SCHEMA_EXISTS, also after the removal of the version. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
    *
    * @generated from rpc baton.v1.SchemaService.RegisterSchema
    */

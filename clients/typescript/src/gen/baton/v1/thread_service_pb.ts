@@ -6,6 +6,8 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { Registration } from "./registry_service_pb.js";
+import { file_baton_v1_registry_service } from "./registry_service_pb.js";
 import type { WatchGap } from "./task_service_pb.js";
 import { file_baton_v1_task_service } from "./task_service_pb.js";
 import type { AgentSpec, ModelSpec, Thread, ThreadEntry, ThreadRequestEnded } from "./thread_pb.js";
@@ -16,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/thread_service.proto.
  */
 export const file_baton_v1_thread_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch1iYXRvbi92MS90aHJlYWRfc2VydmljZS5wcm90bxIIYmF0b24udjEiOAoTUHV0QWdlbnRTcGVjUmVxdWVzdBIhCgRzcGVjGAEgASgLMhMuYmF0b24udjEuQWdlbnRTcGVjIjkKFFB1dEFnZW50U3BlY1Jlc3BvbnNlEiEKBHNwZWMYASABKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMiOAoTR2V0QWdlbnRTcGVjUmVxdWVzdBIPCgdzcGVjX2lkGAEgASgJEhAKCHJldmlzaW9uGAIgASgEIjkKFEdldEFnZW50U3BlY1Jlc3BvbnNlEiEKBHNwZWMYASABKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMiPgoVTGlzdEFnZW50U3BlY3NSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIlUKFkxpc3RBZ2VudFNwZWNzUmVzcG9uc2USIgoFc3BlY3MYASADKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjgKE1B1dE1vZGVsU3BlY1JlcXVlc3QSIQoEc3BlYxgBIAEoCzITLmJhdG9uLnYxLk1vZGVsU3BlYyI5ChRQdXRNb2RlbFNwZWNSZXNwb25zZRIhCgRzcGVjGAEgASgLMhMuYmF0b24udjEuTW9kZWxTcGVjIj4KFUxpc3RNb2RlbFNwZWNzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCSJVChZMaXN0TW9kZWxTcGVjc1Jlc3BvbnNlEiIKBXNwZWNzGAEgAygLMhMuYmF0b24udjEuTW9kZWxTcGVjEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJoChNDcmVhdGVUaHJlYWRSZXF1ZXN0EhQKDGJhc2Vfc3BlY19pZBgBIAEoCRIRCgl0aHJlYWRfaWQYAiABKAkSDwoHdGFza19pZBgDIAEoCRIXCg9wYXJ0aWNpcGFudF9pZHMYBCADKAkiOAoUQ3JlYXRlVGhyZWFkUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkIiUKEEdldFRocmVhZFJlcXVlc3QSEQoJdGhyZWFkX2lkGAEgASgJIjUKEUdldFRocmVhZFJlc3BvbnNlEiAKBnRocmVhZBgBIAEoCzIQLmJhdG9uLnYxLlRocmVhZCJmChJMaXN0VGhyZWFkc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSDwoHdGFza19pZBgDIAEoCRIYChBpbl9mb3JjZV9zcGVjX2lkGAQgASgJIlEKE0xpc3RUaHJlYWRzUmVzcG9uc2USIQoHdGhyZWFkcxgBIAMoCzIQLmJhdG9uLnYxLlRocmVhZBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiPQoSV2F0Y2hUaHJlYWRSZXF1ZXN0EhEKCXRocmVhZF9pZBgBIAEoCRIUCgxhZnRlcl9udW1iZXIYAiABKAQimQEKE1dhdGNoVGhyZWFkUmVzcG9uc2USJgoFZW50cnkYASABKAsyFS5iYXRvbi52MS5UaHJlYWRFbnRyeUgAEiEKA2dhcBgCIAEoCzISLmJhdG9uLnYxLldhdGNoR2FwSAASLQoJY2F1Z2h0X3VwGAMgASgLMhguYmF0b24udjEuVGhyZWFkQ2F1Z2h0VXBIAEIICgZ1cGRhdGUiIAoOVGhyZWFkQ2F1Z2h0VXASDgoGbnVtYmVyGAEgASgEIpMBChlBcHBseUhhbmRvZmZBY3Rpb25SZXF1ZXN0EhEKCXRocmVhZF9pZBgBIAEoCRIRCglhY3Rpb25faWQYAiABKAkSGQoPcmVxdWVzdF9zcGVjX2lkGAMgASgJSAASGgoQYWN0aXZhdGVfc3BlY19pZBgEIAEoCUgAEg8KBWNsZWFyGAUgASgISABCCAoGYWN0aW9uIk8KGkFwcGx5SGFuZG9mZkFjdGlvblJlc3BvbnNlEiAKBnRocmVhZBgBIAEoCzIQLmJhdG9uLnYxLlRocmVhZBIPCgd3YXJuaW5nGAIgASgJIjQKD0JlZ2luUnVuUmVxdWVzdBIRCgl0aHJlYWRfaWQYASABKAkSDgoGcnVuX2lkGAIgASgJIvgBChBCZWdpblJ1blJlc3BvbnNlEiAKBnRocmVhZBgBIAEoCzIQLmJhdG9uLnYxLlRocmVhZBIQCghzd2l0Y2hlZBgCIAEoCBIhCgRzcGVjGAMgASgLMhMuYmF0b24udjEuQWdlbnRTcGVjEiIKBW1vZGVsGAQgASgLMhMuYmF0b24udjEuTW9kZWxTcGVjEh0KFWRlYWN0aXZhdGVfcGx1Z2luX2lkcxgFIAMoCRIbChNhY3RpdmF0ZV9wbHVnaW5faWRzGAYgAygJEi0KB3JlcXVlc3QYByABKAsyHC5iYXRvbi52MS5UaHJlYWRSZXF1ZXN0RW5kZWQiQQoORW5kU3RlcFJlcXVlc3QSEQoJdGhyZWFkX2lkGAEgASgJEg4KBnJ1bl9pZBgCIAEoCRIMCgRzdGVwGAMgASgEIvcBCg9FbmRTdGVwUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkEhAKCHN3aXRjaGVkGAIgASgIEiEKBHNwZWMYAyABKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMSIgoFbW9kZWwYBCABKAsyEy5iYXRvbi52MS5Nb2RlbFNwZWMSHQoVZGVhY3RpdmF0ZV9wbHVnaW5faWRzGAUgAygJEhsKE2FjdGl2YXRlX3BsdWdpbl9pZHMYBiADKAkSLQoHcmVxdWVzdBgHIAEoCzIcLmJhdG9uLnYxLlRocmVhZFJlcXVlc3RFbmRlZCIyCg1FbmRSdW5SZXF1ZXN0EhEKCXRocmVhZF9pZBgBIAEoCRIOCgZydW5faWQYAiABKAkiMgoORW5kUnVuUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkMvYHCg1UaHJlYWRTZXJ2aWNlEk0KDFB1dEFnZW50U3BlYxIdLmJhdG9uLnYxLlB1dEFnZW50U3BlY1JlcXVlc3QaHi5iYXRvbi52MS5QdXRBZ2VudFNwZWNSZXNwb25zZRJNCgxHZXRBZ2VudFNwZWMSHS5iYXRvbi52MS5HZXRBZ2VudFNwZWNSZXF1ZXN0Gh4uYmF0b24udjEuR2V0QWdlbnRTcGVjUmVzcG9uc2USUwoOTGlzdEFnZW50U3BlY3MSHy5iYXRvbi52MS5MaXN0QWdlbnRTcGVjc1JlcXVlc3QaIC5iYXRvbi52MS5MaXN0QWdlbnRTcGVjc1Jlc3BvbnNlEk0KDFB1dE1vZGVsU3BlYxIdLmJhdG9uLnYxLlB1dE1vZGVsU3BlY1JlcXVlc3QaHi5iYXRvbi52MS5QdXRNb2RlbFNwZWNSZXNwb25zZRJTCg5MaXN0TW9kZWxTcGVjcxIfLmJhdG9uLnYxLkxpc3RNb2RlbFNwZWNzUmVxdWVzdBogLmJhdG9uLnYxLkxpc3RNb2RlbFNwZWNzUmVzcG9uc2USTQoMQ3JlYXRlVGhyZWFkEh0uYmF0b24udjEuQ3JlYXRlVGhyZWFkUmVxdWVzdBoeLmJhdG9uLnYxLkNyZWF0ZVRocmVhZFJlc3BvbnNlEkQKCUdldFRocmVhZBIaLmJhdG9uLnYxLkdldFRocmVhZFJlcXVlc3QaGy5iYXRvbi52MS5HZXRUaHJlYWRSZXNwb25zZRJKCgtMaXN0VGhyZWFkcxIcLmJhdG9uLnYxLkxpc3RUaHJlYWRzUmVxdWVzdBodLmJhdG9uLnYxLkxpc3RUaHJlYWRzUmVzcG9uc2USTAoLV2F0Y2hUaHJlYWQSHC5iYXRvbi52MS5XYXRjaFRocmVhZFJlcXVlc3QaHS5iYXRvbi52MS5XYXRjaFRocmVhZFJlc3BvbnNlMAESXwoSQXBwbHlIYW5kb2ZmQWN0aW9uEiMuYmF0b24udjEuQXBwbHlIYW5kb2ZmQWN0aW9uUmVxdWVzdBokLmJhdG9uLnYxLkFwcGx5SGFuZG9mZkFjdGlvblJlc3BvbnNlEkEKCEJlZ2luUnVuEhkuYmF0b24udjEuQmVnaW5SdW5SZXF1ZXN0GhouYmF0b24udjEuQmVnaW5SdW5SZXNwb25zZRI+CgdFbmRTdGVwEhguYmF0b24udjEuRW5kU3RlcFJlcXVlc3QaGS5iYXRvbi52MS5FbmRTdGVwUmVzcG9uc2USOwoGRW5kUnVuEhcuYmF0b24udjEuRW5kUnVuUmVxdWVzdBoYLmJhdG9uLnYxLkVuZFJ1blJlc3BvbnNlYgZwcm90bzM", [file_baton_v1_task_service, file_baton_v1_thread]);
+  fileDesc("Ch1iYXRvbi92MS90aHJlYWRfc2VydmljZS5wcm90bxIIYmF0b24udjEiRgoTUHV0QWdlbnRTcGVjUmVxdWVzdBIhCgRzcGVjGAEgASgLMhMuYmF0b24udjEuQWdlbnRTcGVjEgwKBGV0YWcYAiABKAkiZwoUUHV0QWdlbnRTcGVjUmVzcG9uc2USIQoEc3BlYxgBIAEoCzITLmJhdG9uLnYxLkFnZW50U3BlYxIsCgxyZWdpc3RyYXRpb24YAiABKAsyFi5iYXRvbi52MS5SZWdpc3RyYXRpb24iOAoTR2V0QWdlbnRTcGVjUmVxdWVzdBIPCgdzcGVjX2lkGAEgASgJEhAKCHJldmlzaW9uGAIgASgEIlAKFEdldEFnZW50U3BlY1Jlc3BvbnNlEiEKBHNwZWMYASABKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMSFQoNcHJvbXB0X2hpZGRlbhgCIAEoCCI+ChVMaXN0QWdlbnRTcGVjc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkiVQoWTGlzdEFnZW50U3BlY3NSZXNwb25zZRIiCgVzcGVjcxgBIAMoCzITLmJhdG9uLnYxLkFnZW50U3BlYxIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiRgoTUHV0TW9kZWxTcGVjUmVxdWVzdBIhCgRzcGVjGAEgASgLMhMuYmF0b24udjEuTW9kZWxTcGVjEgwKBGV0YWcYAiABKAkiZwoUUHV0TW9kZWxTcGVjUmVzcG9uc2USIQoEc3BlYxgBIAEoCzITLmJhdG9uLnYxLk1vZGVsU3BlYxIsCgxyZWdpc3RyYXRpb24YAiABKAsyFi5iYXRvbi52MS5SZWdpc3RyYXRpb24iPgoVTGlzdE1vZGVsU3BlY3NSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIlUKFkxpc3RNb2RlbFNwZWNzUmVzcG9uc2USIgoFc3BlY3MYASADKAsyEy5iYXRvbi52MS5Nb2RlbFNwZWMSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJImgKE0NyZWF0ZVRocmVhZFJlcXVlc3QSFAoMYmFzZV9zcGVjX2lkGAEgASgJEhEKCXRocmVhZF9pZBgCIAEoCRIPCgd0YXNrX2lkGAMgASgJEhcKD3BhcnRpY2lwYW50X2lkcxgEIAMoCSI4ChRDcmVhdGVUaHJlYWRSZXNwb25zZRIgCgZ0aHJlYWQYASABKAsyEC5iYXRvbi52MS5UaHJlYWQiJQoQR2V0VGhyZWFkUmVxdWVzdBIRCgl0aHJlYWRfaWQYASABKAkiNQoRR2V0VGhyZWFkUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkImYKEkxpc3RUaHJlYWRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRIPCgd0YXNrX2lkGAMgASgJEhgKEGluX2ZvcmNlX3NwZWNfaWQYBCABKAkiUQoTTGlzdFRocmVhZHNSZXNwb25zZRIhCgd0aHJlYWRzGAEgAygLMhAuYmF0b24udjEuVGhyZWFkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSI9ChJXYXRjaFRocmVhZFJlcXVlc3QSEQoJdGhyZWFkX2lkGAEgASgJEhQKDGFmdGVyX251bWJlchgCIAEoBCKZAQoTV2F0Y2hUaHJlYWRSZXNwb25zZRImCgVlbnRyeRgBIAEoCzIVLmJhdG9uLnYxLlRocmVhZEVudHJ5SAASIQoDZ2FwGAIgASgLMhIuYmF0b24udjEuV2F0Y2hHYXBIABItCgljYXVnaHRfdXAYAyABKAsyGC5iYXRvbi52MS5UaHJlYWRDYXVnaHRVcEgAQggKBnVwZGF0ZSIgCg5UaHJlYWRDYXVnaHRVcBIOCgZudW1iZXIYASABKAQikwEKGUFwcGx5SGFuZG9mZkFjdGlvblJlcXVlc3QSEQoJdGhyZWFkX2lkGAEgASgJEhEKCWFjdGlvbl9pZBgCIAEoCRIZCg9yZXF1ZXN0X3NwZWNfaWQYAyABKAlIABIaChBhY3RpdmF0ZV9zcGVjX2lkGAQgASgJSAASDwoFY2xlYXIYBSABKAhIAEIICgZhY3Rpb24iTwoaQXBwbHlIYW5kb2ZmQWN0aW9uUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkEg8KB3dhcm5pbmcYAiABKAkiNAoPQmVnaW5SdW5SZXF1ZXN0EhEKCXRocmVhZF9pZBgBIAEoCRIOCgZydW5faWQYAiABKAki+AEKEEJlZ2luUnVuUmVzcG9uc2USIAoGdGhyZWFkGAEgASgLMhAuYmF0b24udjEuVGhyZWFkEhAKCHN3aXRjaGVkGAIgASgIEiEKBHNwZWMYAyABKAsyEy5iYXRvbi52MS5BZ2VudFNwZWMSIgoFbW9kZWwYBCABKAsyEy5iYXRvbi52MS5Nb2RlbFNwZWMSHQoVZGVhY3RpdmF0ZV9wbHVnaW5faWRzGAUgAygJEhsKE2FjdGl2YXRlX3BsdWdpbl9pZHMYBiADKAkSLQoHcmVxdWVzdBgHIAEoCzIcLmJhdG9uLnYxLlRocmVhZFJlcXVlc3RFbmRlZCJBCg5FbmRTdGVwUmVxdWVzdBIRCgl0aHJlYWRfaWQYASABKAkSDgoGcnVuX2lkGAIgASgJEgwKBHN0ZXAYAyABKAQi9wEKD0VuZFN0ZXBSZXNwb25zZRIgCgZ0aHJlYWQYASABKAsyEC5iYXRvbi52MS5UaHJlYWQSEAoIc3dpdGNoZWQYAiABKAgSIQoEc3BlYxgDIAEoCzITLmJhdG9uLnYxLkFnZW50U3BlYxIiCgVtb2RlbBgEIAEoCzITLmJhdG9uLnYxLk1vZGVsU3BlYxIdChVkZWFjdGl2YXRlX3BsdWdpbl9pZHMYBSADKAkSGwoTYWN0aXZhdGVfcGx1Z2luX2lkcxgGIAMoCRItCgdyZXF1ZXN0GAcgASgLMhwuYmF0b24udjEuVGhyZWFkUmVxdWVzdEVuZGVkIjIKDUVuZFJ1blJlcXVlc3QSEQoJdGhyZWFkX2lkGAEgASgJEg4KBnJ1bl9pZBgCIAEoCSIyCg5FbmRSdW5SZXNwb25zZRIgCgZ0aHJlYWQYASABKAsyEC5iYXRvbi52MS5UaHJlYWQy9gcKDVRocmVhZFNlcnZpY2USTQoMUHV0QWdlbnRTcGVjEh0uYmF0b24udjEuUHV0QWdlbnRTcGVjUmVxdWVzdBoeLmJhdG9uLnYxLlB1dEFnZW50U3BlY1Jlc3BvbnNlEk0KDEdldEFnZW50U3BlYxIdLmJhdG9uLnYxLkdldEFnZW50U3BlY1JlcXVlc3QaHi5iYXRvbi52MS5HZXRBZ2VudFNwZWNSZXNwb25zZRJTCg5MaXN0QWdlbnRTcGVjcxIfLmJhdG9uLnYxLkxpc3RBZ2VudFNwZWNzUmVxdWVzdBogLmJhdG9uLnYxLkxpc3RBZ2VudFNwZWNzUmVzcG9uc2USTQoMUHV0TW9kZWxTcGVjEh0uYmF0b24udjEuUHV0TW9kZWxTcGVjUmVxdWVzdBoeLmJhdG9uLnYxLlB1dE1vZGVsU3BlY1Jlc3BvbnNlElMKDkxpc3RNb2RlbFNwZWNzEh8uYmF0b24udjEuTGlzdE1vZGVsU3BlY3NSZXF1ZXN0GiAuYmF0b24udjEuTGlzdE1vZGVsU3BlY3NSZXNwb25zZRJNCgxDcmVhdGVUaHJlYWQSHS5iYXRvbi52MS5DcmVhdGVUaHJlYWRSZXF1ZXN0Gh4uYmF0b24udjEuQ3JlYXRlVGhyZWFkUmVzcG9uc2USRAoJR2V0VGhyZWFkEhouYmF0b24udjEuR2V0VGhyZWFkUmVxdWVzdBobLmJhdG9uLnYxLkdldFRocmVhZFJlc3BvbnNlEkoKC0xpc3RUaHJlYWRzEhwuYmF0b24udjEuTGlzdFRocmVhZHNSZXF1ZXN0Gh0uYmF0b24udjEuTGlzdFRocmVhZHNSZXNwb25zZRJMCgtXYXRjaFRocmVhZBIcLmJhdG9uLnYxLldhdGNoVGhyZWFkUmVxdWVzdBodLmJhdG9uLnYxLldhdGNoVGhyZWFkUmVzcG9uc2UwARJfChJBcHBseUhhbmRvZmZBY3Rpb24SIy5iYXRvbi52MS5BcHBseUhhbmRvZmZBY3Rpb25SZXF1ZXN0GiQuYmF0b24udjEuQXBwbHlIYW5kb2ZmQWN0aW9uUmVzcG9uc2USQQoIQmVnaW5SdW4SGS5iYXRvbi52MS5CZWdpblJ1blJlcXVlc3QaGi5iYXRvbi52MS5CZWdpblJ1blJlc3BvbnNlEj4KB0VuZFN0ZXASGC5iYXRvbi52MS5FbmRTdGVwUmVxdWVzdBoZLmJhdG9uLnYxLkVuZFN0ZXBSZXNwb25zZRI7CgZFbmRSdW4SFy5iYXRvbi52MS5FbmRSdW5SZXF1ZXN0GhguYmF0b24udjEuRW5kUnVuUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_registry_service, file_baton_v1_task_service, file_baton_v1_thread]);
 
 /**
  * See ThreadService.PutAgentSpec.
@@ -30,6 +32,14 @@ export type PutAgentSpecRequest = Message<"baton.v1.PutAgentSpecRequest"> & {
    * @generated from field: baton.v1.AgentSpec spec = 1;
    */
   spec?: AgentSpec | undefined;
+
+  /**
+   * The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+   * CONFLICT. Empty: any.
+   *
+   * @generated from field: string etag = 2;
+   */
+  etag: string;
 };
 
 /**
@@ -51,6 +61,13 @@ export type PutAgentSpecResponse = Message<"baton.v1.PutAgentSpecResponse"> & {
    * @generated from field: baton.v1.AgentSpec spec = 1;
    */
   spec?: AgentSpec | undefined;
+
+  /**
+   * The name with its owner.
+   *
+   * @generated from field: baton.v1.Registration registration = 2;
+   */
+  registration?: Registration | undefined;
 };
 
 /**
@@ -95,11 +112,18 @@ export const GetAgentSpecRequestSchema: GenMessage<GetAgentSpecRequest> = /*@__P
  */
 export type GetAgentSpecResponse = Message<"baton.v1.GetAgentSpecResponse"> & {
   /**
-   * The revision.
+   * The revision. Without its system prompt, sections and overlay if the caller may not read them (readSpec).
    *
    * @generated from field: baton.v1.AgentSpec spec = 1;
    */
   spec?: AgentSpec | undefined;
+
+  /**
+   * Whether the system prompt, the sections and the overlay are left out.
+   *
+   * @generated from field: bool prompt_hidden = 2;
+   */
+  promptHidden: boolean;
 };
 
 /**
@@ -177,6 +201,14 @@ export type PutModelSpecRequest = Message<"baton.v1.PutModelSpecRequest"> & {
    * @generated from field: baton.v1.ModelSpec spec = 1;
    */
   spec?: ModelSpec | undefined;
+
+  /**
+   * The etag of the name that the registration is based on. If the name has another one by now, the call fails with
+   * CONFLICT. Empty: any.
+   *
+   * @generated from field: string etag = 2;
+   */
+  etag: string;
 };
 
 /**
@@ -198,6 +230,13 @@ export type PutModelSpecResponse = Message<"baton.v1.PutModelSpecResponse"> & {
    * @generated from field: baton.v1.ModelSpec spec = 1;
    */
   spec?: ModelSpec | undefined;
+
+  /**
+   * The name with its owner.
+   *
+   * @generated from field: baton.v1.Registration registration = 2;
+   */
+  registration?: Registration | undefined;
 };
 
 /**
@@ -867,7 +906,8 @@ export const EndRunResponseSchema: GenMessage<EndRunResponse> = /*@__PURE__*/
  */
 export const ThreadService: GenService<{
   /**
-   * Registers the spec of a persona, or a further revision of it. The same spec again is the same revision.
+   * Registers the spec of a persona, or a further revision of it, which only the owner of the name does (RegistryService).
+   * The same spec again is the same revision.
    *
    * @generated from rpc baton.v1.ThreadService.PutAgentSpec
    */
@@ -877,7 +917,8 @@ export const ThreadService: GenService<{
     output: typeof PutAgentSpecResponseSchema;
   },
   /**
-   * Returns one revision of a spec.
+   * Returns one revision of a spec. Its system prompt, sections and overlay are for callers that may read them: the owner
+   * and operators, by default.
    *
    * @generated from rpc baton.v1.ThreadService.GetAgentSpec
    */
@@ -897,7 +938,8 @@ export const ThreadService: GenService<{
     output: typeof ListAgentSpecsResponseSchema;
   },
   /**
-   * Registers the spec of a model, or a further revision of it. The same spec again is the same revision.
+   * Registers the spec of a model, or a further revision of it, which only the owner of the name does (RegistryService).
+   * The same spec again is the same revision.
    *
    * @generated from rpc baton.v1.ThreadService.PutModelSpec
    */

@@ -89,7 +89,7 @@ class KeyVoucher(_message.Message):
     def __init__(self, operator_key_id: _Optional[str] = ..., not_after_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Agent(_message.Message):
-    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time", "load", "statistics", "etag", "deregister_time", "mailbox")
+    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time", "load", "statistics", "etag", "deregister_time", "mailbox", "usage")
     CARD_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class Agent(_message.Message):
     ETAG_FIELD_NUMBER: _ClassVar[int]
     DEREGISTER_TIME_FIELD_NUMBER: _ClassVar[int]
     MAILBOX_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     card: AgentCard
     presence: Presence
     session_count: int
@@ -114,7 +115,16 @@ class Agent(_message.Message):
     etag: str
     deregister_time: _timestamp_pb2.Timestamp
     mailbox: Mailbox
-    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[AgentLoad, _Mapping]] = ..., statistics: _Optional[_Union[AgentStatistics, _Mapping]] = ..., etag: _Optional[str] = ..., deregister_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., mailbox: _Optional[_Union[Mailbox, _Mapping]] = ...) -> None: ...
+    usage: AgentUsage
+    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[AgentLoad, _Mapping]] = ..., statistics: _Optional[_Union[AgentStatistics, _Mapping]] = ..., etag: _Optional[str] = ..., deregister_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., mailbox: _Optional[_Union[Mailbox, _Mapping]] = ..., usage: _Optional[_Union[AgentUsage, _Mapping]] = ...) -> None: ...
+
+class AgentUsage(_message.Message):
+    __slots__ = ("stored_bytes", "stored_bytes_max")
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    stored_bytes: int
+    stored_bytes_max: int
+    def __init__(self, stored_bytes: _Optional[int] = ..., stored_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Mailbox(_message.Message):
     __slots__ = ("letter_count", "oldest_letter_time")

@@ -1,5 +1,6 @@
 from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
+from baton._gen.baton.v1 import registry_service_pb2 as _registry_service_pb2
 from baton._gen.baton.v1 import routing_pb2 as _routing_pb2
 from baton._gen.baton.v1 import task_service_pb2 as _task_service_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -23,18 +24,22 @@ TOOL_SHAPE_ANTHROPIC: ToolShape
 TOOL_SHAPE_MCP: ToolShape
 
 class RegisterGraphRequest(_message.Message):
-    __slots__ = ("graph",)
+    __slots__ = ("graph", "etag")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     graph: _routing_pb2.Graph
-    def __init__(self, graph: _Optional[_Union[_routing_pb2.Graph, _Mapping]] = ...) -> None: ...
+    etag: str
+    def __init__(self, graph: _Optional[_Union[_routing_pb2.Graph, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class RegisterGraphResponse(_message.Message):
-    __slots__ = ("graph", "problems")
+    __slots__ = ("graph", "problems", "registration")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     graph: _routing_pb2.Graph
     problems: _containers.RepeatedCompositeFieldContainer[_routing_pb2.GraphProblem]
-    def __init__(self, graph: _Optional[_Union[_routing_pb2.Graph, _Mapping]] = ..., problems: _Optional[_Iterable[_Union[_routing_pb2.GraphProblem, _Mapping]]] = ...) -> None: ...
+    registration: _registry_service_pb2.Registration
+    def __init__(self, graph: _Optional[_Union[_routing_pb2.Graph, _Mapping]] = ..., problems: _Optional[_Iterable[_Union[_routing_pb2.GraphProblem, _Mapping]]] = ..., registration: _Optional[_Union[_registry_service_pb2.Registration, _Mapping]] = ...) -> None: ...
 
 class ValidateGraphRequest(_message.Message):
     __slots__ = ("graph",)

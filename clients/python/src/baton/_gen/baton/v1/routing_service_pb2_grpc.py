@@ -81,8 +81,9 @@ class RoutingServiceServicer(object):
     """
 
     def RegisterGraph(self, request, context):
-        """Registers a graph, or a further revision of it. The same graph again is the same revision. A graph with an error is
-        refused with GRAPH_INVALID, whose BadRequest names each problem.
+        """Registers a graph, or a further revision of it, which only the owner of the name does (RegistryService). The same graph
+        again is the same revision, for any caller that registers graphs. A graph with an error is refused with GRAPH_INVALID,
+        whose BadRequest names each problem.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

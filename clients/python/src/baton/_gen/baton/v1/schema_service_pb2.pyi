@@ -1,3 +1,4 @@
+from baton._gen.baton.v1 import registry_service_pb2 as _registry_service_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -25,16 +26,20 @@ class Schema(_message.Message):
     def __init__(self, schema_id: _Optional[str] = ..., schema_version: _Optional[str] = ..., schema_json: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., registrar: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class RegisterSchemaRequest(_message.Message):
-    __slots__ = ("schema",)
+    __slots__ = ("schema", "etag")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     schema: Schema
-    def __init__(self, schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    etag: str
+    def __init__(self, schema: _Optional[_Union[Schema, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class RegisterSchemaResponse(_message.Message):
-    __slots__ = ("schema",)
+    __slots__ = ("schema", "registration")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     schema: Schema
-    def __init__(self, schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    registration: _registry_service_pb2.Registration
+    def __init__(self, schema: _Optional[_Union[Schema, _Mapping]] = ..., registration: _Optional[_Union[_registry_service_pb2.Registration, _Mapping]] = ...) -> None: ...
 
 class GetSchemaRequest(_message.Message):
     __slots__ = ("schema_id", "schema_version")

@@ -46,8 +46,9 @@ class SchemaServiceServicer(object):
     """
 
     def RegisterSchema(self, request, context):
-        """Registers a version of a schema. The same text again changes nothing; another text under the same id and version is
-        refused with SCHEMA_EXISTS. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
+        """Registers a version of a schema. Further versions of an id are its owner's (RegistryService). The same text again
+        changes nothing, for any caller that registers schemas; another text under the same id and version is refused with
+        SCHEMA_EXISTS, also after the removal of the version. A text that is no schema within the bounds is refused with SCHEMA_REJECTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -12,71 +12,72 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton._gen.baton.v1 import registry_service_pb2 as baton_dot_v1_dot_registry__service__pb2
 from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__service__pb2
 from baton._gen.baton.v1 import thread_pb2 as baton_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/thread_service.proto\x12\x08\x62\x61ton.v1\x1a\x1b\x62\x61ton/v1/task_service.proto\x1a\x15\x62\x61ton/v1/thread.proto\"8\n\x13PutAgentSpecRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\"9\n\x14PutAgentSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\"8\n\x13GetAgentSpecRequest\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"9\n\x14GetAgentSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\">\n\x15ListAgentSpecsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"U\n\x16ListAgentSpecsResponse\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.baton.v1.AgentSpec\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"8\n\x13PutModelSpecRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.ModelSpec\"9\n\x14PutModelSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.ModelSpec\">\n\x15ListModelSpecsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"U\n\x16ListModelSpecsResponse\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.baton.v1.ModelSpec\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"h\n\x13\x43reateThreadRequest\x12\x14\n\x0c\x62\x61se_spec_id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x17\n\x0fparticipant_ids\x18\x04 \x03(\t\"8\n\x14\x43reateThreadResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"5\n\x11GetThreadResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\"f\n\x12ListThreadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x18\n\x10in_force_spec_id\x18\x04 \x01(\t\"Q\n\x13ListThreadsResponse\x12!\n\x07threads\x18\x01 \x03(\x0b\x32\x10.baton.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"=\n\x12WatchThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x99\x01\n\x13WatchThreadResponse\x12&\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x15.baton.v1.ThreadEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12-\n\tcaught_up\x18\x03 \x01(\x0b\x32\x18.baton.v1.ThreadCaughtUpH\x00\x42\x08\n\x06update\" \n\x0eThreadCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x93\x01\n\x19\x41pplyHandoffActionRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t\x12\x19\n\x0frequest_spec_id\x18\x03 \x01(\tH\x00\x12\x1a\n\x10\x61\x63tivate_spec_id\x18\x04 \x01(\tH\x00\x12\x0f\n\x05\x63lear\x18\x05 \x01(\x08H\x00\x42\x08\n\x06\x61\x63tion\"O\n\x1a\x41pplyHandoffActionResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x0f\n\x07warning\x18\x02 \x01(\t\"4\n\x0f\x42\x65ginRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"\xf8\x01\n\x10\x42\x65ginRunResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x10\n\x08switched\x18\x02 \x01(\x08\x12!\n\x04spec\x18\x03 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x05 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\x06 \x03(\t\x12-\n\x07request\x18\x07 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"A\n\x0e\x45ndStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\"\xf7\x01\n\x0f\x45ndStepResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x10\n\x08switched\x18\x02 \x01(\x08\x12!\n\x04spec\x18\x03 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x05 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\x06 \x03(\t\x12-\n\x07request\x18\x07 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"2\n\rEndRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"2\n\x0e\x45ndRunResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread2\xf6\x07\n\rThreadService\x12M\n\x0cPutAgentSpec\x12\x1d.baton.v1.PutAgentSpecRequest\x1a\x1e.baton.v1.PutAgentSpecResponse\x12M\n\x0cGetAgentSpec\x12\x1d.baton.v1.GetAgentSpecRequest\x1a\x1e.baton.v1.GetAgentSpecResponse\x12S\n\x0eListAgentSpecs\x12\x1f.baton.v1.ListAgentSpecsRequest\x1a .baton.v1.ListAgentSpecsResponse\x12M\n\x0cPutModelSpec\x12\x1d.baton.v1.PutModelSpecRequest\x1a\x1e.baton.v1.PutModelSpecResponse\x12S\n\x0eListModelSpecs\x12\x1f.baton.v1.ListModelSpecsRequest\x1a .baton.v1.ListModelSpecsResponse\x12M\n\x0c\x43reateThread\x12\x1d.baton.v1.CreateThreadRequest\x1a\x1e.baton.v1.CreateThreadResponse\x12\x44\n\tGetThread\x12\x1a.baton.v1.GetThreadRequest\x1a\x1b.baton.v1.GetThreadResponse\x12J\n\x0bListThreads\x12\x1c.baton.v1.ListThreadsRequest\x1a\x1d.baton.v1.ListThreadsResponse\x12L\n\x0bWatchThread\x12\x1c.baton.v1.WatchThreadRequest\x1a\x1d.baton.v1.WatchThreadResponse0\x01\x12_\n\x12\x41pplyHandoffAction\x12#.baton.v1.ApplyHandoffActionRequest\x1a$.baton.v1.ApplyHandoffActionResponse\x12\x41\n\x08\x42\x65ginRun\x12\x19.baton.v1.BeginRunRequest\x1a\x1a.baton.v1.BeginRunResponse\x12>\n\x07\x45ndStep\x12\x18.baton.v1.EndStepRequest\x1a\x19.baton.v1.EndStepResponse\x12;\n\x06\x45ndRun\x12\x17.baton.v1.EndRunRequest\x1a\x18.baton.v1.EndRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/thread_service.proto\x12\x08\x62\x61ton.v1\x1a\x1f\x62\x61ton/v1/registry_service.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\x1a\x15\x62\x61ton/v1/thread.proto\"F\n\x13PutAgentSpecRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"g\n\x14PutAgentSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12,\n\x0cregistration\x18\x02 \x01(\x0b\x32\x16.baton.v1.Registration\"8\n\x13GetAgentSpecRequest\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"P\n\x14GetAgentSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\x15\n\rprompt_hidden\x18\x02 \x01(\x08\">\n\x15ListAgentSpecsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"U\n\x16ListAgentSpecsResponse\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.baton.v1.AgentSpec\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"F\n\x13PutModelSpecRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"g\n\x14PutModelSpecResponse\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12,\n\x0cregistration\x18\x02 \x01(\x0b\x32\x16.baton.v1.Registration\">\n\x15ListModelSpecsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"U\n\x16ListModelSpecsResponse\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.baton.v1.ModelSpec\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"h\n\x13\x43reateThreadRequest\x12\x14\n\x0c\x62\x61se_spec_id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x17\n\x0fparticipant_ids\x18\x04 \x03(\t\"8\n\x14\x43reateThreadResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"5\n\x11GetThreadResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\"f\n\x12ListThreadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x18\n\x10in_force_spec_id\x18\x04 \x01(\t\"Q\n\x13ListThreadsResponse\x12!\n\x07threads\x18\x01 \x03(\x0b\x32\x10.baton.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"=\n\x12WatchThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x99\x01\n\x13WatchThreadResponse\x12&\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x15.baton.v1.ThreadEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12-\n\tcaught_up\x18\x03 \x01(\x0b\x32\x18.baton.v1.ThreadCaughtUpH\x00\x42\x08\n\x06update\" \n\x0eThreadCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x93\x01\n\x19\x41pplyHandoffActionRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t\x12\x19\n\x0frequest_spec_id\x18\x03 \x01(\tH\x00\x12\x1a\n\x10\x61\x63tivate_spec_id\x18\x04 \x01(\tH\x00\x12\x0f\n\x05\x63lear\x18\x05 \x01(\x08H\x00\x42\x08\n\x06\x61\x63tion\"O\n\x1a\x41pplyHandoffActionResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x0f\n\x07warning\x18\x02 \x01(\t\"4\n\x0f\x42\x65ginRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"\xf8\x01\n\x10\x42\x65ginRunResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x10\n\x08switched\x18\x02 \x01(\x08\x12!\n\x04spec\x18\x03 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x05 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\x06 \x03(\t\x12-\n\x07request\x18\x07 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"A\n\x0e\x45ndStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\"\xf7\x01\n\x0f\x45ndStepResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread\x12\x10\n\x08switched\x18\x02 \x01(\x08\x12!\n\x04spec\x18\x03 \x01(\x0b\x32\x13.baton.v1.AgentSpec\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.baton.v1.ModelSpec\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x05 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\x06 \x03(\t\x12-\n\x07request\x18\x07 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"2\n\rEndRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"2\n\x0e\x45ndRunResponse\x12 \n\x06thread\x18\x01 \x01(\x0b\x32\x10.baton.v1.Thread2\xf6\x07\n\rThreadService\x12M\n\x0cPutAgentSpec\x12\x1d.baton.v1.PutAgentSpecRequest\x1a\x1e.baton.v1.PutAgentSpecResponse\x12M\n\x0cGetAgentSpec\x12\x1d.baton.v1.GetAgentSpecRequest\x1a\x1e.baton.v1.GetAgentSpecResponse\x12S\n\x0eListAgentSpecs\x12\x1f.baton.v1.ListAgentSpecsRequest\x1a .baton.v1.ListAgentSpecsResponse\x12M\n\x0cPutModelSpec\x12\x1d.baton.v1.PutModelSpecRequest\x1a\x1e.baton.v1.PutModelSpecResponse\x12S\n\x0eListModelSpecs\x12\x1f.baton.v1.ListModelSpecsRequest\x1a .baton.v1.ListModelSpecsResponse\x12M\n\x0c\x43reateThread\x12\x1d.baton.v1.CreateThreadRequest\x1a\x1e.baton.v1.CreateThreadResponse\x12\x44\n\tGetThread\x12\x1a.baton.v1.GetThreadRequest\x1a\x1b.baton.v1.GetThreadResponse\x12J\n\x0bListThreads\x12\x1c.baton.v1.ListThreadsRequest\x1a\x1d.baton.v1.ListThreadsResponse\x12L\n\x0bWatchThread\x12\x1c.baton.v1.WatchThreadRequest\x1a\x1d.baton.v1.WatchThreadResponse0\x01\x12_\n\x12\x41pplyHandoffAction\x12#.baton.v1.ApplyHandoffActionRequest\x1a$.baton.v1.ApplyHandoffActionResponse\x12\x41\n\x08\x42\x65ginRun\x12\x19.baton.v1.BeginRunRequest\x1a\x1a.baton.v1.BeginRunResponse\x12>\n\x07\x45ndStep\x12\x18.baton.v1.EndStepRequest\x1a\x19.baton.v1.EndStepResponse\x12;\n\x06\x45ndRun\x12\x17.baton.v1.EndRunRequest\x1a\x18.baton.v1.EndRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.thread_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_PUTAGENTSPECREQUEST']._serialized_start=95
-  _globals['_PUTAGENTSPECREQUEST']._serialized_end=151
-  _globals['_PUTAGENTSPECRESPONSE']._serialized_start=153
-  _globals['_PUTAGENTSPECRESPONSE']._serialized_end=210
-  _globals['_GETAGENTSPECREQUEST']._serialized_start=212
-  _globals['_GETAGENTSPECREQUEST']._serialized_end=268
-  _globals['_GETAGENTSPECRESPONSE']._serialized_start=270
-  _globals['_GETAGENTSPECRESPONSE']._serialized_end=327
-  _globals['_LISTAGENTSPECSREQUEST']._serialized_start=329
-  _globals['_LISTAGENTSPECSREQUEST']._serialized_end=391
-  _globals['_LISTAGENTSPECSRESPONSE']._serialized_start=393
-  _globals['_LISTAGENTSPECSRESPONSE']._serialized_end=478
-  _globals['_PUTMODELSPECREQUEST']._serialized_start=480
-  _globals['_PUTMODELSPECREQUEST']._serialized_end=536
-  _globals['_PUTMODELSPECRESPONSE']._serialized_start=538
-  _globals['_PUTMODELSPECRESPONSE']._serialized_end=595
-  _globals['_LISTMODELSPECSREQUEST']._serialized_start=597
-  _globals['_LISTMODELSPECSREQUEST']._serialized_end=659
-  _globals['_LISTMODELSPECSRESPONSE']._serialized_start=661
-  _globals['_LISTMODELSPECSRESPONSE']._serialized_end=746
-  _globals['_CREATETHREADREQUEST']._serialized_start=748
-  _globals['_CREATETHREADREQUEST']._serialized_end=852
-  _globals['_CREATETHREADRESPONSE']._serialized_start=854
-  _globals['_CREATETHREADRESPONSE']._serialized_end=910
-  _globals['_GETTHREADREQUEST']._serialized_start=912
-  _globals['_GETTHREADREQUEST']._serialized_end=949
-  _globals['_GETTHREADRESPONSE']._serialized_start=951
-  _globals['_GETTHREADRESPONSE']._serialized_end=1004
-  _globals['_LISTTHREADSREQUEST']._serialized_start=1006
-  _globals['_LISTTHREADSREQUEST']._serialized_end=1108
-  _globals['_LISTTHREADSRESPONSE']._serialized_start=1110
-  _globals['_LISTTHREADSRESPONSE']._serialized_end=1191
-  _globals['_WATCHTHREADREQUEST']._serialized_start=1193
-  _globals['_WATCHTHREADREQUEST']._serialized_end=1254
-  _globals['_WATCHTHREADRESPONSE']._serialized_start=1257
-  _globals['_WATCHTHREADRESPONSE']._serialized_end=1410
-  _globals['_THREADCAUGHTUP']._serialized_start=1412
-  _globals['_THREADCAUGHTUP']._serialized_end=1444
-  _globals['_APPLYHANDOFFACTIONREQUEST']._serialized_start=1447
-  _globals['_APPLYHANDOFFACTIONREQUEST']._serialized_end=1594
-  _globals['_APPLYHANDOFFACTIONRESPONSE']._serialized_start=1596
-  _globals['_APPLYHANDOFFACTIONRESPONSE']._serialized_end=1675
-  _globals['_BEGINRUNREQUEST']._serialized_start=1677
-  _globals['_BEGINRUNREQUEST']._serialized_end=1729
-  _globals['_BEGINRUNRESPONSE']._serialized_start=1732
-  _globals['_BEGINRUNRESPONSE']._serialized_end=1980
-  _globals['_ENDSTEPREQUEST']._serialized_start=1982
-  _globals['_ENDSTEPREQUEST']._serialized_end=2047
-  _globals['_ENDSTEPRESPONSE']._serialized_start=2050
-  _globals['_ENDSTEPRESPONSE']._serialized_end=2297
-  _globals['_ENDRUNREQUEST']._serialized_start=2299
-  _globals['_ENDRUNREQUEST']._serialized_end=2349
-  _globals['_ENDRUNRESPONSE']._serialized_start=2351
-  _globals['_ENDRUNRESPONSE']._serialized_end=2401
-  _globals['_THREADSERVICE']._serialized_start=2404
-  _globals['_THREADSERVICE']._serialized_end=3418
+  _globals['_PUTAGENTSPECREQUEST']._serialized_start=128
+  _globals['_PUTAGENTSPECREQUEST']._serialized_end=198
+  _globals['_PUTAGENTSPECRESPONSE']._serialized_start=200
+  _globals['_PUTAGENTSPECRESPONSE']._serialized_end=303
+  _globals['_GETAGENTSPECREQUEST']._serialized_start=305
+  _globals['_GETAGENTSPECREQUEST']._serialized_end=361
+  _globals['_GETAGENTSPECRESPONSE']._serialized_start=363
+  _globals['_GETAGENTSPECRESPONSE']._serialized_end=443
+  _globals['_LISTAGENTSPECSREQUEST']._serialized_start=445
+  _globals['_LISTAGENTSPECSREQUEST']._serialized_end=507
+  _globals['_LISTAGENTSPECSRESPONSE']._serialized_start=509
+  _globals['_LISTAGENTSPECSRESPONSE']._serialized_end=594
+  _globals['_PUTMODELSPECREQUEST']._serialized_start=596
+  _globals['_PUTMODELSPECREQUEST']._serialized_end=666
+  _globals['_PUTMODELSPECRESPONSE']._serialized_start=668
+  _globals['_PUTMODELSPECRESPONSE']._serialized_end=771
+  _globals['_LISTMODELSPECSREQUEST']._serialized_start=773
+  _globals['_LISTMODELSPECSREQUEST']._serialized_end=835
+  _globals['_LISTMODELSPECSRESPONSE']._serialized_start=837
+  _globals['_LISTMODELSPECSRESPONSE']._serialized_end=922
+  _globals['_CREATETHREADREQUEST']._serialized_start=924
+  _globals['_CREATETHREADREQUEST']._serialized_end=1028
+  _globals['_CREATETHREADRESPONSE']._serialized_start=1030
+  _globals['_CREATETHREADRESPONSE']._serialized_end=1086
+  _globals['_GETTHREADREQUEST']._serialized_start=1088
+  _globals['_GETTHREADREQUEST']._serialized_end=1125
+  _globals['_GETTHREADRESPONSE']._serialized_start=1127
+  _globals['_GETTHREADRESPONSE']._serialized_end=1180
+  _globals['_LISTTHREADSREQUEST']._serialized_start=1182
+  _globals['_LISTTHREADSREQUEST']._serialized_end=1284
+  _globals['_LISTTHREADSRESPONSE']._serialized_start=1286
+  _globals['_LISTTHREADSRESPONSE']._serialized_end=1367
+  _globals['_WATCHTHREADREQUEST']._serialized_start=1369
+  _globals['_WATCHTHREADREQUEST']._serialized_end=1430
+  _globals['_WATCHTHREADRESPONSE']._serialized_start=1433
+  _globals['_WATCHTHREADRESPONSE']._serialized_end=1586
+  _globals['_THREADCAUGHTUP']._serialized_start=1588
+  _globals['_THREADCAUGHTUP']._serialized_end=1620
+  _globals['_APPLYHANDOFFACTIONREQUEST']._serialized_start=1623
+  _globals['_APPLYHANDOFFACTIONREQUEST']._serialized_end=1770
+  _globals['_APPLYHANDOFFACTIONRESPONSE']._serialized_start=1772
+  _globals['_APPLYHANDOFFACTIONRESPONSE']._serialized_end=1851
+  _globals['_BEGINRUNREQUEST']._serialized_start=1853
+  _globals['_BEGINRUNREQUEST']._serialized_end=1905
+  _globals['_BEGINRUNRESPONSE']._serialized_start=1908
+  _globals['_BEGINRUNRESPONSE']._serialized_end=2156
+  _globals['_ENDSTEPREQUEST']._serialized_start=2158
+  _globals['_ENDSTEPREQUEST']._serialized_end=2223
+  _globals['_ENDSTEPRESPONSE']._serialized_start=2226
+  _globals['_ENDSTEPRESPONSE']._serialized_end=2473
+  _globals['_ENDRUNREQUEST']._serialized_start=2475
+  _globals['_ENDRUNREQUEST']._serialized_end=2525
+  _globals['_ENDRUNRESPONSE']._serialized_start=2527
+  _globals['_ENDRUNRESPONSE']._serialized_end=2577
+  _globals['_THREADSERVICE']._serialized_start=2580
+  _globals['_THREADSERVICE']._serialized_end=3594
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from baton._gen.baton.v1 import registry_service_pb2 as _registry_service_pb2
 from baton._gen.baton.v1 import task_service_pb2 as _task_service_pb2
 from baton._gen.baton.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
@@ -8,16 +9,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PutAgentSpecRequest(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "etag")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     spec: _thread_pb2.AgentSpec
-    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ...) -> None: ...
+    etag: str
+    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class PutAgentSpecResponse(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "registration")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     spec: _thread_pb2.AgentSpec
-    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ...) -> None: ...
+    registration: _registry_service_pb2.Registration
+    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ..., registration: _Optional[_Union[_registry_service_pb2.Registration, _Mapping]] = ...) -> None: ...
 
 class GetAgentSpecRequest(_message.Message):
     __slots__ = ("spec_id", "revision")
@@ -28,10 +33,12 @@ class GetAgentSpecRequest(_message.Message):
     def __init__(self, spec_id: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class GetAgentSpecResponse(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "prompt_hidden")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_HIDDEN_FIELD_NUMBER: _ClassVar[int]
     spec: _thread_pb2.AgentSpec
-    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ...) -> None: ...
+    prompt_hidden: bool
+    def __init__(self, spec: _Optional[_Union[_thread_pb2.AgentSpec, _Mapping]] = ..., prompt_hidden: bool = ...) -> None: ...
 
 class ListAgentSpecsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -50,16 +57,20 @@ class ListAgentSpecsResponse(_message.Message):
     def __init__(self, specs: _Optional[_Iterable[_Union[_thread_pb2.AgentSpec, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class PutModelSpecRequest(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "etag")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     spec: _thread_pb2.ModelSpec
-    def __init__(self, spec: _Optional[_Union[_thread_pb2.ModelSpec, _Mapping]] = ...) -> None: ...
+    etag: str
+    def __init__(self, spec: _Optional[_Union[_thread_pb2.ModelSpec, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class PutModelSpecResponse(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "registration")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     spec: _thread_pb2.ModelSpec
-    def __init__(self, spec: _Optional[_Union[_thread_pb2.ModelSpec, _Mapping]] = ...) -> None: ...
+    registration: _registry_service_pb2.Registration
+    def __init__(self, spec: _Optional[_Union[_thread_pb2.ModelSpec, _Mapping]] = ..., registration: _Optional[_Union[_registry_service_pb2.Registration, _Mapping]] = ...) -> None: ...
 
 class ListModelSpecsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

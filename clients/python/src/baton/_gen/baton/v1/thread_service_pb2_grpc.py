@@ -91,14 +91,16 @@ class ThreadServiceServicer(object):
     """
 
     def PutAgentSpec(self, request, context):
-        """Registers the spec of a persona, or a further revision of it. The same spec again is the same revision.
+        """Registers the spec of a persona, or a further revision of it, which only the owner of the name does (RegistryService).
+        The same spec again is the same revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgentSpec(self, request, context):
-        """Returns one revision of a spec.
+        """Returns one revision of a spec. Its system prompt, sections and overlay are for callers that may read them: the owner
+        and operators, by default.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,7 +114,8 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PutModelSpec(self, request, context):
-        """Registers the spec of a model, or a further revision of it. The same spec again is the same revision.
+        """Registers the spec of a model, or a further revision of it, which only the owner of the name does (RegistryService).
+        The same spec again is the same revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -144,8 +144,10 @@ impl Plans {
             .find(|(_, (began, whole, unseen_then))| began.plus(*whole).plus(unseen - *unseen_then) <= real);
         assert_eq!(late, None, "law 13: a plan has outlived its whole time");
         for plan in self.plans.values().filter(|plan| plan.state.is_final()) {
-            let prefix = format!("{}.", plan.id);
-            let of_plan = tasks.iter().filter(|(task, _)| task.as_str().starts_with(&prefix));
+            let first = TaskId::of_subtask(&plan.submission_digest, "", 1);
+            // Of all rounds: that of a later one is behind a dash.
+            let prefix = first.as_str().trim_end_matches('.');
+            let of_plan = tasks.iter().filter(|(task, _)| task.as_str().starts_with(prefix));
             for (task, (owner, _, is_final)) in of_plan {
                 assert!(owner.is_coordinator() && *is_final, "law 13: {owner} owns {task} after the end of its plan");
             }

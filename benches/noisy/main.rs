@@ -36,7 +36,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The connections over which the noisy agent calls.
 const CONNECTIONS: usize = 8;
 
-/// A development broker in a folder of its own. Dropping it ends the process.
+/// A broker with the default limits, in a folder of its own. Dropping it ends the process.
 pub(crate) struct Broker {
     child: Child,
     address: String,
@@ -46,13 +46,19 @@ pub(crate) struct Broker {
 impl Broker {
     fn start() -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("noisy-").tempdir()?;
-        let program = std::env::var("BATON_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_baton").to_owned());
-        let mut command = Command::new(program);
-        command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
-        let mut child = command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let first = BufReader::new(child.stdout.take().ok_or("no output")?).lines().next().ok_or("no line")??;
-        let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
-        let address = address.ok_or_else(|| format!("the broker does not start: {first}"))?.to_owned();
+        let data = folder.path().join("data");
+        // A development broker makes the keys and certificates. It has no limits, so the measured one is another.
+        let mut first = start(&folder, &["dev", "--port", "0", "--data", &data.display().to_string()])?.0;
+        first.kill()?;
+        first.wait()?;
+        let tls = data.join("tls");
+        let (certificate, key) = (tls.join("server.pem"), tls.join("server.key"));
+        let config = format!(
+            "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n"
+        );
+        let path = folder.path().join("baton.toml");
+        std::fs::write(&path, config)?;
+        let (child, address) = start(&folder, &["serve", "--config", &path.display().to_string()])?;
         Ok(Self { child, address, folder })
     }
 
@@ -93,6 +99,18 @@ impl Drop for Broker {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Starts the program and waits until it is ready. Returns its address, too.
+fn start(folder: &tempfile::TempDir, arguments: &[&str]) -> Result<(Child, String), Failure> {
+    let program = std::env::var("BATON_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_baton").to_owned());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let first = BufReader::new(child.stdout.take().ok_or("no output")?).lines().next().ok_or("no line")??;
+    let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
+    let address = address.ok_or_else(|| format!("the broker does not start: {first}"))?.to_owned();
+    Ok((child, address))
 }
 
 /// The identity of an agent, with a key that is derived from its name.

@@ -1,8 +1,11 @@
 //! The well-behaved agent: a message to itself and a list, again and again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use baton::proto::v1::{self, MessageType};
+use baton::{
+    proto::v1::{self, MessageType},
+    time::Moment,
+};
 use baton_client::{About, Agent, Client};
 
 use super::{Broker, Failure};
@@ -30,18 +33,18 @@ impl Quiet {
     }
 
     pub(crate) async fn work(&self, span: Duration) -> Result<Waits, Failure> {
-        let (began, mut messages, mut lists) = (Instant::now(), Vec::new(), Vec::new());
-        while began.elapsed() < span {
-            let at = Instant::now();
+        let (began, mut messages, mut lists) = (Moment::now(), Vec::new(), Vec::new());
+        while Moment::now().since(began) < span {
+            let at = Moment::now();
             let text = v1::Info { text: "still here".into(), ..Default::default() };
             self.agent.send("quiet", MessageType::Info, &About::default(), &text).await?;
             let delivery = self.agent.next().await?;
-            messages.push(at.elapsed());
+            messages.push(Moment::now().since(at));
             self.agent.session.ack(&delivery.delivery.delivery_id).await?;
-            let at = Instant::now();
+            let at = Moment::now();
             let request = v1::ListTasksRequest { page_size: 10, ..Default::default() };
             self.client.answer(self.client.tasks().list_tasks(request).await)?;
-            lists.push(at.elapsed());
+            lists.push(Moment::now().since(at));
             tokio::time::sleep(PAUSE).await;
         }
         Ok(Waits { message: percentile(messages), list: percentile(lists) })

@@ -574,8 +574,8 @@ impl EntityRecord {
         matches!(self, Self::RunEntry(_) | Self::ThreadEntry(_) | Self::PlanEntry(_))
     }
 
-    /// About the bytes that the record takes in memory, where it has this number of bytes in the store. Measured with
-    /// `cargo bench --bench footprint`.
+    /// An estimate of the bytes that the record takes in memory, where it has this number of bytes in the store.
+    /// `cargo bench --bench footprint` shows what many of them take.
     pub fn memory_bytes(&self, stored: usize) -> usize {
         match self {
             Self::Negotiation(record) => 1024 + 384 * record.negotiation.threads.len(),

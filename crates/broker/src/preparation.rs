@@ -1,6 +1,6 @@
 //! The preparation of a message: the checks of its content that may take long.
 //!
-//! The engine's thread serves all agents, so a message may hold it for a few milliseconds at most (SPEC 12, law 19). This
+//! The engine's thread serves all agents, so a message may hold it for a few milliseconds at most (SPEC 5). This
 //! module makes the checks before that, on a thread of the caller: deltas and their results, contexts and answers against
 //! their schemas, the schemas of questions, and plans. It reads what the last commit has left, and changes nothing. The
 //! engine decides by the outcome, after the checks of identity, ownership and state. It must not know threads or queues.

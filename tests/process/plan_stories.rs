@@ -111,7 +111,7 @@ async fn customer_service_leaves_the_decision_to_a_person() {
     eventually("the person is asked", async || waits("offers").await).await;
     let inbox = carol.inbox();
     assert_eq!(inbox["offers"][0]["initialContextSummary"], "Grant or refuse the refund");
-    let task = "customer-service.decide";
+    let task = inbox["offers"][0]["taskId"].as_str().unwrap();
     carol.run(&["handoff", "accept", task]);
     eventually("the context is there", async || waits("contexts").await).await;
     let (_, shown) = carol.run(&["handoff", "complete", task, "--yes"]);

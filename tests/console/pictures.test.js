@@ -54,6 +54,7 @@ async function fixTexts(page) {
         .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, "2026-11-23T09:30:00Z")
         .replace(/\b\d+\.\d{3} s\b/g, "0.250 s")
         .replace(/\b[0-9a-f]{64}\b/g, "e8f8ceb495a8d933f6717bffd3da5f46be0d06431ba8129c0860305682820584")
+        .replace(/\bbaton\.[0-9a-f]{16}\b/g, "baton.b1c18b17d6a80cf1")
         .replace(/\b(UNSEEN|SUSPECT|GONE)\b/g, "ALIVE")
         .replace(/\b(\d+(h|m|s) ?)+$/, "59m 30s");
     }

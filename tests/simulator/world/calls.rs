@@ -2,7 +2,6 @@
 
 use baton_broker_core::{
     Refused, Reply,
-    access::Caller,
     domain::{EntityId, Input, routing, threads},
     engine::{Command, Revision},
 };

@@ -117,21 +117,15 @@ pub(super) fn content_section(section: &v1::ContextSection, is_known: bool) -> R
 
 /// A section as a member of the whole context: its JSON, or a description of a section of another kind. `json` is the JSON
 /// of the section, if it is JSON.
-pub(super) fn whole_section(section: &v1::ContextSection, json: Option<&str>) -> (String, Value) {
-    let value = match (json, &section.content) {
+pub(super) fn whole_section(section: &Section, json: Option<&str>) -> (String, Value) {
+    let value = match json {
         // A text that is nested too deep for the parser fits no schema.
-        (Some(text), _) => serde_json::from_str(text).unwrap_or(Value::Null),
-        (None, Some(Content::Bytes(bytes))) => json!({
-            "media_type": bytes.media_type,
-            "sha256": hex::encode(sha256(&[&bytes.data])),
-            "size_bytes": bytes.data.len(),
+        Some(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+        None => json!({
+            "media_type": section.media_type,
+            "sha256": hex::encode(section.sha256),
+            "size_bytes": section.size,
         }),
-        (None, Some(Content::Reference(reference))) => json!({
-            "media_type": reference.media_type,
-            "sha256": hex::encode(&reference.sha256),
-            "size_bytes": reference.size_bytes,
-        }),
-        (None, _) => Value::Null,
     };
     (section.name.clone(), value)
 }

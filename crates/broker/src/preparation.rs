@@ -174,12 +174,9 @@ pub struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// Makes the longer checks of a message. `is_last`: what the store lacks now counts as unknown.
+    /// Makes the longer checks of a message that [`PreparedMessage::of_short`] has returned. `is_last`: what the store lacks
+    /// now counts as unknown.
     pub fn prepare(&self, envelope: Box<VerifiedEnvelope>, is_last: bool) -> Result<Prepared, BrokerError> {
-        let envelope = match PreparedMessage::of_short(envelope) {
-            Ok(message) => return Ok(Prepared::Ready(message)),
-            Err(envelope) => envelope,
-        };
         match self.findings(&envelope, is_last) {
             Ok(findings) => Ok(Prepared::Ready(PreparedMessage { envelope, findings })),
             Err(Interrupted::Behind) => Ok(Prepared::Behind(envelope)),

@@ -236,12 +236,8 @@ async fn read_beside<T: Send + 'static>(
     broker.workers().run(caller, size, move || read(reader.view(&reading))).await?
 }
 
-/// A verified message with the outcome of its longer checks, which run as [`read_large`] does.
-async fn prepared(broker: &Broker, envelope: Box<VerifiedEnvelope>) -> Result<PreparedMessage, Refused> {
-    let mut envelope = match PreparedMessage::of_short(envelope) {
-        Ok(message) => return Ok(message),
-        Err(envelope) => envelope,
-    };
+/// Makes the longer checks of a message that [`PreparedMessage::of_short`] has returned. They run as [`read_large`] does.
+async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Result<PreparedMessage, Refused> {
     // The work is that of the sender, whose signature is verified.
     let sender = Caller::Agent(envelope.header().sender.clone());
     for is_last in [false, true] {
@@ -262,7 +258,10 @@ async fn prepared(broker: &Broker, envelope: Box<VerifiedEnvelope>) -> Result<Pr
 /// the agent that the caller has proven to be.
 async fn submit(broker: &Broker, raw: Bytes, sender: Option<&AgentId>) -> Result<v1::Receipt, Status> {
     let envelope = broker.verify(raw, sender).map_err(refuse_shared)?;
-    let message = prepared(broker, envelope).await.map_err(refuse_shared)?;
+    let message = match PreparedMessage::of_short(envelope) {
+        Ok(message) => message,
+        Err(envelope) => prepared(broker, envelope).await.map_err(refuse_shared)?,
+    };
     broker.submit(message, sender.is_some()).await.map_err(refuse_shared)
 }
 

@@ -81,7 +81,7 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::IdSource,
     metrics::Metrics,
-    preparation::{Preparation, Prepared},
+    preparation::{Preparation, Prepared, PreparedMessage},
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -175,10 +175,13 @@ impl Engine {
         Access { policies: &self.env.resources.policies, directory: &self.env.directory }
     }
 
-    /// Makes the longer checks of a message, on the caller's thread, over what the last commit has left. For a driver without
+    /// Makes the checks of a message, on the caller's thread, over what the last commit has left. For a driver without
     /// threads: the broker prepares messages beside the engine.
     pub fn prepare(&self, envelope: Box<VerifiedEnvelope>, is_last: bool) -> Result<Prepared, BrokerError> {
-        self.env.preparation().prepare(envelope, is_last)
+        match PreparedMessage::of_short(envelope) {
+            Ok(message) => Ok(Prepared::Ready(message)),
+            Err(envelope) => self.env.preparation().prepare(envelope, is_last),
+        }
     }
 
     /// The registered agents and their presence.

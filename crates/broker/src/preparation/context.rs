@@ -218,8 +218,9 @@ impl Preparation<'_> {
             }
         }
         if let Some(schema) = schemas.text(&transfer.schema_id, &transfer.schema_version) {
-            let member = |(section, checked)| whole_section(section, json_of(section, checked));
-            let whole = Value::Object(transfer.sections.iter().zip(sections).map(member).collect());
+            let all = transfer.sections.iter().zip(sections);
+            let members = all.map(|(section, checked)| whole_section(&checked.section, json_of(section, checked)));
+            let whole = Value::Object(members.collect());
             let (path, left) = ("envelope.payload.sections", VIOLATIONS_MAX.saturating_sub(violations.len()));
             violations.extend(self.compiled(schema)?.misfits(&whole, path, left, &mut work));
         } else if let Some(refusal) =

@@ -12,7 +12,10 @@ pub mod tls;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tokio::{sync::Notify, task::JoinHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tower::ServiceBuilder;
@@ -445,6 +448,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let (ready, probed) = watch::channel(http::Health::Ready);
     let routes = grpc::routes(broker)
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -467,6 +471,7 @@ async fn serve(
         .service(http::router(
             grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES),
             config.settings.console.then(|| console::router(broker.clone())),
+            probed,
         ));
     let service = Dispatch::new(grpc, http);
     let serving = tokio::spawn(edge::serve(incoming, HttpLimits::new(limits), service, closing.clone()));
@@ -485,6 +490,7 @@ async fn serve(
                 }
                 let is_serving = *takes_commands.borrow_and_update();
                 let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+                ready.send_replace(if is_serving { http::Health::Ready } else { http::Health::StoreUnavailable });
                 for service in grpc::SERVICES.into_iter().chain([""]) {
                     health.set_service_status(service, status).await;
                 }
@@ -492,6 +498,7 @@ async fn serve(
         }
     }
     // First health, so that load balancers send no new clients; then the sessions; then the socket.
+    ready.send_replace(http::Health::Stopping);
     for service in grpc::SERVICES.into_iter().chain([""]) {
         health.set_service_status(service, ServingStatus::NotServing).await;
     }

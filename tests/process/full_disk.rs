@@ -15,11 +15,14 @@ use baton::{
 };
 use baton_client::{About, Agent, Client, ClientError, Options};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::mpsc;
+use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments};
+use crate::{
+    broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments},
+    hostile::raw,
+};
 
 /// A small disk for the data of a broker.
 struct SmallDisk {
@@ -97,6 +100,16 @@ async fn connect(broker: &Broker, disk: &SmallDisk) -> (Client, impl AsyncFnMut(
     (client, serves)
 }
 
+/// The answer to a probe by HTTP.
+async fn probe(broker: &Broker, disk: &SmallDisk, path: &str) -> (u16, String) {
+    let ca = disk.path.join("data/tls/ca.pem");
+    let mut stream = raw::tls_trusting(broker, &ca, &["http/1.1"]).await.unwrap();
+    let text = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", broker.address);
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let answer = raw::answer(&mut stream).await.expect("an answer");
+    (answer.status, answer.body)
+}
+
 async fn register(client: &Client, names: &[&str]) {
     for name in names {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
@@ -151,6 +164,8 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
         assert!(!serves().await, "no retry succeeds");
     }
+    assert_eq!(probe(&broker, &disk, "/healthz").await, (200, "alive\n".to_owned()));
+    assert_eq!(probe(&broker, &disk, "/readyz").await, (503, "the store cannot be written\n".to_owned()));
     // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 
@@ -163,6 +178,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     eventually("with room again the broker goes on by itself", goes_on).await;
     promised.push((meanwhile, receipt.unwrap()));
     eventually("health checks hear of that too", serves).await;
+    assert_eq!(probe(&broker, &disk, "/readyz").await, (200, "ready\n".to_owned()));
     let after = message("after");
     promised.push((after.clone(), send(&client, &after).await.unwrap()));
 

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod front_page;
+mod health;
 
 use axum::{
     Router,
@@ -15,18 +16,28 @@ use axum::{
 };
 use baton_pages::secure;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION};
+use tokio::sync::watch;
 
-pub use self::bounds::{HttpBounded, HttpBoundsLayer};
+pub use self::{
+    bounds::{HttpBounded, HttpBoundsLayer},
+    health::Health,
+};
 
 /// The routes. `grpc_services` are the full names of the gRPC services on the same port; a request to their paths that
-/// is not gRPC gets an answer that says so. `console`: the routes of the web console, if the port has one.
-pub fn router(grpc_services: impl IntoIterator<Item = &'static str>, console: Option<Router>) -> Router {
+/// is not gRPC gets an answer that says so. `console`: the routes of the web console, if the port has one. `health`: what
+/// the probes say.
+pub fn router(
+    grpc_services: impl IntoIterator<Item = &'static str>,
+    console: Option<Router>,
+    health: watch::Receiver<Health>,
+) -> Router {
     let calls = grpc_services
         .into_iter()
         .fold(Router::new(), |calls, service| calls.route(&format!("/{service}/{{call}}"), post(not_grpc)));
     let front = if console.is_some() { get(front_page::with_console) } else { get(front_page::alone) };
     Router::new()
         .route("/", front)
+        .merge(health::routes(health))
         .merge(calls)
         .merge(console.unwrap_or_default())
         .fallback(not_found)
@@ -96,7 +107,7 @@ mod tests {
     }
 
     async fn ask(request: http::request::Builder) -> Answered {
-        let router = router(["baton.v1.TaskService"], None);
+        let router = router(["baton.v1.TaskService"], None, watch::channel(Health::Ready).1);
         let (head, body) = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         assert_eq!(head.headers[CONTENT_TYPE], "text/plain; charset=utf-8");

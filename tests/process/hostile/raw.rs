@@ -75,7 +75,16 @@ fn trusting(ca: &Path) -> ConfigBuilder<ClientConfig, WantsClientCert> {
 
 /// A TLS connection that offers these protocols.
 pub(crate) async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
-    let mut config = trusting(&broker.ca()).with_no_client_auth();
+    tls_trusting(broker, &broker.ca(), protocols).await
+}
+
+/// The same to a broker whose CA is in this file.
+pub(crate) async fn tls_trusting(
+    broker: &Broker,
+    ca: &Path,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut config = trusting(ca).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await

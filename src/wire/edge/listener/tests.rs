@@ -65,7 +65,11 @@ async fn serve_with(adjust: impl FnOnce(&mut Incoming)) -> Fixture {
     adjust(&mut incoming);
     let (_reporter, health) = tonic_health::server::health_reporter();
     let grpc = RequireTlsLayer::new(false, || status::of(&BrokerError::TlsRequired).into_http());
-    let http = RequireTlsLayer::new(false, http::tls_required).layer(http::router([], None));
+    let http = RequireTlsLayer::new(false, http::tls_required).layer(http::router(
+        [],
+        None,
+        tokio::sync::watch::channel(http::Health::Ready).1,
+    ));
     let service = Dispatch::new(grpc.layer(Routes::new(health)), http);
     let limits = HttpLimits::new(&BrokerLimits::default());
     let server = tokio::spawn(edge::serve(incoming, limits, service, shutdown.clone()));

@@ -66,7 +66,7 @@ pub(super) fn frame(bytes: &[u8]) {
         Some(Request::Envelope(raw)) => envelope(&raw),
         Some(Request::Acknowledgement(acknowledgement)) => drop(fate(acknowledgement)),
         Some(Request::Heartbeat(heartbeat)) => check_heartbeat(&heartbeat, "heartbeat", &mut Checks::default()),
-        Some(Request::Credit(_)) | None => {}
+        Some(Request::Credit(_) | Request::Hello(_)) | None => {}
     }
 }
 

@@ -40,7 +40,7 @@ async fn register(client: &Client, card: v1::AgentCard) -> Result<v1::RegisterAg
 
 async fn ask_to_take(client: &Client, from: &str, to: &str) -> Result<v1::SendResponse, ClientError> {
     let envelope = composer(from).encode(to, MessageType::HandoffRequest, &About::task(&new_task(), 1), &a_request());
-    client.answer(client.messages().send(v1::SendRequest { envelope }).await)
+    client.answer(client.messages().send(v1::SendRequest { envelope, ..Default::default() }).await)
 }
 
 async fn audit_log(client: &Client) -> Vec<v1::AuditEntry> {
@@ -216,7 +216,7 @@ async fn a_revoked_key_ends_the_session_and_the_token_that_it_opened() {
     refused(client.prove(&identity("a")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
     let info = composer("a").encode("b", MessageType::Info, &About::default(), &v1::Info::default());
     refused(
-        client.answer(client.messages().send(v1::SendRequest { envelope: info }).await),
+        client.answer(client.messages().send(v1::SendRequest { envelope: info, ..Default::default() }).await),
         Code::Unauthenticated,
         "KEY_NOT_VALID",
     );
@@ -293,11 +293,11 @@ async fn a_message_that_is_sent_again_is_not_applied_again_wherever_it_comes_fro
     let again = broker.agent("a").await;
     assert_eq!(again.session.send(envelope.clone()).await.unwrap(), first);
     let anonymous = broker.client().await;
-    let sent = anonymous.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
+    let sent = anonymous.messages().send(v1::SendRequest { envelope: envelope.clone(), ..Default::default() }).await;
     assert_eq!(anonymous.answer(sent).unwrap().receipt.unwrap(), first);
     // An operator's token does not permit sending as the agent, although the operator may do everything else.
     let operator = broker.operator().await;
-    let sent = operator.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
+    let sent = operator.messages().send(v1::SendRequest { envelope: envelope.clone(), ..Default::default() }).await;
     refused(operator.answer(sent), Code::PermissionDenied, "SENDER_MISMATCH");
     // Another agent's session does not permit it either.
     refused(c.session.send(envelope.clone()).await, Code::PermissionDenied, "SENDER_MISMATCH");

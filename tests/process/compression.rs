@@ -163,7 +163,7 @@ async fn unpacked_bytes_count_against_the_limit_of_frames() {
     let broker = start("[broker_limits]\nframe_bytes_max = 16777216\nnetwork_percent_max = 50\n");
     let honest = Honest::come(&broker).await;
     let mut client = Client::connect(&broker).await;
-    let large = v1::SendRequest { envelope: vec![0; 4 * 1024 * 1024 - 100_000].into() };
+    let large = v1::SendRequest { envelope: vec![0; 4 * 1024 * 1024 - 100_000].into(), ..Default::default() };
     let large = packed(&gzip(&large.encode_to_vec()));
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..3 {

@@ -86,7 +86,8 @@ async fn requested(broker: &Broker, request: &v1::HandoffRequest, many: usize) -
     for _ in 0..many {
         let about = About::task(&new_task(), 1);
         let envelope = composer("a").encode("b", MessageType::HandoffRequest, &about, request);
-        let sent = client.answer(client.messages().send(v1::SendRequest { envelope }).await).unwrap();
+        let sent =
+            client.answer(client.messages().send(v1::SendRequest { envelope, ..Default::default() }).await).unwrap();
         handoffs.push(sent.receipt.unwrap().message_id);
     }
     handoffs
@@ -324,7 +325,7 @@ async fn rejected(broker: &Broker, by: &[&str]) -> Vec<String> {
     for name in by {
         let about = About::task(&new_task(), 1);
         let envelope = composer("a").encode(name, MessageType::HandoffRequest, &about, &a_request());
-        sender.answer(sender.messages().send(v1::SendRequest { envelope }).await).unwrap();
+        sender.answer(sender.messages().send(v1::SendRequest { envelope, ..Default::default() }).await).unwrap();
         let agent = broker.agent_session(name).await;
         let offer = agent.take().await.unwrap();
         agent.reject(&offer, &v1::HandoffReject::default()).await.unwrap();

@@ -19,7 +19,7 @@ async fn with_mail_in_tables() -> Arc<tempfile::TempDir> {
         let text: String = (0..30_000_u32).map(|at| char::from(b'a' + (at * at % 23) as u8)).collect();
         let info = v1::Info { text, ..Default::default() };
         let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info);
-        client.answer(client.messages().send(v1::SendRequest { envelope }).await).unwrap();
+        client.answer(client.messages().send(v1::SendRequest { envelope, ..Default::default() }).await).unwrap();
         // A file is there before the list names it.
         let list = std::fs::read_to_string(broker.data().join("store/tables/MANIFEST.copy"));
         list.is_ok_and(|list| list.contains("envelopes"))

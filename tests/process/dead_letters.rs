@@ -202,7 +202,7 @@ async fn what_is_no_message_is_kept_if_its_sender_is_known_and_only_then() {
     let invalid = v1::Envelope { payload: Some(payload), ..info };
     refused(a.session.send(invalid.encode_to_vec().into()).await, "FIELD_INVALID");
     let stranger = broker.client().await;
-    let request = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xffgarbage") };
+    let request = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xffgarbage"), ..Default::default() };
     refused(stranger.answer(stranger.messages().send(request).await), "MALFORMED");
     a.session.heartbeat(v1::Heartbeat::default()).await.unwrap(); // answered after the envelopes are retained
     let kept = broker.lines(&["dlq", "list"]);

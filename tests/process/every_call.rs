@@ -94,7 +94,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
     };
     vec![
         both!("BrokerService/Connect", Identity, |_ids| v1::ConnectRequest::default()),
-        both!("BrokerService/Send", Nothing, |ids| v1::SendRequest { envelope: forged(ids) }),
+        both!("BrokerService/Send", Nothing, |ids| v1::SendRequest { envelope: forged(ids), ..Default::default() }),
         both!("BrokerService/Receive", Identity, |_ids| v1::ReceiveRequest::default()),
         both!("BrokerService/Ack", Identity, |_ids| v1::AckRequest::default()),
         both!("HandoffService/GetHandoff", Permission, |ids| v1::GetHandoffRequest {
@@ -600,7 +600,8 @@ async fn the_brokers_key_is_for_everybody_and_verifies_receipts() {
     // The receipt of a call without a token can be verified without a token.
     let about = About::default();
     let envelope = composer("c").encode("agent-b", v1::MessageType::Info, &about, &v1::Info::default());
-    let sent = anonymous.answer(anonymous.messages().send(v1::SendRequest { envelope }).await).unwrap();
+    let sent =
+        anonymous.answer(anonymous.messages().send(v1::SendRequest { envelope, ..Default::default() }).await).unwrap();
     let receipt = sent.receipt.unwrap();
     assert_eq!(receipt.key_id, key.key_id);
     let public = baton::envelope::keys::PublicKey::parse(&key.public_key).unwrap();
@@ -625,7 +626,7 @@ async fn a_key_that_is_over_is_named_only_to_its_holder() {
         let key = identity(sign_by).key;
         baton::envelope::sign(&mut envelope, &"k1".parse().unwrap(), &key);
         let envelope = envelope.encode_to_vec().into();
-        let status = anonymous.messages().send(v1::SendRequest { envelope }).await.unwrap_err();
+        let status = anonymous.messages().send(v1::SendRequest { envelope, ..Default::default() }).await.unwrap_err();
         status.get_error_details().error_info().unwrap().reason.clone()
     };
     assert_eq!(send(&known.agent).await, "KEY_NOT_VALID");

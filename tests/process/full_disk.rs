@@ -81,7 +81,7 @@ fn message(text: &str) -> bytes::Bytes {
 }
 
 async fn send(client: &Client, envelope: &bytes::Bytes) -> Result<v1::Receipt, ClientError> {
-    let request = v1::SendRequest { envelope: envelope.clone() };
+    let request = v1::SendRequest { envelope: envelope.clone(), ..Default::default() };
     Ok(client.answer(client.messages().send(request).await)?.receipt.unwrap())
 }
 

@@ -27,7 +27,7 @@ fn check<T: std::fmt::Debug>(outcome: Result<T, ClientError>, code: Code, reason
 }
 
 async fn send(client: &Client, envelope: &v1::Envelope) -> Result<v1::SendResponse, ClientError> {
-    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
+    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into(), ..Default::default() };
     client.answer(client.messages().send(request).await)
 }
 
@@ -97,7 +97,7 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
     for (change, code, reason) in cases {
         check(send(&client, &a_signed_request(change)).await, code, reason);
     }
-    let garbage = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xff\xff\xff") };
+    let garbage = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xff\xff\xff"), ..Default::default() };
     check(client.answer(client.messages().send(garbage).await), Code::InvalidArgument, "MALFORMED");
     let handoffs = client.handoffs().list_handoffs(v1::ListHandoffsRequest::default()).await.unwrap().into_inner();
     assert_eq!(handoffs.handoffs, [], "nothing has changed");
@@ -163,7 +163,7 @@ async fn a_session_sends_only_as_its_agent_and_goes_on_after_a_refusal() {
     let nonsense = v1::Heartbeat { metrics: [("load".into(), f64::NAN)].into(), ..Default::default() };
     check(a.session.heartbeat(nonsense).await, Code::InvalidArgument, "FIELD_INVALID");
     a.request("b", &about.task_id, 1, &a_request()).await.expect("the session goes on");
-    let request = v1::SendRequest { envelope: foreign };
+    let request = v1::SendRequest { envelope: foreign, ..Default::default() };
     let as_a = a.client.answer(a.client.messages().send(request).await);
     check(as_a, Code::PermissionDenied, "SENDER_MISMATCH");
 }
@@ -173,10 +173,10 @@ async fn calls_that_need_an_identity_are_refused_without_a_good_one() {
     let broker = Broker::start();
     let client = broker.client().await;
     let receive = v1::ReceiveRequest::default();
-    let refused = client.answer(client.messages().receive(receive).await).map(drop);
+    let refused = client.answer(client.messages().receive(receive.clone()).await).map(drop);
     check(refused, Code::Unauthenticated, "IDENTITY_MISSING");
     let guessed = broker.client_with(Some("guessed".into())).await;
-    let refused = guessed.answer(guessed.messages().receive(receive).await).map(drop);
+    let refused = guessed.answer(guessed.messages().receive(receive.clone()).await).map(drop);
     check(refused, Code::Unauthenticated, "TOKEN_INVALID");
     check(client.prove(&identity("unknown")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
     broker.agent("a").await;

@@ -79,7 +79,12 @@ async fn simple_calls_do_the_same_as_a_session() {
         client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await.unwrap();
     }
     let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info("one"));
-    let receipt = client.messages().send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap().into_inner();
+    let receipt = client
+        .messages()
+        .send(v1::SendRequest { envelope: envelope.clone(), ..Default::default() })
+        .await
+        .unwrap()
+        .into_inner();
     let b = client.with_token(&client.prove(&identity("b")).await.unwrap()).unwrap();
     let request = v1::ReceiveRequest { max_deliveries: 1, ..Default::default() };
     let mut deliveries = b.messages().receive(request).await.unwrap().into_inner();
@@ -193,7 +198,8 @@ async fn a_message_over_four_mib_is_refused_for_good_and_the_welcome_says_the_li
     // The client library would refuse to send the envelope.
     let mut messages = client.messages().max_encoding_message_size(usize::MAX);
     let envelope = prost::bytes::Bytes::from(vec![0; 5 * 1024 * 1024]);
-    let of_call = messages.send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap_err();
+    let of_call =
+        messages.send(v1::SendRequest { envelope: envelope.clone(), ..Default::default() }).await.unwrap_err();
     let (frames, receiver) = tokio::sync::mpsc::channel(1);
     let mut answers = messages.connect(ReceiverStream::new(receiver)).await.unwrap().into_inner();
     match answers.next().await.unwrap().unwrap().response {

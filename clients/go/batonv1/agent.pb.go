@@ -869,7 +869,10 @@ type Heartbeat struct {
 	// The number of tasks that wait inside the agent. AgentLoad says how it counts.
 	QueueLength uint32 `protobuf:"varint,4,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
 	// Further measurements, at most 32: names of at most 64 bytes, finite values. The broker does not interpret them.
-	Metrics       map[string]float64 `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Metrics map[string]float64 `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// The tasks that this process works on, at most 1024. Each is a sign of life of the task, if the agent owns it; see
+	// HandoffRequest.silence_timeout.
+	WorkingOn     []string `protobuf:"bytes,6,rep,name=working_on,json=workingOn,proto3" json:"working_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,6 +938,13 @@ func (x *Heartbeat) GetQueueLength() uint32 {
 func (x *Heartbeat) GetMetrics() map[string]float64 {
 	if x != nil {
 		return x.Metrics
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetWorkingOn() []string {
+	if x != nil {
+		return x.WorkingOn
 	}
 	return nil
 }
@@ -1017,13 +1027,15 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\x0fAgentStatistics\x12\x16\n" +
 	"\x06offers\x18\x01 \x01(\rR\x06offers\x12\x1c\n" +
 	"\tcompleted\x18\x02 \x01(\rR\tcompleted\x12K\n" +
-	"\x14median_decision_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x12medianDecisionTime\"\xfd\x01\n" +
+	"\x14median_decision_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x12medianDecisionTime\"\x9c\x02\n" +
 	"\tHeartbeat\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12!\n" +
 	"\factive_tasks\x18\x02 \x01(\rR\vactiveTasks\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\rR\bcapacity\x12!\n" +
 	"\fqueue_length\x18\x04 \x01(\rR\vqueueLength\x12:\n" +
-	"\ametrics\x18\x05 \x03(\v2 .baton.v1.Heartbeat.MetricsEntryR\ametrics\x1a:\n" +
+	"\ametrics\x18\x05 \x03(\v2 .baton.v1.Heartbeat.MetricsEntryR\ametrics\x12\x1d\n" +
+	"\n" +
+	"working_on\x18\x06 \x03(\tR\tworkingOn\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*v\n" +

@@ -96,6 +96,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Acknowledgement
 	//	*ConnectRequest_Credit
 	//	*ConnectRequest_Heartbeat
+	//	*ConnectRequest_Hello
 	Request       isConnectRequest_Request `protobuf_oneof:"request"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -181,6 +182,15 @@ func (x *ConnectRequest) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *ConnectRequest) GetHello() *Hello {
+	if x != nil {
+		if x, ok := x.Request.(*ConnectRequest_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Request interface {
 	isConnectRequest_Request()
 }
@@ -205,6 +215,12 @@ type ConnectRequest_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
 }
 
+type ConnectRequest_Hello struct {
+	// Names the process behind the session. At most once, before the first credit. Answer, if request_id is set:
+	// credited.
+	Hello *Hello `protobuf:"bytes,6,opt,name=hello,proto3,oneof"`
+}
+
 func (*ConnectRequest_Envelope) isConnectRequest_Request() {}
 
 func (*ConnectRequest_Acknowledgement) isConnectRequest_Request() {}
@@ -212,6 +228,65 @@ func (*ConnectRequest_Acknowledgement) isConnectRequest_Request() {}
 func (*ConnectRequest_Credit) isConnectRequest_Request() {}
 
 func (*ConnectRequest_Heartbeat) isConnectRequest_Request() {}
+
+func (*ConnectRequest_Hello) isConnectRequest_Request() {}
+
+// Names the process behind a session. A session without it belongs to no process that the broker knows.
+type Hello struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process: a UUID that it makes when it starts and keeps over reconnects. What belongs to something that a process
+	// has begun goes to that process while it is connected. Required.
+	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Whether each heartbeat of this process lists all tasks that it works on. The silence of a task is judged only of
+	// processes that say so.
+	TellsWork     bool `protobuf:"varint,2,opt,name=tells_work,json=tellsWork,proto3" json:"tells_work,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hello) Reset() {
+	*x = Hello{}
+	mi := &file_baton_v1_broker_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hello) ProtoMessage() {}
+
+func (x *Hello) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_broker_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hello.ProtoReflect.Descriptor instead.
+func (*Hello) Descriptor() ([]byte, []int) {
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Hello) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *Hello) GetTellsWork() bool {
+	if x != nil {
+		return x.TellsWork
+	}
+	return false
+}
 
 // One frame from the broker on a session.
 type ConnectResponse struct {
@@ -236,7 +311,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[1]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +323,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[1]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +336,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ConnectResponse) GetRequestId() uint64 {
@@ -424,7 +499,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[2]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +511,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[2]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +524,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Welcome) GetSessionId() string {
@@ -527,7 +602,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[3]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +614,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[3]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +627,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Credit) GetMaxOutstanding() uint32 {
@@ -574,7 +649,7 @@ type Credited struct {
 
 func (x *Credited) Reset() {
 	*x = Credited{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[4]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +661,7 @@ func (x *Credited) String() string {
 func (*Credited) ProtoMessage() {}
 
 func (x *Credited) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[4]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +674,7 @@ func (x *Credited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credited.ProtoReflect.Descriptor instead.
 func (*Credited) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Credited) GetMaxOutstanding() uint32 {
@@ -622,7 +697,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[5]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +709,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[5]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +722,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GoAway) GetReconnectAfter() *durationpb.Duration {
@@ -690,7 +765,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[6]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +777,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[6]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +790,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delivery) GetDeliveryId() string {
@@ -786,7 +861,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[7]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +873,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[7]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +886,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Acknowledgement) GetDeliveryId() string {
@@ -889,7 +964,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[8]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +976,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[8]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +989,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{9}
 }
 
 // The message is not processed.
@@ -933,7 +1008,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[9]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1020,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[9]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1033,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Nack) GetCause() NackCause {
@@ -994,7 +1069,7 @@ type Extend struct {
 
 func (x *Extend) Reset() {
 	*x = Extend{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[10]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1081,7 @@ func (x *Extend) String() string {
 func (*Extend) ProtoMessage() {}
 
 func (x *Extend) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[10]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1094,7 @@ func (x *Extend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extend.ProtoReflect.Descriptor instead.
 func (*Extend) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Extend) GetExtension() *durationpb.Duration {
@@ -1042,7 +1117,7 @@ type Acknowledged struct {
 
 func (x *Acknowledged) Reset() {
 	*x = Acknowledged{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[11]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1129,7 @@ func (x *Acknowledged) String() string {
 func (*Acknowledged) ProtoMessage() {}
 
 func (x *Acknowledged) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[11]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1142,7 @@ func (x *Acknowledged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledged.ProtoReflect.Descriptor instead.
 func (*Acknowledged) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Acknowledged) GetDeliveryId() string {
@@ -1125,7 +1200,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[12]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1212,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[12]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1225,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Receipt) GetMessageId() string {
@@ -1255,14 +1330,16 @@ func (x *Receipt) GetResourceSequence() uint64 {
 type SendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The envelope to send. Required.
-	Envelope      *Envelope `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	Envelope *Envelope `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	// The process that sends, as in Hello: what answers the message goes to it. Requires the sender's token. Empty: none.
+	InstanceId    string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SendRequest) Reset() {
 	*x = SendRequest{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[13]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1351,7 @@ func (x *SendRequest) String() string {
 func (*SendRequest) ProtoMessage() {}
 
 func (x *SendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[13]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1364,7 @@ func (x *SendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendRequest.ProtoReflect.Descriptor instead.
 func (*SendRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SendRequest) GetEnvelope() *Envelope {
@@ -1295,6 +1372,13 @@ func (x *SendRequest) GetEnvelope() *Envelope {
 		return x.Envelope
 	}
 	return nil
+}
+
+func (x *SendRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
 }
 
 // See BrokerService.Send.
@@ -1308,7 +1392,7 @@ type SendResponse struct {
 
 func (x *SendResponse) Reset() {
 	*x = SendResponse{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[14]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1404,7 @@ func (x *SendResponse) String() string {
 func (*SendResponse) ProtoMessage() {}
 
 func (x *SendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[14]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1417,7 @@ func (x *SendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendResponse.ProtoReflect.Descriptor instead.
 func (*SendResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SendResponse) GetReceipt() *Receipt {
@@ -1350,13 +1434,18 @@ type ReceiveRequest struct {
 	MaxOutstanding uint32 `protobuf:"varint,1,opt,name=max_outstanding,json=maxOutstanding,proto3" json:"max_outstanding,omitempty"`
 	// The number of deliveries after which the stream ends. 0: the stream has no end of its own.
 	MaxDeliveries uint32 `protobuf:"varint,2,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
+	// The process that receives, as in Hello. Empty: none.
+	InstanceId string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Whether to look only: the stream shows what waits now, in order, and ends. Nothing is outstanding after it, no attempt
+	// counts, and delivery_id is empty. max_outstanding is not used.
+	Peek          bool `protobuf:"varint,4,opt,name=peek,proto3" json:"peek,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReceiveRequest) Reset() {
 	*x = ReceiveRequest{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[15]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1457,7 @@ func (x *ReceiveRequest) String() string {
 func (*ReceiveRequest) ProtoMessage() {}
 
 func (x *ReceiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[15]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1470,7 @@ func (x *ReceiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiveRequest.ProtoReflect.Descriptor instead.
 func (*ReceiveRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReceiveRequest) GetMaxOutstanding() uint32 {
@@ -1398,6 +1487,20 @@ func (x *ReceiveRequest) GetMaxDeliveries() uint32 {
 	return 0
 }
 
+func (x *ReceiveRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *ReceiveRequest) GetPeek() bool {
+	if x != nil {
+		return x.Peek
+	}
+	return false
+}
+
 // See BrokerService.Receive.
 type ReceiveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1409,7 +1512,7 @@ type ReceiveResponse struct {
 
 func (x *ReceiveResponse) Reset() {
 	*x = ReceiveResponse{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[16]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1524,7 @@ func (x *ReceiveResponse) String() string {
 func (*ReceiveResponse) ProtoMessage() {}
 
 func (x *ReceiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[16]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1537,7 @@ func (x *ReceiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiveResponse.ProtoReflect.Descriptor instead.
 func (*ReceiveResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReceiveResponse) GetDelivery() *Delivery {
@@ -1455,7 +1558,7 @@ type AckRequest struct {
 
 func (x *AckRequest) Reset() {
 	*x = AckRequest{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[17]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1570,7 @@ func (x *AckRequest) String() string {
 func (*AckRequest) ProtoMessage() {}
 
 func (x *AckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[17]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1583,7 @@ func (x *AckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRequest.ProtoReflect.Descriptor instead.
 func (*AckRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{17}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AckRequest) GetAcknowledgement() *Acknowledgement {
@@ -1501,7 +1604,7 @@ type AckResponse struct {
 
 func (x *AckResponse) Reset() {
 	*x = AckResponse{}
-	mi := &file_baton_v1_broker_service_proto_msgTypes[18]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1616,7 @@ func (x *AckResponse) String() string {
 func (*AckResponse) ProtoMessage() {}
 
 func (x *AckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_broker_service_proto_msgTypes[18]
+	mi := &file_baton_v1_broker_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1629,7 @@ func (x *AckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckResponse.ProtoReflect.Descriptor instead.
 func (*AckResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{18}
+	return file_baton_v1_broker_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AckResponse) GetAcknowledged() *Acknowledged {
@@ -1540,15 +1643,21 @@ var File_baton_v1_broker_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dbaton/v1/broker_service.proto\x12\bbaton.v1\x1a\x14baton/v1/agent.proto\x1a\x17baton/v1/envelope.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\x94\x02\n" +
+	"\x1dbaton/v1/broker_service.proto\x12\bbaton.v1\x1a\x14baton/v1/agent.proto\x1a\x17baton/v1/envelope.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xbd\x02\n" +
 	"\x0eConnectRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x120\n" +
 	"\benvelope\x18\x02 \x01(\v2\x12.baton.v1.EnvelopeH\x00R\benvelope\x12E\n" +
 	"\x0facknowledgement\x18\x03 \x01(\v2\x19.baton.v1.AcknowledgementH\x00R\x0facknowledgement\x12*\n" +
 	"\x06credit\x18\x04 \x01(\v2\x10.baton.v1.CreditH\x00R\x06credit\x123\n" +
-	"\theartbeat\x18\x05 \x01(\v2\x13.baton.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\arequest\"\x95\x03\n" +
+	"\theartbeat\x18\x05 \x01(\v2\x13.baton.v1.HeartbeatH\x00R\theartbeat\x12'\n" +
+	"\x05hello\x18\x06 \x01(\v2\x0f.baton.v1.HelloH\x00R\x05helloB\t\n" +
+	"\arequest\"G\n" +
+	"\x05Hello\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12\x1d\n" +
+	"\n" +
+	"tells_work\x18\x02 \x01(\bR\ttellsWork\"\x95\x03\n" +
 	"\x0fConnectResponse\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12-\n" +
@@ -1630,14 +1739,19 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\x06key_id\x18\v \x01(\tR\x05keyId\x12\x1c\n" +
 	"\tsignature\x18\f \x01(\fR\tsignature\x12\x1a\n" +
 	"\bresource\x18\r \x01(\tR\bresource\x12+\n" +
-	"\x11resource_sequence\x18\x0e \x01(\x04R\x10resourceSequence\"=\n" +
+	"\x11resource_sequence\x18\x0e \x01(\x04R\x10resourceSequence\"^\n" +
 	"\vSendRequest\x12.\n" +
-	"\benvelope\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\";\n" +
+	"\benvelope\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\";\n" +
 	"\fSendResponse\x12+\n" +
-	"\areceipt\x18\x01 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\"`\n" +
+	"\areceipt\x18\x01 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\"\x95\x01\n" +
 	"\x0eReceiveRequest\x12'\n" +
 	"\x0fmax_outstanding\x18\x01 \x01(\rR\x0emaxOutstanding\x12%\n" +
-	"\x0emax_deliveries\x18\x02 \x01(\rR\rmaxDeliveries\"A\n" +
+	"\x0emax_deliveries\x18\x02 \x01(\rR\rmaxDeliveries\x12\x1f\n" +
+	"\vinstance_id\x18\x03 \x01(\tR\n" +
+	"instanceId\x12\x12\n" +
+	"\x04peek\x18\x04 \x01(\bR\x04peek\"A\n" +
 	"\x0fReceiveResponse\x12.\n" +
 	"\bdelivery\x18\x01 \x01(\v2\x12.baton.v1.DeliveryR\bdelivery\"Q\n" +
 	"\n" +
@@ -1670,86 +1784,88 @@ func file_baton_v1_broker_service_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_broker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_broker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_baton_v1_broker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_baton_v1_broker_service_proto_goTypes = []any{
 	(NackCause)(0),                // 0: baton.v1.NackCause
 	(*ConnectRequest)(nil),        // 1: baton.v1.ConnectRequest
-	(*ConnectResponse)(nil),       // 2: baton.v1.ConnectResponse
-	(*Welcome)(nil),               // 3: baton.v1.Welcome
-	(*Credit)(nil),                // 4: baton.v1.Credit
-	(*Credited)(nil),              // 5: baton.v1.Credited
-	(*GoAway)(nil),                // 6: baton.v1.GoAway
-	(*Delivery)(nil),              // 7: baton.v1.Delivery
-	(*Acknowledgement)(nil),       // 8: baton.v1.Acknowledgement
-	(*Ack)(nil),                   // 9: baton.v1.Ack
-	(*Nack)(nil),                  // 10: baton.v1.Nack
-	(*Extend)(nil),                // 11: baton.v1.Extend
-	(*Acknowledged)(nil),          // 12: baton.v1.Acknowledged
-	(*Receipt)(nil),               // 13: baton.v1.Receipt
-	(*SendRequest)(nil),           // 14: baton.v1.SendRequest
-	(*SendResponse)(nil),          // 15: baton.v1.SendResponse
-	(*ReceiveRequest)(nil),        // 16: baton.v1.ReceiveRequest
-	(*ReceiveResponse)(nil),       // 17: baton.v1.ReceiveResponse
-	(*AckRequest)(nil),            // 18: baton.v1.AckRequest
-	(*AckResponse)(nil),           // 19: baton.v1.AckResponse
-	(*Envelope)(nil),              // 20: baton.v1.Envelope
-	(*Heartbeat)(nil),             // 21: baton.v1.Heartbeat
-	(*status.Status)(nil),         // 22: google.rpc.Status
-	(*AgentKey)(nil),              // 23: baton.v1.AgentKey
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*TraceContext)(nil),          // 26: baton.v1.TraceContext
-	(TaskStatus)(0),               // 27: baton.v1.TaskStatus
-	(HandoffState)(0),             // 28: baton.v1.HandoffState
+	(*Hello)(nil),                 // 2: baton.v1.Hello
+	(*ConnectResponse)(nil),       // 3: baton.v1.ConnectResponse
+	(*Welcome)(nil),               // 4: baton.v1.Welcome
+	(*Credit)(nil),                // 5: baton.v1.Credit
+	(*Credited)(nil),              // 6: baton.v1.Credited
+	(*GoAway)(nil),                // 7: baton.v1.GoAway
+	(*Delivery)(nil),              // 8: baton.v1.Delivery
+	(*Acknowledgement)(nil),       // 9: baton.v1.Acknowledgement
+	(*Ack)(nil),                   // 10: baton.v1.Ack
+	(*Nack)(nil),                  // 11: baton.v1.Nack
+	(*Extend)(nil),                // 12: baton.v1.Extend
+	(*Acknowledged)(nil),          // 13: baton.v1.Acknowledged
+	(*Receipt)(nil),               // 14: baton.v1.Receipt
+	(*SendRequest)(nil),           // 15: baton.v1.SendRequest
+	(*SendResponse)(nil),          // 16: baton.v1.SendResponse
+	(*ReceiveRequest)(nil),        // 17: baton.v1.ReceiveRequest
+	(*ReceiveResponse)(nil),       // 18: baton.v1.ReceiveResponse
+	(*AckRequest)(nil),            // 19: baton.v1.AckRequest
+	(*AckResponse)(nil),           // 20: baton.v1.AckResponse
+	(*Envelope)(nil),              // 21: baton.v1.Envelope
+	(*Heartbeat)(nil),             // 22: baton.v1.Heartbeat
+	(*status.Status)(nil),         // 23: google.rpc.Status
+	(*AgentKey)(nil),              // 24: baton.v1.AgentKey
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*TraceContext)(nil),          // 27: baton.v1.TraceContext
+	(TaskStatus)(0),               // 28: baton.v1.TaskStatus
+	(HandoffState)(0),             // 29: baton.v1.HandoffState
 }
 var file_baton_v1_broker_service_proto_depIdxs = []int32{
-	20, // 0: baton.v1.ConnectRequest.envelope:type_name -> baton.v1.Envelope
-	8,  // 1: baton.v1.ConnectRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
-	4,  // 2: baton.v1.ConnectRequest.credit:type_name -> baton.v1.Credit
-	21, // 3: baton.v1.ConnectRequest.heartbeat:type_name -> baton.v1.Heartbeat
-	3,  // 4: baton.v1.ConnectResponse.welcome:type_name -> baton.v1.Welcome
-	13, // 5: baton.v1.ConnectResponse.receipt:type_name -> baton.v1.Receipt
-	7,  // 6: baton.v1.ConnectResponse.delivery:type_name -> baton.v1.Delivery
-	12, // 7: baton.v1.ConnectResponse.acknowledged:type_name -> baton.v1.Acknowledged
-	5,  // 8: baton.v1.ConnectResponse.credited:type_name -> baton.v1.Credited
-	22, // 9: baton.v1.ConnectResponse.error:type_name -> google.rpc.Status
-	6,  // 10: baton.v1.ConnectResponse.go_away:type_name -> baton.v1.GoAway
-	23, // 11: baton.v1.Welcome.broker_key:type_name -> baton.v1.AgentKey
-	24, // 12: baton.v1.Welcome.ack_wait:type_name -> google.protobuf.Duration
-	24, // 13: baton.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	24, // 14: baton.v1.Welcome.presence_lease:type_name -> google.protobuf.Duration
-	24, // 15: baton.v1.GoAway.reconnect_after:type_name -> google.protobuf.Duration
-	20, // 16: baton.v1.Delivery.envelope:type_name -> baton.v1.Envelope
-	25, // 17: baton.v1.Delivery.ack_deadline:type_name -> google.protobuf.Timestamp
-	26, // 18: baton.v1.Delivery.trace_context:type_name -> baton.v1.TraceContext
-	9,  // 19: baton.v1.Acknowledgement.ack:type_name -> baton.v1.Ack
-	10, // 20: baton.v1.Acknowledgement.nack:type_name -> baton.v1.Nack
-	11, // 21: baton.v1.Acknowledgement.extend:type_name -> baton.v1.Extend
-	0,  // 22: baton.v1.Nack.cause:type_name -> baton.v1.NackCause
-	24, // 23: baton.v1.Nack.retry_after:type_name -> google.protobuf.Duration
-	24, // 24: baton.v1.Extend.extension:type_name -> google.protobuf.Duration
-	25, // 25: baton.v1.Acknowledged.ack_deadline:type_name -> google.protobuf.Timestamp
-	25, // 26: baton.v1.Receipt.accept_time:type_name -> google.protobuf.Timestamp
-	27, // 27: baton.v1.Receipt.task_status:type_name -> baton.v1.TaskStatus
-	28, // 28: baton.v1.Receipt.handoff_state:type_name -> baton.v1.HandoffState
-	20, // 29: baton.v1.SendRequest.envelope:type_name -> baton.v1.Envelope
-	13, // 30: baton.v1.SendResponse.receipt:type_name -> baton.v1.Receipt
-	7,  // 31: baton.v1.ReceiveResponse.delivery:type_name -> baton.v1.Delivery
-	8,  // 32: baton.v1.AckRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
-	12, // 33: baton.v1.AckResponse.acknowledged:type_name -> baton.v1.Acknowledged
-	1,  // 34: baton.v1.BrokerService.Connect:input_type -> baton.v1.ConnectRequest
-	14, // 35: baton.v1.BrokerService.Send:input_type -> baton.v1.SendRequest
-	16, // 36: baton.v1.BrokerService.Receive:input_type -> baton.v1.ReceiveRequest
-	18, // 37: baton.v1.BrokerService.Ack:input_type -> baton.v1.AckRequest
-	2,  // 38: baton.v1.BrokerService.Connect:output_type -> baton.v1.ConnectResponse
-	15, // 39: baton.v1.BrokerService.Send:output_type -> baton.v1.SendResponse
-	17, // 40: baton.v1.BrokerService.Receive:output_type -> baton.v1.ReceiveResponse
-	19, // 41: baton.v1.BrokerService.Ack:output_type -> baton.v1.AckResponse
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	21, // 0: baton.v1.ConnectRequest.envelope:type_name -> baton.v1.Envelope
+	9,  // 1: baton.v1.ConnectRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
+	5,  // 2: baton.v1.ConnectRequest.credit:type_name -> baton.v1.Credit
+	22, // 3: baton.v1.ConnectRequest.heartbeat:type_name -> baton.v1.Heartbeat
+	2,  // 4: baton.v1.ConnectRequest.hello:type_name -> baton.v1.Hello
+	4,  // 5: baton.v1.ConnectResponse.welcome:type_name -> baton.v1.Welcome
+	14, // 6: baton.v1.ConnectResponse.receipt:type_name -> baton.v1.Receipt
+	8,  // 7: baton.v1.ConnectResponse.delivery:type_name -> baton.v1.Delivery
+	13, // 8: baton.v1.ConnectResponse.acknowledged:type_name -> baton.v1.Acknowledged
+	6,  // 9: baton.v1.ConnectResponse.credited:type_name -> baton.v1.Credited
+	23, // 10: baton.v1.ConnectResponse.error:type_name -> google.rpc.Status
+	7,  // 11: baton.v1.ConnectResponse.go_away:type_name -> baton.v1.GoAway
+	24, // 12: baton.v1.Welcome.broker_key:type_name -> baton.v1.AgentKey
+	25, // 13: baton.v1.Welcome.ack_wait:type_name -> google.protobuf.Duration
+	25, // 14: baton.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	25, // 15: baton.v1.Welcome.presence_lease:type_name -> google.protobuf.Duration
+	25, // 16: baton.v1.GoAway.reconnect_after:type_name -> google.protobuf.Duration
+	21, // 17: baton.v1.Delivery.envelope:type_name -> baton.v1.Envelope
+	26, // 18: baton.v1.Delivery.ack_deadline:type_name -> google.protobuf.Timestamp
+	27, // 19: baton.v1.Delivery.trace_context:type_name -> baton.v1.TraceContext
+	10, // 20: baton.v1.Acknowledgement.ack:type_name -> baton.v1.Ack
+	11, // 21: baton.v1.Acknowledgement.nack:type_name -> baton.v1.Nack
+	12, // 22: baton.v1.Acknowledgement.extend:type_name -> baton.v1.Extend
+	0,  // 23: baton.v1.Nack.cause:type_name -> baton.v1.NackCause
+	25, // 24: baton.v1.Nack.retry_after:type_name -> google.protobuf.Duration
+	25, // 25: baton.v1.Extend.extension:type_name -> google.protobuf.Duration
+	26, // 26: baton.v1.Acknowledged.ack_deadline:type_name -> google.protobuf.Timestamp
+	26, // 27: baton.v1.Receipt.accept_time:type_name -> google.protobuf.Timestamp
+	28, // 28: baton.v1.Receipt.task_status:type_name -> baton.v1.TaskStatus
+	29, // 29: baton.v1.Receipt.handoff_state:type_name -> baton.v1.HandoffState
+	21, // 30: baton.v1.SendRequest.envelope:type_name -> baton.v1.Envelope
+	14, // 31: baton.v1.SendResponse.receipt:type_name -> baton.v1.Receipt
+	8,  // 32: baton.v1.ReceiveResponse.delivery:type_name -> baton.v1.Delivery
+	9,  // 33: baton.v1.AckRequest.acknowledgement:type_name -> baton.v1.Acknowledgement
+	13, // 34: baton.v1.AckResponse.acknowledged:type_name -> baton.v1.Acknowledged
+	1,  // 35: baton.v1.BrokerService.Connect:input_type -> baton.v1.ConnectRequest
+	15, // 36: baton.v1.BrokerService.Send:input_type -> baton.v1.SendRequest
+	17, // 37: baton.v1.BrokerService.Receive:input_type -> baton.v1.ReceiveRequest
+	19, // 38: baton.v1.BrokerService.Ack:input_type -> baton.v1.AckRequest
+	3,  // 39: baton.v1.BrokerService.Connect:output_type -> baton.v1.ConnectResponse
+	16, // 40: baton.v1.BrokerService.Send:output_type -> baton.v1.SendResponse
+	18, // 41: baton.v1.BrokerService.Receive:output_type -> baton.v1.ReceiveResponse
+	20, // 42: baton.v1.BrokerService.Ack:output_type -> baton.v1.AckResponse
+	39, // [39:43] is the sub-list for method output_type
+	35, // [35:39] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_broker_service_proto_init() }
@@ -1766,8 +1882,9 @@ func file_baton_v1_broker_service_proto_init() {
 		(*ConnectRequest_Acknowledgement)(nil),
 		(*ConnectRequest_Credit)(nil),
 		(*ConnectRequest_Heartbeat)(nil),
+		(*ConnectRequest_Hello)(nil),
 	}
-	file_baton_v1_broker_service_proto_msgTypes[1].OneofWrappers = []any{
+	file_baton_v1_broker_service_proto_msgTypes[2].OneofWrappers = []any{
 		(*ConnectResponse_Welcome)(nil),
 		(*ConnectResponse_Receipt)(nil),
 		(*ConnectResponse_Delivery)(nil),
@@ -1776,7 +1893,7 @@ func file_baton_v1_broker_service_proto_init() {
 		(*ConnectResponse_Error)(nil),
 		(*ConnectResponse_GoAway)(nil),
 	}
-	file_baton_v1_broker_service_proto_msgTypes[7].OneofWrappers = []any{
+	file_baton_v1_broker_service_proto_msgTypes[8].OneofWrappers = []any{
 		(*Acknowledgement_Ack)(nil),
 		(*Acknowledgement_Nack)(nil),
 		(*Acknowledgement_Extend)(nil),
@@ -1787,7 +1904,7 @@ func file_baton_v1_broker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_broker_service_proto_rawDesc), len(file_baton_v1_broker_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

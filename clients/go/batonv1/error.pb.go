@@ -395,6 +395,12 @@ const (
 	// another agent. The former owner, the delegators of ended loans and the candidate of a cancelled handoff drop the
 	// task.
 	ErrorCode_ERROR_CODE_TASK_REASSIGNED ErrorCode = 305
+	// In notifications and records only: the owner of the task gave no sign of work for the request's silence_timeout, or
+	// was GONE. The next step says whether the agent owns the task now, or has to drop it.
+	ErrorCode_ERROR_CODE_TASK_ABANDONED ErrorCode = 306
+	// In notifications and records only: the task was cancelled with the task that it is a part of, or because nobody had
+	// worked on it for the retention of idle tasks.
+	ErrorCode_ERROR_CODE_TASK_CANCELED ErrorCode = 307
 	// In notifications and records only: a run has made all super-steps that its graph allows.
 	ErrorCode_ERROR_CODE_STEPS_EXHAUSTED ErrorCode = 303
 	// In notifications and records only: a negotiation has closed, and no offer stands that keeps the request's floors.
@@ -529,6 +535,8 @@ var (
 		169: "ERROR_CODE_HANDOFF_REDRIVEN",
 		300: "ERROR_CODE_TASK_RECALLED",
 		305: "ERROR_CODE_TASK_REASSIGNED",
+		306: "ERROR_CODE_TASK_ABANDONED",
+		307: "ERROR_CODE_TASK_CANCELED",
 		303: "ERROR_CODE_STEPS_EXHAUSTED",
 		301: "ERROR_CODE_NO_OFFER",
 		302: "ERROR_CODE_NEGOTIATION_EXPIRED",
@@ -653,6 +661,8 @@ var (
 		"ERROR_CODE_HANDOFF_REDRIVEN":          169,
 		"ERROR_CODE_TASK_RECALLED":             300,
 		"ERROR_CODE_TASK_REASSIGNED":           305,
+		"ERROR_CODE_TASK_ABANDONED":            306,
+		"ERROR_CODE_TASK_CANCELED":             307,
 		"ERROR_CODE_STEPS_EXHAUSTED":           303,
 		"ERROR_CODE_NO_OFFER":                  301,
 		"ERROR_CODE_NEGOTIATION_EXPIRED":       302,
@@ -803,7 +813,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xd0\x1e\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\x8f\x1f\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -920,7 +930,9 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_OFFER_WITHDRAWN\x10\xa8\x01\x12 \n" +
 	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02\x12\x1f\n" +
-	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02\x12\x1e\n" +
+	"\x19ERROR_CODE_TASK_ABANDONED\x10\xb2\x02\x12\x1d\n" +
+	"\x18ERROR_CODE_TASK_CANCELED\x10\xb3\x02\x12\x1f\n" +
 	"\x1aERROR_CODE_STEPS_EXHAUSTED\x10\xaf\x02\x12\x18\n" +
 	"\x13ERROR_CODE_NO_OFFER\x10\xad\x02\x12#\n" +
 	"\x1eERROR_CODE_NEGOTIATION_EXPIRED\x10\xae\x02\x12\x1b\n" +

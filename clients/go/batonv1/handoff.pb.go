@@ -630,6 +630,10 @@ const (
 	HandoffCause_HANDOFF_CAUSE_RECALLED HandoffCause = 17
 	// An operator reassigned the task, and the handoff's sender no longer owns it.
 	HandoffCause_HANDOFF_CAUSE_REASSIGNED HandoffCause = 20
+	// No candidate has room, none is registered yet, or the time of the request has not come: the offer is held.
+	HandoffCause_HANDOFF_CAUSE_HELD HandoffCause = 21
+	// The task, or the task that it is a part of, was cancelled.
+	HandoffCause_HANDOFF_CAUSE_TASK_CANCELED HandoffCause = 22
 )
 
 // Enum value maps for HandoffCause.
@@ -654,6 +658,8 @@ var (
 		16: "HANDOFF_CAUSE_CANDIDATE_GONE",
 		17: "HANDOFF_CAUSE_RECALLED",
 		20: "HANDOFF_CAUSE_REASSIGNED",
+		21: "HANDOFF_CAUSE_HELD",
+		22: "HANDOFF_CAUSE_TASK_CANCELED",
 	}
 	HandoffCause_value = map[string]int32{
 		"HANDOFF_CAUSE_UNSPECIFIED":       0,
@@ -675,6 +681,8 @@ var (
 		"HANDOFF_CAUSE_CANDIDATE_GONE":    16,
 		"HANDOFF_CAUSE_RECALLED":          17,
 		"HANDOFF_CAUSE_REASSIGNED":        20,
+		"HANDOFF_CAUSE_HELD":              21,
+		"HANDOFF_CAUSE_TASK_CANCELED":     22,
 	}
 )
 
@@ -778,6 +786,67 @@ func (OfferOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
 }
 
+// What an open handoff waits for while no candidate has the offer.
+type WaitingFor int32
+
+const (
+	// Nothing: a candidate has the offer, or the handoff has ended.
+	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
+	// All candidates that are left are full. The first that has room is asked.
+	WaitingFor_WAITING_FOR_CAPACITY WaitingFor = 1
+	// The time that a candidate named in its reject, or the broker's backoff after OVERLOADED.
+	WaitingFor_WAITING_FOR_RETRY_TIME WaitingFor = 2
+	// An agent that is to register: the request has wait_for_agent.
+	WaitingFor_WAITING_FOR_AGENT WaitingFor = 3
+	// The deliver_after of the request.
+	WaitingFor_WAITING_FOR_DELIVER_AFTER WaitingFor = 4
+)
+
+// Enum value maps for WaitingFor.
+var (
+	WaitingFor_name = map[int32]string{
+		0: "WAITING_FOR_UNSPECIFIED",
+		1: "WAITING_FOR_CAPACITY",
+		2: "WAITING_FOR_RETRY_TIME",
+		3: "WAITING_FOR_AGENT",
+		4: "WAITING_FOR_DELIVER_AFTER",
+	}
+	WaitingFor_value = map[string]int32{
+		"WAITING_FOR_UNSPECIFIED":   0,
+		"WAITING_FOR_CAPACITY":      1,
+		"WAITING_FOR_RETRY_TIME":    2,
+		"WAITING_FOR_AGENT":         3,
+		"WAITING_FOR_DELIVER_AFTER": 4,
+	}
+)
+
+func (x WaitingFor) Enum() *WaitingFor {
+	p := new(WaitingFor)
+	*p = x
+	return p
+}
+
+func (x WaitingFor) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitingFor) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_handoff_proto_enumTypes[10].Descriptor()
+}
+
+func (WaitingFor) Type() protoreflect.EnumType {
+	return &file_baton_v1_handoff_proto_enumTypes[10]
+}
+
+func (x WaitingFor) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitingFor.Descriptor instead.
+func (WaitingFor) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
+}
+
 // Payload: the owner of a task asks another agent to take it. An unknown task_id creates the task, owned by the sender,
 // at epoch 1.
 type HandoffRequest struct {
@@ -822,7 +891,22 @@ type HandoffRequest struct {
 	// The part of the sender's requests that this one belongs to, for example a customer; with the characters of an agent
 	// id. In a mailbox the senders take turns within a priority, and the keys of a sender within its turns. Empty: the part
 	// without a key.
-	FairnessKey   string `protobuf:"bytes,16,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	FairnessKey string `protobuf:"bytes,16,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	// Whether the request waits for an agent that is not there: for the first agent of a type that nobody has registered
+	// for, and for a named agent without a registration. False: RECEIVER_UNKNOWN at once.
+	WaitForAgent bool `protobuf:"varint,17,opt,name=wait_for_agent,json=waitForAgent,proto3" json:"wait_for_agent,omitempty"`
+	// The time without a sign of work after which the task counts as abandoned, 5 s to 1 day. Signs are status updates, and
+	// heartbeats that list the task in working_on. A loan is then recalled; what happens to a task that was transferred,
+	// return_when_abandoned says. Unset: silence is not judged.
+	SilenceTimeout *durationpb.Duration `protobuf:"bytes,18,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
+	// TRANSFER only, with silence_timeout: whether an abandoned task goes back to the sender. False: the sender and the
+	// operators are told.
+	ReturnWhenAbandoned bool `protobuf:"varint,19,opt,name=return_when_abandoned,json=returnWhenAbandoned,proto3" json:"return_when_abandoned,omitempty"`
+	// DELEGATE only, with loan_timeout: the longest time of the loan that TaskStatusUpdate.extend_by can reach, counted from
+	// the completion, up to 30 days. Unset: the loan cannot be extended.
+	LoanTimeoutMax *durationpb.Duration `protobuf:"bytes,20,opt,name=loan_timeout_max,json=loanTimeoutMax,proto3" json:"loan_timeout_max,omitempty"`
+	// The time before which no agent is asked, at most 30 days ahead. The whole timeout runs from it. Unset: now.
+	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -967,6 +1051,41 @@ func (x *HandoffRequest) GetFairnessKey() string {
 		return x.FairnessKey
 	}
 	return ""
+}
+
+func (x *HandoffRequest) GetWaitForAgent() bool {
+	if x != nil {
+		return x.WaitForAgent
+	}
+	return false
+}
+
+func (x *HandoffRequest) GetSilenceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SilenceTimeout
+	}
+	return nil
+}
+
+func (x *HandoffRequest) GetReturnWhenAbandoned() bool {
+	if x != nil {
+		return x.ReturnWhenAbandoned
+	}
+	return false
+}
+
+func (x *HandoffRequest) GetLoanTimeoutMax() *durationpb.Duration {
+	if x != nil {
+		return x.LoanTimeoutMax
+	}
+	return nil
+}
+
+func (x *HandoffRequest) GetDeliverAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliverAfter
+	}
+	return nil
 }
 
 // A reference to a choice of a run over the task.
@@ -1250,8 +1369,10 @@ type HandoffReject struct {
 	Reason RejectReason `protobuf:"varint,1,opt,name=reason,proto3,enum=baton.v1.RejectReason" json:"reason,omitempty"`
 	// The reason for people to read, at most 4096 bytes.
 	ReasonText string `protobuf:"bytes,2,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
-	// The time after which another request may succeed. The broker asks the candidate once more after that time, if no
-	// other candidate is left and the whole timeout permits. At most 30 days. Unset: the candidate is not asked again.
+	// The time after which another request may succeed. The broker asks the candidate again after that time, after all
+	// others that are free, as often as it says so and within the whole timeout. At most 30 days. Unset: after OVERLOADED
+	// the broker asks again when the load of the candidate falls, or after 1, 2, 4, up to 30 s; after other reasons it does
+	// not ask again.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Agents that the candidate suggests instead, at most 16, each an agent's id or type:NAME. The broker asks them after
 	// the candidates that the request names.
@@ -1871,7 +1992,9 @@ type Handoff struct {
 	// For whom baton.coordinator made the request: an agent's id or "operator:NAME". Empty: the sender made it for itself.
 	SubmitterId string `protobuf:"bytes,40,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
 	// The choice of a run that the handoff carries out. Unset: none.
-	Routing       *RoutingRef `protobuf:"bytes,50,opt,name=routing,proto3" json:"routing,omitempty"`
+	Routing *RoutingRef `protobuf:"bytes,50,opt,name=routing,proto3" json:"routing,omitempty"`
+	// What the handoff waits for while no candidate has the offer. Unset: a candidate has it, or the handoff has ended.
+	WaitingFor    WaitingFor `protobuf:"varint,51,opt,name=waiting_for,json=waitingFor,proto3,enum=baton.v1.WaitingFor" json:"waiting_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2130,11 +2253,18 @@ func (x *Handoff) GetRouting() *RoutingRef {
 	return nil
 }
 
+func (x *Handoff) GetWaitingFor() WaitingFor {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return WaitingFor_WAITING_FOR_UNSPECIFIED
+}
+
 var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x05\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9b\b\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -2155,7 +2285,12 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x12.\n" +
 	"\arouting\x18\x0e \x01(\v2\x14.baton.v1.RoutingRefR\arouting\x12$\n" +
 	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskId\x12!\n" +
-	"\ffairness_key\x18\x10 \x01(\tR\vfairnessKey\"@\n" +
+	"\ffairness_key\x18\x10 \x01(\tR\vfairnessKey\x12$\n" +
+	"\x0ewait_for_agent\x18\x11 \x01(\bR\fwaitForAgent\x12B\n" +
+	"\x0fsilence_timeout\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x122\n" +
+	"\x15return_when_abandoned\x18\x13 \x01(\bR\x13returnWhenAbandoned\x12C\n" +
+	"\x10loan_timeout_max\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\x0eloanTimeoutMax\x12?\n" +
+	"\rdeliver_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\"@\n" +
 	"\n" +
 	"RoutingRef\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +
@@ -2223,7 +2358,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vsender_view\x18\x04 \x01(\x0e2\x14.baton.v1.SenderViewR\n" +
 	"senderView\x12;\n" +
 	"\rreceiver_view\x18\x05 \x01(\x0e2\x16.baton.v1.ReceiverViewR\freceiverView\x12!\n" +
-	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xd5\v\n" +
+	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\x8c\f\n" +
 	"\aHandoff\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x17\n" +
@@ -2264,7 +2399,9 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x12desired_agent_type\x18\x1d \x01(\tR\x10desiredAgentType\x12O\n" +
 	"\x16estimated_handoff_time\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12!\n" +
 	"\fsubmitter_id\x18( \x01(\tR\vsubmitterId\x12.\n" +
-	"\arouting\x182 \x01(\v2\x14.baton.v1.RoutingRefR\arouting*\x95\x02\n" +
+	"\arouting\x182 \x01(\v2\x14.baton.v1.RoutingRefR\arouting\x125\n" +
+	"\vwaiting_for\x183 \x01(\x0e2\x14.baton.v1.WaitingForR\n" +
+	"waitingFor*\x95\x02\n" +
 	"\rHandoffReason\x12\x1e\n" +
 	"\x1aHANDOFF_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_REASON_SKILL\x10\x01\x12\x17\n" +
@@ -2332,7 +2469,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1eRECEIVER_VIEW_HANDOFF_REJECTED\x10\b\x12 \n" +
 	"\x1cRECEIVER_VIEW_HANDOFF_FAILED\x10\t\x12\"\n" +
 	"\x1eRECEIVER_VIEW_HANDOFF_ACCEPTED\x10\n" +
-	"*\xe6\x04\n" +
+	"*\x9f\x05\n" +
 	"\fHandoffCause\x12\x1d\n" +
 	"\x19HANDOFF_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17HANDOFF_CAUSE_REQUESTED\x10\x01\x12\x1b\n" +
@@ -2353,7 +2490,9 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1bHANDOFF_CAUSE_UNDELIVERABLE\x10\x0f\x12 \n" +
 	"\x1cHANDOFF_CAUSE_CANDIDATE_GONE\x10\x10\x12\x1a\n" +
 	"\x16HANDOFF_CAUSE_RECALLED\x10\x11\x12\x1c\n" +
-	"\x18HANDOFF_CAUSE_REASSIGNED\x10\x14*\xf3\x01\n" +
+	"\x18HANDOFF_CAUSE_REASSIGNED\x10\x14\x12\x16\n" +
+	"\x12HANDOFF_CAUSE_HELD\x10\x15\x12\x1f\n" +
+	"\x1bHANDOFF_CAUSE_TASK_CANCELED\x10\x16*\xf3\x01\n" +
 	"\fOfferOutcome\x12\x1d\n" +
 	"\x19OFFER_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OFFER_OUTCOME_PENDING\x10\x01\x12\x1a\n" +
@@ -2362,7 +2501,14 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x17OFFER_OUTCOME_TIMED_OUT\x10\x04\x12\x1b\n" +
 	"\x17OFFER_OUTCOME_WITHDRAWN\x10\x05\x12\x1f\n" +
 	"\x1bOFFER_OUTCOME_UNDELIVERABLE\x10\x06\x12\x16\n" +
-	"\x12OFFER_OUTCOME_GONE\x10\aB\x97\x01\n" +
+	"\x12OFFER_OUTCOME_GONE\x10\a*\x95\x01\n" +
+	"\n" +
+	"WaitingFor\x12\x1b\n" +
+	"\x17WAITING_FOR_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14WAITING_FOR_CAPACITY\x10\x01\x12\x1a\n" +
+	"\x16WAITING_FOR_RETRY_TIME\x10\x02\x12\x15\n" +
+	"\x11WAITING_FOR_AGENT\x10\x03\x12\x1d\n" +
+	"\x19WAITING_FOR_DELIVER_AFTER\x10\x04B\x97\x01\n" +
 	"\fcom.baton.v1B\fHandoffProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -2377,7 +2523,7 @@ func file_baton_v1_handoff_proto_rawDescGZIP() []byte {
 	return file_baton_v1_handoff_proto_rawDescData
 }
 
-var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
 var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffReason)(0),            // 0: baton.v1.HandoffReason
@@ -2390,74 +2536,79 @@ var file_baton_v1_handoff_proto_goTypes = []any{
 	(ReceiverView)(0),             // 7: baton.v1.ReceiverView
 	(HandoffCause)(0),             // 8: baton.v1.HandoffCause
 	(OfferOutcome)(0),             // 9: baton.v1.OfferOutcome
-	(*HandoffRequest)(nil),        // 10: baton.v1.HandoffRequest
-	(*RoutingRef)(nil),            // 11: baton.v1.RoutingRef
-	(*OnBehalfOf)(nil),            // 12: baton.v1.OnBehalfOf
-	(*HandoffAccept)(nil),         // 13: baton.v1.HandoffAccept
-	(*SectionWish)(nil),           // 14: baton.v1.SectionWish
-	(*HandoffReject)(nil),         // 15: baton.v1.HandoffReject
-	(*HandoffCancel)(nil),         // 16: baton.v1.HandoffCancel
-	(*TaskRecall)(nil),            // 17: baton.v1.TaskRecall
-	(*HandoffComplete)(nil),       // 18: baton.v1.HandoffComplete
-	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 20: baton.v1.LoopLimits
-	(*HandoffOffer)(nil),          // 21: baton.v1.HandoffOffer
-	(*HandoffTransition)(nil),     // 22: baton.v1.HandoffTransition
-	(*Handoff)(nil),               // 23: baton.v1.Handoff
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
-	(*ContextFilter)(nil),         // 25: baton.v1.ContextFilter
+	(WaitingFor)(0),               // 10: baton.v1.WaitingFor
+	(*HandoffRequest)(nil),        // 11: baton.v1.HandoffRequest
+	(*RoutingRef)(nil),            // 12: baton.v1.RoutingRef
+	(*OnBehalfOf)(nil),            // 13: baton.v1.OnBehalfOf
+	(*HandoffAccept)(nil),         // 14: baton.v1.HandoffAccept
+	(*SectionWish)(nil),           // 15: baton.v1.SectionWish
+	(*HandoffReject)(nil),         // 16: baton.v1.HandoffReject
+	(*HandoffCancel)(nil),         // 17: baton.v1.HandoffCancel
+	(*TaskRecall)(nil),            // 18: baton.v1.TaskRecall
+	(*HandoffComplete)(nil),       // 19: baton.v1.HandoffComplete
+	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 21: baton.v1.LoopLimits
+	(*HandoffOffer)(nil),          // 22: baton.v1.HandoffOffer
+	(*HandoffTransition)(nil),     // 23: baton.v1.HandoffTransition
+	(*Handoff)(nil),               // 24: baton.v1.Handoff
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 27: baton.v1.ErrorCode
+	(*ContextFilter)(nil),         // 27: baton.v1.ContextFilter
+	(ErrorCode)(0),                // 28: baton.v1.ErrorCode
 }
 var file_baton_v1_handoff_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.HandoffRequest.reason:type_name -> baton.v1.HandoffReason
 	2,  // 1: baton.v1.HandoffRequest.priority:type_name -> baton.v1.Priority
-	19, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
+	20, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
 	3,  // 3: baton.v1.HandoffRequest.mode:type_name -> baton.v1.HandoffMode
-	20, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
-	12, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
-	24, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
-	11, // 7: baton.v1.HandoffRequest.routing:type_name -> baton.v1.RoutingRef
-	24, // 8: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
-	14, // 9: baton.v1.HandoffAccept.wishes:type_name -> baton.v1.SectionWish
-	25, // 10: baton.v1.SectionWish.filter:type_name -> baton.v1.ContextFilter
-	1,  // 11: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
-	24, // 12: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
-	4,  // 13: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
-	24, // 14: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
-	24, // 15: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
-	24, // 16: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
-	24, // 17: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
-	26, // 18: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
-	9,  // 19: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
-	1,  // 20: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
-	26, // 21: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
-	26, // 22: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 23: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
-	5,  // 24: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
-	6,  // 25: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
-	7,  // 26: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
-	5,  // 27: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
-	6,  // 28: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
-	7,  // 29: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
-	3,  // 30: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
-	2,  // 31: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
-	0,  // 32: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
-	26, // 33: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
-	26, // 34: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
-	26, // 35: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
-	26, // 36: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
-	21, // 37: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
-	22, // 38: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
-	27, // 39: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
-	24, // 40: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
-	24, // 41: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
-	11, // 42: baton.v1.Handoff.routing:type_name -> baton.v1.RoutingRef
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	21, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
+	13, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
+	25, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
+	12, // 7: baton.v1.HandoffRequest.routing:type_name -> baton.v1.RoutingRef
+	25, // 8: baton.v1.HandoffRequest.silence_timeout:type_name -> google.protobuf.Duration
+	25, // 9: baton.v1.HandoffRequest.loan_timeout_max:type_name -> google.protobuf.Duration
+	26, // 10: baton.v1.HandoffRequest.deliver_after:type_name -> google.protobuf.Timestamp
+	25, // 11: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
+	15, // 12: baton.v1.HandoffAccept.wishes:type_name -> baton.v1.SectionWish
+	27, // 13: baton.v1.SectionWish.filter:type_name -> baton.v1.ContextFilter
+	1,  // 14: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
+	25, // 15: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
+	4,  // 16: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
+	25, // 17: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
+	25, // 18: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
+	25, // 19: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
+	25, // 20: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
+	26, // 21: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
+	9,  // 22: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
+	1,  // 23: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
+	26, // 24: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
+	26, // 25: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
+	8,  // 26: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
+	5,  // 27: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
+	6,  // 28: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
+	7,  // 29: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
+	5,  // 30: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
+	6,  // 31: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
+	7,  // 32: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
+	3,  // 33: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
+	2,  // 34: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
+	0,  // 35: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
+	26, // 36: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
+	26, // 37: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
+	26, // 38: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
+	26, // 39: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
+	22, // 40: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
+	23, // 41: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
+	28, // 42: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
+	25, // 43: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
+	25, // 44: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
+	12, // 45: baton.v1.Handoff.routing:type_name -> baton.v1.RoutingRef
+	10, // 46: baton.v1.Handoff.waiting_for:type_name -> baton.v1.WaitingFor
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_proto_init() }
@@ -2472,7 +2623,7 @@ func file_baton_v1_handoff_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_proto_rawDesc), len(file_baton_v1_handoff_proto_rawDesc)),
-			NumEnums:      10,
+			NumEnums:      11,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1061,7 +1061,9 @@ type Delegation struct {
 	// The work, at most 16384 bytes.
 	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
 	// The input of the work, for programs.
-	Input         *structpb.Struct `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
+	Input *structpb.Struct `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
+	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
+	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1110,6 +1112,13 @@ func (x *Delegation) GetInput() *structpb.Struct {
 	return nil
 }
 
+func (x *Delegation) GetDeliverAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliverAfter
+	}
+	return nil
+}
+
 // Payload: information, as plain mail.
 type Info struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1118,7 +1127,9 @@ type Info struct {
 	// The information for people to read, at most 65536 bytes.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// The information for programs.
-	Data          *structpb.Struct `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Data *structpb.Struct `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
+	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,6 +1181,13 @@ func (x *Info) GetText() string {
 func (x *Info) GetData() *structpb.Struct {
 	if x != nil {
 		return x.Data
+	}
+	return nil
+}
+
+func (x *Info) GetDeliverAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliverAfter
 	}
 	return nil
 }
@@ -1270,15 +1288,17 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
 	"offer_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tofferTime\x12(\n" +
 	"\x10counter_offer_id\x18\n" +
-	" \x01(\tR\x0ecounterOfferId\"]\n" +
+	" \x01(\tR\x0ecounterOfferId\"\x9e\x01\n" +
 	"\n" +
 	"Delegation\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12-\n" +
-	"\x05input\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05input\"]\n" +
+	"\x05input\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05input\x12?\n" +
+	"\rdeliver_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\"\x9e\x01\n" +
 	"\x04Info\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data*\x9b\x01\n" +
+	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data\x12?\n" +
+	"\rdeliver_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter*\x9b\x01\n" +
 	"\tAwardRule\x12\x1a\n" +
 	"\x16AWARD_RULE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAWARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n" +
@@ -1366,12 +1386,14 @@ var file_baton_v1_negotiation_proto_depIdxs = []int32{
 	12, // 23: baton.v1.NegotiationBid.valid_until:type_name -> google.protobuf.Timestamp
 	12, // 24: baton.v1.NegotiationBid.offer_time:type_name -> google.protobuf.Timestamp
 	18, // 25: baton.v1.Delegation.input:type_name -> google.protobuf.Struct
-	18, // 26: baton.v1.Info.data:type_name -> google.protobuf.Struct
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	12, // 26: baton.v1.Delegation.deliver_after:type_name -> google.protobuf.Timestamp
+	18, // 27: baton.v1.Info.data:type_name -> google.protobuf.Struct
+	12, // 28: baton.v1.Info.deliver_after:type_name -> google.protobuf.Timestamp
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_negotiation_proto_init() }

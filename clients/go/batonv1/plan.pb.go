@@ -513,8 +513,10 @@ type Subtask struct {
 	HandoffTimeouts *HandoffTimeouts `protobuf:"bytes,15,opt,name=handoff_timeouts,json=handoffTimeouts,proto3" json:"handoff_timeouts,omitempty"`
 	// The agents to ask after agent_id, at most 16, each an agent's id or type:NAME.
 	FallbackCandidates []string `protobuf:"bytes,16,rep,name=fallback_candidates,json=fallbackCandidates,proto3" json:"fallback_candidates,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The time without a sign of work after which the attempt ends, as HandoffRequest.silence_timeout. Unset: 60 s.
+	SilenceTimeout *durationpb.Duration `protobuf:"bytes,17,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Subtask) Reset() {
@@ -655,6 +657,13 @@ func (x *Subtask) GetHandoffTimeouts() *HandoffTimeouts {
 func (x *Subtask) GetFallbackCandidates() []string {
 	if x != nil {
 		return x.FallbackCandidates
+	}
+	return nil
+}
+
+func (x *Subtask) GetSilenceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SilenceTimeout
 	}
 	return nil
 }
@@ -1697,7 +1706,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x05input\x18\r \x01(\v2\x17.google.protobuf.StructR\x05inputB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
-	"\x10_extract_numeric\"\xc5\x04\n" +
+	"\x10_extract_numeric\"\x89\x05\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -1716,7 +1725,8 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\fattempts_max\x18\r \x01(\rR\vattemptsMax\x12\x1a\n" +
 	"\boptional\x18\x0e \x01(\bR\boptional\x12D\n" +
 	"\x10handoff_timeouts\x18\x0f \x01(\v2\x19.baton.v1.HandoffTimeoutsR\x0fhandoffTimeouts\x12/\n" +
-	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\"\xbf\x01\n" +
+	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
+	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\"\xbf\x01\n" +
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -1894,34 +1904,35 @@ var file_baton_v1_plan_proto_depIdxs = []int32{
 	19, // 8: baton.v1.Subtask.input:type_name -> google.protobuf.Struct
 	17, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
 	20, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	21, // 11: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 12: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	9,  // 13: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	22, // 14: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	22, // 15: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	22, // 16: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	22, // 17: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 18: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	23, // 19: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	22, // 20: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	22, // 21: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	22, // 22: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	22, // 23: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	12, // 24: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	13, // 25: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	14, // 26: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	15, // 27: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	16, // 28: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	3,  // 29: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	23, // 30: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	10, // 31: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	23, // 32: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 33: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	17, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	21, // 12: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 13: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	9,  // 14: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	22, // 15: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	22, // 16: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	22, // 17: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	22, // 18: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 19: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	23, // 20: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	22, // 21: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	22, // 22: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	22, // 23: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	22, // 24: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	12, // 25: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	13, // 26: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	14, // 27: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	15, // 28: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	16, // 29: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	3,  // 30: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	23, // 31: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	10, // 32: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	23, // 33: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 34: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_proto_init() }

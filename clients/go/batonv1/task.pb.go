@@ -11,6 +11,7 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -108,7 +109,12 @@ type TaskStatusUpdate struct {
 	// it. That of a final status is shown in Task.result. Numbers are finite.
 	Result *structpb.Struct `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	// A question. Only with WAITING_FOR_INPUT. The message is delivered to the agent that is to answer.
-	Prompt        *TaskPrompt `protobuf:"bytes,5,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	Prompt *TaskPrompt `protobuf:"bytes,5,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// CANCELED only: whether the open parts of the task stay. False: they are cancelled with it, down the tree.
+	KeepParts bool `protobuf:"varint,6,opt,name=keep_parts,json=keepParts,proto3" json:"keep_parts,omitempty"`
+	// Of a delegate: asks that its loan is due this much later than now, up to the request's loan_timeout_max. A longer time
+	// counts as that limit; a time that is no later changes nothing. Refused if the loan cannot be extended.
+	ExtendBy      *durationpb.Duration `protobuf:"bytes,7,opt,name=extend_by,json=extendBy,proto3" json:"extend_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,6 +180,20 @@ func (x *TaskStatusUpdate) GetResult() *structpb.Struct {
 func (x *TaskStatusUpdate) GetPrompt() *TaskPrompt {
 	if x != nil {
 		return x.Prompt
+	}
+	return nil
+}
+
+func (x *TaskStatusUpdate) GetKeepParts() bool {
+	if x != nil {
+		return x.KeepParts
+	}
+	return false
+}
+
+func (x *TaskStatusUpdate) GetExtendBy() *durationpb.Duration {
+	if x != nil {
+		return x.ExtendBy
 	}
 	return nil
 }
@@ -356,8 +376,12 @@ type Task struct {
 	Seizures []*TaskSeizure `protobuf:"bytes,30,rep,name=seizures,proto3" json:"seizures,omitempty"`
 	// The number of pieces of plain mail about the task that are not in its custody log, because the log had no room.
 	UnrecordedMailCount uint64 `protobuf:"varint,31,opt,name=unrecorded_mail_count,json=unrecordedMailCount,proto3" json:"unrecorded_mail_count,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The latest question that was answered, with its answer. Unset: none was. Not in lists.
+	LastAnswer *AnsweredPrompt `protobuf:"bytes,32,opt,name=last_answer,json=lastAnswer,proto3" json:"last_answer,omitempty"`
+	// The time at which the task counts as abandoned unless its owner gives a sign of work. Unset: silence is not judged.
+	SilentTime    *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=silent_time,json=silentTime,proto3" json:"silent_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -537,6 +561,93 @@ func (x *Task) GetUnrecordedMailCount() uint64 {
 	return 0
 }
 
+func (x *Task) GetLastAnswer() *AnsweredPrompt {
+	if x != nil {
+		return x.LastAnswer
+	}
+	return nil
+}
+
+func (x *Task) GetSilentTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentTime
+	}
+	return nil
+}
+
+// A question with its answer. Set by the broker.
+type AnsweredPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The question.
+	Question *OpenPrompt `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
+	// The message_id of the TaskInput.
+	AnswerId string `protobuf:"bytes,2,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
+	// The answer.
+	Answer *TaskInput `protobuf:"bytes,3,opt,name=answer,proto3" json:"answer,omitempty"`
+	// The time at which the answer was stored.
+	AnswerTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnsweredPrompt) Reset() {
+	*x = AnsweredPrompt{}
+	mi := &file_baton_v1_task_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnsweredPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnsweredPrompt) ProtoMessage() {}
+
+func (x *AnsweredPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnsweredPrompt.ProtoReflect.Descriptor instead.
+func (*AnsweredPrompt) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AnsweredPrompt) GetQuestion() *OpenPrompt {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *AnsweredPrompt) GetAnswerId() string {
+	if x != nil {
+		return x.AnswerId
+	}
+	return ""
+}
+
+func (x *AnsweredPrompt) GetAnswer() *TaskInput {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *AnsweredPrompt) GetAnswerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnswerTime
+	}
+	return nil
+}
+
 // An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
 type TaskSeizure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -552,7 +663,7 @@ type TaskSeizure struct {
 
 func (x *TaskSeizure) Reset() {
 	*x = TaskSeizure{}
-	mi := &file_baton_v1_task_proto_msgTypes[4]
+	mi := &file_baton_v1_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +675,7 @@ func (x *TaskSeizure) String() string {
 func (*TaskSeizure) ProtoMessage() {}
 
 func (x *TaskSeizure) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[4]
+	mi := &file_baton_v1_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +688,7 @@ func (x *TaskSeizure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSeizure.ProtoReflect.Descriptor instead.
 func (*TaskSeizure) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaskSeizure) GetOwnerId() string {
@@ -618,7 +729,7 @@ type OpenPrompt struct {
 
 func (x *OpenPrompt) Reset() {
 	*x = OpenPrompt{}
-	mi := &file_baton_v1_task_proto_msgTypes[5]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +741,7 @@ func (x *OpenPrompt) String() string {
 func (*OpenPrompt) ProtoMessage() {}
 
 func (x *OpenPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[5]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +754,7 @@ func (x *OpenPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPrompt.ProtoReflect.Descriptor instead.
 func (*OpenPrompt) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *OpenPrompt) GetMessageId() string {
@@ -689,7 +800,7 @@ type TaskLoan struct {
 
 func (x *TaskLoan) Reset() {
 	*x = TaskLoan{}
-	mi := &file_baton_v1_task_proto_msgTypes[6]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +812,7 @@ func (x *TaskLoan) String() string {
 func (*TaskLoan) ProtoMessage() {}
 
 func (x *TaskLoan) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[6]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +825,7 @@ func (x *TaskLoan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskLoan.ProtoReflect.Descriptor instead.
 func (*TaskLoan) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskLoan) GetDelegatorId() string {
@@ -755,7 +866,7 @@ type TaskHop struct {
 
 func (x *TaskHop) Reset() {
 	*x = TaskHop{}
-	mi := &file_baton_v1_task_proto_msgTypes[7]
+	mi := &file_baton_v1_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +878,7 @@ func (x *TaskHop) String() string {
 func (*TaskHop) ProtoMessage() {}
 
 func (x *TaskHop) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[7]
+	mi := &file_baton_v1_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +891,7 @@ func (x *TaskHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHop.ProtoReflect.Descriptor instead.
 func (*TaskHop) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskHop) GetHandoffId() string {
@@ -815,13 +926,16 @@ var File_baton_v1_task_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe7\x01\n" +
+	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x02\n" +
 	"\x10TaskStatusUpdate\x12,\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x14.baton.v1.TaskStatusR\x06status\x12\x1f\n" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\x12/\n" +
 	"\x06result\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06result\x12,\n" +
-	"\x06prompt\x18\x05 \x01(\v2\x14.baton.v1.TaskPromptR\x06promptB\v\n" +
+	"\x06prompt\x18\x05 \x01(\v2\x14.baton.v1.TaskPromptR\x06prompt\x12\x1d\n" +
+	"\n" +
+	"keep_parts\x18\x06 \x01(\bR\tkeepParts\x126\n" +
+	"\textend_by\x18\a \x01(\v2\x19.google.protobuf.DurationR\bextendByB\v\n" +
 	"\t_progress\"\xb4\x01\n" +
 	"\n" +
 	"TaskPrompt\x12\x1a\n" +
@@ -831,7 +945,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"L\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xde\x06\n" +
+	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xd6\a\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -857,8 +971,18 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x05loans\x18\x12 \x03(\v2\x12.baton.v1.TaskLoanR\x05loans\x12\"\n" +
 	"\rpart_task_ids\x18\x13 \x03(\tR\vpartTaskIds\x121\n" +
 	"\bseizures\x18\x1e \x03(\v2\x15.baton.v1.TaskSeizureR\bseizures\x122\n" +
-	"\x15unrecorded_mail_count\x18\x1f \x01(\x04R\x13unrecordedMailCountB\v\n" +
-	"\t_progress\"]\n" +
+	"\x15unrecorded_mail_count\x18\x1f \x01(\x04R\x13unrecordedMailCount\x129\n" +
+	"\vlast_answer\x18  \x01(\v2\x18.baton.v1.AnsweredPromptR\n" +
+	"lastAnswer\x12;\n" +
+	"\vsilent_time\x18! \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"silentTimeB\v\n" +
+	"\t_progress\"\xc9\x01\n" +
+	"\x0eAnsweredPrompt\x120\n" +
+	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +
+	"\tanswer_id\x18\x02 \x01(\tR\banswerId\x12+\n" +
+	"\x06answer\x18\x03 \x01(\v2\x13.baton.v1.TaskInputR\x06answer\x12;\n" +
+	"\vanswer_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"answerTime\"]\n" +
 	"\vTaskSeizure\x12\x19\n" +
 	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1d\n" +
@@ -907,42 +1031,50 @@ func file_baton_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_baton_v1_task_proto_goTypes = []any{
 	(TaskStatus)(0),               // 0: baton.v1.TaskStatus
 	(*TaskStatusUpdate)(nil),      // 1: baton.v1.TaskStatusUpdate
 	(*TaskPrompt)(nil),            // 2: baton.v1.TaskPrompt
 	(*TaskInput)(nil),             // 3: baton.v1.TaskInput
 	(*Task)(nil),                  // 4: baton.v1.Task
-	(*TaskSeizure)(nil),           // 5: baton.v1.TaskSeizure
-	(*OpenPrompt)(nil),            // 6: baton.v1.OpenPrompt
-	(*TaskLoan)(nil),              // 7: baton.v1.TaskLoan
-	(*TaskHop)(nil),               // 8: baton.v1.TaskHop
-	(*structpb.Struct)(nil),       // 9: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*AnsweredPrompt)(nil),        // 5: baton.v1.AnsweredPrompt
+	(*TaskSeizure)(nil),           // 6: baton.v1.TaskSeizure
+	(*OpenPrompt)(nil),            // 7: baton.v1.OpenPrompt
+	(*TaskLoan)(nil),              // 8: baton.v1.TaskLoan
+	(*TaskHop)(nil),               // 9: baton.v1.TaskHop
+	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_baton_v1_task_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
-	9,  // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
+	10, // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
 	2,  // 2: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
-	10, // 3: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
-	9,  // 4: baton.v1.TaskInput.data:type_name -> google.protobuf.Struct
-	0,  // 5: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
-	8,  // 6: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
-	10, // 7: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	10, // 8: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
-	9,  // 9: baton.v1.Task.result:type_name -> google.protobuf.Struct
-	6,  // 10: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
-	7,  // 11: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
-	5,  // 12: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
-	2,  // 13: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
-	10, // 14: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
-	10, // 15: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	11, // 3: baton.v1.TaskStatusUpdate.extend_by:type_name -> google.protobuf.Duration
+	12, // 4: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
+	10, // 5: baton.v1.TaskInput.data:type_name -> google.protobuf.Struct
+	0,  // 6: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
+	9,  // 7: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
+	12, // 8: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	12, // 9: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
+	10, // 10: baton.v1.Task.result:type_name -> google.protobuf.Struct
+	7,  // 11: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
+	8,  // 12: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
+	6,  // 13: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
+	5,  // 14: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
+	12, // 15: baton.v1.Task.silent_time:type_name -> google.protobuf.Timestamp
+	7,  // 16: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
+	3,  // 17: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
+	12, // 18: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
+	2,  // 19: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
+	12, // 20: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
+	12, // 21: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }
@@ -958,7 +1090,7 @@ func file_baton_v1_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_proto_rawDesc), len(file_baton_v1_task_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

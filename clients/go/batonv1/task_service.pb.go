@@ -74,6 +74,107 @@ func (TaskOrder) EnumDescriptor() ([]byte, []int) {
 	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{0}
 }
 
+// See TaskService.ResumeTasks.
+type ResumeTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process, as in Hello. It has an open session. Required.
+	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// The most tasks, 1 to 1000. 0: 50.
+	MaxTasks      uint32 `protobuf:"varint,2,opt,name=max_tasks,json=maxTasks,proto3" json:"max_tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeTasksRequest) Reset() {
+	*x = ResumeTasksRequest{}
+	mi := &file_baton_v1_task_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeTasksRequest) ProtoMessage() {}
+
+func (x *ResumeTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeTasksRequest.ProtoReflect.Descriptor instead.
+func (*ResumeTasksRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ResumeTasksRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *ResumeTasksRequest) GetMaxTasks() uint32 {
+	if x != nil {
+		return x.MaxTasks
+	}
+	return 0
+}
+
+// See TaskService.ResumeTasks.
+type ResumeTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tasks, oldest first.
+	Tasks         []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeTasksResponse) Reset() {
+	*x = ResumeTasksResponse{}
+	mi := &file_baton_v1_task_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeTasksResponse) ProtoMessage() {}
+
+func (x *ResumeTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeTasksResponse.ProtoReflect.Descriptor instead.
+func (*ResumeTasksResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ResumeTasksResponse) GetTasks() []*Task {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
 // See TaskService.GetTask.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -85,7 +186,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[0]
+	mi := &file_baton_v1_task_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -97,7 +198,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[0]
+	mi := &file_baton_v1_task_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -110,7 +211,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{0}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetTaskRequest) GetTaskId() string {
@@ -131,7 +232,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[1]
+	mi := &file_baton_v1_task_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -143,7 +244,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[1]
+	mi := &file_baton_v1_task_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -156,7 +257,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -191,7 +292,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[2]
+	mi := &file_baton_v1_task_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -203,7 +304,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[2]
+	mi := &file_baton_v1_task_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -216,7 +317,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListTasksRequest) GetPageSize() uint32 {
@@ -281,7 +382,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[3]
+	mi := &file_baton_v1_task_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -293,7 +394,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[3]
+	mi := &file_baton_v1_task_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -306,7 +407,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -341,7 +442,7 @@ type GetCustodyLogRequest struct {
 
 func (x *GetCustodyLogRequest) Reset() {
 	*x = GetCustodyLogRequest{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[4]
+	mi := &file_baton_v1_task_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +454,7 @@ func (x *GetCustodyLogRequest) String() string {
 func (*GetCustodyLogRequest) ProtoMessage() {}
 
 func (x *GetCustodyLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[4]
+	mi := &file_baton_v1_task_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +467,7 @@ func (x *GetCustodyLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCustodyLogRequest.ProtoReflect.Descriptor instead.
 func (*GetCustodyLogRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetCustodyLogRequest) GetTaskId() string {
@@ -412,7 +513,7 @@ type GetCustodyLogResponse struct {
 
 func (x *GetCustodyLogResponse) Reset() {
 	*x = GetCustodyLogResponse{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[5]
+	mi := &file_baton_v1_task_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +525,7 @@ func (x *GetCustodyLogResponse) String() string {
 func (*GetCustodyLogResponse) ProtoMessage() {}
 
 func (x *GetCustodyLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[5]
+	mi := &file_baton_v1_task_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +538,7 @@ func (x *GetCustodyLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCustodyLogResponse.ProtoReflect.Descriptor instead.
 func (*GetCustodyLogResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetCustodyLogResponse) GetEntries() []*CustodyLogEntry {
@@ -474,7 +575,7 @@ type WatchTaskRequest struct {
 
 func (x *WatchTaskRequest) Reset() {
 	*x = WatchTaskRequest{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[6]
+	mi := &file_baton_v1_task_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +587,7 @@ func (x *WatchTaskRequest) String() string {
 func (*WatchTaskRequest) ProtoMessage() {}
 
 func (x *WatchTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[6]
+	mi := &file_baton_v1_task_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +600,7 @@ func (x *WatchTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTaskRequest.ProtoReflect.Descriptor instead.
 func (*WatchTaskRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchTaskRequest) GetTaskId() string {
@@ -532,7 +633,7 @@ type WatchTaskResponse struct {
 
 func (x *WatchTaskResponse) Reset() {
 	*x = WatchTaskResponse{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[7]
+	mi := &file_baton_v1_task_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +645,7 @@ func (x *WatchTaskResponse) String() string {
 func (*WatchTaskResponse) ProtoMessage() {}
 
 func (x *WatchTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[7]
+	mi := &file_baton_v1_task_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +658,7 @@ func (x *WatchTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTaskResponse.ProtoReflect.Descriptor instead.
 func (*WatchTaskResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchTaskResponse) GetUpdate() isWatchTaskResponse_Update {
@@ -617,7 +718,7 @@ type WatchGap struct {
 
 func (x *WatchGap) Reset() {
 	*x = WatchGap{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[8]
+	mi := &file_baton_v1_task_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +730,7 @@ func (x *WatchGap) String() string {
 func (*WatchGap) ProtoMessage() {}
 
 func (x *WatchGap) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[8]
+	mi := &file_baton_v1_task_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +743,7 @@ func (x *WatchGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGap.ProtoReflect.Descriptor instead.
 func (*WatchGap) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchGap) GetFirstNumber() uint64 {
@@ -677,7 +778,7 @@ type ReassignTaskRequest struct {
 
 func (x *ReassignTaskRequest) Reset() {
 	*x = ReassignTaskRequest{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[9]
+	mi := &file_baton_v1_task_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +790,7 @@ func (x *ReassignTaskRequest) String() string {
 func (*ReassignTaskRequest) ProtoMessage() {}
 
 func (x *ReassignTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[9]
+	mi := &file_baton_v1_task_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +803,7 @@ func (x *ReassignTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReassignTaskRequest.ProtoReflect.Descriptor instead.
 func (*ReassignTaskRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReassignTaskRequest) GetTaskId() string {
@@ -746,7 +847,7 @@ type ReassignTaskResponse struct {
 
 func (x *ReassignTaskResponse) Reset() {
 	*x = ReassignTaskResponse{}
-	mi := &file_baton_v1_task_service_proto_msgTypes[10]
+	mi := &file_baton_v1_task_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +859,7 @@ func (x *ReassignTaskResponse) String() string {
 func (*ReassignTaskResponse) ProtoMessage() {}
 
 func (x *ReassignTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_service_proto_msgTypes[10]
+	mi := &file_baton_v1_task_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +872,7 @@ func (x *ReassignTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReassignTaskResponse.ProtoReflect.Descriptor instead.
 func (*ReassignTaskResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_task_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReassignTaskResponse) GetTask() *Task {
@@ -792,7 +893,13 @@ var File_baton_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1bbaton/v1/task_service.proto\x12\bbaton.v1\x1a\x16baton/v1/custody.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\")\n" +
+	"\x1bbaton/v1/task_service.proto\x12\bbaton.v1\x1a\x16baton/v1/custody.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\"R\n" +
+	"\x12ResumeTasksRequest\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12\x1b\n" +
+	"\tmax_tasks\x18\x02 \x01(\rR\bmaxTasks\";\n" +
+	"\x13ResumeTasksResponse\x12$\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x0e.baton.v1.TaskR\x05tasks\")\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\"5\n" +
 	"\x0fGetTaskResponse\x12\"\n" +
@@ -840,13 +947,14 @@ const file_baton_v1_task_service_proto_rawDesc = "" +
 	"\ahandoff\x18\x02 \x01(\v2\x11.baton.v1.HandoffR\ahandoff*>\n" +
 	"\tTaskOrder\x12\x1a\n" +
 	"\x16TASK_ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11TASK_ORDER_UPDATE\x10\x012\xfc\x02\n" +
+	"\x11TASK_ORDER_UPDATE\x10\x012\xc8\x03\n" +
 	"\vTaskService\x12>\n" +
 	"\aGetTask\x12\x18.baton.v1.GetTaskRequest\x1a\x19.baton.v1.GetTaskResponse\x12D\n" +
 	"\tListTasks\x12\x1a.baton.v1.ListTasksRequest\x1a\x1b.baton.v1.ListTasksResponse\x12P\n" +
 	"\rGetCustodyLog\x12\x1e.baton.v1.GetCustodyLogRequest\x1a\x1f.baton.v1.GetCustodyLogResponse\x12F\n" +
 	"\tWatchTask\x12\x1a.baton.v1.WatchTaskRequest\x1a\x1b.baton.v1.WatchTaskResponse0\x01\x12M\n" +
-	"\fReassignTask\x12\x1d.baton.v1.ReassignTaskRequest\x1a\x1e.baton.v1.ReassignTaskResponseB\x9b\x01\n" +
+	"\fReassignTask\x12\x1d.baton.v1.ReassignTaskRequest\x1a\x1e.baton.v1.ReassignTaskResponse\x12J\n" +
+	"\vResumeTasks\x12\x1c.baton.v1.ResumeTasksRequest\x1a\x1d.baton.v1.ResumeTasksResponseB\x9b\x01\n" +
 	"\fcom.baton.v1B\x10TaskServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -862,51 +970,56 @@ func file_baton_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_baton_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_baton_v1_task_service_proto_goTypes = []any{
 	(TaskOrder)(0),                // 0: baton.v1.TaskOrder
-	(*GetTaskRequest)(nil),        // 1: baton.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),       // 2: baton.v1.GetTaskResponse
-	(*ListTasksRequest)(nil),      // 3: baton.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),     // 4: baton.v1.ListTasksResponse
-	(*GetCustodyLogRequest)(nil),  // 5: baton.v1.GetCustodyLogRequest
-	(*GetCustodyLogResponse)(nil), // 6: baton.v1.GetCustodyLogResponse
-	(*WatchTaskRequest)(nil),      // 7: baton.v1.WatchTaskRequest
-	(*WatchTaskResponse)(nil),     // 8: baton.v1.WatchTaskResponse
-	(*WatchGap)(nil),              // 9: baton.v1.WatchGap
-	(*ReassignTaskRequest)(nil),   // 10: baton.v1.ReassignTaskRequest
-	(*ReassignTaskResponse)(nil),  // 11: baton.v1.ReassignTaskResponse
-	(*Task)(nil),                  // 12: baton.v1.Task
-	(TaskStatus)(0),               // 13: baton.v1.TaskStatus
-	(*CustodyLogEntry)(nil),       // 14: baton.v1.CustodyLogEntry
-	(*Handoff)(nil),               // 15: baton.v1.Handoff
+	(*ResumeTasksRequest)(nil),    // 1: baton.v1.ResumeTasksRequest
+	(*ResumeTasksResponse)(nil),   // 2: baton.v1.ResumeTasksResponse
+	(*GetTaskRequest)(nil),        // 3: baton.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),       // 4: baton.v1.GetTaskResponse
+	(*ListTasksRequest)(nil),      // 5: baton.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),     // 6: baton.v1.ListTasksResponse
+	(*GetCustodyLogRequest)(nil),  // 7: baton.v1.GetCustodyLogRequest
+	(*GetCustodyLogResponse)(nil), // 8: baton.v1.GetCustodyLogResponse
+	(*WatchTaskRequest)(nil),      // 9: baton.v1.WatchTaskRequest
+	(*WatchTaskResponse)(nil),     // 10: baton.v1.WatchTaskResponse
+	(*WatchGap)(nil),              // 11: baton.v1.WatchGap
+	(*ReassignTaskRequest)(nil),   // 12: baton.v1.ReassignTaskRequest
+	(*ReassignTaskResponse)(nil),  // 13: baton.v1.ReassignTaskResponse
+	(*Task)(nil),                  // 14: baton.v1.Task
+	(TaskStatus)(0),               // 15: baton.v1.TaskStatus
+	(*CustodyLogEntry)(nil),       // 16: baton.v1.CustodyLogEntry
+	(*Handoff)(nil),               // 17: baton.v1.Handoff
 }
 var file_baton_v1_task_service_proto_depIdxs = []int32{
-	12, // 0: baton.v1.GetTaskResponse.task:type_name -> baton.v1.Task
-	13, // 1: baton.v1.ListTasksRequest.statuses:type_name -> baton.v1.TaskStatus
-	0,  // 2: baton.v1.ListTasksRequest.order:type_name -> baton.v1.TaskOrder
-	12, // 3: baton.v1.ListTasksResponse.tasks:type_name -> baton.v1.Task
-	14, // 4: baton.v1.GetCustodyLogResponse.entries:type_name -> baton.v1.CustodyLogEntry
-	9,  // 5: baton.v1.GetCustodyLogResponse.gap:type_name -> baton.v1.WatchGap
-	14, // 6: baton.v1.WatchTaskResponse.entry:type_name -> baton.v1.CustodyLogEntry
-	9,  // 7: baton.v1.WatchTaskResponse.gap:type_name -> baton.v1.WatchGap
-	12, // 8: baton.v1.ReassignTaskResponse.task:type_name -> baton.v1.Task
-	15, // 9: baton.v1.ReassignTaskResponse.handoff:type_name -> baton.v1.Handoff
-	1,  // 10: baton.v1.TaskService.GetTask:input_type -> baton.v1.GetTaskRequest
-	3,  // 11: baton.v1.TaskService.ListTasks:input_type -> baton.v1.ListTasksRequest
-	5,  // 12: baton.v1.TaskService.GetCustodyLog:input_type -> baton.v1.GetCustodyLogRequest
-	7,  // 13: baton.v1.TaskService.WatchTask:input_type -> baton.v1.WatchTaskRequest
-	10, // 14: baton.v1.TaskService.ReassignTask:input_type -> baton.v1.ReassignTaskRequest
-	2,  // 15: baton.v1.TaskService.GetTask:output_type -> baton.v1.GetTaskResponse
-	4,  // 16: baton.v1.TaskService.ListTasks:output_type -> baton.v1.ListTasksResponse
-	6,  // 17: baton.v1.TaskService.GetCustodyLog:output_type -> baton.v1.GetCustodyLogResponse
-	8,  // 18: baton.v1.TaskService.WatchTask:output_type -> baton.v1.WatchTaskResponse
-	11, // 19: baton.v1.TaskService.ReassignTask:output_type -> baton.v1.ReassignTaskResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	14, // 0: baton.v1.ResumeTasksResponse.tasks:type_name -> baton.v1.Task
+	14, // 1: baton.v1.GetTaskResponse.task:type_name -> baton.v1.Task
+	15, // 2: baton.v1.ListTasksRequest.statuses:type_name -> baton.v1.TaskStatus
+	0,  // 3: baton.v1.ListTasksRequest.order:type_name -> baton.v1.TaskOrder
+	14, // 4: baton.v1.ListTasksResponse.tasks:type_name -> baton.v1.Task
+	16, // 5: baton.v1.GetCustodyLogResponse.entries:type_name -> baton.v1.CustodyLogEntry
+	11, // 6: baton.v1.GetCustodyLogResponse.gap:type_name -> baton.v1.WatchGap
+	16, // 7: baton.v1.WatchTaskResponse.entry:type_name -> baton.v1.CustodyLogEntry
+	11, // 8: baton.v1.WatchTaskResponse.gap:type_name -> baton.v1.WatchGap
+	14, // 9: baton.v1.ReassignTaskResponse.task:type_name -> baton.v1.Task
+	17, // 10: baton.v1.ReassignTaskResponse.handoff:type_name -> baton.v1.Handoff
+	3,  // 11: baton.v1.TaskService.GetTask:input_type -> baton.v1.GetTaskRequest
+	5,  // 12: baton.v1.TaskService.ListTasks:input_type -> baton.v1.ListTasksRequest
+	7,  // 13: baton.v1.TaskService.GetCustodyLog:input_type -> baton.v1.GetCustodyLogRequest
+	9,  // 14: baton.v1.TaskService.WatchTask:input_type -> baton.v1.WatchTaskRequest
+	12, // 15: baton.v1.TaskService.ReassignTask:input_type -> baton.v1.ReassignTaskRequest
+	1,  // 16: baton.v1.TaskService.ResumeTasks:input_type -> baton.v1.ResumeTasksRequest
+	4,  // 17: baton.v1.TaskService.GetTask:output_type -> baton.v1.GetTaskResponse
+	6,  // 18: baton.v1.TaskService.ListTasks:output_type -> baton.v1.ListTasksResponse
+	8,  // 19: baton.v1.TaskService.GetCustodyLog:output_type -> baton.v1.GetCustodyLogResponse
+	10, // 20: baton.v1.TaskService.WatchTask:output_type -> baton.v1.WatchTaskResponse
+	13, // 21: baton.v1.TaskService.ReassignTask:output_type -> baton.v1.ReassignTaskResponse
+	2,  // 22: baton.v1.TaskService.ResumeTasks:output_type -> baton.v1.ResumeTasksResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_service_proto_init() }
@@ -917,7 +1030,7 @@ func file_baton_v1_task_service_proto_init() {
 	file_baton_v1_custody_proto_init()
 	file_baton_v1_handoff_proto_init()
 	file_baton_v1_task_proto_init()
-	file_baton_v1_task_service_proto_msgTypes[7].OneofWrappers = []any{
+	file_baton_v1_task_service_proto_msgTypes[9].OneofWrappers = []any{
 		(*WatchTaskResponse_Entry)(nil),
 		(*WatchTaskResponse_Gap)(nil),
 	}
@@ -927,7 +1040,7 @@ func file_baton_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_service_proto_rawDesc), len(file_baton_v1_task_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	TaskService_GetCustodyLog_FullMethodName = "/baton.v1.TaskService/GetCustodyLog"
 	TaskService_WatchTask_FullMethodName     = "/baton.v1.TaskService/WatchTask"
 	TaskService_ReassignTask_FullMethodName  = "/baton.v1.TaskService/ReassignTask"
+	TaskService_ResumeTasks_FullMethodName   = "/baton.v1.TaskService/ResumeTasks"
 )
 
 // TaskServiceClient is the client API for TaskService service.
@@ -54,6 +55,10 @@ type TaskServiceClient interface {
 	// context that the broker has. If no agent takes the task, it stays with the coordinator, and the request is a dead
 	// letter.
 	ReassignTask(ctx context.Context, in *ReassignTaskRequest, opts ...grpc.CallOption) (*ReassignTaskResponse, error)
+	// Gives a process tasks of its agent that no connected process works on: those that the agent got by a handoff, that
+	// have not ended, and of which no handoff is open; oldest first. They count as listed in working_on by the process until
+	// its next heartbeat, so no other process gets them. The process has a session with Hello. Requires the agent's token.
+	ResumeTasks(ctx context.Context, in *ResumeTasksRequest, opts ...grpc.CallOption) (*ResumeTasksResponse, error)
 }
 
 type taskServiceClient struct {
@@ -123,6 +128,16 @@ func (c *taskServiceClient) ReassignTask(ctx context.Context, in *ReassignTaskRe
 	return out, nil
 }
 
+func (c *taskServiceClient) ResumeTasks(ctx context.Context, in *ResumeTasksRequest, opts ...grpc.CallOption) (*ResumeTasksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeTasksResponse)
+	err := c.cc.Invoke(ctx, TaskService_ResumeTasks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TaskServiceServer is the server API for TaskService service.
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
@@ -149,6 +164,10 @@ type TaskServiceServer interface {
 	// context that the broker has. If no agent takes the task, it stays with the coordinator, and the request is a dead
 	// letter.
 	ReassignTask(context.Context, *ReassignTaskRequest) (*ReassignTaskResponse, error)
+	// Gives a process tasks of its agent that no connected process works on: those that the agent got by a handoff, that
+	// have not ended, and of which no handoff is open; oldest first. They count as listed in working_on by the process until
+	// its next heartbeat, so no other process gets them. The process has a session with Hello. Requires the agent's token.
+	ResumeTasks(context.Context, *ResumeTasksRequest) (*ResumeTasksResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
 
@@ -173,6 +192,9 @@ func (UnimplementedTaskServiceServer) WatchTask(*WatchTaskRequest, grpc.ServerSt
 }
 func (UnimplementedTaskServiceServer) ReassignTask(context.Context, *ReassignTaskRequest) (*ReassignTaskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReassignTask not implemented")
+}
+func (UnimplementedTaskServiceServer) ResumeTasks(context.Context, *ResumeTasksRequest) (*ResumeTasksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeTasks not implemented")
 }
 func (UnimplementedTaskServiceServer) mustEmbedUnimplementedTaskServiceServer() {}
 func (UnimplementedTaskServiceServer) testEmbeddedByValue()                     {}
@@ -278,6 +300,24 @@ func _TaskService_ReassignTask_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_ResumeTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeTasksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).ResumeTasks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_ResumeTasks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).ResumeTasks(ctx, req.(*ResumeTasksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TaskService_ServiceDesc is the grpc.ServiceDesc for TaskService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -300,6 +340,10 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReassignTask",
 			Handler:    _TaskService_ReassignTask_Handler,
+		},
+		{
+			MethodName: "ResumeTasks",
+			Handler:    _TaskService_ResumeTasks_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -232,7 +232,8 @@ impl Client {
     /// field out of bounds.
     pub async fn send(&self, envelope: bytes::Bytes) -> Result<v1::Receipt, ClientError> {
         limits::check_envelope(&envelope)?;
-        let answer = self.answer(self.messages().send(v1::SendRequest { envelope }).await)?;
+        let answer =
+            self.answer(self.messages().send(v1::SendRequest { envelope, ..v1::SendRequest::default() }).await)?;
         answer.receipt.ok_or_else(|| ClientError::Answer("there is no receipt in it".to_owned()))
     }
 

@@ -75,7 +75,7 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, outpu
     };
     let client = connection.client_without_token().await?;
     let client = client.with_token(&client.prove(&identity.load()?).await?)?;
-    let request = v1::ReceiveRequest { max_deliveries: max.unwrap_or(0), max_outstanding: 0 };
+    let request = v1::ReceiveRequest { max_deliveries: max.unwrap_or(0), ..v1::ReceiveRequest::default() };
     let mut deliveries = client.answer(client.messages().receive(request).await)?;
     while let Some(received) = deliveries.next().await {
         let received = client.answer(received.map(tonic::Response::new))?;
@@ -97,10 +97,10 @@ async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> R
     let about = args.task.map(|task| About::task(task.as_str(), 0)).unwrap_or_default();
     let data = args.data.as_deref().map(parse_data).transpose()?;
     let envelope = if args.delegation {
-        let payload = v1::Delegation { description: args.text, input: data };
+        let payload = v1::Delegation { description: args.text, input: data, ..v1::Delegation::default() };
         composer.encode(&args.to, MessageType::Delegation, &about, &payload)
     } else {
-        let payload = v1::Info { topic: args.topic, text: args.text, data };
+        let payload = v1::Info { topic: args.topic, text: args.text, data, ..v1::Info::default() };
         composer.encode(&args.to, MessageType::Info, &about, &payload)
     };
     let receipt = client.send(envelope).await?;

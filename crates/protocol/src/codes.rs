@@ -207,6 +207,8 @@ codes! {
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
     TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
     TaskReassigned = 305 "TASK_REASSIGNED" NotificationOnly,
+    TaskAbandoned = 306 "TASK_ABANDONED" NotificationOnly,
+    TaskCanceled = 307 "TASK_CANCELED" NotificationOnly,
     StepsExhausted = 303 "STEPS_EXHAUSTED" NotificationOnly,
     NoOffer = 301 "NO_OFFER" NotificationOnly,
     NegotiationExpired = 302 "NEGOTIATION_EXPIRED" NotificationOnly,

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Broker, Events, OpenConsumer, Refused, SessionReply,
+        Answer, Broker, BrokerError, Events, OpenConsumer, Refused, SessionReply,
         engine::{Command, ConsumerKind},
         preparation::PreparedMessage,
         refused,
@@ -298,6 +298,7 @@ impl Session {
                     reply: Some(reply.into()),
                 }))
             }
+            Some(R::Hello(_)) => Err(refused(BrokerError::NotSupported { what: "processes of one agent" })),
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }
     }

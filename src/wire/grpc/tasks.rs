@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Broker, Reassigned, Updates,
+        Broker, BrokerError, Reassigned, Updates,
         access::{Caller, Purpose},
         engine::{Command, Reassignment},
         queries::{CustodyPage, TaskFilter},
@@ -63,6 +63,13 @@ impl TaskService for Tasks {
         run_large(&self.broker, &caller, move |broker, caller| custody_log(broker, caller, request.get_ref()))
             .await
             .map(Response::new)
+    }
+
+    async fn resume_tasks(
+        &self,
+        _request: Request<v1::ResumeTasksRequest>,
+    ) -> Result<Response<v1::ResumeTasksResponse>, Status> {
+        Err(refuse(BrokerError::NotSupported { what: "resuming tasks" }))
     }
 
     async fn reassign_task(

@@ -75,7 +75,7 @@ impl Load {
 }
 
 async fn send(client: &Client, envelope: Bytes) -> v1::Receipt {
-    let answer = client.answer(client.messages().send(v1::SendRequest { envelope }).await);
+    let answer = client.answer(client.messages().send(v1::SendRequest { envelope, ..Default::default() }).await);
     answer.expect("what has a receipt gets it again").receipt.unwrap()
 }
 

@@ -223,7 +223,7 @@ impl Session {
 
 fn in_words(frame: &v1::ConnectRequest) -> Option<String> {
     match frame.request.as_ref()? {
-        Asked::Heartbeat(_) | Asked::Credit(_) => None,
+        Asked::Hello(_) | Asked::Heartbeat(_) | Asked::Credit(_) => None,
         Asked::Envelope(bytes) => {
             let envelope = <v1::Envelope as prost::Message>::decode(bytes.clone()).unwrap_or_default();
             Some(format!("{} to {:?}", envelope.message_type().as_str_name(), envelope.receiver_id))
@@ -485,6 +485,10 @@ impl TaskService for Scripted {
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
     }
 
+    async fn resume_tasks(&self, _: Request<v1::ResumeTasksRequest>) -> Answer<v1::ResumeTasksResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
     async fn reassign_task(&self, _: Request<v1::ReassignTaskRequest>) -> Answer<v1::ReassignTaskResponse> {
         Err(NOT_IN_SCRIPT.status())
     }
@@ -529,7 +533,9 @@ impl Reader {
             Asked::Credit(v1::Credit { max_outstanding }) => {
                 Some(Said::Credited(v1::Credited { max_outstanding: *max_outstanding }))
             }
-            Asked::Heartbeat(_) if frame.request_id != 0 => Some(Said::Credited(v1::Credited::default())),
+            Asked::Hello(_) | Asked::Heartbeat(_) if frame.request_id != 0 => {
+                Some(Said::Credited(v1::Credited::default()))
+            }
             Asked::Acknowledgement(one) if self.answers_acknowledgements.load(Ordering::Relaxed) => {
                 if !self.delivered.lock().expect("no holder panics").contains(&one.delivery_id) {
                     return Some(Said::Error(Refusal::new(Code::NotFound, "DELIVERY_UNKNOWN").message()));
@@ -538,7 +544,7 @@ impl Reader {
                 let ack_deadline = is_extended.then(|| SystemClock.now().plus(ACK_WAIT).into());
                 Some(Said::Acknowledged(v1::Acknowledged { delivery_id: one.delivery_id.clone(), ack_deadline }))
             }
-            Asked::Acknowledgement(_) | Asked::Heartbeat(_) | Asked::Envelope(_) => None,
+            Asked::Acknowledgement(_) | Asked::Heartbeat(_) | Asked::Hello(_) | Asked::Envelope(_) => None,
         }
     }
 }

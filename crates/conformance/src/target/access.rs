@@ -137,7 +137,7 @@ async fn sends_only_as_its_agent(world: World) -> Verdict {
     let mismatch = Refusal(Code::PermissionDenied, "SENDER_MISMATCH");
     let of_bob = bob.info(alice.id(), "by bob, truly");
     refused("alice's session sends bob's envelope", alice.submit(&of_bob).await, mismatch)?;
-    let request = v1::SendRequest { envelope: of_bob.encode_to_vec().into() };
+    let request = v1::SendRequest { envelope: of_bob.encode_to_vec().into(), ..Default::default() };
     let sent = alice.call(async { alice.client.answer(alice.client.messages().send(request.clone()).await) }).await;
     refused("a call with alice's token sends it", sent, mismatch)?;
     let sent = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
@@ -331,7 +331,7 @@ async fn card_is_bounded(world: World) -> Verdict {
 
 async fn frame_is_bounded(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
-    let request = v1::SendRequest { envelope: vec![0; 5 * 1024 * 1024].into() };
+    let request = v1::SendRequest { envelope: vec![0; 5 * 1024 * 1024].into(), ..Default::default() };
     // A separate connection: the broker may close it, as long as it does not accept the frame.
     let other = answered("the suite connects", world.call(world.target.connect()).await)?;
     // The client library would refuse to send the frame.

@@ -218,7 +218,7 @@ async fn stranger_leaves_none(world: World) -> Verdict {
     // Only the unauthenticated envelope names alice as its sender. Without a token the broker must not retain it.
     let mut envelope = alice.info(bob.id(), "");
     envelope.task_id = "no id".to_owned();
-    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
+    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into(), ..Default::default() };
     let answer = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
     let field = Refusal(Code::InvalidArgument, "FIELD_INVALID");
     refused("a stranger sends what cannot be, in alice's name", answer, field)?;

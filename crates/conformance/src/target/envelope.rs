@@ -269,7 +269,7 @@ async fn unknown_key(world: World) -> Verdict {
     envelope.sender_id = world.id("unknown");
     alice.sign(&mut envelope);
     // By a call without a token: a session would refuse another sender than its agent first.
-    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
+    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into(), ..Default::default() };
     let answer = world.call(async { world.anonymous.answer(world.anonymous.messages().send(request).await) }).await;
     refused("an unregistered agent sends", answer, INVALID).map(drop)
 }

@@ -34,7 +34,7 @@ cases! {
 
 /// Calls Send, and returns the unconverted status.
 async fn send(by: &Actor, envelope: &v1::Envelope) -> Result<(), Status> {
-    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
+    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into(), ..Default::default() };
     by.client.messages().send(request).await.map(drop)
 }
 

@@ -179,6 +179,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         optional: subtask.is_optional,
         handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
+        silence_timeout: None,
     }
 }
 

@@ -24,7 +24,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/broker_service.proto.
  */
 export const file_baton_v1_broker_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch1iYXRvbi92MS9icm9rZXJfc2VydmljZS5wcm90bxIIYmF0b24udjEi2wEKDkNvbm5lY3RSZXF1ZXN0EhIKCnJlcXVlc3RfaWQYASABKAQSJgoIZW52ZWxvcGUYAiABKAsyEi5iYXRvbi52MS5FbnZlbG9wZUgAEjQKD2Fja25vd2xlZGdlbWVudBgDIAEoCzIZLmJhdG9uLnYxLkFja25vd2xlZGdlbWVudEgAEiIKBmNyZWRpdBgEIAEoCzIQLmJhdG9uLnYxLkNyZWRpdEgAEigKCWhlYXJ0YmVhdBgFIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdEgAQgkKB3JlcXVlc3QixwIKD0Nvbm5lY3RSZXNwb25zZRISCgpyZXF1ZXN0X2lkGAEgASgEEiQKB3dlbGNvbWUYAiABKAsyES5iYXRvbi52MS5XZWxjb21lSAASJAoHcmVjZWlwdBgDIAEoCzIRLmJhdG9uLnYxLlJlY2VpcHRIABImCghkZWxpdmVyeRgEIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5SAASLgoMYWNrbm93bGVkZ2VkGAUgASgLMhYuYmF0b24udjEuQWNrbm93bGVkZ2VkSAASJgoIY3JlZGl0ZWQYBiABKAsyEi5iYXRvbi52MS5DcmVkaXRlZEgAEiMKBWVycm9yGAcgASgLMhIuZ29vZ2xlLnJwYy5TdGF0dXNIABIjCgdnb19hd2F5GAggASgLMhAuYmF0b24udjEuR29Bd2F5SABCCgoIcmVzcG9uc2UitQIKB1dlbGNvbWUSEgoKc2Vzc2lvbl9pZBgBIAEoCRIQCghhZ2VudF9pZBgCIAEoCRIRCglicm9rZXJfaWQYAyABKAkSJgoKYnJva2VyX2tleRgEIAEoCzISLmJhdG9uLnYxLkFnZW50S2V5EisKCGFja193YWl0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIxCg5wcmVzZW5jZV9sZWFzZRgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIZChFwYXlsb2FkX2J5dGVzX21heBgIIAEoDRIXCg9mcmFtZV9ieXRlc19tYXgYCSABKA0iIQoGQ3JlZGl0EhcKD21heF9vdXRzdGFuZGluZxgBIAEoDSIjCghDcmVkaXRlZBIXCg9tYXhfb3V0c3RhbmRpbmcYASABKA0iUQoGR29Bd2F5EjIKD3JlY29ubmVjdF9hZnRlchgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhITCgtyZWFzb25fdGV4dBgCIAEoCSLdAQoIRGVsaXZlcnkSEwoLZGVsaXZlcnlfaWQYASABKAkSJAoIZW52ZWxvcGUYAiABKAsyEi5iYXRvbi52MS5FbnZlbG9wZRIPCgdhdHRlbXB0GAMgASgNEhAKCHNlcXVlbmNlGAQgASgEEjAKDGFja19kZWFkbGluZRgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKaGFuZG9mZl9pZBgGIAEoCRItCg10cmFjZV9jb250ZXh0GAcgASgLMhYuYmF0b24udjEuVHJhY2VDb250ZXh0IpMBCg9BY2tub3dsZWRnZW1lbnQSEwoLZGVsaXZlcnlfaWQYASABKAkSHAoDYWNrGAIgASgLMg0uYmF0b24udjEuQWNrSAASHgoEbmFjaxgDIAEoCzIOLmJhdG9uLnYxLk5hY2tIABIiCgZleHRlbmQYBCABKAsyEC5iYXRvbi52MS5FeHRlbmRIAEIJCgdvdXRjb21lIgUKA0FjayJvCgROYWNrEiIKBWNhdXNlGAEgASgOMhMuYmF0b24udjEuTmFja0NhdXNlEi4KC3JldHJ5X2FmdGVyGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhMKC3JlYXNvbl90ZXh0GAMgASgJIjYKBkV4dGVuZBIsCglleHRlbnNpb24YASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iVQoMQWNrbm93bGVkZ2VkEhMKC2RlbGl2ZXJ5X2lkGAEgASgJEjAKDGFja19kZWFkbGluZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAi5gIKB1JlY2VpcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoBBIvCgthY2NlcHRfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHdGFza19pZBgEIAEoCRIpCgt0YXNrX3N0YXR1cxgFIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEAoIb3duZXJfaWQYBiABKAkSDQoFZXBvY2gYByABKAQSEgoKaGFuZG9mZl9pZBgIIAEoCRItCg1oYW5kb2ZmX3N0YXRlGAkgASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhQKDGN1c3RvZHlfaGFzaBgKIAEoDBIOCgZrZXlfaWQYCyABKAkSEQoJc2lnbmF0dXJlGAwgASgMEhAKCHJlc291cmNlGA0gASgJEhkKEXJlc291cmNlX3NlcXVlbmNlGA4gASgEIjMKC1NlbmRSZXF1ZXN0EiQKCGVudmVsb3BlGAEgASgLMhIuYmF0b24udjEuRW52ZWxvcGUiMgoMU2VuZFJlc3BvbnNlEiIKB3JlY2VpcHQYASABKAsyES5iYXRvbi52MS5SZWNlaXB0IkEKDlJlY2VpdmVSZXF1ZXN0EhcKD21heF9vdXRzdGFuZGluZxgBIAEoDRIWCg5tYXhfZGVsaXZlcmllcxgCIAEoDSI3Cg9SZWNlaXZlUmVzcG9uc2USJAoIZGVsaXZlcnkYASABKAsyEi5iYXRvbi52MS5EZWxpdmVyeSJACgpBY2tSZXF1ZXN0EjIKD2Fja25vd2xlZGdlbWVudBgBIAEoCzIZLmJhdG9uLnYxLkFja25vd2xlZGdlbWVudCI7CgtBY2tSZXNwb25zZRIsCgxhY2tub3dsZWRnZWQYASABKAsyFi5iYXRvbi52MS5BY2tub3dsZWRnZWQqbwoJTmFja0NhdXNlEhoKFk5BQ0tfQ0FVU0VfVU5TUEVDSUZJRUQQABIVChFOQUNLX0NBVVNFX1BPSVNPThABEhYKEk5BQ0tfQ0FVU0VfRkFJTFVSRRACEhcKE05BQ0tfQ0FVU0VfU0hVVERPV04QAzKAAgoNQnJva2VyU2VydmljZRJCCgdDb25uZWN0EhguYmF0b24udjEuQ29ubmVjdFJlcXVlc3QaGS5iYXRvbi52MS5Db25uZWN0UmVzcG9uc2UoATABEjUKBFNlbmQSFS5iYXRvbi52MS5TZW5kUmVxdWVzdBoWLmJhdG9uLnYxLlNlbmRSZXNwb25zZRJACgdSZWNlaXZlEhguYmF0b24udjEuUmVjZWl2ZVJlcXVlc3QaGS5iYXRvbi52MS5SZWNlaXZlUmVzcG9uc2UwARIyCgNBY2sSFC5iYXRvbi52MS5BY2tSZXF1ZXN0GhUuYmF0b24udjEuQWNrUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_agent, file_baton_v1_envelope, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_duration, file_google_protobuf_timestamp, file_google_rpc_status]);
+  fileDesc("Ch1iYXRvbi92MS9icm9rZXJfc2VydmljZS5wcm90bxIIYmF0b24udjEi/QEKDkNvbm5lY3RSZXF1ZXN0EhIKCnJlcXVlc3RfaWQYASABKAQSJgoIZW52ZWxvcGUYAiABKAsyEi5iYXRvbi52MS5FbnZlbG9wZUgAEjQKD2Fja25vd2xlZGdlbWVudBgDIAEoCzIZLmJhdG9uLnYxLkFja25vd2xlZGdlbWVudEgAEiIKBmNyZWRpdBgEIAEoCzIQLmJhdG9uLnYxLkNyZWRpdEgAEigKCWhlYXJ0YmVhdBgFIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdEgAEiAKBWhlbGxvGAYgASgLMg8uYmF0b24udjEuSGVsbG9IAEIJCgdyZXF1ZXN0IjAKBUhlbGxvEhMKC2luc3RhbmNlX2lkGAEgASgJEhIKCnRlbGxzX3dvcmsYAiABKAgixwIKD0Nvbm5lY3RSZXNwb25zZRISCgpyZXF1ZXN0X2lkGAEgASgEEiQKB3dlbGNvbWUYAiABKAsyES5iYXRvbi52MS5XZWxjb21lSAASJAoHcmVjZWlwdBgDIAEoCzIRLmJhdG9uLnYxLlJlY2VpcHRIABImCghkZWxpdmVyeRgEIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5SAASLgoMYWNrbm93bGVkZ2VkGAUgASgLMhYuYmF0b24udjEuQWNrbm93bGVkZ2VkSAASJgoIY3JlZGl0ZWQYBiABKAsyEi5iYXRvbi52MS5DcmVkaXRlZEgAEiMKBWVycm9yGAcgASgLMhIuZ29vZ2xlLnJwYy5TdGF0dXNIABIjCgdnb19hd2F5GAggASgLMhAuYmF0b24udjEuR29Bd2F5SABCCgoIcmVzcG9uc2UitQIKB1dlbGNvbWUSEgoKc2Vzc2lvbl9pZBgBIAEoCRIQCghhZ2VudF9pZBgCIAEoCRIRCglicm9rZXJfaWQYAyABKAkSJgoKYnJva2VyX2tleRgEIAEoCzISLmJhdG9uLnYxLkFnZW50S2V5EisKCGFja193YWl0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIxCg5wcmVzZW5jZV9sZWFzZRgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIZChFwYXlsb2FkX2J5dGVzX21heBgIIAEoDRIXCg9mcmFtZV9ieXRlc19tYXgYCSABKA0iIQoGQ3JlZGl0EhcKD21heF9vdXRzdGFuZGluZxgBIAEoDSIjCghDcmVkaXRlZBIXCg9tYXhfb3V0c3RhbmRpbmcYASABKA0iUQoGR29Bd2F5EjIKD3JlY29ubmVjdF9hZnRlchgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhITCgtyZWFzb25fdGV4dBgCIAEoCSLdAQoIRGVsaXZlcnkSEwoLZGVsaXZlcnlfaWQYASABKAkSJAoIZW52ZWxvcGUYAiABKAsyEi5iYXRvbi52MS5FbnZlbG9wZRIPCgdhdHRlbXB0GAMgASgNEhAKCHNlcXVlbmNlGAQgASgEEjAKDGFja19kZWFkbGluZRgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKaGFuZG9mZl9pZBgGIAEoCRItCg10cmFjZV9jb250ZXh0GAcgASgLMhYuYmF0b24udjEuVHJhY2VDb250ZXh0IpMBCg9BY2tub3dsZWRnZW1lbnQSEwoLZGVsaXZlcnlfaWQYASABKAkSHAoDYWNrGAIgASgLMg0uYmF0b24udjEuQWNrSAASHgoEbmFjaxgDIAEoCzIOLmJhdG9uLnYxLk5hY2tIABIiCgZleHRlbmQYBCABKAsyEC5iYXRvbi52MS5FeHRlbmRIAEIJCgdvdXRjb21lIgUKA0FjayJvCgROYWNrEiIKBWNhdXNlGAEgASgOMhMuYmF0b24udjEuTmFja0NhdXNlEi4KC3JldHJ5X2FmdGVyGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhMKC3JlYXNvbl90ZXh0GAMgASgJIjYKBkV4dGVuZBIsCglleHRlbnNpb24YASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iVQoMQWNrbm93bGVkZ2VkEhMKC2RlbGl2ZXJ5X2lkGAEgASgJEjAKDGFja19kZWFkbGluZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAi5gIKB1JlY2VpcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoBBIvCgthY2NlcHRfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHdGFza19pZBgEIAEoCRIpCgt0YXNrX3N0YXR1cxgFIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEAoIb3duZXJfaWQYBiABKAkSDQoFZXBvY2gYByABKAQSEgoKaGFuZG9mZl9pZBgIIAEoCRItCg1oYW5kb2ZmX3N0YXRlGAkgASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhQKDGN1c3RvZHlfaGFzaBgKIAEoDBIOCgZrZXlfaWQYCyABKAkSEQoJc2lnbmF0dXJlGAwgASgMEhAKCHJlc291cmNlGA0gASgJEhkKEXJlc291cmNlX3NlcXVlbmNlGA4gASgEIkgKC1NlbmRSZXF1ZXN0EiQKCGVudmVsb3BlGAEgASgLMhIuYmF0b24udjEuRW52ZWxvcGUSEwoLaW5zdGFuY2VfaWQYAiABKAkiMgoMU2VuZFJlc3BvbnNlEiIKB3JlY2VpcHQYASABKAsyES5iYXRvbi52MS5SZWNlaXB0ImQKDlJlY2VpdmVSZXF1ZXN0EhcKD21heF9vdXRzdGFuZGluZxgBIAEoDRIWCg5tYXhfZGVsaXZlcmllcxgCIAEoDRITCgtpbnN0YW5jZV9pZBgDIAEoCRIMCgRwZWVrGAQgASgIIjcKD1JlY2VpdmVSZXNwb25zZRIkCghkZWxpdmVyeRgBIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5IkAKCkFja1JlcXVlc3QSMgoPYWNrbm93bGVkZ2VtZW50GAEgASgLMhkuYmF0b24udjEuQWNrbm93bGVkZ2VtZW50IjsKC0Fja1Jlc3BvbnNlEiwKDGFja25vd2xlZGdlZBgBIAEoCzIWLmJhdG9uLnYxLkFja25vd2xlZGdlZCpvCglOYWNrQ2F1c2USGgoWTkFDS19DQVVTRV9VTlNQRUNJRklFRBAAEhUKEU5BQ0tfQ0FVU0VfUE9JU09OEAESFgoSTkFDS19DQVVTRV9GQUlMVVJFEAISFwoTTkFDS19DQVVTRV9TSFVURE9XThADMoACCg1Ccm9rZXJTZXJ2aWNlEkIKB0Nvbm5lY3QSGC5iYXRvbi52MS5Db25uZWN0UmVxdWVzdBoZLmJhdG9uLnYxLkNvbm5lY3RSZXNwb25zZSgBMAESNQoEU2VuZBIVLmJhdG9uLnYxLlNlbmRSZXF1ZXN0GhYuYmF0b24udjEuU2VuZFJlc3BvbnNlEkAKB1JlY2VpdmUSGC5iYXRvbi52MS5SZWNlaXZlUmVxdWVzdBoZLmJhdG9uLnYxLlJlY2VpdmVSZXNwb25zZTABEjIKA0FjaxIULmJhdG9uLnYxLkFja1JlcXVlc3QaFS5iYXRvbi52MS5BY2tSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_agent, file_baton_v1_envelope, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_duration, file_google_protobuf_timestamp, file_google_rpc_status]);
 
 /**
  * One frame from an agent on a session.
@@ -76,6 +76,15 @@ export type ConnectRequest = Message<"baton.v1.ConnectRequest"> & {
      */
     value: Heartbeat;
     case: "heartbeat";
+  } | {
+    /**
+     * Names the process behind the session. At most once, before the first credit. Answer, if request_id is set:
+     * credited.
+     *
+     * @generated from field: baton.v1.Hello hello = 6;
+     */
+    value: Hello;
+    case: "hello";
   } | { case: undefined; value?: undefined };
 };
 
@@ -85,6 +94,36 @@ export type ConnectRequest = Message<"baton.v1.ConnectRequest"> & {
  */
 export const ConnectRequestSchema: GenMessage<ConnectRequest> = /*@__PURE__*/
   messageDesc(file_baton_v1_broker_service, 0);
+
+/**
+ * Names the process behind a session. A session without it belongs to no process that the broker knows.
+ *
+ * @generated from message baton.v1.Hello
+ */
+export type Hello = Message<"baton.v1.Hello"> & {
+  /**
+   * The process: a UUID that it makes when it starts and keeps over reconnects. What belongs to something that a process
+   * has begun goes to that process while it is connected. Required.
+   *
+   * @generated from field: string instance_id = 1;
+   */
+  instanceId: string;
+
+  /**
+   * Whether each heartbeat of this process lists all tasks that it works on. The silence of a task is judged only of
+   * processes that say so.
+   *
+   * @generated from field: bool tells_work = 2;
+   */
+  tellsWork: boolean;
+};
+
+/**
+ * Describes the message baton.v1.Hello.
+ * Use `create(HelloSchema)` to create a new message.
+ */
+export const HelloSchema: GenMessage<Hello> = /*@__PURE__*/
+  messageDesc(file_baton_v1_broker_service, 1);
 
 /**
  * One frame from the broker on a session.
@@ -168,7 +207,7 @@ export type ConnectResponse = Message<"baton.v1.ConnectResponse"> & {
  * Use `create(ConnectResponseSchema)` to create a new message.
  */
 export const ConnectResponseSchema: GenMessage<ConnectResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 1);
+  messageDesc(file_baton_v1_broker_service, 2);
 
 /**
  * The first frame of a session. Durations and limits are those of the broker's configuration.
@@ -248,7 +287,7 @@ export type Welcome = Message<"baton.v1.Welcome"> & {
  * Use `create(WelcomeSchema)` to create a new message.
  */
 export const WelcomeSchema: GenMessage<Welcome> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 2);
+  messageDesc(file_baton_v1_broker_service, 3);
 
 /**
  * The number of deliveries that the agent accepts without having acknowledged them. A session starts with 0.
@@ -270,7 +309,7 @@ export type Credit = Message<"baton.v1.Credit"> & {
  * Use `create(CreditSchema)` to create a new message.
  */
 export const CreditSchema: GenMessage<Credit> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 3);
+  messageDesc(file_baton_v1_broker_service, 4);
 
 /**
  * The answer to a Credit or a Heartbeat.
@@ -292,7 +331,7 @@ export type Credited = Message<"baton.v1.Credited"> & {
  * Use `create(CreditedSchema)` to create a new message.
  */
 export const CreditedSchema: GenMessage<Credited> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 4);
+  messageDesc(file_baton_v1_broker_service, 5);
 
 /**
  * The broker is about to end the session: it stops, or one of the agent's keys was revoked.
@@ -320,7 +359,7 @@ export type GoAway = Message<"baton.v1.GoAway"> & {
  * Use `create(GoAwaySchema)` to create a new message.
  */
 export const GoAwaySchema: GenMessage<GoAway> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 5);
+  messageDesc(file_baton_v1_broker_service, 6);
 
 /**
  * One attempt to give a message to an agent. The agent acknowledges it.
@@ -386,7 +425,7 @@ export type Delivery = Message<"baton.v1.Delivery"> & {
  * Use `create(DeliverySchema)` to create a new message.
  */
 export const DeliverySchema: GenMessage<Delivery> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 6);
+  messageDesc(file_baton_v1_broker_service, 7);
 
 /**
  * The agent's answer to a delivery.
@@ -438,7 +477,7 @@ export type Acknowledgement = Message<"baton.v1.Acknowledgement"> & {
  * Use `create(AcknowledgementSchema)` to create a new message.
  */
 export const AcknowledgementSchema: GenMessage<Acknowledgement> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 7);
+  messageDesc(file_baton_v1_broker_service, 8);
 
 /**
  * The message is processed.
@@ -453,7 +492,7 @@ export type Ack = Message<"baton.v1.Ack"> & {
  * Use `create(AckSchema)` to create a new message.
  */
 export const AckSchema: GenMessage<Ack> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 8);
+  messageDesc(file_baton_v1_broker_service, 9);
 
 /**
  * The message is not processed.
@@ -489,7 +528,7 @@ export type Nack = Message<"baton.v1.Nack"> & {
  * Use `create(NackSchema)` to create a new message.
  */
 export const NackSchema: GenMessage<Nack> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 9);
+  messageDesc(file_baton_v1_broker_service, 10);
 
 /**
  * The agent needs more time for a delivery.
@@ -511,7 +550,7 @@ export type Extend = Message<"baton.v1.Extend"> & {
  * Use `create(ExtendSchema)` to create a new message.
  */
 export const ExtendSchema: GenMessage<Extend> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 10);
+  messageDesc(file_baton_v1_broker_service, 11);
 
 /**
  * The answer to an Acknowledgement.
@@ -539,7 +578,7 @@ export type Acknowledged = Message<"baton.v1.Acknowledged"> & {
  * Use `create(AcknowledgedSchema)` to create a new message.
  */
 export const AcknowledgedSchema: GenMessage<Acknowledged> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 11);
+  messageDesc(file_baton_v1_broker_service, 12);
 
 /**
  * The broker's signed statement that a message is durable. The fields of the task and of the handoff are empty or 0 if
@@ -655,7 +694,7 @@ export type Receipt = Message<"baton.v1.Receipt"> & {
  * Use `create(ReceiptSchema)` to create a new message.
  */
 export const ReceiptSchema: GenMessage<Receipt> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 12);
+  messageDesc(file_baton_v1_broker_service, 13);
 
 /**
  * See BrokerService.Send.
@@ -669,6 +708,13 @@ export type SendRequest = Message<"baton.v1.SendRequest"> & {
    * @generated from field: baton.v1.Envelope envelope = 1;
    */
   envelope?: Envelope | undefined;
+
+  /**
+   * The process that sends, as in Hello: what answers the message goes to it. Requires the sender's token. Empty: none.
+   *
+   * @generated from field: string instance_id = 2;
+   */
+  instanceId: string;
 };
 
 /**
@@ -676,7 +722,7 @@ export type SendRequest = Message<"baton.v1.SendRequest"> & {
  * Use `create(SendRequestSchema)` to create a new message.
  */
 export const SendRequestSchema: GenMessage<SendRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 13);
+  messageDesc(file_baton_v1_broker_service, 14);
 
 /**
  * See BrokerService.Send.
@@ -697,7 +743,7 @@ export type SendResponse = Message<"baton.v1.SendResponse"> & {
  * Use `create(SendResponseSchema)` to create a new message.
  */
 export const SendResponseSchema: GenMessage<SendResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 14);
+  messageDesc(file_baton_v1_broker_service, 15);
 
 /**
  * See BrokerService.Receive.
@@ -718,6 +764,21 @@ export type ReceiveRequest = Message<"baton.v1.ReceiveRequest"> & {
    * @generated from field: uint32 max_deliveries = 2;
    */
   maxDeliveries: number;
+
+  /**
+   * The process that receives, as in Hello. Empty: none.
+   *
+   * @generated from field: string instance_id = 3;
+   */
+  instanceId: string;
+
+  /**
+   * Whether to look only: the stream shows what waits now, in order, and ends. Nothing is outstanding after it, no attempt
+   * counts, and delivery_id is empty. max_outstanding is not used.
+   *
+   * @generated from field: bool peek = 4;
+   */
+  peek: boolean;
 };
 
 /**
@@ -725,7 +786,7 @@ export type ReceiveRequest = Message<"baton.v1.ReceiveRequest"> & {
  * Use `create(ReceiveRequestSchema)` to create a new message.
  */
 export const ReceiveRequestSchema: GenMessage<ReceiveRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 15);
+  messageDesc(file_baton_v1_broker_service, 16);
 
 /**
  * See BrokerService.Receive.
@@ -746,7 +807,7 @@ export type ReceiveResponse = Message<"baton.v1.ReceiveResponse"> & {
  * Use `create(ReceiveResponseSchema)` to create a new message.
  */
 export const ReceiveResponseSchema: GenMessage<ReceiveResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 16);
+  messageDesc(file_baton_v1_broker_service, 17);
 
 /**
  * See BrokerService.Ack.
@@ -767,7 +828,7 @@ export type AckRequest = Message<"baton.v1.AckRequest"> & {
  * Use `create(AckRequestSchema)` to create a new message.
  */
 export const AckRequestSchema: GenMessage<AckRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 17);
+  messageDesc(file_baton_v1_broker_service, 18);
 
 /**
  * See BrokerService.Ack.
@@ -788,7 +849,7 @@ export type AckResponse = Message<"baton.v1.AckResponse"> & {
  * Use `create(AckResponseSchema)` to create a new message.
  */
 export const AckResponseSchema: GenMessage<AckResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_broker_service, 18);
+  messageDesc(file_baton_v1_broker_service, 19);
 
 /**
  * The cause of a Nack.

@@ -6,15 +6,15 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file baton/v1/task.proto.
  */
 export const file_baton_v1_task: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSK8AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EiQKBnByb21wdBgFIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHRCCwoJX3Byb2dyZXNzIoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiQAoJVGFza0lucHV0EgwKBHRleHQYASABKAkSJQoEZGF0YRgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3Qi9QQKBFRhc2sSDwoHdGFza19pZBgBIAEoCRIRCgl0YXNrX3R5cGUYAiABKAkSEAoIb3duZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSJAoGc3RhdHVzGAUgASgOMhQuYmF0b24udjEuVGFza1N0YXR1cxIVCghwcm9ncmVzcxgGIAEoAUgAiAEBEg8KB2RldGFpbHMYByABKAkSFwoPb3Blbl9oYW5kb2ZmX2lkGAggASgJEh8KBGhvcHMYCSADKAsyES5iYXRvbi52MS5UYXNrSG9wEhUKDWRlbGVnYXRvcl9pZHMYCiADKAkSFgoOY3VzdG9keV9sZW5ndGgYCyABKAQSFAoMY3VzdG9keV9oYXNoGAwgASgMEi8KC2NyZWF0ZV90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoGcmVzdWx0GA8gASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIpCgtvcGVuX3Byb21wdBgQIAEoCzIULmJhdG9uLnYxLk9wZW5Qcm9tcHQSFgoOcGFyZW50X3Rhc2tfaWQYESABKAkSIQoFbG9hbnMYEiADKAsyEi5iYXRvbi52MS5UYXNrTG9hbhIVCg1wYXJ0X3Rhc2tfaWRzGBMgAygJEicKCHNlaXp1cmVzGB4gAygLMhUuYmF0b24udjEuVGFza1NlaXp1cmUSHQoVdW5yZWNvcmRlZF9tYWlsX2NvdW50GB8gASgEQgsKCV9wcm9ncmVzcyJCCgtUYXNrU2VpenVyZRIQCghvd25lcl9pZBgBIAEoCRINCgVlcG9jaBgCIAEoBBISCgpoYW5kb2ZmX2lkGAMgASgJIowBCgpPcGVuUHJvbXB0EhIKCm1lc3NhZ2VfaWQYASABKAkSFgoOYXNrZWRfYWdlbnRfaWQYAiABKAkSJAoGcHJvbXB0GAMgASgLMhQuYmF0b24udjEuVGFza1Byb21wdBIsCghhc2tfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiYgoIVGFza0xvYW4SFAoMZGVsZWdhdG9yX2lkGAEgASgJEhIKCmhhbmRvZmZfaWQYAiABKAkSLAoIZHVlX3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlQKB1Rhc2tIb3ASEgoKaGFuZG9mZl9pZBgBIAEoCRIRCglzZW5kZXJfaWQYAiABKAkSEwoLcmVjZWl2ZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQqzwEKClRhc2tTdGF0dXMSGwoXVEFTS19TVEFUVVNfVU5TUEVDSUZJRUQQABIXChNUQVNLX1NUQVRVU19DUkVBVEVEEAESGwoXVEFTS19TVEFUVVNfSU5fUFJPR1JFU1MQAhIhCh1UQVNLX1NUQVRVU19XQUlUSU5HX0ZPUl9JTlBVVBADEhkKFVRBU0tfU1RBVFVTX0NPTVBMRVRFRBAEEhYKElRBU0tfU1RBVFVTX0ZBSUxFRBAFEhgKFFRBU0tfU1RBVFVTX0NBTkNFTEVEEAZiBnByb3RvMw", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSL+AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EiQKBnByb21wdBgFIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHQSEgoKa2VlcF9wYXJ0cxgGIAEoCBIsCglleHRlbmRfYnkYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CCwoJX3Byb2dyZXNzIoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiQAoJVGFza0lucHV0EgwKBHRleHQYASABKAkSJQoEZGF0YRgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3Qi1QUKBFRhc2sSDwoHdGFza19pZBgBIAEoCRIRCgl0YXNrX3R5cGUYAiABKAkSEAoIb3duZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSJAoGc3RhdHVzGAUgASgOMhQuYmF0b24udjEuVGFza1N0YXR1cxIVCghwcm9ncmVzcxgGIAEoAUgAiAEBEg8KB2RldGFpbHMYByABKAkSFwoPb3Blbl9oYW5kb2ZmX2lkGAggASgJEh8KBGhvcHMYCSADKAsyES5iYXRvbi52MS5UYXNrSG9wEhUKDWRlbGVnYXRvcl9pZHMYCiADKAkSFgoOY3VzdG9keV9sZW5ndGgYCyABKAQSFAoMY3VzdG9keV9oYXNoGAwgASgMEi8KC2NyZWF0ZV90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoGcmVzdWx0GA8gASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIpCgtvcGVuX3Byb21wdBgQIAEoCzIULmJhdG9uLnYxLk9wZW5Qcm9tcHQSFgoOcGFyZW50X3Rhc2tfaWQYESABKAkSIQoFbG9hbnMYEiADKAsyEi5iYXRvbi52MS5UYXNrTG9hbhIVCg1wYXJ0X3Rhc2tfaWRzGBMgAygJEicKCHNlaXp1cmVzGB4gAygLMhUuYmF0b24udjEuVGFza1NlaXp1cmUSHQoVdW5yZWNvcmRlZF9tYWlsX2NvdW50GB8gASgEEi0KC2xhc3RfYW5zd2VyGCAgASgLMhguYmF0b24udjEuQW5zd2VyZWRQcm9tcHQSLwoLc2lsZW50X3RpbWUYISABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgsKCV9wcm9ncmVzcyKhAQoOQW5zd2VyZWRQcm9tcHQSJgoIcXVlc3Rpb24YASABKAsyFC5iYXRvbi52MS5PcGVuUHJvbXB0EhEKCWFuc3dlcl9pZBgCIAEoCRIjCgZhbnN3ZXIYAyABKAsyEy5iYXRvbi52MS5UYXNrSW5wdXQSLwoLYW5zd2VyX3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIkIKC1Rhc2tTZWl6dXJlEhAKCG93bmVyX2lkGAEgASgJEg0KBWVwb2NoGAIgASgEEhIKCmhhbmRvZmZfaWQYAyABKAkijAEKCk9wZW5Qcm9tcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgCIAEoCRIkCgZwcm9tcHQYAyABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EiwKCGFza190aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJiCghUYXNrTG9hbhIUCgxkZWxlZ2F0b3JfaWQYASABKAkSEgoKaGFuZG9mZl9pZBgCIAEoCRIsCghkdWVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner reports the task's status at the present epoch. IN_PROGRESS from the agent on turn in an open
@@ -58,6 +58,21 @@ export type TaskStatusUpdate = Message<"baton.v1.TaskStatusUpdate"> & {
    * @generated from field: baton.v1.TaskPrompt prompt = 5;
    */
   prompt?: TaskPrompt | undefined;
+
+  /**
+   * CANCELED only: whether the open parts of the task stay. False: they are cancelled with it, down the tree.
+   *
+   * @generated from field: bool keep_parts = 6;
+   */
+  keepParts: boolean;
+
+  /**
+   * Of a delegate: asks that its loan is due this much later than now, up to the request's loan_timeout_max. A longer time
+   * counts as that limit; a time that is no later changes nothing. Refused if the loan cannot be extended.
+   *
+   * @generated from field: google.protobuf.Duration extend_by = 7;
+   */
+  extendBy?: Duration | undefined;
 };
 
 /**
@@ -294,6 +309,20 @@ export type Task = Message<"baton.v1.Task"> & {
    * @generated from field: uint64 unrecorded_mail_count = 31;
    */
   unrecordedMailCount: bigint;
+
+  /**
+   * The latest question that was answered, with its answer. Unset: none was. Not in lists.
+   *
+   * @generated from field: baton.v1.AnsweredPrompt last_answer = 32;
+   */
+  lastAnswer?: AnsweredPrompt | undefined;
+
+  /**
+   * The time at which the task counts as abandoned unless its owner gives a sign of work. Unset: silence is not judged.
+   *
+   * @generated from field: google.protobuf.Timestamp silent_time = 33;
+   */
+  silentTime?: Timestamp | undefined;
 };
 
 /**
@@ -302,6 +331,48 @@ export type Task = Message<"baton.v1.Task"> & {
  */
 export const TaskSchema: GenMessage<Task> = /*@__PURE__*/
   messageDesc(file_baton_v1_task, 3);
+
+/**
+ * A question with its answer. Set by the broker.
+ *
+ * @generated from message baton.v1.AnsweredPrompt
+ */
+export type AnsweredPrompt = Message<"baton.v1.AnsweredPrompt"> & {
+  /**
+   * The question.
+   *
+   * @generated from field: baton.v1.OpenPrompt question = 1;
+   */
+  question?: OpenPrompt | undefined;
+
+  /**
+   * The message_id of the TaskInput.
+   *
+   * @generated from field: string answer_id = 2;
+   */
+  answerId: string;
+
+  /**
+   * The answer.
+   *
+   * @generated from field: baton.v1.TaskInput answer = 3;
+   */
+  answer?: TaskInput | undefined;
+
+  /**
+   * The time at which the answer was stored.
+   *
+   * @generated from field: google.protobuf.Timestamp answer_time = 4;
+   */
+  answerTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AnsweredPrompt.
+ * Use `create(AnsweredPromptSchema)` to create a new message.
+ */
+export const AnsweredPromptSchema: GenMessage<AnsweredPrompt> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 4);
 
 /**
  * An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
@@ -336,7 +407,7 @@ export type TaskSeizure = Message<"baton.v1.TaskSeizure"> & {
  * Use `create(TaskSeizureSchema)` to create a new message.
  */
 export const TaskSeizureSchema: GenMessage<TaskSeizure> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 4);
+  messageDesc(file_baton_v1_task, 5);
 
 /**
  * A question that waits for its answer. Set by the broker.
@@ -378,7 +449,7 @@ export type OpenPrompt = Message<"baton.v1.OpenPrompt"> & {
  * Use `create(OpenPromptSchema)` to create a new message.
  */
 export const OpenPromptSchema: GenMessage<OpenPrompt> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 5);
+  messageDesc(file_baton_v1_task, 6);
 
 /**
  * Ownership given with mode DELEGATE, until it returns to the delegator.
@@ -413,7 +484,7 @@ export type TaskLoan = Message<"baton.v1.TaskLoan"> & {
  * Use `create(TaskLoanSchema)` to create a new message.
  */
 export const TaskLoanSchema: GenMessage<TaskLoan> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 6);
+  messageDesc(file_baton_v1_task, 7);
 
 /**
  * One completed handoff of a task.
@@ -455,7 +526,7 @@ export type TaskHop = Message<"baton.v1.TaskHop"> & {
  * Use `create(TaskHopSchema)` to create a new message.
  */
 export const TaskHopSchema: GenMessage<TaskHop> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 7);
+  messageDesc(file_baton_v1_task, 8);
 
 /**
  * The status of a task.

@@ -18,7 +18,56 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task_service.proto.
  */
 export const file_baton_v1_task_service: GenFile = /*@__PURE__*/
-  fileDesc("ChtiYXRvbi92MS90YXNrX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIiEKDkdldFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkiLwoPR2V0VGFza1Jlc3BvbnNlEhwKBHRhc2sYASABKAsyDi5iYXRvbi52MS5UYXNrIscBChBMaXN0VGFza3NSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCG93bmVyX2lkGAMgASgJEiYKCHN0YXR1c2VzGAQgAygOMhQuYmF0b24udjEuVGFza1N0YXR1cxIWCg5wYXJlbnRfdGFza19pZBgFIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgGIAEoCRIiCgVvcmRlchgHIAEoDjITLmJhdG9uLnYxLlRhc2tPcmRlciJLChFMaXN0VGFza3NSZXNwb25zZRIdCgV0YXNrcxgBIAMoCzIOLmJhdG9uLnYxLlRhc2sSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJImsKFEdldEN1c3RvZHlMb2dSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEEhEKCXBhZ2Vfc2l6ZRgDIAEoDRIZChFpbmNsdWRlX2VudmVsb3BlcxgEIAEoCCJ8ChVHZXRDdXN0b2R5TG9nUmVzcG9uc2USKgoHZW50cmllcxgBIAMoCzIZLmJhdG9uLnYxLkN1c3RvZHlMb2dFbnRyeRIWCg5jdXN0b2R5X2xlbmd0aBgCIAEoBBIfCgNnYXAYAyABKAsyEi5iYXRvbi52MS5XYXRjaEdhcCI5ChBXYXRjaFRhc2tSZXF1ZXN0Eg8KB3Rhc2tfaWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEImwKEVdhdGNoVGFza1Jlc3BvbnNlEioKBWVudHJ5GAEgASgLMhkuYmF0b24udjEuQ3VzdG9keUxvZ0VudHJ5SAASIQoDZ2FwGAIgASgLMhIuYmF0b24udjEuV2F0Y2hHYXBIAEIICgZ1cGRhdGUiNQoIV2F0Y2hHYXASFAoMZmlyc3RfbnVtYmVyGAEgASgEEhMKC2xhc3RfbnVtYmVyGAIgASgEIl8KE1JlYXNzaWduVGFza1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCRIWCg5leHBlY3RlZF9lcG9jaBgCIAEoBBIKCgJ0bxgDIAEoCRITCgtyZWFzb25fdGV4dBgEIAEoCSJYChRSZWFzc2lnblRhc2tSZXNwb25zZRIcCgR0YXNrGAEgASgLMg4uYmF0b24udjEuVGFzaxIiCgdoYW5kb2ZmGAIgASgLMhEuYmF0b24udjEuSGFuZG9mZio+CglUYXNrT3JkZXISGgoWVEFTS19PUkRFUl9VTlNQRUNJRklFRBAAEhUKEVRBU0tfT1JERVJfVVBEQVRFEAEy/AIKC1Rhc2tTZXJ2aWNlEj4KB0dldFRhc2sSGC5iYXRvbi52MS5HZXRUYXNrUmVxdWVzdBoZLmJhdG9uLnYxLkdldFRhc2tSZXNwb25zZRJECglMaXN0VGFza3MSGi5iYXRvbi52MS5MaXN0VGFza3NSZXF1ZXN0GhsuYmF0b24udjEuTGlzdFRhc2tzUmVzcG9uc2USUAoNR2V0Q3VzdG9keUxvZxIeLmJhdG9uLnYxLkdldEN1c3RvZHlMb2dSZXF1ZXN0Gh8uYmF0b24udjEuR2V0Q3VzdG9keUxvZ1Jlc3BvbnNlEkYKCVdhdGNoVGFzaxIaLmJhdG9uLnYxLldhdGNoVGFza1JlcXVlc3QaGy5iYXRvbi52MS5XYXRjaFRhc2tSZXNwb25zZTABEk0KDFJlYXNzaWduVGFzaxIdLmJhdG9uLnYxLlJlYXNzaWduVGFza1JlcXVlc3QaHi5iYXRvbi52MS5SZWFzc2lnblRhc2tSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_custody, file_baton_v1_handoff, file_baton_v1_task]);
+  fileDesc("ChtiYXRvbi92MS90YXNrX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIjwKElJlc3VtZVRhc2tzUmVxdWVzdBITCgtpbnN0YW5jZV9pZBgBIAEoCRIRCgltYXhfdGFza3MYAiABKA0iNAoTUmVzdW1lVGFza3NSZXNwb25zZRIdCgV0YXNrcxgBIAMoCzIOLmJhdG9uLnYxLlRhc2siIQoOR2V0VGFza1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCSIvCg9HZXRUYXNrUmVzcG9uc2USHAoEdGFzaxgBIAEoCzIOLmJhdG9uLnYxLlRhc2sixwEKEExpc3RUYXNrc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSEAoIb3duZXJfaWQYAyABKAkSJgoIc3RhdHVzZXMYBCADKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhYKDnBhcmVudF90YXNrX2lkGAUgASgJEhYKDmFza2VkX2FnZW50X2lkGAYgASgJEiIKBW9yZGVyGAcgASgOMhMuYmF0b24udjEuVGFza09yZGVyIksKEUxpc3RUYXNrc1Jlc3BvbnNlEh0KBXRhc2tzGAEgAygLMg4uYmF0b24udjEuVGFzaxIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiawoUR2V0Q3VzdG9keUxvZ1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCRIUCgxhZnRlcl9udW1iZXIYAiABKAQSEQoJcGFnZV9zaXplGAMgASgNEhkKEWluY2x1ZGVfZW52ZWxvcGVzGAQgASgIInwKFUdldEN1c3RvZHlMb2dSZXNwb25zZRIqCgdlbnRyaWVzGAEgAygLMhkuYmF0b24udjEuQ3VzdG9keUxvZ0VudHJ5EhYKDmN1c3RvZHlfbGVuZ3RoGAIgASgEEh8KA2dhcBgDIAEoCzISLmJhdG9uLnYxLldhdGNoR2FwIjkKEFdhdGNoVGFza1JlcXVlc3QSDwoHdGFza19pZBgBIAEoCRIUCgxhZnRlcl9udW1iZXIYAiABKAQibAoRV2F0Y2hUYXNrUmVzcG9uc2USKgoFZW50cnkYASABKAsyGS5iYXRvbi52MS5DdXN0b2R5TG9nRW50cnlIABIhCgNnYXAYAiABKAsyEi5iYXRvbi52MS5XYXRjaEdhcEgAQggKBnVwZGF0ZSI1CghXYXRjaEdhcBIUCgxmaXJzdF9udW1iZXIYASABKAQSEwoLbGFzdF9udW1iZXIYAiABKAQiXwoTUmVhc3NpZ25UYXNrUmVxdWVzdBIPCgd0YXNrX2lkGAEgASgJEhYKDmV4cGVjdGVkX2Vwb2NoGAIgASgEEgoKAnRvGAMgASgJEhMKC3JlYXNvbl90ZXh0GAQgASgJIlgKFFJlYXNzaWduVGFza1Jlc3BvbnNlEhwKBHRhc2sYASABKAsyDi5iYXRvbi52MS5UYXNrEiIKB2hhbmRvZmYYAiABKAsyES5iYXRvbi52MS5IYW5kb2ZmKj4KCVRhc2tPcmRlchIaChZUQVNLX09SREVSX1VOU1BFQ0lGSUVEEAASFQoRVEFTS19PUkRFUl9VUERBVEUQATLIAwoLVGFza1NlcnZpY2USPgoHR2V0VGFzaxIYLmJhdG9uLnYxLkdldFRhc2tSZXF1ZXN0GhkuYmF0b24udjEuR2V0VGFza1Jlc3BvbnNlEkQKCUxpc3RUYXNrcxIaLmJhdG9uLnYxLkxpc3RUYXNrc1JlcXVlc3QaGy5iYXRvbi52MS5MaXN0VGFza3NSZXNwb25zZRJQCg1HZXRDdXN0b2R5TG9nEh4uYmF0b24udjEuR2V0Q3VzdG9keUxvZ1JlcXVlc3QaHy5iYXRvbi52MS5HZXRDdXN0b2R5TG9nUmVzcG9uc2USRgoJV2F0Y2hUYXNrEhouYmF0b24udjEuV2F0Y2hUYXNrUmVxdWVzdBobLmJhdG9uLnYxLldhdGNoVGFza1Jlc3BvbnNlMAESTQoMUmVhc3NpZ25UYXNrEh0uYmF0b24udjEuUmVhc3NpZ25UYXNrUmVxdWVzdBoeLmJhdG9uLnYxLlJlYXNzaWduVGFza1Jlc3BvbnNlEkoKC1Jlc3VtZVRhc2tzEhwuYmF0b24udjEuUmVzdW1lVGFza3NSZXF1ZXN0Gh0uYmF0b24udjEuUmVzdW1lVGFza3NSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_custody, file_baton_v1_handoff, file_baton_v1_task]);
+
+/**
+ * See TaskService.ResumeTasks.
+ *
+ * @generated from message baton.v1.ResumeTasksRequest
+ */
+export type ResumeTasksRequest = Message<"baton.v1.ResumeTasksRequest"> & {
+  /**
+   * The process, as in Hello. It has an open session. Required.
+   *
+   * @generated from field: string instance_id = 1;
+   */
+  instanceId: string;
+
+  /**
+   * The most tasks, 1 to 1000. 0: 50.
+   *
+   * @generated from field: uint32 max_tasks = 2;
+   */
+  maxTasks: number;
+};
+
+/**
+ * Describes the message baton.v1.ResumeTasksRequest.
+ * Use `create(ResumeTasksRequestSchema)` to create a new message.
+ */
+export const ResumeTasksRequestSchema: GenMessage<ResumeTasksRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task_service, 0);
+
+/**
+ * See TaskService.ResumeTasks.
+ *
+ * @generated from message baton.v1.ResumeTasksResponse
+ */
+export type ResumeTasksResponse = Message<"baton.v1.ResumeTasksResponse"> & {
+  /**
+   * The tasks, oldest first.
+   *
+   * @generated from field: repeated baton.v1.Task tasks = 1;
+   */
+  tasks: Task[];
+};
+
+/**
+ * Describes the message baton.v1.ResumeTasksResponse.
+ * Use `create(ResumeTasksResponseSchema)` to create a new message.
+ */
+export const ResumeTasksResponseSchema: GenMessage<ResumeTasksResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task_service, 1);
 
 /**
  * See TaskService.GetTask.
@@ -39,7 +88,7 @@ export type GetTaskRequest = Message<"baton.v1.GetTaskRequest"> & {
  * Use `create(GetTaskRequestSchema)` to create a new message.
  */
 export const GetTaskRequestSchema: GenMessage<GetTaskRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 0);
+  messageDesc(file_baton_v1_task_service, 2);
 
 /**
  * See TaskService.GetTask.
@@ -60,7 +109,7 @@ export type GetTaskResponse = Message<"baton.v1.GetTaskResponse"> & {
  * Use `create(GetTaskResponseSchema)` to create a new message.
  */
 export const GetTaskResponseSchema: GenMessage<GetTaskResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 1);
+  messageDesc(file_baton_v1_task_service, 3);
 
 /**
  * See TaskService.ListTasks. All filters that are set must match.
@@ -125,7 +174,7 @@ export type ListTasksRequest = Message<"baton.v1.ListTasksRequest"> & {
  * Use `create(ListTasksRequestSchema)` to create a new message.
  */
 export const ListTasksRequestSchema: GenMessage<ListTasksRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 2);
+  messageDesc(file_baton_v1_task_service, 4);
 
 /**
  * See TaskService.ListTasks.
@@ -153,7 +202,7 @@ export type ListTasksResponse = Message<"baton.v1.ListTasksResponse"> & {
  * Use `create(ListTasksResponseSchema)` to create a new message.
  */
 export const ListTasksResponseSchema: GenMessage<ListTasksResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 3);
+  messageDesc(file_baton_v1_task_service, 5);
 
 /**
  * See TaskService.GetCustodyLog.
@@ -196,7 +245,7 @@ export type GetCustodyLogRequest = Message<"baton.v1.GetCustodyLogRequest"> & {
  * Use `create(GetCustodyLogRequestSchema)` to create a new message.
  */
 export const GetCustodyLogRequestSchema: GenMessage<GetCustodyLogRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 4);
+  messageDesc(file_baton_v1_task_service, 6);
 
 /**
  * See TaskService.GetCustodyLog.
@@ -231,7 +280,7 @@ export type GetCustodyLogResponse = Message<"baton.v1.GetCustodyLogResponse"> & 
  * Use `create(GetCustodyLogResponseSchema)` to create a new message.
  */
 export const GetCustodyLogResponseSchema: GenMessage<GetCustodyLogResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 5);
+  messageDesc(file_baton_v1_task_service, 7);
 
 /**
  * See TaskService.WatchTask.
@@ -259,7 +308,7 @@ export type WatchTaskRequest = Message<"baton.v1.WatchTaskRequest"> & {
  * Use `create(WatchTaskRequestSchema)` to create a new message.
  */
 export const WatchTaskRequestSchema: GenMessage<WatchTaskRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 6);
+  messageDesc(file_baton_v1_task_service, 8);
 
 /**
  * See TaskService.WatchTask.
@@ -296,7 +345,7 @@ export type WatchTaskResponse = Message<"baton.v1.WatchTaskResponse"> & {
  * Use `create(WatchTaskResponseSchema)` to create a new message.
  */
 export const WatchTaskResponseSchema: GenMessage<WatchTaskResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 7);
+  messageDesc(file_baton_v1_task_service, 9);
 
 /**
  * A range of entries that do not exist: they were removed, or the log is shorter than the caller expects, as after the
@@ -325,7 +374,7 @@ export type WatchGap = Message<"baton.v1.WatchGap"> & {
  * Use `create(WatchGapSchema)` to create a new message.
  */
 export const WatchGapSchema: GenMessage<WatchGap> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 8);
+  messageDesc(file_baton_v1_task_service, 10);
 
 /**
  * See TaskService.ReassignTask.
@@ -368,7 +417,7 @@ export type ReassignTaskRequest = Message<"baton.v1.ReassignTaskRequest"> & {
  * Use `create(ReassignTaskRequestSchema)` to create a new message.
  */
 export const ReassignTaskRequestSchema: GenMessage<ReassignTaskRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 9);
+  messageDesc(file_baton_v1_task_service, 11);
 
 /**
  * See TaskService.ReassignTask.
@@ -396,7 +445,7 @@ export type ReassignTaskResponse = Message<"baton.v1.ReassignTaskResponse"> & {
  * Use `create(ReassignTaskResponseSchema)` to create a new message.
  */
 export const ReassignTaskResponseSchema: GenMessage<ReassignTaskResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task_service, 10);
+  messageDesc(file_baton_v1_task_service, 12);
 
 /**
  * The order of a list of tasks.
@@ -492,6 +541,18 @@ export const TaskService: GenService<{
     methodKind: "unary";
     input: typeof ReassignTaskRequestSchema;
     output: typeof ReassignTaskResponseSchema;
+  },
+  /**
+   * Gives a process tasks of its agent that no connected process works on: those that the agent got by a handoff, that
+   * have not ended, and of which no handoff is open; oldest first. They count as listed in working_on by the process until
+   * its next heartbeat, so no other process gets them. The process has a session with Hello. Requires the agent's token.
+   *
+   * @generated from rpc baton.v1.TaskService.ResumeTasks
+   */
+  resumeTasks: {
+    methodKind: "unary";
+    input: typeof ResumeTasksRequestSchema;
+    output: typeof ResumeTasksResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_baton_v1_task_service, 0);

@@ -159,7 +159,7 @@ class AgentStatistics(_message.Message):
     def __init__(self, offers: _Optional[int] = ..., completed: _Optional[int] = ..., median_decision_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("status", "active_tasks", "capacity", "queue_length", "metrics")
+    __slots__ = ("status", "active_tasks", "capacity", "queue_length", "metrics", "working_on")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,9 +172,11 @@ class Heartbeat(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    WORKING_ON_FIELD_NUMBER: _ClassVar[int]
     status: str
     active_tasks: int
     capacity: int
     queue_length: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, status: _Optional[str] = ..., active_tasks: _Optional[int] = ..., capacity: _Optional[int] = ..., queue_length: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    working_on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., active_tasks: _Optional[int] = ..., capacity: _Optional[int] = ..., queue_length: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., working_on: _Optional[_Iterable[str]] = ...) -> None: ...

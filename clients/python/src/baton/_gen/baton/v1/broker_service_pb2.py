@@ -21,53 +21,55 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/broker_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/agent.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xdb\x01\n\x0e\x43onnectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12&\n\x08\x65nvelope\x18\x02 \x01(\x0b\x32\x12.baton.v1.EnvelopeH\x00\x12\x34\n\x0f\x61\x63knowledgement\x18\x03 \x01(\x0b\x32\x19.baton.v1.AcknowledgementH\x00\x12\"\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x10.baton.v1.CreditH\x00\x12(\n\theartbeat\x18\x05 \x01(\x0b\x32\x13.baton.v1.HeartbeatH\x00\x42\t\n\x07request\"\xc7\x02\n\x0f\x43onnectResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12$\n\x07welcome\x18\x02 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12$\n\x07receipt\x18\x03 \x01(\x0b\x32\x11.baton.v1.ReceiptH\x00\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0b\x32\x12.baton.v1.DeliveryH\x00\x12.\n\x0c\x61\x63knowledged\x18\x05 \x01(\x0b\x32\x16.baton.v1.AcknowledgedH\x00\x12&\n\x08\x63redited\x18\x06 \x01(\x0b\x32\x12.baton.v1.CreditedH\x00\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12#\n\x07go_away\x18\x08 \x01(\x0b\x32\x10.baton.v1.GoAwayH\x00\x42\n\n\x08response\"\xb5\x02\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\t\x12&\n\nbroker_key\x18\x04 \x01(\x0b\x32\x12.baton.v1.AgentKey\x12+\n\x08\x61\x63k_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0epresence_lease\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x08 \x01(\r\x12\x17\n\x0f\x66rame_bytes_max\x18\t \x01(\r\"!\n\x06\x43redit\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\"#\n\x08\x43redited\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\"Q\n\x06GoAway\x12\x32\n\x0freconnect_after\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"\xdd\x01\n\x08\x44\x65livery\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12$\n\x08\x65nvelope\x18\x02 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x30\n\x0c\x61\x63k_deadline\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nhandoff_id\x18\x06 \x01(\t\x12-\n\rtrace_context\x18\x07 \x01(\x0b\x32\x16.baton.v1.TraceContext\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12\x1c\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\r.baton.v1.AckH\x00\x12\x1e\n\x04nack\x18\x03 \x01(\x0b\x32\x0e.baton.v1.NackH\x00\x12\"\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x10.baton.v1.ExtendH\x00\x42\t\n\x07outcome\"\x05\n\x03\x41\x63k\"o\n\x04Nack\x12\"\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x13.baton.v1.NackCause\x12.\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"6\n\x06\x45xtend\x12,\n\textension\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"U\n\x0c\x41\x63knowledged\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12\x30\n\x0c\x61\x63k_deadline\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe6\x02\n\x07Receipt\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12/\n\x0b\x61\x63\x63\x65pt_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07task_id\x18\x04 \x01(\t\x12)\n\x0btask_status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x10\n\x08owner_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x12\n\nhandoff_id\x18\x08 \x01(\t\x12-\n\rhandoff_state\x18\t \x01(\x0e\x32\x16.baton.v1.HandoffState\x12\x14\n\x0c\x63ustody_hash\x18\n \x01(\x0c\x12\x0e\n\x06key_id\x18\x0b \x01(\t\x12\x11\n\tsignature\x18\x0c \x01(\x0c\x12\x10\n\x08resource\x18\r \x01(\t\x12\x19\n\x11resource_sequence\x18\x0e \x01(\x04\"3\n\x0bSendRequest\x12$\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\"2\n\x0cSendResponse\x12\"\n\x07receipt\x18\x01 \x01(\x0b\x32\x11.baton.v1.Receipt\"A\n\x0eReceiveRequest\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\x12\x16\n\x0emax_deliveries\x18\x02 \x01(\r\"7\n\x0fReceiveResponse\x12$\n\x08\x64\x65livery\x18\x01 \x01(\x0b\x32\x12.baton.v1.Delivery\"@\n\nAckRequest\x12\x32\n\x0f\x61\x63knowledgement\x18\x01 \x01(\x0b\x32\x19.baton.v1.Acknowledgement\";\n\x0b\x41\x63kResponse\x12,\n\x0c\x61\x63knowledged\x18\x01 \x01(\x0b\x32\x16.baton.v1.Acknowledged*o\n\tNackCause\x12\x1a\n\x16NACK_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11NACK_CAUSE_POISON\x10\x01\x12\x16\n\x12NACK_CAUSE_FAILURE\x10\x02\x12\x17\n\x13NACK_CAUSE_SHUTDOWN\x10\x03\x32\x80\x02\n\rBrokerService\x12\x42\n\x07\x43onnect\x12\x18.baton.v1.ConnectRequest\x1a\x19.baton.v1.ConnectResponse(\x01\x30\x01\x12\x35\n\x04Send\x12\x15.baton.v1.SendRequest\x1a\x16.baton.v1.SendResponse\x12@\n\x07Receive\x12\x18.baton.v1.ReceiveRequest\x1a\x19.baton.v1.ReceiveResponse0\x01\x12\x32\n\x03\x41\x63k\x12\x14.baton.v1.AckRequest\x1a\x15.baton.v1.AckResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/broker_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/agent.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xfd\x01\n\x0e\x43onnectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12&\n\x08\x65nvelope\x18\x02 \x01(\x0b\x32\x12.baton.v1.EnvelopeH\x00\x12\x34\n\x0f\x61\x63knowledgement\x18\x03 \x01(\x0b\x32\x19.baton.v1.AcknowledgementH\x00\x12\"\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x10.baton.v1.CreditH\x00\x12(\n\theartbeat\x18\x05 \x01(\x0b\x32\x13.baton.v1.HeartbeatH\x00\x12 \n\x05hello\x18\x06 \x01(\x0b\x32\x0f.baton.v1.HelloH\x00\x42\t\n\x07request\"0\n\x05Hello\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x12\n\ntells_work\x18\x02 \x01(\x08\"\xc7\x02\n\x0f\x43onnectResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12$\n\x07welcome\x18\x02 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12$\n\x07receipt\x18\x03 \x01(\x0b\x32\x11.baton.v1.ReceiptH\x00\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0b\x32\x12.baton.v1.DeliveryH\x00\x12.\n\x0c\x61\x63knowledged\x18\x05 \x01(\x0b\x32\x16.baton.v1.AcknowledgedH\x00\x12&\n\x08\x63redited\x18\x06 \x01(\x0b\x32\x12.baton.v1.CreditedH\x00\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12#\n\x07go_away\x18\x08 \x01(\x0b\x32\x10.baton.v1.GoAwayH\x00\x42\n\n\x08response\"\xb5\x02\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\t\x12&\n\nbroker_key\x18\x04 \x01(\x0b\x32\x12.baton.v1.AgentKey\x12+\n\x08\x61\x63k_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0epresence_lease\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x08 \x01(\r\x12\x17\n\x0f\x66rame_bytes_max\x18\t \x01(\r\"!\n\x06\x43redit\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\"#\n\x08\x43redited\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\"Q\n\x06GoAway\x12\x32\n\x0freconnect_after\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"\xdd\x01\n\x08\x44\x65livery\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12$\n\x08\x65nvelope\x18\x02 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x30\n\x0c\x61\x63k_deadline\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nhandoff_id\x18\x06 \x01(\t\x12-\n\rtrace_context\x18\x07 \x01(\x0b\x32\x16.baton.v1.TraceContext\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12\x1c\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\r.baton.v1.AckH\x00\x12\x1e\n\x04nack\x18\x03 \x01(\x0b\x32\x0e.baton.v1.NackH\x00\x12\"\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x10.baton.v1.ExtendH\x00\x42\t\n\x07outcome\"\x05\n\x03\x41\x63k\"o\n\x04Nack\x12\"\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x13.baton.v1.NackCause\x12.\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"6\n\x06\x45xtend\x12,\n\textension\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"U\n\x0c\x41\x63knowledged\x12\x13\n\x0b\x64\x65livery_id\x18\x01 \x01(\t\x12\x30\n\x0c\x61\x63k_deadline\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe6\x02\n\x07Receipt\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12/\n\x0b\x61\x63\x63\x65pt_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07task_id\x18\x04 \x01(\t\x12)\n\x0btask_status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x10\n\x08owner_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x12\n\nhandoff_id\x18\x08 \x01(\t\x12-\n\rhandoff_state\x18\t \x01(\x0e\x32\x16.baton.v1.HandoffState\x12\x14\n\x0c\x63ustody_hash\x18\n \x01(\x0c\x12\x0e\n\x06key_id\x18\x0b \x01(\t\x12\x11\n\tsignature\x18\x0c \x01(\x0c\x12\x10\n\x08resource\x18\r \x01(\t\x12\x19\n\x11resource_sequence\x18\x0e \x01(\x04\"H\n\x0bSendRequest\x12$\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"2\n\x0cSendResponse\x12\"\n\x07receipt\x18\x01 \x01(\x0b\x32\x11.baton.v1.Receipt\"d\n\x0eReceiveRequest\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\r\x12\x16\n\x0emax_deliveries\x18\x02 \x01(\r\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x0c\n\x04peek\x18\x04 \x01(\x08\"7\n\x0fReceiveResponse\x12$\n\x08\x64\x65livery\x18\x01 \x01(\x0b\x32\x12.baton.v1.Delivery\"@\n\nAckRequest\x12\x32\n\x0f\x61\x63knowledgement\x18\x01 \x01(\x0b\x32\x19.baton.v1.Acknowledgement\";\n\x0b\x41\x63kResponse\x12,\n\x0c\x61\x63knowledged\x18\x01 \x01(\x0b\x32\x16.baton.v1.Acknowledged*o\n\tNackCause\x12\x1a\n\x16NACK_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n\x11NACK_CAUSE_POISON\x10\x01\x12\x16\n\x12NACK_CAUSE_FAILURE\x10\x02\x12\x17\n\x13NACK_CAUSE_SHUTDOWN\x10\x03\x32\x80\x02\n\rBrokerService\x12\x42\n\x07\x43onnect\x12\x18.baton.v1.ConnectRequest\x1a\x19.baton.v1.ConnectResponse(\x01\x30\x01\x12\x35\n\x04Send\x12\x15.baton.v1.SendRequest\x1a\x16.baton.v1.SendResponse\x12@\n\x07Receive\x12\x18.baton.v1.ReceiveRequest\x1a\x19.baton.v1.ReceiveResponse0\x01\x12\x32\n\x03\x41\x63k\x12\x14.baton.v1.AckRequest\x1a\x15.baton.v1.AckResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.broker_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_NACKCAUSE']._serialized_start=2598
-  _globals['_NACKCAUSE']._serialized_end=2709
+  _globals['_NACKCAUSE']._serialized_start=2738
+  _globals['_NACKCAUSE']._serialized_end=2849
   _globals['_CONNECTREQUEST']._serialized_start=226
-  _globals['_CONNECTREQUEST']._serialized_end=445
-  _globals['_CONNECTRESPONSE']._serialized_start=448
-  _globals['_CONNECTRESPONSE']._serialized_end=775
-  _globals['_WELCOME']._serialized_start=778
-  _globals['_WELCOME']._serialized_end=1087
-  _globals['_CREDIT']._serialized_start=1089
-  _globals['_CREDIT']._serialized_end=1122
-  _globals['_CREDITED']._serialized_start=1124
-  _globals['_CREDITED']._serialized_end=1159
-  _globals['_GOAWAY']._serialized_start=1161
-  _globals['_GOAWAY']._serialized_end=1242
-  _globals['_DELIVERY']._serialized_start=1245
-  _globals['_DELIVERY']._serialized_end=1466
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1469
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1616
-  _globals['_ACK']._serialized_start=1618
-  _globals['_ACK']._serialized_end=1623
-  _globals['_NACK']._serialized_start=1625
-  _globals['_NACK']._serialized_end=1736
-  _globals['_EXTEND']._serialized_start=1738
-  _globals['_EXTEND']._serialized_end=1792
-  _globals['_ACKNOWLEDGED']._serialized_start=1794
-  _globals['_ACKNOWLEDGED']._serialized_end=1879
-  _globals['_RECEIPT']._serialized_start=1882
-  _globals['_RECEIPT']._serialized_end=2240
-  _globals['_SENDREQUEST']._serialized_start=2242
-  _globals['_SENDREQUEST']._serialized_end=2293
-  _globals['_SENDRESPONSE']._serialized_start=2295
-  _globals['_SENDRESPONSE']._serialized_end=2345
-  _globals['_RECEIVEREQUEST']._serialized_start=2347
-  _globals['_RECEIVEREQUEST']._serialized_end=2412
-  _globals['_RECEIVERESPONSE']._serialized_start=2414
-  _globals['_RECEIVERESPONSE']._serialized_end=2469
-  _globals['_ACKREQUEST']._serialized_start=2471
-  _globals['_ACKREQUEST']._serialized_end=2535
-  _globals['_ACKRESPONSE']._serialized_start=2537
-  _globals['_ACKRESPONSE']._serialized_end=2596
-  _globals['_BROKERSERVICE']._serialized_start=2712
-  _globals['_BROKERSERVICE']._serialized_end=2968
+  _globals['_CONNECTREQUEST']._serialized_end=479
+  _globals['_HELLO']._serialized_start=481
+  _globals['_HELLO']._serialized_end=529
+  _globals['_CONNECTRESPONSE']._serialized_start=532
+  _globals['_CONNECTRESPONSE']._serialized_end=859
+  _globals['_WELCOME']._serialized_start=862
+  _globals['_WELCOME']._serialized_end=1171
+  _globals['_CREDIT']._serialized_start=1173
+  _globals['_CREDIT']._serialized_end=1206
+  _globals['_CREDITED']._serialized_start=1208
+  _globals['_CREDITED']._serialized_end=1243
+  _globals['_GOAWAY']._serialized_start=1245
+  _globals['_GOAWAY']._serialized_end=1326
+  _globals['_DELIVERY']._serialized_start=1329
+  _globals['_DELIVERY']._serialized_end=1550
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1553
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1700
+  _globals['_ACK']._serialized_start=1702
+  _globals['_ACK']._serialized_end=1707
+  _globals['_NACK']._serialized_start=1709
+  _globals['_NACK']._serialized_end=1820
+  _globals['_EXTEND']._serialized_start=1822
+  _globals['_EXTEND']._serialized_end=1876
+  _globals['_ACKNOWLEDGED']._serialized_start=1878
+  _globals['_ACKNOWLEDGED']._serialized_end=1963
+  _globals['_RECEIPT']._serialized_start=1966
+  _globals['_RECEIPT']._serialized_end=2324
+  _globals['_SENDREQUEST']._serialized_start=2326
+  _globals['_SENDREQUEST']._serialized_end=2398
+  _globals['_SENDRESPONSE']._serialized_start=2400
+  _globals['_SENDRESPONSE']._serialized_end=2450
+  _globals['_RECEIVEREQUEST']._serialized_start=2452
+  _globals['_RECEIVEREQUEST']._serialized_end=2552
+  _globals['_RECEIVERESPONSE']._serialized_start=2554
+  _globals['_RECEIVERESPONSE']._serialized_end=2609
+  _globals['_ACKREQUEST']._serialized_start=2611
+  _globals['_ACKREQUEST']._serialized_end=2675
+  _globals['_ACKRESPONSE']._serialized_start=2677
+  _globals['_ACKRESPONSE']._serialized_end=2736
+  _globals['_BROKERSERVICE']._serialized_start=2852
+  _globals['_BROKERSERVICE']._serialized_end=3108
 # @@protoc_insertion_point(module_scope)

@@ -24,18 +24,28 @@ NACK_CAUSE_FAILURE: NackCause
 NACK_CAUSE_SHUTDOWN: NackCause
 
 class ConnectRequest(_message.Message):
-    __slots__ = ("request_id", "envelope", "acknowledgement", "credit", "heartbeat")
+    __slots__ = ("request_id", "envelope", "acknowledgement", "credit", "heartbeat", "hello")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGEMENT_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     envelope: _envelope_pb2.Envelope
     acknowledgement: Acknowledgement
     credit: Credit
     heartbeat: _agent_pb2.Heartbeat
-    def __init__(self, request_id: _Optional[int] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., acknowledgement: _Optional[_Union[Acknowledgement, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., heartbeat: _Optional[_Union[_agent_pb2.Heartbeat, _Mapping]] = ...) -> None: ...
+    hello: Hello
+    def __init__(self, request_id: _Optional[int] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., acknowledgement: _Optional[_Union[Acknowledgement, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., heartbeat: _Optional[_Union[_agent_pb2.Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("instance_id", "tells_work")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    TELLS_WORK_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    tells_work: bool
+    def __init__(self, instance_id: _Optional[str] = ..., tells_work: bool = ...) -> None: ...
 
 class ConnectResponse(_message.Message):
     __slots__ = ("request_id", "welcome", "receipt", "delivery", "acknowledged", "credited", "error", "go_away")
@@ -190,10 +200,12 @@ class Receipt(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., sequence: _Optional[int] = ..., accept_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., task_id: _Optional[str] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., custody_hash: _Optional[bytes] = ..., key_id: _Optional[str] = ..., signature: _Optional[bytes] = ..., resource: _Optional[str] = ..., resource_sequence: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
-    __slots__ = ("envelope",)
+    __slots__ = ("envelope", "instance_id")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     envelope: _envelope_pb2.Envelope
-    def __init__(self, envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ...) -> None: ...
+    instance_id: str
+    def __init__(self, envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("receipt",)
@@ -202,12 +214,16 @@ class SendResponse(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("max_outstanding", "max_deliveries")
+    __slots__ = ("max_outstanding", "max_deliveries", "instance_id", "peek")
     MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PEEK_FIELD_NUMBER: _ClassVar[int]
     max_outstanding: int
     max_deliveries: int
-    def __init__(self, max_outstanding: _Optional[int] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
+    instance_id: str
+    peek: bool
+    def __init__(self, max_outstanding: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., instance_id: _Optional[str] = ..., peek: bool = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
     __slots__ = ("delivery",)

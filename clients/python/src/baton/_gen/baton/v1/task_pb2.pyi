@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -26,18 +27,22 @@ TASK_STATUS_FAILED: TaskStatus
 TASK_STATUS_CANCELED: TaskStatus
 
 class TaskStatusUpdate(_message.Message):
-    __slots__ = ("status", "progress", "details", "result", "prompt")
+    __slots__ = ("status", "progress", "details", "result", "prompt", "keep_parts", "extend_by")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    KEEP_PARTS_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_BY_FIELD_NUMBER: _ClassVar[int]
     status: TaskStatus
     progress: float
     details: str
     result: _struct_pb2.Struct
     prompt: TaskPrompt
-    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ...) -> None: ...
+    keep_parts: bool
+    extend_by: _duration_pb2.Duration
+    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ..., keep_parts: bool = ..., extend_by: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TaskPrompt(_message.Message):
     __slots__ = ("question", "answer_by", "answer_before", "answer_schema_json")
@@ -60,7 +65,7 @@ class TaskInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "result", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "result", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silent_time")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +87,8 @@ class Task(_message.Message):
     PART_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     SEIZURES_FIELD_NUMBER: _ClassVar[int]
     UNRECORDED_MAIL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    SILENT_TIME_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     owner_id: str
@@ -103,7 +110,21 @@ class Task(_message.Message):
     part_task_ids: _containers.RepeatedScalarFieldContainer[str]
     seizures: _containers.RepeatedCompositeFieldContainer[TaskSeizure]
     unrecorded_mail_count: int
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ...) -> None: ...
+    last_answer: AnsweredPrompt
+    silent_time: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silent_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class AnsweredPrompt(_message.Message):
+    __slots__ = ("question", "answer_id", "answer", "answer_time")
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_TIME_FIELD_NUMBER: _ClassVar[int]
+    question: OpenPrompt
+    answer_id: str
+    answer: TaskInput
+    answer_time: _timestamp_pb2.Timestamp
+    def __init__(self, question: _Optional[_Union[OpenPrompt, _Mapping]] = ..., answer_id: _Optional[str] = ..., answer: _Optional[_Union[TaskInput, _Mapping]] = ..., answer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TaskSeizure(_message.Message):
     __slots__ = ("owner_id", "epoch", "handoff_id")

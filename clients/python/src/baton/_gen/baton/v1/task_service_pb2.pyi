@@ -16,6 +16,20 @@ class TaskOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 TASK_ORDER_UNSPECIFIED: TaskOrder
 TASK_ORDER_UPDATE: TaskOrder
 
+class ResumeTasksRequest(_message.Message):
+    __slots__ = ("instance_id", "max_tasks")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    max_tasks: int
+    def __init__(self, instance_id: _Optional[str] = ..., max_tasks: _Optional[int] = ...) -> None: ...
+
+class ResumeTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ...) -> None: ...
+
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
     TASK_ID_FIELD_NUMBER: _ClassVar[int]

@@ -42,6 +42,11 @@ class TaskServiceStub(object):
                 request_serializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.FromString,
                 )
+        self.ResumeTasks = channel.unary_unary(
+                '/baton.v1.TaskService/ResumeTasks',
+                request_serializer=baton_dot_v1_dot_task__service__pb2.ResumeTasksRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_task__service__pb2.ResumeTasksResponse.FromString,
+                )
 
 
 class TaskServiceServicer(object):
@@ -93,6 +98,15 @@ class TaskServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResumeTasks(self, request, context):
+        """Gives a process tasks of its agent that no connected process works on: those that the agent got by a handoff, that
+        have not ended, and of which no handoff is open; oldest first. They count as listed in working_on by the process until
+        its next heartbeat, so no other process gets them. The process has a session with Hello. Requires the agent's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -120,6 +134,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.ReassignTask,
                     request_deserializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.FromString,
                     response_serializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.SerializeToString,
+            ),
+            'ResumeTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTasks,
+                    request_deserializer=baton_dot_v1_dot_task__service__pb2.ResumeTasksRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_task__service__pb2.ResumeTasksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -216,5 +235,22 @@ class TaskService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.TaskService/ReassignTask',
             baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.SerializeToString,
             baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.TaskService/ResumeTasks',
+            baton_dot_v1_dot_task__service__pb2.ResumeTasksRequest.SerializeToString,
+            baton_dot_v1_dot_task__service__pb2.ResumeTasksResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -461,6 +461,10 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
         Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
+        Some(Event::Cancelled(cancelled)) => match cancelled.parent_task_id.as_str() {
+            "" => "cancelled by the broker: no agent worked on it".to_owned(),
+            parent => format!("cancelled with task {parent}"),
+        },
         Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
         Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
         Some(Event::Awarded(award)) => format!("awarded to {}", award.candidate_ids.join(", then ")),

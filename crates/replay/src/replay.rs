@@ -209,6 +209,7 @@ impl Replay {
                 (EntityId::Task(task.clone()), Input::Handoff { task, input: handoff::Input::Seize(seize) })
             }
             Event::Awarded(award) => self.awarded(award)?,
+            Event::Cancelled(_) => return Err("this version cancels no tasks".to_owned()),
             Event::Redriven(redrive) => {
                 let (id, candidates) = (message_id(&redrive.handoff_id)?, agents(&redrive.candidate_ids)?);
                 let input = handoff::Input::Redrive { id, candidates };

@@ -275,6 +275,14 @@ impl Replayed {
     }
 }
 
+/// The task with which the broker cancelled another one.
+fn cause_of(cancelled: &v1::CustodyCancellation) -> String {
+    match cancelled.parent_task_id.as_str() {
+        "" => "no agent worked on it".to_owned(),
+        parent => format!("with task {parent}"),
+    }
+}
+
 impl EntryRow {
     fn new(entry: &v1::CustodyEntry) -> Self {
         let (event, about) = match &entry.event {
@@ -291,6 +299,7 @@ impl EntryRow {
             Some(Event::Redriven(redriven)) => ("redriven", format!("dead letter {}", redriven.dead_letter_id)),
             Some(Event::Reassigned(to)) => ("reassigned", format!("by {} to {}", to.submitter_id, to.receiver_id)),
             Some(Event::MailOmitted(_)) => ("later mail has no entry", String::new()),
+            Some(Event::Cancelled(cancelled)) => ("cancelled by the broker", cause_of(cancelled)),
             Some(Event::Awarded(_)) => ("awarded", String::new()),
             None => ("unknown", String::new()),
         };

@@ -18,6 +18,7 @@ mod loans;
 mod matching;
 mod negotiations;
 mod participants;
+mod parts;
 mod plans;
 mod policies;
 mod presence;

@@ -654,6 +654,7 @@ impl Real {
                         receivers: vec![],
                         has_result: false,
                         prompt: None,
+                        keep_parts: false,
                     },
                 )
             }

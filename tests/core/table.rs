@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use baton_domain::handoff::{
-    Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State, Task,
-    TaskStatus, Timeouts, step,
+    Acked, Cancellation, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
+    Task, TaskStatus, Timeouts, step,
 };
 use baton_protocol::{
     codes::Refusal as _,
@@ -36,6 +36,7 @@ fn status(from: &str, epoch: u64, status: TaskStatus) -> Input {
         receivers: vec![],
         has_result: false,
         prompt: None,
+        keep_parts: false,
     };
     said(from, epoch, message)
 }
@@ -159,6 +160,7 @@ fn the_whole_table() {
         ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
         ("reassigned", seize(1), 2),
         ("reassigned, old epoch", seize(0), 2),
+        ("cancelled by broker", Input::CancelTask(Cancellation::Idle), 2),
         ("time: no loan due", Input::TaskDue, 360),
         ("time: nothing due", Input::Time, 2),
         ("time: step due", Input::Time, 200),

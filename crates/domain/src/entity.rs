@@ -116,6 +116,13 @@ pub trait Reader {
         Ok(None)
     }
 
+    /// The parts of a task behind this place in their list, at most `most` of them, each with its place. A replay of a
+    /// custody log has no lists.
+    fn parts(&mut self, parent: &TaskId, after: u64, most: usize) -> Result<Vec<(u64, TaskId)>, ReadError> {
+        let _ = (parent, after, most);
+        Ok(Vec::new())
+    }
+
     /// The request of a negotiation in this agent's mailbox. A replay of a custody log has no mailboxes.
     fn waiting_mail(&mut self, _negotiation: MessageId, _agent: &AgentId) -> Result<WaitingMail, ReadError> {
         Ok(WaitingMail::None)
@@ -202,6 +209,8 @@ pub enum Signal {
     Run(routing::RunSignal),
     /// Opens the handoff of an award. The handoff answers with [`negotiation::NegotiationSignal::NotOpened`] if it cannot be opened.
     Handoff(negotiation::Award),
+    /// An input for a task, about its parts or its parent.
+    Task(handoff::TaskSignal),
     /// An input for a negotiation.
     Negotiation(negotiation::NegotiationSignal),
     /// An input for a plan, from one of its tasks.
@@ -209,6 +218,19 @@ pub enum Signal {
     /// An input for the test machine.
     #[cfg(debug_assertions)]
     Probe(probe::ProbeSignal),
+}
+
+impl Signal {
+    /// Whether the input waits for the commit of the step that has sent it: the receiving step reads a list, which does
+    /// not have the changes of an open batch.
+    pub fn waits_for_commit(&self) -> bool {
+        match self {
+            Self::Task(signal) => matches!(signal, handoff::TaskSignal::CancelParts { .. }),
+            Self::Run(_) | Self::Handoff(_) | Self::Negotiation(_) | Self::Plan(_) => false,
+            #[cfg(debug_assertions)]
+            Self::Probe(_) => false,
+        }
+    }
 }
 
 /// The result of a step: changed entities and effects. One commit applies all of it, or none.

@@ -114,7 +114,9 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
         | Input::Undeliverable { .. }
         | Input::AgentGone
         | Input::Negotiation(_)
-        | Input::Signal(Signal::Run(_) | Signal::Handoff(_) | Signal::Negotiation(_) | Signal::Plan(_)) => {
+        | Input::Signal(
+            Signal::Run(_) | Signal::Handoff(_) | Signal::Task(_) | Signal::Negotiation(_) | Signal::Plan(_),
+        ) => {
             return Ok(Transition::default());
         }
     }

@@ -59,7 +59,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         Body::Handoff(message) => message.clone(),
         Body::Recall => Message::Recall { loan: header.correlation? },
         Body::Input { .. } => Message::Input { prompt: header.correlation? },
-        Body::Status { status, progress, details, has_result, prompt } => {
+        Body::Status { status, progress, details, has_result, prompt, keep_parts } => {
             let (prompt, receivers) = match prompt {
                 Some(prompt) => {
                     let (asked, receivers) = resolved.agents.split_first()?;
@@ -75,6 +75,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 receivers: receivers.to_vec(),
                 has_result: *has_result,
                 prompt,
+                keep_parts: *keep_parts,
             }
         }
     };

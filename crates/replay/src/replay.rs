@@ -209,7 +209,14 @@ impl Replay {
                 (EntityId::Task(task.clone()), Input::Handoff { task, input: handoff::Input::Seize(seize) })
             }
             Event::Awarded(award) => self.awarded(award)?,
-            Event::Cancelled(_) => return Err("this version cancels no tasks".to_owned()),
+            Event::Cancelled(cancelled) => {
+                let why = match cancelled.parent_task_id.as_str() {
+                    "" => handoff::Cancellation::Idle,
+                    parent => handoff::Cancellation::WithParent(task_id(parent)?),
+                };
+                let task = self.task_id.clone();
+                (EntityId::Task(task.clone()), Input::Handoff { task, input: handoff::Input::CancelTask(why) })
+            }
             Event::Redriven(redrive) => {
                 let (id, candidates) = (message_id(&redrive.handoff_id)?, agents(&redrive.candidate_ids)?);
                 let input = handoff::Input::Redrive { id, candidates };
@@ -354,6 +361,10 @@ fn agents(texts: &[String]) -> Result<Vec<AgentId>, String> {
 
 fn message_id(text: &str) -> Result<MessageId, String> {
     MessageId::parse(text).map_err(|error| format!("id {text:?} {error}"))
+}
+
+fn task_id(text: &str) -> Result<TaskId, String> {
+    TaskId::parse(text).map_err(|error| format!("task id {text:?} {error}"))
 }
 
 fn mail(number: i32) -> Result<Acked, String> {

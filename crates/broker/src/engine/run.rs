@@ -11,7 +11,7 @@ use crate::{
     domain::{
         Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, Signal, StepError, Transition,
         coordinator::Order,
-        handoff::{Handoff, Rejection},
+        handoff::{Cancellation, Handoff, Rejection, TaskSignal},
         mailbox::EnvelopeOwner,
         matching::ended_offer,
         negotiation::{Mandate, NegotiationSignal, WaitingMail},
@@ -22,10 +22,11 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, LogClock, LogEntry, LogItem, RequestPlace, TaskRecord, WriteFacts,
-        custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, RequestPlace, TaskRecord,
+        WriteFacts, custody_entry,
     },
     refused,
+    store::Order as ScanOrder,
     time::Timestamp,
 };
 
@@ -181,6 +182,13 @@ impl Reader for OpenTransaction<'_> {
         })
     }
 
+    fn parts(&mut self, parent: &TaskId, after: u64, most: usize) -> Result<Vec<(u64, TaskId)>, ReadError> {
+        self.engine.parts_after(parent, after, most).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })
+    }
+
     fn waiting_mail(&mut self, negotiation: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError> {
         self.engine.waiting_request(self.transaction, negotiation, agent).map_err(|error| {
             self.failure = Some(error);
@@ -246,6 +254,9 @@ impl Engine {
             self.entities.has_outbox() || self.batch.writes_outbox || transaction.order_depth > ORDER_DEPTH_MAX;
         let mut room = if must_wait { 0 } else { TOLD_A_TRANSACTION };
         while let Some((to, signal)) = follow_ups.to_send.pop_front() {
+            if signal.waits_for_commit() {
+                room = 0; // no later input overtakes it
+            }
             if room == 0 {
                 self.put_outbox(transaction, to, signal);
                 continue;
@@ -269,6 +280,13 @@ impl Engine {
         follow_ups: &mut FollowUps,
         now: Timestamp,
     ) -> Result<(), RunError> {
+        if let Signal::Task(TaskSignal::ParentCanceled { parent }) = &signal {
+            let why = Cancellation::WithParent(parent.clone());
+            let event = CustodyEvent::Cancelled(&why);
+            let cause = Cause { origin: Origin::Broker, event: Some(&event) };
+            self.run_one(transaction, to, &Input::Signal(signal), cause, follow_ups, now)?;
+            return Ok(());
+        }
         let Signal::Handoff(award) = &signal else {
             self.run_one(transaction, to, &Input::Signal(signal), Cause::SIGNAL, follow_ups, now)?;
             return Ok(());
@@ -356,6 +374,13 @@ impl Engine {
         }
         self.tell_of_arrivals(transaction, &owners, now)?;
         Ok(true)
+    }
+
+    /// The stored parts of a task behind this place in their list, each with its place.
+    fn parts_after(&self, parent: &TaskId, after: u64, most: usize) -> Result<Vec<(u64, TaskId)>, BrokerError> {
+        let list = List::of_parts(parent);
+        let found = self.env.store.scan(list.table, list.range_after(after), ScanOrder::Ascending, most)?;
+        found.iter().map(|(key, part)| Ok((list.number(key)?, TaskRecord::listed(&part.value)?))).collect()
     }
 
     /// The log time of a step, and the part of the clock's set-backs that the log has followed by then.

@@ -12,7 +12,7 @@ use crate::{
     codes::ErrorCode,
     domain::{
         EntityId,
-        handoff::{Acked, Handoff, LoopLimits, Message, PassedOver, Seize, Task, Timeouts},
+        handoff::{Acked, Cancellation, Handoff, LoopLimits, Message, PassedOver, Seize, Task, Timeouts},
     },
     envelope::{Body, Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
@@ -147,6 +147,8 @@ pub enum CustodyEvent<'a> {
     Reassigned(&'a Seize),
     /// The log has no room for further plain mail.
     MailOmitted,
+    /// The broker cancelled the task.
+    Cancelled(&'a Cancellation),
     /// The broker opened the handoff of an award, under the mandate of a `TaskRequest`.
     Awarded {
         /// The bytes of the `TaskRequest`.
@@ -205,6 +207,12 @@ pub fn custody_entry(
             handoff_id: seize.handoff.to_string(),
         }),
         CustodyEvent::MailOmitted => Event::MailOmitted(v1::CustodyMailOmitted {}),
+        CustodyEvent::Cancelled(why) => Event::Cancelled(v1::CustodyCancellation {
+            parent_task_id: match why {
+                Cancellation::WithParent(parent) => parent.to_string(),
+                Cancellation::Idle => String::new(),
+            },
+        }),
         CustodyEvent::Awarded { task_request, candidates, terms: (timeouts, limits) } => {
             Event::Awarded(v1::CustodyAward {
                 task_request: (*task_request).clone(),

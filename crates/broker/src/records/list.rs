@@ -205,6 +205,11 @@ impl List {
         self.range_before(None)
     }
 
+    /// The range of the records after a number.
+    pub fn range_after(&self, number: u64) -> KeyRange {
+        (Excluded(self.key(number)), Included(self.key(u64::MAX)))
+    }
+
     /// The range of the records before a number, or of all.
     pub fn range_before(&self, number: Option<u64>) -> KeyRange {
         let end = number.map_or(Included(self.key(u64::MAX)), |number| Excluded(self.key(number)));

@@ -10,6 +10,7 @@ use crate::domain::probe::ProbeId;
 use crate::{
     domain::{
         EntityId, Signal,
+        handoff::TaskSignal,
         routing::{RunId, RunSignal, TurnId},
         workspace::WorkspaceId,
     },
@@ -173,6 +174,7 @@ fn encode_outer_signal(signal: &Signal) -> Vec<u8> {
     match signal {
         Signal::Run(signal) => encode_signal(signal),
         Signal::Handoff(award) => negotiation::encode_award(award),
+        Signal::Task(signal) => encode_task_signal(signal),
         Signal::Negotiation(signal) => negotiation::encode_signal(signal),
         Signal::Plan(signal) => super::plan::encode_signal(signal),
         #[cfg(debug_assertions)]
@@ -217,13 +219,37 @@ fn decode_signal(reader: &Reader, signal: &[u8]) -> Result<RunSignal, DecodeErro
     }
 }
 
+/// Encodes an input of a task: its kind in one byte, then the place in the list of parts or the parent.
+fn encode_task_signal(signal: &TaskSignal) -> Vec<u8> {
+    match signal {
+        TaskSignal::CancelParts { after } => [&[CANCEL_PARTS], &after.to_be_bytes()[..]].concat(),
+        TaskSignal::ParentCanceled { parent } => [&[PARENT_CANCELED], parent.as_str().as_bytes()].concat(),
+    }
+}
+
+const CANCEL_PARTS: u8 = 1;
+const PARENT_CANCELED: u8 = 2;
+
+fn decode_task_signal(reader: &Reader, signal: &[u8]) -> Result<TaskSignal, DecodeError> {
+    match signal.split_first() {
+        Some((&CANCEL_PARTS, after)) => {
+            let after = after.try_into().map_err(|_| reader.error("a place has not 8 bytes"))?;
+            Ok(TaskSignal::CancelParts { after: u64::from_be_bytes(after) })
+        }
+        Some((&PARENT_CANCELED, parent)) => {
+            Ok(TaskSignal::ParentCanceled { parent: reader.task(utf8(reader, parent)?)? })
+        }
+        Some(_) | None => Err(reader.error("an input is of no known kind")),
+    }
+}
+
 fn decode_outer_signal(reader: &Reader, to: &EntityId, signal: &[u8]) -> Result<Signal, DecodeError> {
     match to {
         EntityId::Run(_) => decode_signal(reader, signal).map(Signal::Run),
         EntityId::Plan(_) => super::plan::decode_signal(reader, signal).map(Signal::Plan),
         EntityId::PlanSpec(_) | EntityId::PlanEntry(..) => Err(reader.error(format!("{to} is told nothing"))),
-        EntityId::Task(_)
-        | EntityId::Workspace(_)
+        EntityId::Task(_) => decode_task_signal(reader, signal).map(Signal::Task),
+        EntityId::Workspace(_)
         | EntityId::Graph(_)
         | EntityId::RunEntry(..)
         | EntityId::RunTurn(..)
@@ -266,6 +292,15 @@ mod tests {
         ];
         for signal in signals {
             let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), signal: Signal::Run(signal) };
+            assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn the_inputs_of_a_task_come_back_from_the_outbox() {
+        let task = |id| TaskId::parse(id).unwrap();
+        for signal in [TaskSignal::CancelParts { after: 258 }, TaskSignal::ParentCanceled { parent: task("whole") }] {
+            let record = OutboxRecord { to: EntityId::Task(task("part")), signal: Signal::Task(signal) };
             assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
         }
     }

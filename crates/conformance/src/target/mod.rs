@@ -27,6 +27,7 @@ mod handoff;
 mod keys;
 mod messages;
 mod negotiations;
+mod parts;
 mod plans;
 mod questions;
 mod reassignment;
@@ -126,6 +127,7 @@ pub fn cases() -> Vec<Case> {
         envelope::cases(),
         messages::cases(),
         questions::cases(),
+        parts::cases(),
         handoff::cases(),
         states::cases(),
         reassignment::cases(),

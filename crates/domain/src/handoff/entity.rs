@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Rejection, Request, Snapshot, State, Task,
-    TaskStatus, Transition, absence::tell_of_gone_owner, step,
+    Acked, Cancellation, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Rejection, Request, Snapshot, State,
+    Task, TaskSignal, TaskStatus, Transition,
+    absence::tell_of_gone_owner,
+    cancellation::{cancel_parts, word_to_parts},
+    step,
 };
 use crate::{
     Answered, Entity, EntityId, MessageType, ReadError, Reader, Signal, StepError,
@@ -47,6 +50,7 @@ pub(crate) fn step_entity(
         EntityId::Probe(_) => (None, None),
     };
     let handoff = of_handoff.map_or(Ok(None), |id| read_handoff(read, id))?;
+    let of_parent;
     let (task, input) = match input {
         crate::Input::Handoff { task, input } => (Some(task), input),
         crate::Input::Acked { by, role } => (None, &Input::Acked { by: by.clone(), mail: *role }),
@@ -63,6 +67,14 @@ pub(crate) fn step_entity(
             None => (None, &Input::Time),
         },
         crate::Input::Signal(Signal::Handoff(award)) => return open_award(award, read, now),
+        crate::Input::Signal(Signal::Task(signal)) => match (of_task, signal) {
+            (Some(task), TaskSignal::CancelParts { after }) => return Ok(cancel_parts(task, *after, read)?),
+            (Some(task), TaskSignal::ParentCanceled { parent }) => {
+                of_parent = Input::CancelTask(Cancellation::WithParent(parent.clone()));
+                (Some(task), &of_parent)
+            }
+            (None, _) => return Ok(crate::Transition::default()),
+        },
         #[cfg(debug_assertions)]
         crate::Input::Signal(Signal::Probe(_)) => return Ok(crate::Transition::default()),
         // Inputs of other machines.
@@ -91,6 +103,7 @@ pub(crate) fn step_entity(
         Outcome::Moved(transition) => {
             let mut signals = words_to_run(handoff.as_deref(), &transition);
             signals.extend(words_to_plan(task.as_deref(), handoff.as_deref(), &transition, input));
+            signals.extend(word_to_parts(task.as_deref(), &transition.task, input));
             let mut moved = of_entities(*transition, handoff.as_deref(), input);
             moved.effects.extend(signals);
             moved.effects.extend(settled(handoff.as_deref(), input));
@@ -103,7 +116,7 @@ pub(crate) fn step_entity(
 /// Whether an input about a task alone may end the open handoff of the task.
 fn may_end_open_handoff(input: &Input) -> bool {
     match input {
-        Input::TaskDue | Input::Seize(_) => true,
+        Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => true,
         Input::Message { message, .. } => match message {
             Message::Recall { .. } => true,
             Message::Accept { .. }
@@ -134,6 +147,7 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
         | Input::Time
         | Input::TaskDue
         | Input::Seize(_)
+        | Input::CancelTask(_)
         | Input::CandidateGone
         | Input::Redrive { .. } => return None,
     };
@@ -275,7 +289,9 @@ fn words_to_plan(
             | Message::Checkpoint { .. }
             | Message::Input { .. } => Vec::new(),
         },
-        Input::TaskDue | Input::Seize(_) => send(plan::PlanSignal::Recalled { subtask, handoff }),
+        Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => {
+            send(plan::PlanSignal::Recalled { subtask, handoff })
+        }
         // These end no loan.
         Input::Request(_)
         | Input::Acked { .. }
@@ -319,7 +335,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
             | Message::Status { .. } => return Vec::new(),
         },
         // Nor do acks, or inputs about the task alone.
-        Input::Acked { .. } | Input::TaskDue | Input::Seize(_) => return Vec::new(),
+        Input::Acked { .. } | Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     // The search that finds a gone candidate also finds what is left of the offers of former candidates.
@@ -351,6 +367,7 @@ fn role_of(input: &Input) -> Option<Acked> {
         | Input::Time
         | Input::TaskDue
         | Input::Seize(_)
+        | Input::CancelTask(_)
         | Input::CandidateGone
         | Input::Redrive { .. } => return None,
     };
@@ -434,6 +451,9 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
         Mail::Notice { notice, about } => {
             let task = Some((task.id.clone(), task.epoch));
             (crate::Mail::Notice { notice, about: Some(about), task }, None)
+        }
+        Mail::TaskNotice(notice) => {
+            (crate::Mail::Notice { notice, about: None, task: Some((task.id.clone(), task.epoch)) }, None)
         }
     };
     // Messages of a handoff have its priority, any other mail the default (SPEC 4).

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Acked, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
+use super::{Acked, Cancellation, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
     coordinator::Order,
@@ -58,6 +58,8 @@ pub enum Input {
     TaskDue,
     /// An operator takes the task from its owner. The coordinator owns it next, and hands it on.
     Seize(Seize),
+    /// The broker cancels the task. An ended task stays as it is.
+    CancelTask(Cancellation),
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
     /// asked.
     CandidateGone,
@@ -203,6 +205,8 @@ pub enum Mail {
         /// The handoff that the notification is about.
         about: MessageId,
     },
+    /// An `ErrorNotification` of the broker about the task alone.
+    TaskNotice(Notice),
 }
 
 /// The content of an `ErrorNotification` of the broker.

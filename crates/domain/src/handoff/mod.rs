@@ -6,6 +6,7 @@
 
 mod absence;
 mod builder;
+mod cancellation;
 mod creation;
 mod entity;
 mod input;
@@ -20,6 +21,7 @@ mod views;
 
 pub use baton_protocol::protocol::{Acked, Message, Mode, PassedOver, Priority, Question, TaskStatus};
 pub(super) use builder::check_owner;
+pub use cancellation::{Cancellation, TaskSignal};
 pub(super) use entity::step_entity;
 pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Snapshot, Transition, Untaken};
 pub use rejection::Rejection;

@@ -22,6 +22,6 @@ numbered! {
         ContextTimeout = 7, Completed = 8, CompletedFailure = 9, CompleteTimeout = 10, WholeTimeout = 11,
         Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15, CandidateGone = 16,
         Recalled = 17,
-        Reassigned = 20,
+        Reassigned = 20, TaskCanceled = 22,
     }
 }

@@ -404,6 +404,8 @@ pub enum Cause {
     Recalled,
     /// An operator took the task from the handoff's sender.
     Reassigned,
+    /// The broker cancelled the task.
+    TaskCanceled,
 }
 
 impl Task {

@@ -5,6 +5,7 @@ use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, PassedOver,
     Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition,
     builder::{TransitionBuilder, check_owner, loop_limit},
+    cancellation::cancel_task,
     creation::{new_handoff, new_task},
     parts::check_parent,
     prompts,
@@ -35,7 +36,7 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
         Input::Message {
             from,
             epoch,
-            message: Message::Status { id, status, progress, details, receivers, has_result, prompt },
+            message: Message::Status { id, status, progress, details, receivers, has_result, prompt, keep_parts: _ },
         } => {
             let (epoch, status, progress, has_result) = (*epoch, *status, *progress, *has_result);
             let prompt = prompt.as_ref();
@@ -66,6 +67,7 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
             Ok(due.map_or(Outcome::Unchanged, Outcome::moved))
         }
         Input::Seize(seize) => take_from_owner(snapshot, seize, now).map(Outcome::moved),
+        Input::CancelTask(why) => Ok(cancel_task(snapshot, why, now).map_or(Outcome::Unchanged, Outcome::moved)),
         Input::CandidateGone => Ok(with_both(snapshot, now, candidate_gone)),
         Input::Redrive { id, candidates } => redrive(snapshot, *id, candidates, now).map(Outcome::moved),
     }

@@ -56,7 +56,7 @@ pub(crate) fn step(
         | crate::Input::Acked { .. }
         | crate::Input::Undeliverable { .. }
         | crate::Input::AgentGone
-        | crate::Input::Signal(Signal::Run(_) | Signal::Handoff(_) | Signal::Negotiation(_)) => {
+        | crate::Input::Signal(Signal::Run(_) | Signal::Handoff(_) | Signal::Task(_) | Signal::Negotiation(_)) => {
             Ok(Transition::default())
         }
         #[cfg(debug_assertions)]

@@ -53,7 +53,7 @@ pub(crate) fn step_run(
         | crate::Input::Append { .. }
         | crate::Input::Negotiation(_)
         | crate::Input::Plan(_)
-        | crate::Input::Signal(Signal::Handoff(_) | Signal::Negotiation(_) | Signal::Plan(_))
+        | crate::Input::Signal(Signal::Handoff(_) | Signal::Task(_) | Signal::Negotiation(_) | Signal::Plan(_))
         | crate::Input::Acked { .. }
         | crate::Input::Undeliverable { .. }
         | crate::Input::AgentGone => Ok(Transition::default()),

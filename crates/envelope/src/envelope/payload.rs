@@ -73,6 +73,8 @@ pub enum Body {
         has_result: bool,
         /// The question of the report.
         prompt: Option<Box<PromptBody>>,
+        /// Whether the open parts of a cancelled task stay.
+        keep_parts: bool,
     },
     /// An entry for a workspace.
     Append(Append),
@@ -531,12 +533,16 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
     if body.prompt.is_some() && status != TaskStatus::WaitingForInput {
         checks.wrong("envelope.payload.prompt", "is only for WAITING_FOR_INPUT");
     }
+    if body.keep_parts && status != TaskStatus::Canceled {
+        checks.wrong("envelope.payload.keep_parts", "is only for CANCELED: no other status ends the parts");
+    }
     Body::Status {
         status,
         progress: body.progress,
         details: body.details,
         has_result: body.result.is_some(),
         prompt: body.prompt.and_then(|prompt| prompt_body(prompt, checks)).map(Box::new),
+        keep_parts: body.keep_parts,
     }
 }
 

@@ -129,6 +129,8 @@ pub enum Message {
         has_result: bool,
         /// The question of the report.
         prompt: Option<Question>,
+        /// Whether the open parts of a cancelled task stay.
+        keep_parts: bool,
     },
 }
 

@@ -349,6 +349,7 @@ fn status_of(id: MessageId, status: TaskStatus, details: &str) -> Message {
         receivers: Vec::new(),
         has_result: true,
         prompt: None,
+        keep_parts: false,
     }
 }
 

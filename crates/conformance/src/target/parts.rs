@@ -1,0 +1,138 @@
+//! SPEC 2 and 3: the parts of a task end with it if it is cancelled, and the loop guard counts along the chain of parents.
+
+use tonic::Code;
+
+use super::{
+    check::{Checks, Refusal, Verdict, answered, refused, same},
+    story::a_request,
+    world::{Actor, World},
+};
+use baton_client::{
+    About, context_of,
+    proto::v1::{self, MessageType},
+};
+
+cases! {
+    "part.ends-with-a-cancelled-task" "2"
+        "A task that is CANCELED takes its open parts with it: a lent one ends its loan, an open handoff is CANCELLED; all are told TASK_CANCELED."
+        ends_with_task;
+    "part.of-a-part-ends-too" "2"
+        "A task that is CANCELED also ends the parts of its parts, and those of other owners." ends_down_the_tree;
+    "part.stays-if-it-is-kept" "2"
+        "Parts stay after CANCELED with keep_parts and after COMPLETED; keep_parts with another status is FIELD_INVALID." stays;
+}
+
+/// A task of an agent without an open handoff.
+async fn own_task(world: &World, owner: &Actor, other: &Actor) -> Verdict<String> {
+    let task = world.id("whole");
+    let handoff = owner.tell(other.id(), &About::task(&task, 1), &a_request()).await?.handoff_id;
+    owner.tell(other.id(), &About::handoff(&task, 1, &handoff), &v1::HandoffCancel::default()).await?;
+    Ok(task)
+}
+
+fn part_of(parent: &str, mode: v1::HandoffMode) -> v1::HandoffRequest {
+    v1::HandoffRequest { parent_task_id: parent.to_owned(), mode: mode.into(), ..a_request() }
+}
+
+/// Hands a new task over. Returns the id of the handoff.
+async fn give(from: &Actor, to: &Actor, task: &str, request: &v1::HandoffRequest) -> Verdict<String> {
+    let handoff = from.tell(to.id(), &About::task(task, 1), request).await?.handoff_id;
+    let about = About::handoff(task, 1, &handoff);
+    to.tell(from.id(), &about, &v1::HandoffAccept::default()).await?;
+    let context = context_of([]);
+    from.tell(to.id(), &about, &context).await?;
+    let complete = v1::HandoffComplete {
+        outcome: v1::HandoffOutcome::Success.into(),
+        context_digest: context.context_digest,
+        ..Default::default()
+    };
+    to.tell(from.id(), &about, &complete).await?;
+    Ok(handoff)
+}
+
+fn end(status: v1::TaskStatus, keep_parts: bool) -> v1::TaskStatusUpdate {
+    v1::TaskStatusUpdate { status: status.into(), keep_parts, ..Default::default() }
+}
+
+/// Takes deliveries until a notification about this task comes, and checks it.
+async fn is_told(who: &Actor, task: &str, handoff: &str) -> Verdict {
+    let step = format!("{} is told", who.id());
+    loop {
+        let delivered = who.next(&step).await?;
+        who.ack(&delivered).await?;
+        let envelope = &delivered.envelope;
+        if envelope.message_type() != MessageType::ErrorNotification || envelope.task_id != task {
+            continue;
+        }
+        let told: v1::ErrorNotification = delivered.payload();
+        let mut checks = Checks::of(step);
+        checks.same("error_code", v1::ErrorCode::TaskCanceled, told.error_code());
+        checks.same("next_step", v1::NextStep::DropTask, told.next_step());
+        checks.same("correlation_id", handoff, envelope.correlation_id.as_str());
+        return checks.done();
+    }
+}
+
+async fn has_status(who: &Actor, task: &str, status: v1::TaskStatus) -> Verdict {
+    let shown = answered("the owner reads the part", who.task(task).await)?;
+    same("the owner reads the part", "status", status, shown.status())
+}
+
+async fn ends_with_task(world: World) -> Verdict {
+    let (alice, bob, carol) = (world.agent("alice").await?, world.agent("bob").await?, world.agent("carol").await?);
+    let whole = own_task(&world, &alice, &bob).await?;
+    let (lent, open) = (world.id("lent"), world.id("open"));
+    let loan = give(&alice, &bob, &lent, &part_of(&whole, v1::HandoffMode::Delegate)).await?;
+    let request = part_of(&whole, v1::HandoffMode::Transfer);
+    let offer = alice.tell(carol.id(), &About::task(&open, 1), &request).await?.handoff_id;
+    alice.tell("", &About::task(&whole, 1), &end(v1::TaskStatus::Canceled, false)).await?;
+    is_told(&bob, &lent, &loan).await?;
+    is_told(&carol, &open, &offer).await?;
+    is_told(&alice, &lent, &loan).await?;
+    has_status(&alice, &lent, v1::TaskStatus::Canceled).await?;
+    has_status(&alice, &open, v1::TaskStatus::Canceled).await?;
+    alice.owns("alice reads the lent part", &lent, alice.id(), 3).await?;
+    let handoff = answered("alice reads the handoff", alice.handoff(&offer).await)?;
+    let mut checks = Checks::of("alice reads the handoff");
+    checks.same("state", v1::HandoffState::Cancelled, handoff.state());
+    checks.same("error_code", v1::ErrorCode::TaskCanceled, handoff.error_code());
+    let cause = handoff.transitions.last().map(v1::HandoffTransition::cause);
+    checks.same("cause", Some(v1::HandoffCause::TaskCanceled), cause);
+    checks.done()
+}
+
+async fn ends_down_the_tree(world: World) -> Verdict {
+    let (alice, bob, carol) = (world.agent("alice").await?, world.agent("bob").await?, world.agent("carol").await?);
+    let whole = own_task(&world, &alice, &bob).await?;
+    let (part, leaf) = (world.id("part"), world.id("leaf"));
+    let given = give(&alice, &bob, &part, &part_of(&whole, v1::HandoffMode::Transfer)).await?;
+    let lent = give(&bob, &carol, &leaf, &part_of(&part, v1::HandoffMode::Delegate)).await?;
+    alice.tell("", &About::task(&whole, 1), &end(v1::TaskStatus::Canceled, false)).await?;
+    is_told(&bob, &part, &given).await?;
+    is_told(&carol, &leaf, &lent).await?;
+    has_status(&bob, &part, v1::TaskStatus::Canceled).await?;
+    has_status(&carol, &leaf, v1::TaskStatus::Canceled).await
+}
+
+async fn stays(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    for (status, keep_parts) in [(v1::TaskStatus::Canceled, true), (v1::TaskStatus::Completed, false)] {
+        let world = world.another();
+        let whole = own_task(&world, &alice, &bob).await?;
+        let part = world.id("part");
+        give(&alice, &bob, &part, &part_of(&whole, v1::HandoffMode::Delegate)).await?;
+        let invalid = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+        let answer = alice.say("", &About::task(&whole, 1), &end(v1::TaskStatus::Completed, true)).await;
+        refused("alice keeps the parts with COMPLETED", answer, invalid)?;
+        alice.tell("", &About::task(&whole, 1), &end(status, keep_parts)).await?;
+        // A second task that is cancelled shows that the broker has done its work by then.
+        let other = world.another();
+        let second = own_task(&other, &alice, &bob).await?;
+        let other_part = other.id("part");
+        let loan = give(&alice, &bob, &other_part, &part_of(&second, v1::HandoffMode::Delegate)).await?;
+        alice.tell("", &About::task(&second, 1), &end(v1::TaskStatus::Canceled, false)).await?;
+        is_told(&bob, &other_part, &loan).await?;
+        has_status(&alice, &part, v1::TaskStatus::Created).await?;
+    }
+    Ok(())
+}

@@ -42,6 +42,7 @@ fn inputs() -> [Input; 4] {
         reason: 0,
         mode: Mode::Transfer,
         loan_timeout: None,
+        work: baton::domain::handoff::WorkTerms::default(),
         submitter: None,
         routing: None,
         priority: Priority::Medium,

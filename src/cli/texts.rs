@@ -325,6 +325,7 @@ fn rejections() -> Vec<Rejection> {
         Rejection::LoopLimit { .. } => Rejection::LoopLimit { limit: "handoffs_max", value: 16, hops: vec![Hop {
             handoff: message(), sender: agent("alice"), receiver: agent("bob"), epoch: 2 }] };
         Rejection::NotDelegator => Rejection::NotDelegator;
+        Rejection::LoanFixed => Rejection::LoanFixed;
         Rejection::NotLent { .. } => Rejection::NotLent { handoff: message() };
         Rejection::NotAsked => Rejection::NotAsked;
         Rejection::InputTaken => Rejection::InputTaken;

@@ -243,6 +243,7 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         hops: task.hops.iter().map(hop).collect(),
         delegator_ids: task.loans.iter().map(|loan| loan.delegator.to_string()).collect(),
         loans: task.loans.iter().map(loan).collect(),
+        silence_timeout: task.silence_timeout().map(span),
         seizures: task.seizures.iter().map(seizure).collect(),
         unrecorded_mail_count: record.mail_unrecorded,
         custody_length: record.custody.length,
@@ -259,6 +260,7 @@ fn loan(loan: &Loan) -> v1::TaskLoan {
         delegator_id: loan.delegator.to_string(),
         handoff_id: loan.handoff.to_string(),
         due_time: loan.due.map(Into::into),
+        latest_due_time: loan.due_max.map(Into::into),
     }
 }
 

@@ -281,6 +281,7 @@ fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
         Event::Redriven(_) => "redriven",
         Event::Reassigned(_) => "reassigned",
         Event::MailOmitted(_) => "mail omitted",
+        Event::Silent(_) => "silent",
         Event::Cancelled(_) => "cancelled",
         Event::Awarded(_) => "awarded",
     };

@@ -14,6 +14,7 @@ mod handoffs;
 mod keys;
 mod limits;
 mod lists;
+mod liveness;
 mod loans;
 mod matching;
 mod negotiations;

@@ -608,6 +608,7 @@ impl Real {
                     reason: 0,
                     mode: if lend.is_some() { Mode::Delegate } else { Mode::Transfer },
                     loan_timeout: lend.flatten().map(Duration::from_secs),
+                    work: baton_domain::handoff::WorkTerms::default(),
                     submitter: None,
                     routing: None,
                     priority: Priority::Medium,
@@ -655,6 +656,7 @@ impl Real {
                         has_result: false,
                         prompt: None,
                         keep_parts: false,
+                        extend_by: None,
                     },
                 )
             }

@@ -37,6 +37,7 @@ fn status(from: &str, epoch: u64, status: TaskStatus) -> Input {
         has_result: false,
         prompt: None,
         keep_parts: false,
+        extend_by: None,
     };
     said(from, epoch, message)
 }
@@ -55,6 +56,7 @@ fn request(number: u8) -> Input {
         reason: 0,
         mode: Mode::Transfer,
         loan_timeout: None,
+        work: baton_domain::handoff::WorkTerms::default(),
         submitter: None,
         routing: None,
         priority: Priority::Medium,

@@ -461,6 +461,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
         Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
+        Some(Event::Silent(_)) => "the owner gave no sign of work".to_owned(),
         Some(Event::Cancelled(cancelled)) => match cancelled.parent_task_id.as_str() {
             "" => "cancelled by the broker: no agent worked on it".to_owned(),
             parent => format!("cancelled with task {parent}"),

@@ -199,6 +199,27 @@ impl TaskId {
     }
 }
 
+/// One running instance of an agent: a UUID that the process makes when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(Uuid);
+
+impl InstanceId {
+    /// Parses a UUID in its hyphenated form, 36 characters, of any version.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        MessageId::parse(text).map(|id| Self(id.0))
+    }
+
+    /// The id with these 16 bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The 16 bytes of the id.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.into_bytes()
+    }
+}
+
 /// A message's id, its idempotency key. The id of a `HandoffRequest` is also the id of its handoff.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(Uuid);

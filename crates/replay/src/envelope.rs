@@ -59,7 +59,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         Body::Handoff(message) => message.clone(),
         Body::Recall => Message::Recall { loan: header.correlation? },
         Body::Input { .. } => Message::Input { prompt: header.correlation? },
-        Body::Status { status, progress, details, has_result, prompt, keep_parts } => {
+        Body::Status { status, progress, details, has_result, prompt, keep_parts, extend_by } => {
             let (prompt, receivers) = match prompt {
                 Some(prompt) => {
                     let (asked, receivers) = resolved.agents.split_first()?;
@@ -76,6 +76,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 has_result: *has_result,
                 prompt,
                 keep_parts: *keep_parts,
+                extend_by: *extend_by,
             }
         }
     };
@@ -111,6 +112,7 @@ fn request_of(
         reason: request.reason,
         mode: request.mode,
         loan_timeout: request.loan_timeout,
+        work: request.work,
         submitter: request.submitter.clone(),
         plan: request.plan.as_ref().map(|(plan, subtask)| PlanRef { plan: plan.clone(), subtask: subtask.clone() }),
         routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
@@ -150,6 +152,7 @@ pub fn negotiation_of(
             reason: terms.reason,
             mode: terms.mode,
             loan_timeout: terms.loan_timeout,
+            work: terms.work,
             priority: terms.priority,
             fairness_key: terms.fairness_key.clone(),
             timeouts,

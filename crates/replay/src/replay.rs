@@ -209,6 +209,10 @@ impl Replay {
                 (EntityId::Task(task.clone()), Input::Handoff { task, input: handoff::Input::Seize(seize) })
             }
             Event::Awarded(award) => self.awarded(award)?,
+            Event::Silent(_) => (
+                EntityId::Task(self.task_id.clone()),
+                Input::Handoff { task: self.task_id.clone(), input: handoff::Input::Silent },
+            ),
             Event::Cancelled(cancelled) => {
                 let why = match cancelled.parent_task_id.as_str() {
                     "" => handoff::Cancellation::Idle,

@@ -21,14 +21,14 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Broker, BrokerError, Events, OpenConsumer, Refused, SessionReply,
+        Answer, Broker, Events, OpenConsumer, Refused, SessionReply,
         engine::{Command, ConsumerKind},
         preparation::PreparedMessage,
         refused,
     },
     domain::mailbox::ConsumerId,
     envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VerifiedEnvelope, check_heartbeat},
-    ids::AgentId,
+    ids::{AgentId, InstanceId},
     proto::v1::{self, connect_request, connect_response},
     wire::{
         edge::{ConnectInfo, ConnectionCredit, SessionCredit},
@@ -130,6 +130,8 @@ pub(super) async fn open(
         agent,
         consumer,
         bounds: Bounds::of(&request),
+        said_hello: false,
+        has_credit: false,
         events,
         last_words,
         sent_away: sent_away.clone(),
@@ -152,6 +154,10 @@ struct Session {
     agent: AgentId,
     consumer: OpenConsumer,
     bounds: Bounds,
+    /// Whether the process behind the session was named.
+    said_hello: bool,
+    /// Whether the session has set its credit.
+    has_credit: bool,
     events: Events,
     /// Takes the status that ends the stream, if the session fails.
     last_words: mpsc::Sender<Status>,
@@ -281,6 +287,7 @@ impl Session {
                 // Bounded twice: per session by the schema, per connection by what its acks may leave unread.
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
+                self.has_credit = true;
                 Ok(Asked::command(move |reply| Command::Credit {
                     consumer,
                     outstanding_max,
@@ -298,7 +305,21 @@ impl Session {
                     reply: Some(reply.into()),
                 }))
             }
-            Some(R::Hello(_)) => Err(refused(BrokerError::NotSupported { what: "processes of one agent" })),
+            Some(R::Hello(hello)) => {
+                let instance = InstanceId::parse(&hello.instance_id)
+                    .map_err(|error| refused(super::field("hello.instance_id", &error.to_string())))?;
+                if self.said_hello || self.has_credit {
+                    return Err(refused(super::field("hello", "comes once, before the first credit")));
+                }
+                self.said_hello = true;
+                let tells_work = hello.tells_work;
+                Ok(Asked::command(move |reply| Command::Hello {
+                    consumer,
+                    instance,
+                    tells_work,
+                    reply: Some(reply.into()),
+                }))
+            }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }
     }

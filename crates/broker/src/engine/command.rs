@@ -15,7 +15,7 @@ use crate::{
         mailbox::{ConsumerId, Fate},
         negotiation::Negotiation,
     },
-    ids::{AgentId, MessageId, WorkspaceId},
+    ids::{AgentId, InstanceId, MessageId, WorkspaceId},
     preparation::PreparedMessage,
     proto::v1,
     records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord, RegistrationName, RegistrationRecord},
@@ -78,6 +78,17 @@ pub enum Command {
     Close {
         /// The consumer. A closed or unknown one is ignored.
         consumer: ConsumerId,
+    },
+    /// Names the process behind a session.
+    Hello {
+        /// The consumer of the session.
+        consumer: ConsumerId,
+        /// The process.
+        instance: InstanceId,
+        /// Whether each heartbeat of the process lists all tasks that it works on.
+        tells_work: bool,
+        /// Receives the credit in force. `None`: no answer.
+        reply: Option<Reply<Credited>>,
     },
     /// Records a heartbeat of an agent.
     Heartbeat {

@@ -365,6 +365,7 @@ mod tests {
             reason: 0,
             mode: Mode::Transfer,
             loan_timeout: None,
+            work: crate::domain::handoff::WorkTerms::default(),
             submitter: None,
             plan: None,
             routing: None,

@@ -88,6 +88,7 @@ impl Engine {
         }
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
+                self.hear_of_work(None, &envelope.header().sender, heartbeat);
                 self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
                 self.env.resources.metrics.count(Event::Accepted(envelope.header().message_type));
                 Ok(heartbeat_receipt(envelope.header(), now))

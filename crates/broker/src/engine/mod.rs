@@ -30,6 +30,7 @@ mod graphs;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keys;
+mod liveness;
 mod loads;
 mod log;
 mod mail;
@@ -63,6 +64,7 @@ use self::{
     batch::CommitBatch,
     delivery::Delivery,
     entities::Entities,
+    liveness::Liveness,
     loads::Loads,
     messages::Accepted,
     outputs::Outputs,
@@ -130,6 +132,7 @@ pub struct Engine {
     outputs: Outputs,
     presence: Presence,
     absences: Absences,
+    liveness: Liveness,
     retention: Retention,
     loads: Loads,
     stored: StoredBytes,
@@ -274,8 +277,13 @@ impl Engine {
                 self.credit(consumer, outstanding_max, now);
                 self.answer_credit(consumer, reply);
             }
+            Command::Hello { consumer, instance, tells_work, reply } => {
+                self.hello(consumer, instance, tells_work);
+                self.answer_credit(consumer, reply);
+            }
             Command::Close { consumer } => self.close_consumer(consumer, now),
             Command::Heartbeat { consumer, agent, heartbeat, reply } => {
+                self.hear_of_work(Some(consumer), &agent, &heartbeat);
                 self.take_heartbeat(&agent, heartbeat, now);
                 self.answer_credit(consumer, reply);
             }
@@ -381,9 +389,13 @@ impl Engine {
     /// Handles a fired entity timer. If a step follows, its commit moves the timer.
     fn let_time_pass(&mut self, entity: EntityId, now: Timestamp) {
         self.batch.work += 1;
-        let moved = self.pass_time(&entity, now).and_then(|moved| match moved {
-            true => Ok(()),
-            false => self.set_timer_anew(&entity),
+        let moved = self.pass_time(&entity, now).and_then(|moved| match (moved, &entity) {
+            (true, _) => Ok(()),
+            (false, EntityId::Task(task)) => match self.judge_silence(task, now)? {
+                true => Ok(()),
+                false => self.set_timer_anew(&entity),
+            },
+            (false, _) => self.set_timer_anew(&entity),
         });
         if let Err(error) = moved {
             tracing::error!(%entity, %error, "failed to apply a deadline to an entity");

@@ -192,6 +192,7 @@ impl Engine {
             timeouts: envelope::timeouts_to_v1(subtask),
             mode: v1::HandoffMode::Delegate.into(),
             loan_timeout: prost_types::Duration::try_from(subtask.timeout).ok(),
+            silence_timeout: prost_types::Duration::try_from(subtask.silence_timeout).ok(),
             on_behalf_of: Some(v1::OnBehalfOf {
                 submitter_id: order.submitter.to_string(),
                 plan_id: order.plan.to_string(),

@@ -65,6 +65,7 @@ impl Engine {
     }
 
     fn is_gone(&mut self, agent: AgentId) {
+        self.liveness.forget(&agent);
         self.owner_is_gone(&agent);
         self.presence.gone.push_back((agent, 0));
         self.timers.set_at_once(Timer::OffersOfGone);

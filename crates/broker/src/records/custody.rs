@@ -149,6 +149,8 @@ pub enum CustodyEvent<'a> {
     MailOmitted,
     /// The broker cancelled the task.
     Cancelled(&'a Cancellation),
+    /// The owner gave no sign of work.
+    Silent,
     /// The broker opened the handoff of an award, under the mandate of a `TaskRequest`.
     Awarded {
         /// The bytes of the `TaskRequest`.
@@ -207,6 +209,7 @@ pub fn custody_entry(
             handoff_id: seize.handoff.to_string(),
         }),
         CustodyEvent::MailOmitted => Event::MailOmitted(v1::CustodyMailOmitted {}),
+        CustodyEvent::Silent => Event::Silent(v1::CustodySilence {}),
         CustodyEvent::Cancelled(why) => Event::Cancelled(v1::CustodyCancellation {
             parent_task_id: match why {
                 Cancellation::WithParent(parent) => parent.to_string(),

@@ -16,7 +16,7 @@ use crate::{
     domain::{
         handoff::{
             Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step,
-            Timeouts,
+            Timeouts, WorkTerms,
         },
         routing::{HandoffRef, RunId, TurnId},
     },
@@ -154,6 +154,7 @@ impl HandoffRecord {
             state: handoff.state.number(),
             mode: handoff.mode.number(),
             loan_timeout: handoff.loan_timeout.map_or(0, nanoseconds),
+            work: work_to_storage(handoff.work),
             submitter: handoff.submitter.clone().unwrap_or_default(),
             run_id: handoff.routing.map(|routing| id_bytes(routing.run.0)).unwrap_or_default(),
             choice_id: handoff.routing.map(|routing| id_bytes(routing.choice.0)).unwrap_or_default(),
@@ -215,7 +216,8 @@ impl HandoffRecord {
             state: reader.some(State::from_number(stored.state), "state")?,
             mode: reader.some(Mode::from_number(stored.mode), "mode")?,
             // A loan timeout is at least 1 s (SPEC 3), so 0 stands for none.
-            loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
+            loan_timeout: span_unless_zero(stored.loan_timeout),
+            work: work_from_storage(stored.work.as_ref()),
             submitter: Some(stored.submitter.clone()).filter(|submitter| !submitter.is_empty()),
             routing: match reader.optional_message_id(&stored.run_id)? {
                 Some(run) => {
@@ -250,6 +252,28 @@ impl HandoffRecord {
         let trace = place_from_storage(reader, stored.trace)?;
         let (sequence, changed) = (stored.sequence, stored.changed);
         Ok(Self { handoff: Arc::new(handoff), sequence, changed, request, trace })
+    }
+}
+
+/// The span of this many nanoseconds. `None`: 0.
+pub(super) fn span_unless_zero(nanoseconds: u64) -> Option<Duration> {
+    Some(Duration::from_nanos(nanoseconds)).filter(|span| !span.is_zero())
+}
+
+pub(super) fn work_to_storage(work: WorkTerms) -> Option<storage::WorkTermsRecord> {
+    (work != WorkTerms::default()).then(|| storage::WorkTermsRecord {
+        silence_timeout: work.silence_timeout.map_or(0, nanoseconds),
+        returns_when_abandoned: work.returns_when_abandoned,
+        loan_timeout_max: work.loan_timeout_max.map_or(0, nanoseconds),
+    })
+}
+
+pub(super) fn work_from_storage(stored: Option<&storage::WorkTermsRecord>) -> WorkTerms {
+    let Some(stored) = stored else { return WorkTerms::default() };
+    WorkTerms {
+        silence_timeout: span_unless_zero(stored.silence_timeout),
+        returns_when_abandoned: stored.returns_when_abandoned,
+        loan_timeout_max: span_unless_zero(stored.loan_timeout_max),
     }
 }
 

@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::{
     DecodeError, List, LogClock, Reader, TracePlace,
-    handoff::{nanoseconds, timeouts_from_storage},
+    handoff::{nanoseconds, span_unless_zero, timeouts_from_storage, work_from_storage, work_to_storage},
     id_bytes, moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
@@ -251,6 +251,7 @@ fn mandate_to_storage(mandate: &Mandate) -> storage::MandateRecord {
         reason: mandate.reason,
         mode: mandate.mode.number(),
         loan_timeout: mandate.loan_timeout.map_or(0, nanoseconds),
+        work: work_to_storage(mandate.work),
         priority: mandate.priority.number(),
         fairness_key: mandate.fairness_key.as_ref().map(ToString::to_string).unwrap_or_default(),
         timeouts: spans.map(nanoseconds).to_vec(),
@@ -264,7 +265,8 @@ fn mandate_from_storage(reader: &Reader, stored: storage::MandateRecord) -> Resu
         task_type: stored.task_type,
         reason: stored.reason,
         mode: reader.some(Mode::from_number(stored.mode), "mode")?,
-        loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
+        loan_timeout: span_unless_zero(stored.loan_timeout),
+        work: work_from_storage(stored.work.as_ref()),
         priority: reader.some(Priority::from_number(stored.priority), "priority")?,
         fairness_key: reader.optional_fairness_key(&stored.fairness_key)?,
         timeouts: timeouts_from_storage(reader, &stored.timeouts)?,
@@ -384,7 +386,7 @@ pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<Negotiation
 mod tests {
     use super::*;
     use crate::{
-        domain::handoff::Timeouts,
+        domain::handoff::{Timeouts, WorkTerms},
         ids::{FairnessKey, TaskId},
     };
 
@@ -430,6 +432,11 @@ mod tests {
                 reason: 2,
                 mode: Mode::Delegate,
                 loan_timeout: Some(Duration::from_secs(60)),
+                work: WorkTerms {
+                    silence_timeout: Some(Duration::from_secs(30)),
+                    returns_when_abandoned: true,
+                    loan_timeout_max: Some(Duration::from_secs(90)),
+                },
                 priority: Priority::High,
                 fairness_key: FairnessKey::parse("north").ok(),
                 timeouts: Timeouts::default(),

@@ -406,7 +406,9 @@ pub(super) fn encode_signal(signal: &PlanSignal) -> Vec<u8> {
         PlanSignal::Taken { subtask, handoff, .. } => of("taken", subtask, Some(*handoff)),
         PlanSignal::NotTaken { subtask, handoff, .. } => of("not_taken", subtask, Some(*handoff)),
         PlanSignal::Reported { subtask, handoff, .. } => of("reported", subtask, Some(*handoff)),
-        PlanSignal::Recalled { subtask, handoff } => of("recalled", subtask, Some(*handoff)),
+        PlanSignal::Recalled { subtask, handoff, is_abandoned } => {
+            of(if *is_abandoned { "abandoned" } else { "recalled" }, subtask, Some(*handoff))
+        }
         PlanSignal::NotAppended { subtask, .. } => of("not_appended", subtask, None),
     };
     match signal {
@@ -458,7 +460,8 @@ pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<PlanSignal,
             is_completed: reader.some(json["completed"].as_bool(), "completed")?,
             details: text("text")?,
         },
-        "recalled" => PlanSignal::Recalled { subtask, handoff: id("handoff")? },
+        "recalled" => PlanSignal::Recalled { subtask, handoff: id("handoff")?, is_abandoned: false },
+        "abandoned" => PlanSignal::Recalled { subtask, handoff: id("handoff")?, is_abandoned: true },
         "not_appended" => {
             PlanSignal::NotAppended { subtask, topic: text("topic")?, code: code()?, text: text("text")? }
         }
@@ -569,7 +572,8 @@ mod tests {
             PlanSignal::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: Timestamp::from_parts(5, 6) },
             PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text() },
             PlanSignal::Reported { subtask: subtask(), handoff, message: id(2), is_completed: true, details: text() },
-            PlanSignal::Recalled { subtask: subtask(), handoff },
+            PlanSignal::Recalled { subtask: subtask(), handoff, is_abandoned: false },
+            PlanSignal::Recalled { subtask: subtask(), handoff, is_abandoned: true },
             PlanSignal::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text: text() },
         ];
         for signal in signals {

@@ -8,11 +8,13 @@ use prost::Message;
 
 use super::{
     ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogClock, LogItem, LogPage, Reader,
-    by_name, id_bytes, moment, texts,
+    by_name,
+    handoff::{nanoseconds, span_unless_zero},
+    id_bytes, moment, texts,
 };
 use crate::{
     domain::{
-        handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus},
+        handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus, TransferTerms},
         plan::PlanRef,
     },
     ids::{AgentId, PlanId, TaskId},
@@ -168,6 +170,7 @@ impl TaskRecord {
             open_handoff_id: task.open_handoff.map(id_bytes).unwrap_or_default(),
             hops: task.hops.iter().map(hop_to_storage).collect(),
             loans: task.loans.iter().map(loan_to_storage).collect(),
+            transfer: task.transfer.as_ref().map(transfer_to_storage),
             handoffs_max: task.loop_limits.handoffs_max,
             handoffs_per_pair_max: task.loop_limits.handoffs_per_pair_max,
             created_at: task.created_at.unix_nanoseconds(),
@@ -253,6 +256,11 @@ impl TaskRecord {
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
                 hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,
                 loans: stored.loans.iter().map(|loan| loan_from_storage(&reader, loan)).collect::<Result<_, _>>()?,
+                transfer: stored
+                    .transfer
+                    .as_ref()
+                    .map(|transfer| transfer_from_storage(&reader, transfer))
+                    .transpose()?,
                 seizures: stored
                     .seizures
                     .iter()
@@ -274,7 +282,29 @@ fn loan_to_storage(loan: &Loan) -> storage::LoanRecord {
         delegator_id: loan.delegator.to_string(),
         handoff_id: id_bytes(loan.handoff),
         due: loan.due.map(Timestamp::unix_nanoseconds),
+        due_max: loan.due_max.map(Timestamp::unix_nanoseconds),
+        silence_timeout: loan.silence_timeout.map_or(0, nanoseconds),
     }
+}
+
+fn transfer_to_storage(transfer: &TransferTerms) -> storage::TransferTermsRecord {
+    storage::TransferTermsRecord {
+        former_id: transfer.former.to_string(),
+        handoff_id: id_bytes(transfer.handoff),
+        silence_timeout: nanoseconds(transfer.silence_timeout),
+        returns: transfer.returns,
+        is_told: transfer.is_told,
+    }
+}
+
+fn transfer_from_storage(reader: &Reader, stored: &storage::TransferTermsRecord) -> Result<TransferTerms, DecodeError> {
+    Ok(TransferTerms {
+        former: reader.agent(&stored.former_id)?,
+        handoff: reader.message_id(&stored.handoff_id)?,
+        silence_timeout: Duration::from_nanos(stored.silence_timeout),
+        returns: stored.returns,
+        is_told: stored.is_told,
+    })
 }
 
 fn loan_from_storage(reader: &Reader, stored: &storage::LoanRecord) -> Result<Loan, DecodeError> {
@@ -282,6 +312,8 @@ fn loan_from_storage(reader: &Reader, stored: &storage::LoanRecord) -> Result<Lo
         delegator: reader.agent(&stored.delegator_id)?,
         handoff: reader.message_id(&stored.handoff_id)?,
         due: stored.due.map(moment),
+        due_max: stored.due_max.map(moment),
+        silence_timeout: span_unless_zero(stored.silence_timeout),
     })
 }
 

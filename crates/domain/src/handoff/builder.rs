@@ -398,8 +398,11 @@ impl TransitionBuilder {
                 delegator: self.handoff.sender.clone(),
                 handoff: self.handoff.id,
                 due: self.handoff.loan_timeout.map(|timeout| self.now.plus(timeout)),
+                due_max: self.handoff.work.loan_timeout_max.map(|longest| self.now.plus(longest)),
+                silence_timeout: self.handoff.work.silence_timeout,
             }),
         }
+        self.task.begin_watch(&self.handoff, self.handoff.mode == Mode::Delegate);
         self.handoff.next_candidates.clear();
         self.handoff.state = State::Completed;
         self.handoff.step_deadline = None;

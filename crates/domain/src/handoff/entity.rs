@@ -116,7 +116,7 @@ pub(crate) fn step_entity(
 /// Whether an input about a task alone may end the open handoff of the task.
 fn may_end_open_handoff(input: &Input) -> bool {
     match input {
-        Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => true,
+        Input::TaskDue | Input::Silent | Input::Seize(_) | Input::CancelTask(_) => true,
         Input::Message { message, .. } => match message {
             Message::Recall { .. } => true,
             Message::Accept { .. }
@@ -146,6 +146,7 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
         | Input::Undeliverable { .. }
         | Input::Time
         | Input::TaskDue
+        | Input::Silent
         | Input::Seize(_)
         | Input::CancelTask(_)
         | Input::CandidateGone
@@ -221,6 +222,7 @@ fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Reque
         reason: mandate.reason,
         mode: mandate.mode,
         loan_timeout: mandate.loan_timeout,
+        work: mandate.work,
         submitter: None,
         plan: None,
         routing: None,
@@ -280,7 +282,9 @@ fn words_to_plan(
                 })
             }
             // The end of a loan, by its delegator or by a handoff back to it.
-            Message::Recall { .. } | Message::Complete { .. } => send(plan::PlanSignal::Recalled { subtask, handoff }),
+            Message::Recall { .. } | Message::Complete { .. } => {
+                send(plan::PlanSignal::Recalled { subtask, handoff, is_abandoned: false })
+            }
             // These end no loan.
             Message::Accept { .. }
             | Message::Reject { .. }
@@ -289,8 +293,8 @@ fn words_to_plan(
             | Message::Checkpoint { .. }
             | Message::Input { .. } => Vec::new(),
         },
-        Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => {
-            send(plan::PlanSignal::Recalled { subtask, handoff })
+        Input::TaskDue | Input::Silent | Input::Seize(_) | Input::CancelTask(_) => {
+            send(plan::PlanSignal::Recalled { subtask, handoff, is_abandoned: *input == Input::Silent })
         }
         // These end no loan.
         Input::Request(_)
@@ -335,7 +339,9 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
             | Message::Status { .. } => return Vec::new(),
         },
         // Nor do acks, or inputs about the task alone.
-        Input::Acked { .. } | Input::TaskDue | Input::Seize(_) | Input::CancelTask(_) => return Vec::new(),
+        Input::Acked { .. } | Input::TaskDue | Input::Silent | Input::Seize(_) | Input::CancelTask(_) => {
+            return Vec::new();
+        }
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     // The search that finds a gone candidate also finds what is left of the offers of former candidates.
@@ -366,6 +372,7 @@ fn role_of(input: &Input) -> Option<Acked> {
         | Input::Undeliverable { .. }
         | Input::Time
         | Input::TaskDue
+        | Input::Silent
         | Input::Seize(_)
         | Input::CancelTask(_)
         | Input::CandidateGone

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Acked, Cancellation, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
+use super::{Acked, Cancellation, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts, WorkTerms};
 use crate::{
     codes::ErrorCode,
     coordinator::Order,
@@ -56,6 +56,8 @@ pub enum Input {
     /// Time has passed for the task. The machine recalls a loan whose timeout is over, or else ends a question without an
     /// answer in time, and changes nothing else.
     TaskDue,
+    /// The owner of the task has given no sign of work for its `silence_timeout`, or is gone.
+    Silent,
     /// An operator takes the task from its owner. The coordinator owns it next, and hands it on.
     Seize(Seize),
     /// The broker cancels the task. An ended task stays as it is.
@@ -112,6 +114,8 @@ pub struct Request {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// What the request says about the work after the takeover.
+    pub work: WorkTerms,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
     /// The subtask of a plan that the task carries out. Set by the coordinator alone.

@@ -15,11 +15,12 @@ mod parts;
 mod prompts;
 mod rejection;
 mod seizure;
+mod silence;
 mod state;
 mod step;
 mod views;
 
-pub use baton_protocol::protocol::{Acked, Message, Mode, PassedOver, Priority, Question, TaskStatus};
+pub use baton_protocol::protocol::{Acked, Message, Mode, PassedOver, Priority, Question, TaskStatus, WorkTerms};
 pub(super) use builder::check_owner;
 pub use cancellation::{Cancellation, TaskSignal};
 pub(super) use entity::step_entity;

@@ -89,6 +89,9 @@ pub enum Rejection {
         /// The handoff that the recall names.
         handoff: MessageId,
     },
+    /// The owner has no loan whose due time it can move.
+    #[error("the task is not lent to its owner with a loan_timeout_max, so no loan can be extended")]
+    LoanFixed,
     /// The sender of an answer was not asked the question.
     #[error("the agent was not asked the question in correlation_id, or it is not among the task's latest questions")]
     NotAsked,
@@ -154,7 +157,7 @@ impl Refusal for Rejection {
             Self::Final { .. } => ErrorCode::HandoffFinal,
             Self::Expired { .. } => ErrorCode::HandoffExpired,
             Self::LoopLimit { .. } => ErrorCode::LoopLimit,
-            Self::NotLent { .. } => ErrorCode::NotLent,
+            Self::NotLent { .. } | Self::LoanFixed => ErrorCode::NotLent,
             Self::NotAsked => ErrorCode::NotAsked,
             Self::InputTaken => ErrorCode::InputTaken,
             Self::InputExpired { .. } => ErrorCode::InputExpired,
@@ -184,6 +187,7 @@ impl Refusal for Rejection {
             Self::TaskUnknown
             | Self::HandoffUnknown
             | Self::HandoffExists
+            | Self::LoanFixed
             | Self::NotDelegator
             | Self::NotCandidate
             | Self::NotAsked

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Mode, Priority, TaskStatus,
+    Mode, Priority, TaskStatus, WorkTerms,
     views::{ReceiverView, SenderView},
 };
 use crate::{
@@ -58,6 +58,9 @@ pub struct Task {
     pub hops: Vec<Hop>,
     /// The loans of the task that have not ended, the outermost first. Each returns the task to its delegator.
     pub loans: Vec<Loan>,
+    /// The terms of the transfer by which the owner has the task. `None`: they name no `silence_timeout`, or the owner has
+    /// the task otherwise.
+    pub transfer: Option<TransferTerms>,
     /// The owners from which an operator has taken the task: the first seizure from each, oldest first.
     pub seizures: Vec<Seizure>,
     /// The loop guard's limits.
@@ -129,6 +132,25 @@ pub struct Loan {
     pub handoff: MessageId,
     /// The time at which the broker recalls the task. `None`: the loan has no timeout.
     pub due: Option<Timestamp>,
+    /// The latest time to which the delegate can extend `due`. `None`: it cannot.
+    pub due_max: Option<Timestamp>,
+    /// The silence of the owner after which the broker recalls the task, 5 s to 1 day. `None`: silence is not judged.
+    pub silence_timeout: Option<Duration>,
+}
+
+/// The terms of the transfer by which the present owner has the task, if its silence is judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferTerms {
+    /// The agent that handed the task over.
+    pub former: AgentId,
+    /// The handoff.
+    pub handoff: MessageId,
+    /// The silence of the owner after which the task counts as abandoned, 5 s to 1 day.
+    pub silence_timeout: Duration,
+    /// Whether the task then goes back to `former`. False: `former` is told.
+    pub returns: bool,
+    /// Whether `former` was told. The silence is not judged after that.
+    pub is_told: bool,
 }
 
 /// The loop guard's limits (SPEC 3).
@@ -204,6 +226,8 @@ pub struct Handoff {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// What the request says about the work after the takeover.
+    pub work: WorkTerms,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
     /// The choice of a run that the handoff carries out. A redriven handoff carries out none.
@@ -442,9 +466,14 @@ impl Task {
         self.prompts.last().filter(|prompt| prompt.state == PromptState::Open)
     }
 
-    /// The time at which the first loan is due or the open question expires. `None`: neither has a deadline. A final
-    /// task has no loans and no open question.
+    /// The time at which the first loan is due or the open question expires, or at which the owner counts as silent.
+    /// `None`: nothing has a deadline. A final task has no loans and no open question.
     pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.due().into_iter().chain(self.silent_at()).min()
+    }
+
+    /// The time at which the first loan is due or the open question expires. `None`: neither has a deadline.
+    pub fn due(&self) -> Option<Timestamp> {
         let prompt = self.open_prompt().and_then(|prompt| prompt.due);
         self.loans.iter().filter_map(|loan| loan.due).chain(prompt).min()
     }

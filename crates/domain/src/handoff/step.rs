@@ -10,7 +10,10 @@ use super::{
     parts::check_parent,
     prompts,
     seizure::take_from_owner,
+    silence,
 };
+use std::time::Duration;
+
 use crate::{
     codes::ErrorCode,
     ids::{AgentId, MessageId},
@@ -36,12 +39,24 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
         Input::Message {
             from,
             epoch,
-            message: Message::Status { id, status, progress, details, receivers, has_result, prompt, keep_parts: _ },
+            message:
+                Message::Status { id, status, progress, details, receivers, has_result, prompt, keep_parts: _, extend_by },
         } => {
             let (epoch, status, progress, has_result) = (*epoch, *status, *progress, *has_result);
+            let extend_by = *extend_by;
             let prompt = prompt.as_ref();
-            let update =
-                StatusUpdate { id: *id, from, epoch, status, progress, details, receivers, has_result, prompt };
+            let update = StatusUpdate {
+                id: *id,
+                from,
+                epoch,
+                status,
+                progress,
+                details,
+                receivers,
+                has_result,
+                prompt,
+                extend_by,
+            };
             report_status(snapshot, &update, now).map(Outcome::moved)
         }
         Input::Message { from, epoch, message: Message::Input { prompt } } => {
@@ -66,6 +81,7 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
             let due = recall_overdue(snapshot, now).or_else(|| prompts::expire(snapshot, now));
             Ok(due.map_or(Outcome::Unchanged, Outcome::moved))
         }
+        Input::Silent => Ok(silence::abandon(snapshot, now).map_or(Outcome::Unchanged, Outcome::moved)),
         Input::Seize(seize) => take_from_owner(snapshot, seize, now).map(Outcome::moved),
         Input::CancelTask(why) => Ok(cancel_task(snapshot, why, now).map_or(Outcome::Unchanged, Outcome::moved)),
         Input::CandidateGone => Ok(with_both(snapshot, now, candidate_gone)),
@@ -175,6 +191,7 @@ fn redrive(
         reason: former.reason,
         mode: former.mode,
         loan_timeout: former.loan_timeout,
+        work: former.work,
         submitter: former.submitter.clone(),
         plan: None,
         // The choice has failed with the former handoff.
@@ -377,6 +394,7 @@ struct StatusUpdate<'a> {
     receivers: &'a [AgentId],
     has_result: bool,
     prompt: Option<&'a Question>,
+    extend_by: Option<Duration>,
 }
 
 /// Applies a status: an extension by the candidate, or a report of the owner.
@@ -404,6 +422,9 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
     if update.status.is_final() {
         return finish(task, update);
     }
+    if let Some(span) = update.extend_by {
+        extend_loan(&mut task, span, now)?;
+    }
     task.status = update.status;
     let mut effects = Vec::new();
     if let Some(question) = update.prompt {
@@ -425,6 +446,15 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
         builder.handoff
     });
     Ok(Transition { task, handoff, effects })
+}
+
+/// Moves the due time of the innermost loan, which is the owner's, to this span from now, and never over the limit of its
+/// request.
+fn extend_loan(task: &mut Task, span: Duration, now: Timestamp) -> Result<(), Rejection> {
+    let loan = task.loans.last_mut().ok_or(Rejection::LoanFixed)?;
+    let (Some(due), Some(longest)) = (loan.due, loan.due_max) else { return Err(Rejection::LoanFixed) };
+    loan.due = Some(due.max(now.plus(span).min(longest)));
+    Ok(())
 }
 
 /// The owner stores its context without a handoff. The task itself does not change: its versions are beside it.
@@ -465,6 +495,7 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
     // The final status of a delegate ends the loan and not the task (SPEC 3).
     if let Some(Loan { delegator, .. }) = task.loans.pop() {
         task.owner = delegator.clone();
+        task.transfer = None;
         task.epoch += 1;
         task.status = TaskStatus::InProgress;
         effects.push(Effect::Deliver { to: delegator.clone(), mail: Mail::ThisMessage });
@@ -496,7 +527,7 @@ fn recall_by_delegator(
     if task.loans[loan].delegator != *from {
         return Err(Rejection::NotDelegator);
     }
-    Ok(recall(snapshot, task, loan, &format!("{from} recalled the task"), now))
+    Ok(recall(snapshot, task, loan, (ErrorCode::TaskRecalled, &format!("{from} recalled the task")), now))
 }
 
 /// Recalls the outermost loan whose timeout is over. Nothing changes before that.
@@ -504,20 +535,27 @@ fn recall_overdue(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transition> 
     let task = snapshot.task?;
     let is_due = |loan: &Loan| loan.due.is_some_and(|due| due <= now);
     let loan = task.loans.iter().position(is_due)?;
-    let text = "the loan's time was up, and the task was recalled";
-    let mut transition = recall(snapshot, task, loan, text, now);
+    let told = (ErrorCode::TaskRecalled, "the loan's time was up, and the task was recalled");
+    let mut transition = recall(snapshot, task, loan, told, now);
     // A delegator that recalls gets a receipt; here it learns of the recall from the notice alone.
     let Loan { delegator, handoff, .. } = &task.loans[loan];
-    transition.effects.push(recalled(delegator, *handoff, text, Advice::KeepTask));
+    transition.effects.push(told_of(delegator, *handoff, told, Advice::KeepTask));
     Some(transition)
 }
 
 /// Returns the task to the delegator of a loan. This loan and all loans within it end, and so does the open handoff.
-fn recall(snapshot: Snapshot<'_>, task: &Task, loan: usize, text: &str, now: Timestamp) -> Transition {
+/// The agents that lose it are told with this code and text.
+pub(super) fn recall(
+    snapshot: Snapshot<'_>,
+    task: &Task,
+    loan: usize,
+    (code, text): (ErrorCode, &str),
+    now: Timestamp,
+) -> Transition {
     let (mut task, mut effects) = (task.clone(), Vec::new());
     let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
         let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
-        builder.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskRecalled, text);
+        builder.end(State::Cancelled, Cause::Recalled, code, text);
         builder.tell_candidate();
         task = builder.task;
         effects = builder.effects;
@@ -530,19 +568,21 @@ fn recall(snapshot: Snapshot<'_>, task: &Task, loan: usize, text: &str, now: Tim
     let mut told = vec![delegator.clone()];
     for former in ended[1..].iter().map(|inner| &inner.delegator).chain([&task.owner]) {
         if !told.contains(former) {
-            effects.push(recalled(former, lent_by, text, Advice::DropTask));
+            effects.push(told_of(former, lent_by, (code, text), Advice::DropTask));
             told.push(former.clone());
         }
     }
     task.owner = delegator;
+    task.transfer = None;
     task.epoch += 1;
     task.status = TaskStatus::InProgress;
     task.updated_at = now;
     Transition { task, handoff, effects }
 }
 
-fn recalled(to: &AgentId, about: MessageId, text: &str, advice: Advice) -> Effect {
-    let notice = Notice { code: ErrorCode::TaskRecalled, message: text.to_owned(), advice, is_critical: false };
+/// The notice about a task that its owner has lost.
+pub(super) fn told_of(to: &AgentId, about: MessageId, (code, text): (ErrorCode, &str), advice: Advice) -> Effect {
+    let notice = Notice { code, message: text.to_owned(), advice, is_critical: false };
     Effect::Deliver { to: to.clone(), mail: Mail::Notice { notice, about } }
 }
 

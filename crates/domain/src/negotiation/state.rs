@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::AwardRule;
 use crate::{
     codes::ErrorCode,
-    handoff::{LoopLimits, Mode, Priority, Timeouts},
+    handoff::{LoopLimits, Mode, Priority, Timeouts, WorkTerms},
     ids::{AgentId, FairnessKey, MessageId, TaskId},
     numbered,
     time::Timestamp,
@@ -79,6 +79,8 @@ pub struct Mandate {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// What the request says about the work after the takeover.
+    pub work: WorkTerms,
     /// The priority of all deliveries of the handoff.
     pub priority: Priority,
     /// The part of the requester's requests that the handoff belongs to.

@@ -235,7 +235,7 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
         | PlanSignal::Taken { subtask, handoff, .. }
         | PlanSignal::NotTaken { subtask, handoff, .. }
         | PlanSignal::Reported { subtask, handoff, .. }
-        | PlanSignal::Recalled { subtask, handoff } => (subtask, handoff),
+        | PlanSignal::Recalled { subtask, handoff, .. } => (subtask, handoff),
         PlanSignal::NotAppended { .. } => unreachable!("logged above"),
     };
     // An ended attempt, or one that a later attempt has replaced, must not end the present one. The word is late and
@@ -273,9 +273,12 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
             let text = if text.is_empty() { "the agent reported FAILED" } else { &text };
             builder.fail(place, SubtaskState::Failed, ErrorCode::SubtaskFailed, text, true, read)?;
         }
-        (PlanSignal::Recalled { .. }, SubtaskState::Running) => {
-            let text = "the time of the subtask was up, and its task was taken back";
-            builder.fail(place, SubtaskState::TimedOut, ErrorCode::TaskRecalled, text, true, read)?;
+        (PlanSignal::Recalled { is_abandoned, .. }, SubtaskState::Running) => {
+            let (code, text) = match is_abandoned {
+                true => (ErrorCode::TaskAbandoned, "its agent gave no sign of work, and its task was taken back"),
+                false => (ErrorCode::TaskRecalled, "the time of the subtask was up, and its task was taken back"),
+            };
+            builder.fail(place, SubtaskState::TimedOut, code, text, true, read)?;
         }
         // A word of the other half of the attempt is one that its handoff has overtaken.
         (

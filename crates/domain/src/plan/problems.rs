@@ -18,6 +18,8 @@ use crate::{
 
 /// The shortest and the longest time of a subtask: those of a loan (SPEC 3).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// The bounds of a silence timeout (SPEC 3).
+const SILENCE_TIMEOUT: std::ops::RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(24 * 60 * 60);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The weight of a problem.
@@ -342,6 +344,9 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     }
     if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&subtask.timeout) {
         field("timeout", format!("must be from 1 s to 30 days, not {:?}", subtask.timeout));
+    }
+    if !SILENCE_TIMEOUT.contains(&subtask.silence_timeout) {
+        field("silence_timeout", format!("must be from 5 s to 1 day, not {:?}", subtask.silence_timeout));
     }
 }
 

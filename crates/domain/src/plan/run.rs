@@ -398,12 +398,14 @@ pub enum PlanSignal {
         /// The details of the report.
         details: String,
     },
-    /// The task was taken back, because its time was up.
+    /// The task was taken back, because its time was up or because its agent gave no sign of work.
     Recalled {
         /// The id of the subtask.
         subtask: String,
         /// The handoff that had lent the task.
         handoff: MessageId,
+        /// Whether that was because its agent gave no sign of work.
+        is_abandoned: bool,
     },
     /// The result was not appended to a topic.
     NotAppended {

@@ -139,6 +139,8 @@ pub struct Subtask {
     pub task_type: String,
     /// The time from the takeover until the subtask is taken back.
     pub timeout: Duration,
+    /// The time without a sign of work after which the attempt ends, 5 s to 1 day.
+    pub silence_timeout: Duration,
     /// The most attempts in one round, 1 to [`ATTEMPTS_MAX`].
     pub attempts_max: u32,
     /// Whether dependents run although this subtask did not complete.

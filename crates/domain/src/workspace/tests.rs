@@ -53,8 +53,15 @@ impl World {
     }
 
     fn put_task(&mut self, status: TaskStatus) {
-        let lent = Loan { delegator: agent("olga"), handoff: MessageId::from_bytes([1; 16]), due: None };
+        let lent = Loan {
+            delegator: agent("olga"),
+            handoff: MessageId::from_bytes([1; 16]),
+            due: None,
+            due_max: None,
+            silence_timeout: None,
+        };
         let task = Task {
+            transfer: None,
             id: TaskId::parse("t").unwrap(),
             task_type: "support".into(),
             owner: agent("alice"),

@@ -1,6 +1,7 @@
 //! The payloads: the type of each message type, and their bounds.
 
 mod negotiation;
+mod work;
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -10,7 +11,9 @@ use super::{Checks, EnvelopeError, json, sections, signing};
 use crate::{
     ids::{AgentId, AgentType, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
-    protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
+    protocol::{
+        self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus, WorkTerms,
+    },
     time::Timestamp,
 };
 
@@ -75,6 +78,8 @@ pub enum Body {
         prompt: Option<Box<PromptBody>>,
         /// Whether the open parts of a cancelled task stay.
         keep_parts: bool,
+        /// How much later than now the delegate asks its loan to be due. `None`: the loan stays as it is.
+        extend_by: Option<Duration>,
     },
     /// An entry for a workspace.
     Append(Append),
@@ -123,6 +128,8 @@ pub struct RequestBody {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// What the request says about the work after the takeover.
+    pub work: WorkTerms,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
     /// The plan and the id of the subtask that the task carries out. Set by the coordinator alone.
@@ -196,6 +203,10 @@ pub fn check_heartbeat(heartbeat: &v1::Heartbeat, path: &str, checks: &mut Check
             checks.wrong(format!("{path}.metrics[{name}]"), "must be a finite number");
         }
     }
+    checks.at_most(&format!("{path}.working_on"), heartbeat.working_on.len(), work::TASKS_MAX, "tasks");
+    for task in heartbeat.working_on.iter().take(work::TASKS_MAX) {
+        checks.id(&format!("{path}.working_on"), task, TaskId::parse);
+    }
 }
 
 fn checked<M: Message + Default + Name>(
@@ -241,6 +252,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         reason: unset_or_known::<v1::HandoffReason>(checks, "envelope.payload.reason", body.reason).into(),
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
+        work: work::terms(mode, &body, checks),
         plan: body.on_behalf_of.as_ref().and_then(|of| {
             let path = "envelope.payload.on_behalf_of.plan_id";
             Some((checks.optional_id(path, &of.plan_id, PlanId::parse)?, of.subtask_id.clone()))
@@ -543,6 +555,13 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
         has_result: body.result.is_some(),
         prompt: body.prompt.and_then(|prompt| prompt_body(prompt, checks)).map(Box::new),
         keep_parts: body.keep_parts,
+        extend_by: body.extend_by.as_ref().and_then(|span| {
+            let path = "envelope.payload.extend_by";
+            if status != TaskStatus::InProgress {
+                checks.wrong(path, "is only for IN_PROGRESS");
+            }
+            short_span(checks, path, Some(span))
+        }),
     }
 }
 

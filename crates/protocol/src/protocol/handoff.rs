@@ -45,6 +45,17 @@ pub enum Mode {
     Delegate,
 }
 
+/// What a request says about the work after the takeover (SPEC 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkTerms {
+    /// The silence of the owner after which the task counts as abandoned, 5 s to 1 day. `None`: silence is not judged.
+    pub silence_timeout: Option<Duration>,
+    /// Whether an abandoned task goes back to the sender. Only for a transfer.
+    pub returns_when_abandoned: bool,
+    /// The longest time of the loan that the delegate can reach by extending it, counted from the completion.
+    pub loan_timeout_max: Option<Duration>,
+}
+
 /// The order of deliveries: the higher priority goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
@@ -131,6 +142,8 @@ pub enum Message {
         prompt: Option<Question>,
         /// Whether the open parts of a cancelled task stay.
         keep_parts: bool,
+        /// How much later than now the delegate asks its loan to be due. `None`: the loan stays as it is.
+        extend_by: Option<Duration>,
     },
 }
 

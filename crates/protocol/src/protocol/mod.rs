@@ -12,7 +12,7 @@ mod skill;
 mod trace;
 mod workspace;
 
-pub use handoff::{Acked, Message, Mode, PassedOver, Priority, Question, RequestedTimeouts, TaskStatus};
+pub use handoff::{Acked, Message, Mode, PassedOver, Priority, Question, RequestedTimeouts, TaskStatus, WorkTerms};
 pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,

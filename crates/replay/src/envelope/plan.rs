@@ -19,6 +19,8 @@ const READ_MAX: usize = 1024;
 /// The kind of work of a subtask that names none.
 const TASK_TYPE: &str = "subtask";
 const TIMEOUT: Duration = Duration::from_secs(360);
+/// The silence after which an attempt ends, unless the subtask names another (SPEC 3).
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads a plan. `terms` are those of fields that it leaves out. [`Spec::problems`] has the rules of its contents.
 ///
@@ -114,6 +116,7 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
         input: json_text(subtask.input.as_ref()),
         task_type: if subtask.task_type.is_empty() { TASK_TYPE.to_owned() } else { subtask.task_type.clone() },
         timeout: span("timeout", subtask.timeout.as_ref()).unwrap_or(TIMEOUT),
+        silence_timeout: span("silence_timeout", subtask.silence_timeout.as_ref()).unwrap_or(SILENCE_TIMEOUT),
         attempts_max: subtask.attempts_max.max(1),
         is_optional: subtask.optional,
         timeouts: timeouts.unwrap_or_default(),
@@ -179,7 +182,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         optional: subtask.is_optional,
         handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
-        silence_timeout: None,
+        silence_timeout: span(subtask.silence_timeout),
     }
 }
 

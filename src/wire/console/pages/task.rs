@@ -299,6 +299,7 @@ impl EntryRow {
             Some(Event::Redriven(redriven)) => ("redriven", format!("dead letter {}", redriven.dead_letter_id)),
             Some(Event::Reassigned(to)) => ("reassigned", format!("by {} to {}", to.submitter_id, to.receiver_id)),
             Some(Event::MailOmitted(_)) => ("later mail has no entry", String::new()),
+            Some(Event::Silent(_)) => ("the owner was silent", String::new()),
             Some(Event::Cancelled(cancelled)) => ("cancelled by the broker", cause_of(cancelled)),
             Some(Event::Awarded(_)) => ("awarded", String::new()),
             None => ("unknown", String::new()),

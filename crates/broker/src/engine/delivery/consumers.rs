@@ -5,7 +5,7 @@ use crate::{
     Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
     domain::mailbox::{ConsumerId, Fate, Mailbox},
     engine::{ConsumerKind, timers::Timer},
-    ids::AgentId,
+    ids::{AgentId, InstanceId},
     time::Timestamp,
 };
 
@@ -17,6 +17,8 @@ const LEASES_AT_ONCE: usize = 64;
 pub(in crate::engine) struct Consumer {
     agent: AgentId,
     kind: ConsumerKind,
+    /// The process behind the session. `None`: it has not said.
+    process: Option<InstanceId>,
     events: Events,
     /// The credit: the most deliveries that the consumer holds at a time.
     outstanding_max: u32,
@@ -102,13 +104,29 @@ impl Engine {
                 return tracing::error!(%agent, %error, "failed to load a mailbox");
             }
         }
-        let consumer =
-            Consumer { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, deliveries: 0 };
+        let consumer = Consumer {
+            agent: agent.clone(),
+            kind,
+            process: None,
+            events,
+            outstanding_max: 0,
+            outstanding: 0,
+            deliveries: 0,
+        };
         self.delivery.add_consumer(id, consumer);
         let is_session = kind == ConsumerKind::Session;
         self.env.directory.change_presence(agent, |presence| {
             if is_session { presence.signs.sessions += 1 } else { presence.signs.receives += 1 }
         });
+    }
+
+    /// Notes the process behind a session, and whether it tells its work. A closed consumer ignores it.
+    pub(in crate::engine) fn hello(&mut self, id: ConsumerId, process: InstanceId, tells_work: bool) {
+        if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
+            consumer.process = Some(process);
+            let now = self.timers.clock.running();
+            self.liveness.opened(id, &consumer.agent, tells_work, now);
+        }
     }
 
     /// Sets a consumer's credit. A closed consumer ignores it.
@@ -132,6 +150,7 @@ impl Engine {
     /// Removes a consumer. The end of a session requeues its deliveries.
     pub(in crate::engine) fn close_consumer(&mut self, id: ConsumerId, now: Timestamp) {
         let Some(consumer) = self.delivery.remove_consumer(id) else { return };
+        self.liveness.closed(id, &consumer.agent, self.timers.clock.running());
         let is_session = consumer.kind == ConsumerKind::Session;
         self.env.directory.change_presence(&consumer.agent, |presence| {
             if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }

@@ -171,6 +171,7 @@ impl World {
             reason: 0,
             mode: handoff::Mode::Delegate,
             loan_timeout: Some(subtask.timeout),
+            work: crate::handoff::WorkTerms::default(),
             submitter: Some(order.submitter.to_string()),
             plan: Some(PlanRef { plan: order.plan.clone(), subtask: subtask.id.clone() }),
             routing: None,
@@ -350,6 +351,7 @@ fn status_of(id: MessageId, status: TaskStatus, details: &str) -> Message {
         has_result: true,
         prompt: None,
         keep_parts: false,
+        extend_by: None,
     }
 }
 
@@ -675,7 +677,7 @@ fn every_word_in_every_state_of_a_subtask_is_defined() {
                 is_completed: true,
                 details: String::new(),
             },
-            PlanSignal::Recalled { subtask: subtask(), handoff },
+            PlanSignal::Recalled { subtask: subtask(), handoff, is_abandoned: false },
             PlanSignal::NotAppended { subtask: subtask(), topic: "t".to_owned(), code, text },
         ]
     };

@@ -177,6 +177,7 @@ impl World {
             open_handoff: None,
             hops: Vec::new(),
             loans: Vec::new(),
+            transfer: None,
             seizures: Vec::new(),
             loop_limits: LoopLimits::default(),
             created_at: at(1),

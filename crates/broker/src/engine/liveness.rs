@@ -1,0 +1,157 @@
+//! The signs of work that agents give in heartbeats (SPEC 3): which process works on which task, in memory alone.
+//!
+//! A task whose request has a `silence_timeout` has a timer. When it fires, this module says whether the owner has been
+//! silent; the rule about what then becomes of the task is in `domain::handoff`. After a start of the broker the time
+//! begins anew, because no agent could be heard meanwhile.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Engine, timers::Timer};
+use crate::{
+    BrokerError,
+    domain::{EntityId, Input, handoff, mailbox::ConsumerId},
+    ids::{AgentId, IdMap, TaskId},
+    proto::v1,
+    records::{CustodyEvent, EntityRecord},
+    time::Timestamp,
+};
+
+/// The most tasks of an agent whose last sign is remembered after its processes have stopped to list them.
+const PAST_MAX: usize = 4096;
+
+/// The signs of work of all agents. All times are running times.
+#[derive(Debug, Default)]
+pub(super) struct Liveness {
+    agents: IdMap<AgentId, Signs>,
+}
+
+/// The signs of one agent.
+#[derive(Debug, Default)]
+struct Signs {
+    /// The sessions that tell their work.
+    processes: IdMap<ConsumerId, Process>,
+    /// When the last process has stopped to work on a task.
+    past: IdMap<TaskId, Timestamp>,
+    /// Whether the latest session said that it tells its work.
+    tells_work: bool,
+}
+
+/// A session that tells its work.
+#[derive(Debug)]
+struct Process {
+    heard_at: Timestamp,
+    works_on: BTreeSet<TaskId>,
+}
+
+impl Signs {
+    fn stopped(&mut self, tasks: impl IntoIterator<Item = TaskId>, at: Timestamp) {
+        self.past.extend(tasks.into_iter().map(|task| (task, at)));
+        if self.past.len() > PAST_MAX {
+            let mut times: Vec<Timestamp> = self.past.values().copied().collect();
+            times.sort_unstable();
+            let oldest_kept = times[times.len() - PAST_MAX / 2];
+            self.past.retain(|_, at| *at >= oldest_kept);
+        }
+    }
+
+    /// The latest sign of work on the task. A process that was heard within `heard_within` works on what it listed last.
+    fn last_sign(&self, task: &TaskId, now: Timestamp, heard_within: Duration) -> Option<Timestamp> {
+        let works_on_it = self.processes.values().filter(|process| process.works_on.contains(task));
+        let signs = works_on_it.map(|process| match now.since(process.heard_at) <= heard_within {
+            true => now,
+            false => process.heard_at,
+        });
+        signs.chain(self.past.get(task).copied()).max()
+    }
+}
+
+impl Liveness {
+    /// Notes whether a new session tells its work.
+    pub(super) fn opened(&mut self, consumer: ConsumerId, agent: &AgentId, tells_work: bool, now: Timestamp) {
+        let signs = self.agents.entry(agent.clone()).or_default();
+        signs.tells_work = tells_work;
+        if tells_work {
+            signs.processes.insert(consumer, Process { heard_at: now, works_on: BTreeSet::new() });
+        }
+    }
+
+    /// Notes the tasks that a session lists in a heartbeat.
+    pub(super) fn heard(&mut self, consumer: ConsumerId, agent: &AgentId, tasks: BTreeSet<TaskId>, now: Timestamp) {
+        let Some(signs) = self.agents.get_mut(agent) else { return };
+        let Some(process) = signs.processes.get_mut(&consumer) else { return };
+        process.heard_at = now;
+        let before = std::mem::replace(&mut process.works_on, tasks);
+        if before != process.works_on {
+            let stopped: Vec<_> = before.difference(&process.works_on).cloned().collect();
+            signs.stopped(stopped, now);
+        }
+    }
+
+    /// Notes the tasks that an agent lists in a signed heartbeat, which belongs to no session.
+    fn heard_apart(&mut self, agent: &AgentId, tasks: BTreeSet<TaskId>, now: Timestamp) {
+        if let Some(signs) = self.agents.get_mut(agent) {
+            signs.stopped(tasks, now);
+        }
+    }
+
+    /// Notes the end of a session.
+    pub(super) fn closed(&mut self, consumer: ConsumerId, agent: &AgentId, now: Timestamp) {
+        let Some(signs) = self.agents.get_mut(agent) else { return };
+        if let Some(process) = signs.processes.remove(&consumer) {
+            signs.stopped(process.works_on, now);
+        }
+    }
+
+    /// Forgets an agent that is gone.
+    pub(super) fn forget(&mut self, agent: &AgentId) {
+        self.agents.remove(agent);
+    }
+}
+
+impl Engine {
+    /// Takes the signs of work in a heartbeat of this session, or in a signed one without a session. Its ids are checked.
+    pub(super) fn hear_of_work(&mut self, consumer: Option<ConsumerId>, agent: &AgentId, heartbeat: &v1::Heartbeat) {
+        let tasks = heartbeat.working_on.iter().filter_map(|id| TaskId::parse(id).ok()).collect();
+        let now = self.timers.clock.running();
+        match consumer {
+            Some(consumer) => self.liveness.heard(consumer, agent, tasks, now),
+            None => self.liveness.heard_apart(agent, tasks, now),
+        }
+    }
+
+    /// Decides about a task whose owner may be silent. Returns whether the task has changed; if not, its timer is set to
+    /// the next time at which to look.
+    pub(super) fn judge_silence(&mut self, task: &TaskId, now: Timestamp) -> Result<bool, BrokerError> {
+        let entity = EntityId::Task(task.clone());
+        let mut transaction = self.transaction();
+        let record = self.entity_record(&mut transaction, &entity)?;
+        let Some(state) = record.as_deref().and_then(EntityRecord::as_task).map(|record| record.task.clone()) else {
+            return Ok(false);
+        };
+        let (Some(timeout), Some(_)) = (state.silence_timeout(), state.silent_at()) else { return Ok(false) };
+        let running = self.timers.clock.running();
+        let is_gone = self.env.directory.is_gone(&state.owner, now);
+        if !is_gone {
+            let heard_within = self.env.settings.heartbeat_interval * 3;
+            let next = match self.liveness.agents.get(&state.owner) {
+                // A process on plain stubs says nothing of its work, and an agent that has not come back since the start
+                // cannot: only their absence counts.
+                None => Some(running.plus(timeout)),
+                Some(signs) if !signs.tells_work => Some(running.plus(timeout)),
+                Some(signs) => signs.last_sign(task, running, heard_within).map(|sign| sign.plus(timeout)),
+            };
+            if let Some(next) = next.filter(|next| *next > running) {
+                self.timers.set(Timer::Entity(entity), next);
+                return Ok(true);
+            }
+        }
+        let input = Input::Handoff { task: task.clone(), input: handoff::Input::Silent };
+        let has_changed = self.run_unasked(&mut transaction, &entity, &input, &CustodyEvent::Silent, now)?;
+        if has_changed {
+            tracing::warn!(%task, owner = %state.owner, ?timeout, is_gone, "the owner of a task gives no sign of work");
+            self.stage(transaction);
+            self.end_unanswered();
+        }
+        Ok(has_changed)
+    }
+}

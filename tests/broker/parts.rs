@@ -209,3 +209,74 @@ fn a_kill_between_the_steps_leaves_no_part_open() {
     }
     assert_eq!(world.task("whole").task.owner, AgentId::parse("a").unwrap());
 }
+
+/// Lends a new task, which is a part of the last one, from one agent to the other and back, until the loop guard refuses.
+/// Returns the number of tasks, and the refusal.
+fn mutual(world: &mut World, limits: Option<v1::LoopLimits>) -> (usize, crate::world::Refusal) {
+    let (mut from, mut to, mut parent) = ("a", "b", String::new());
+    for number in 1..=40 {
+        let task = format!("level-{number}");
+        let mut request = world.request_of((from, to), &task, &parent, DELEGATE);
+        if number == 1 {
+            let payload = v1::HandoffRequest {
+                task_type: "support".into(),
+                mode: DELEGATE.into(),
+                loop_limits: limits,
+                ..Default::default()
+            };
+            request = world.request_with(from, to, 1, &payload);
+            request.task_id.clone_from(&task);
+        }
+        let handoff = match world.send(request) {
+            Ok(receipt) => receipt.handoff_id,
+            Err(refusal) => return (number - 1, refusal),
+        };
+        let of = |envelope: v1::Envelope| v1::Envelope { task_id: task.clone(), ..envelope };
+        world.send(of(world.accept(to, from, &handoff, 1))).unwrap();
+        world.send(of(world.context(from, to, &handoff, 1))).unwrap();
+        world.send(of(world.complete(to, from, &handoff, 1))).unwrap();
+        (from, to, parent) = (to, from, task);
+    }
+    panic!("the loop guard lets two agents go on");
+}
+
+#[test]
+fn agents_that_lend_each_other_new_tasks_come_to_an_end() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let (tasks, (code, refusal)) = mutual(&mut world, None);
+    assert_eq!((tasks, code), (8, ErrorCode::LoopLimit), "four times along each pair");
+    let metadata = refusal.metadata();
+    assert_eq!(metadata[0], ("limit", "handoffs_per_pair_max".to_owned()));
+    assert_eq!(metadata[2], ("chain", "a → b → a → b → a → b → a → b → a".to_owned()));
+    // The task itself is not created, and another agent can still have it.
+    let other = world.request_of(("a", "c"), "level-9", "level-8", DELEGATE);
+    world.send(other).unwrap();
+    for number in 1..=9 {
+        world.audit(&format!("level-{number}"));
+    }
+}
+
+#[test]
+fn a_limit_of_the_first_task_holds_along_its_chain() {
+    let limits = |max_handoffs, max_handoffs_per_pair| Some(v1::LoopLimits { max_handoffs, max_handoffs_per_pair });
+    let (tasks, (_, refusal)) = mutual(&mut World::with(&["a", "b"]), limits(0, 1));
+    assert_eq!((tasks, refusal.metadata()[0].1.as_str()), (2, "handoffs_per_pair_max"));
+    let (tasks, (_, refusal)) = mutual(&mut World::with(&["a", "b"]), limits(3, 0));
+    assert_eq!((tasks, refusal.metadata()[0].1.as_str()), (3, "handoffs_max"));
+}
+
+#[test]
+fn a_known_part_is_not_handed_on_along_a_pair_that_its_chain_has_used_up() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let (tasks, _) = mutual(&mut world, None);
+    assert_eq!(tasks, 8);
+    // "a" makes a part for "c", which rejects and suggests "b".
+    let handoff = world.send(world.request_of(("a", "c"), "last", "level-8", TRANSFER)).unwrap().handoff_id;
+    let reject = world.reject("c", "a", &handoff, &["b"]);
+    world.send(v1::Envelope { task_id: "last".into(), ..reject }).unwrap();
+    assert_eq!(world.handoff(&handoff).state, State::Rejected, "the suggested agent is not asked");
+    let again = world.request_of(("a", "b"), "last", "", TRANSFER);
+    assert_refused(world.send(again), ErrorCode::LoopLimit);
+    world.send(world.request_of(("a", "c"), "last", "", TRANSFER)).unwrap();
+    world.audit("last");
+}

@@ -160,13 +160,17 @@ fn the_parent_of_a_task_never_changes() {
 }
 
 #[test]
-fn parts_are_at_most_32_levels_deep() {
+fn parts_are_at_most_16_levels_deep() {
     let mut world = World::with(&["a", "b"]);
     world.send(world.part("a", "level-1", "")).unwrap();
-    for level in 2..=32 {
+    for level in 2..=16 {
         world.send(world.part("a", &format!("level-{level}"), &format!("level-{}", level - 1))).unwrap();
     }
-    assert_eq!(fields(world.send(world.part("a", "level-33", "level-32"))), ["envelope.payload.parent_task_id"]);
+    let refusal = assert_refused(world.send(world.part("a", "level-17", "level-16")), ErrorCode::LoopLimit);
+    let metadata = refusal.metadata();
+    assert_eq!(metadata[0], ("limit", "handoffs_max".to_owned()));
+    assert_eq!(metadata[1], ("value", "16".to_owned()));
+    assert_eq!(metadata[2], ("chain", "a".to_owned()), "all levels are of one agent");
 }
 
 #[test]

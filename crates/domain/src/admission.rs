@@ -3,8 +3,11 @@
 //! This module owns the checks before the state machine: repeats, the clock window, participants of a task, removed
 //! tasks, the fencing of mail, and receivers. The caller reads the records that these functions need.
 
+mod chain;
+
 use std::time::Duration;
 
+pub use self::chain::{CHAIN_MAX, Chain};
 use super::{
     Correlation, Handling, Header, MessageType, Outsider, Receiver,
     handoff::{Handoff, OFFERS_MAX, Rejection, Task, check_owner},
@@ -391,12 +394,9 @@ pub fn mail_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
 
 // ------------------------------------------------------------------------------------------------------------ parts
 
-/// The most levels of parts: a task without a parent is on level 1.
-pub const LEVELS_MAX: usize = 32;
-
-/// Checks the parent of a new task: another task that the sender owns and that has not ended, on a level that permits
-/// parts. `level` is that of the parent.
-pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: usize) -> Result<(), AdmissionError> {
+/// Checks the parent of a new task: another task that the sender owns and that has not ended. [`Chain::check_levels`] has
+/// the limit of levels.
+pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>) -> Result<(), AdmissionError> {
     let invalid = |problem: &str| {
         let path = "envelope.payload.parent_task_id".to_owned();
         AdmissionError::FieldInvalid { violation: FieldViolation { path, problem: problem.to_owned() } }
@@ -411,10 +411,6 @@ pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: 
     };
     if parent.status.is_final() {
         return Err(Rejection::TaskFinal { status: parent.status }.into());
-    }
-    // The level is found by a walk up the parents, which this bounds.
-    if level >= LEVELS_MAX {
-        return Err(invalid(&format!("is on level {level} of at most {LEVELS_MAX}, and can have no parts")));
     }
     Ok(())
 }

@@ -16,9 +16,9 @@ use crate::{
     codes::{FieldViolation, Refusal},
     domain::{
         EntityId, Handling, Header, Input, Receiver,
-        admission::{self, LEVELS_MAX, Standing},
+        admission::{self, AdmissionError, CHAIN_MAX, Chain, Standing},
         check_fallbacks,
-        handoff::{Handoff, Message, Priority, Rejection, Task},
+        handoff::{Handoff, LoopLimits, Message, Priority, Rejection, Task},
         mailbox::{EnvelopeOwner, Flow},
         routing::{self, RunId, TurnId, check_handoff},
     },
@@ -186,7 +186,7 @@ impl Engine {
     /// Resolves candidates and terms of a request, and runs its step.
     fn take_request(
         &mut self,
-        transaction: Transaction,
+        mut transaction: Transaction,
         envelope: &VerifiedEnvelope,
         request: &RequestBody,
         now: Timestamp,
@@ -202,32 +202,66 @@ impl Engine {
             return Err(refused(BrokerError::Fields { violations }));
         }
         self.check_open(Counted::Handoff, &header.sender, 0).map_err(refused)?;
-        self.check_parent(header, request).map_err(refused)?;
-        self.check_choice(header, request)?;
-        let Candidates { agents, passed_over, .. } = &self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
+        let chain = self.check_parent(&mut transaction, header, request, terms.1).map_err(refused)?;
+        self.check_choice(header, request)?;
+        let mut candidates = self.candidates(header, request, now).map_err(refused)?;
+        if let Some(chain) = chain {
+            chain.keep_free(&header.sender, &mut candidates.agents).map_err(refused)?;
+        }
+        let Candidates { agents, passed_over, .. } = &candidates;
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }
 
-    /// Checks the parent of a task that the request creates. The machine compares that of a known task.
-    fn check_parent(&mut self, header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
-        let (Some(parent), Some(task)) = (&request.parent, &header.task) else { return Ok(()) };
-        let mut transaction = self.transaction();
-        // A task whose parent is itself is known at best, and refused all the same.
-        if parent != task && self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?.is_some() {
-            return Ok(());
+    /// Checks the parent of a task that the request creates; the machine compares that of a known task. Returns the chain
+    /// of a task that is a part.
+    fn check_parent(
+        &mut self,
+        transaction: &mut Transaction,
+        header: &Header,
+        request: &RequestBody,
+        limits: LoopLimits,
+    ) -> Result<Option<Chain>, BrokerError> {
+        let Some(task) = &header.task else { return Ok(None) };
+        let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+        let known = known.as_deref().and_then(EntityRecord::as_task).map(|record| record.task.clone());
+        match (&request.parent, known) {
+            // A task whose parent is itself is known at best, and refused all the same.
+            (parent, Some(known)) if parent.as_ref() != Some(task) => self.chain_of(known),
+            (Some(parent), _) => {
+                let above = self.tasks_above(Some(parent.clone()))?;
+                admission::check_parent(header, parent, above.first().map(|parent| &**parent))?;
+                let chain = Chain::new(above, None, limits);
+                chain.check_levels().map_err(AdmissionError::from)?;
+                Ok(Some(chain))
+            }
+            (None, _) => Ok(None),
         }
-        let (mut found, mut level, mut next) = (None, 0, Some(parent.clone()));
+    }
+
+    /// The chain of a known task. `None`: the task is no part.
+    pub(super) fn chain_of(&mut self, task: Arc<Task>) -> Result<Option<Chain>, BrokerError> {
+        if task.parent.is_none() {
+            return Ok(None);
+        }
+        let above = self.tasks_above(task.parent.clone())?;
+        let limits = task.loop_limits;
+        Ok(Some(Chain::new(above, Some(task), limits)))
+    }
+
+    /// A task and the tasks above it, as far as the broker has them.
+    fn tasks_above(&mut self, mut next: Option<TaskId>) -> Result<Vec<Arc<Task>>, BrokerError> {
+        let mut transaction = self.transaction();
+        let mut above = Vec::new();
         while let Some(id) = next.take()
-            && level < LEVELS_MAX
+            && above.len() < CHAIN_MAX
             && let Some(record) = self.entity_record(&mut transaction, &EntityId::Task(id))?
         {
-            let above = record.as_task().ok_or(BrokerError::Internal)?.task.clone();
-            level += 1;
-            next = above.parent.clone();
-            found = found.or(Some(above));
+            let task = record.as_task().ok_or(BrokerError::Internal)?.task.clone();
+            next = task.parent.clone();
+            above.push(task);
         }
-        Ok(admission::check_parent(header, parent, found.as_deref(), level)?)
+        Ok(above)
     }
 
     /// Checks that the request carries out the choice that it names. The run hears of the handoff by an input, which may

@@ -161,6 +161,13 @@ impl Engine {
                 Receiver::Absent | Receiver::AllOf(_) => {}
             }
         }
+        let task = self.entity_record(&mut self.transaction(), &EntityId::Task(stored.handoff.task.clone()))?;
+        if let Some(task) = task.as_deref().and_then(EntityRecord::as_task)
+            && let Some(chain) = self.chain_of(task.task.clone())?
+        {
+            // A suggestion that the loop guard forbids is left out, and does not make the reject invalid.
+            drop(chain.keep_free(&stored.handoff.sender, &mut found.agents));
+        }
         found.agents.truncate(OFFERS_MAX);
         found.passed_over.truncate(PASSED_OVER_MAX);
         Ok(found)

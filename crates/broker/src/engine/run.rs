@@ -14,7 +14,7 @@ use crate::{
         handoff::{Cancellation, Handoff, Rejection, TaskSignal},
         mailbox::EnvelopeOwner,
         matching::ended_offer,
-        negotiation::{Mandate, NegotiationSignal, WaitingMail},
+        negotiation::{Award, Mandate, NegotiationSignal, WaitingMail},
         plan::Report,
         step,
         workspace::{Entry, WorkspaceId},
@@ -300,7 +300,13 @@ impl Engine {
             follow_ups.to_send.push_back((EntityId::Negotiation(award.negotiation), Signal::Negotiation(signal)));
             return Ok(());
         }
-        let (request, facts) = self.mandate_of(transaction, award)?;
+        let mut award = award.clone();
+        if let Err(rejection) = self.keep_free_of_loops(transaction, &mut award)? {
+            let signal = NegotiationSignal::not_opened(award.negotiation, &rejection);
+            follow_ups.to_send.push_back((EntityId::Negotiation(award.negotiation), Signal::Negotiation(signal)));
+            return Ok(());
+        }
+        let (request, facts) = self.mandate_of(transaction, &award)?;
         // The entry has the mandate and the candidates, because a replay has no negotiation (SPEC 12, law 7).
         let event = CustodyEvent::Awarded {
             task_request: &facts.task_request,
@@ -308,8 +314,22 @@ impl Engine {
             terms: facts.terms,
         };
         let cause = Cause { origin: Origin::StoredRequest(request), event: Some(&event) };
-        self.run_one(transaction, to, &Input::Signal(signal.clone()), cause, follow_ups, now)?;
+        self.run_one(transaction, to, &Input::Signal(Signal::Handoff(award.clone())), cause, follow_ups, now)?;
         Ok(())
+    }
+
+    /// Removes the agents from an award that the loop guard forbids along the chain of the task's parents. Returns the
+    /// rejection if it leaves none.
+    fn keep_free_of_loops(
+        &mut self,
+        transaction: &mut Transaction,
+        award: &mut Award,
+    ) -> Result<Result<(), Rejection>, BrokerError> {
+        let task = self.entity_record(transaction, &EntityId::Task(award.task.clone()))?;
+        let Some(task) = task.as_deref().and_then(EntityRecord::as_task) else { return Ok(Ok(())) };
+        let owner = task.task.owner.clone();
+        let Some(chain) = self.chain_of(task.task.clone())? else { return Ok(Ok(())) };
+        Ok(chain.keep_free(&owner, &mut award.candidates))
     }
 
     fn run_one(

@@ -20,6 +20,12 @@ cases! {
         "A task that is CANCELED also ends the parts of its parts, and those of other owners." ends_down_the_tree;
     "part.stays-if-it-is-kept" "2"
         "Parts stay after CANCELED with keep_parts and after COMPLETED; keep_parts with another status is FIELD_INVALID." stays;
+    "part.chain-is-limited-by-pairs" "3"
+        "Two agents that lend each other new tasks, each a part of the last, are stopped with LOOP_LIMIT, which shows the chain."
+        pairs_are_limited;
+    "part.chain-is-limited-by-levels" "3"
+        "A chain of parts has at most as many levels as a task may have handoffs; the next part is refused with LOOP_LIMIT."
+        levels_are_limited;
 }
 
 /// A task of an agent without an open handoff.
@@ -135,4 +141,43 @@ async fn stays(world: World) -> Verdict {
         has_status(&alice, &part, v1::TaskStatus::Created).await?;
     }
     Ok(())
+}
+
+const LOOP: Refusal = Refusal(Code::FailedPrecondition, "LOOP_LIMIT");
+
+async fn pairs_are_limited(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let (mut from, mut to, mut parent) = (&alice, &bob, String::new());
+    // The operator may have configured lower limits. The loop guard then applies earlier.
+    for number in 0..9 {
+        let task = world.id(&format!("level-{number}"));
+        let request = part_of(&parent, v1::HandoffMode::Delegate);
+        let answer = from.say(to.id(), &About::task(&task, 1), &request).await;
+        if number > 0 && answer.is_err() || number == 8 {
+            let refusal = refused("a part goes along a pair once more", answer, LOOP)?;
+            let chain = refusal.metadata.get("chain");
+            let shows = chain.is_some_and(|chain| chain.contains(alice.id()) && chain.contains(bob.id()));
+            let mut checks = Checks::of("the refusal");
+            checks.holds("metadata.limit", refusal.metadata.contains_key("limit"), "set", &refusal.metadata);
+            checks.holds("metadata.chain", shows, "alice and bob", chain);
+            return checks.done();
+        }
+        let about = About::handoff(&task, 1, &answered("a part is requested", answer)?.handoff_id);
+        from.tell(to.id(), &about, &v1::HandoffCancel::default()).await?;
+        let again = v1::HandoffRequest { parent_task_id: String::new(), ..request };
+        give(from, to, &task, &again).await?;
+        (from, to, parent) = (to, from, task);
+    }
+    Ok(())
+}
+
+async fn levels_are_limited(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let limits = v1::LoopLimits { max_handoffs: 2, ..Default::default() };
+    let tasks = ["first", "second", "third"].map(|name| world.id(name));
+    let first = v1::HandoffRequest { loop_limits: Some(limits), ..a_request() };
+    alice.tell(bob.id(), &About::task(&tasks[0], 1), &first).await?;
+    alice.tell(bob.id(), &About::task(&tasks[1], 1), &part_of(&tasks[0], v1::HandoffMode::Transfer)).await?;
+    let third = alice.say(bob.id(), &About::task(&tasks[2], 1), &part_of(&tasks[1], v1::HandoffMode::Transfer)).await;
+    refused("alice makes a part on level 3; the limit is 2", third, LOOP).map(drop)
 }

@@ -80,6 +80,19 @@ pub enum Rejection {
         /// The handoffs so far.
         hops: Vec<Hop>,
     },
+    /// The loop guard stops the task, because of the tasks that it is a part of.
+    #[error(
+        "the loop guard refuses the handoff of a part: along the chain of its parents {limit} is {value}, after {}",
+        agents_in_order(agents)
+    )]
+    ChainLimit {
+        /// The name of the limit.
+        limit: &'static str,
+        /// The value of the limit.
+        value: u32,
+        /// The owners of the tasks of the chain in their order; if they are many, the last ones.
+        agents: Vec<AgentId>,
+    },
     /// The sender of a recall is not the delegator of the loan.
     #[error("only the delegator, the sender of this handoff, may recall the task")]
     NotDelegator,
@@ -156,7 +169,7 @@ impl Refusal for Rejection {
             Self::WrongState { .. } => ErrorCode::HandoffState,
             Self::Final { .. } => ErrorCode::HandoffFinal,
             Self::Expired { .. } => ErrorCode::HandoffExpired,
-            Self::LoopLimit { .. } => ErrorCode::LoopLimit,
+            Self::LoopLimit { .. } | Self::ChainLimit { .. } => ErrorCode::LoopLimit,
             Self::NotLent { .. } | Self::LoanFixed => ErrorCode::NotLent,
             Self::NotAsked => ErrorCode::NotAsked,
             Self::InputTaken => ErrorCode::InputTaken,
@@ -181,6 +194,9 @@ impl Refusal for Rejection {
             Self::LoopLimit { limit, value, hops } => {
                 vec![("limit", (*limit).to_owned()), ("value", value.to_string()), ("chain", chain(hops))]
             }
+            Self::ChainLimit { limit, value, agents } => {
+                vec![("limit", (*limit).to_owned()), ("value", value.to_string()), ("chain", agents_in_order(agents))]
+            }
             Self::InputExpired { state } => vec![("state", format!("{state:?}").to_uppercase())],
             Self::TaskFinal { status } => vec![("status", format!("{status:?}"))],
             Self::DigestMismatch { expected } => vec![("expected_digest", hex::encode(expected))],
@@ -203,6 +219,10 @@ impl Refusal for Rejection {
             _ => &[],
         }
     }
+}
+
+fn agents_in_order(agents: &[AgentId]) -> String {
+    agents.iter().map(AgentId::as_str).collect::<Vec<_>>().join(" → ")
 }
 
 fn chain(hops: &[Hop]) -> String {

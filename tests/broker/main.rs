@@ -20,6 +20,7 @@ mod matching;
 mod negotiations;
 mod participants;
 mod parts;
+mod patience;
 mod plans;
 mod policies;
 mod presence;

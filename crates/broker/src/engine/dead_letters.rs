@@ -408,7 +408,7 @@ impl Engine {
             message_sequence,
             task: before.and_then(|letter| letter.task.clone()),
             priority: before.map_or(Priority::default(), |letter| letter.priority),
-            expires_at: self.mail_expiry(None, now),
+            expires_at: self.mail_expiry(None, None, now),
             report_to: before.and_then(|letter| letter.report_to.clone()),
             trace: before.and_then(|letter| letter.trace.clone()),
             ..Letter::new(sequence, message, flow, now)

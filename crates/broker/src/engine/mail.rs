@@ -11,7 +11,7 @@ use crate::{
         handoff::{Acked, Advice, Notice, Priority},
         mailbox::{self, EnvelopeOwner, EnvelopePlace, Flow, Letter},
     },
-    envelope,
+    envelope::{self, Body},
     ids::{AgentId, MessageId, TaskId},
     proto::{Any, v1},
     records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
@@ -44,6 +44,7 @@ impl Engine {
                     return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
                 }
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
+                let deadline = deadline_of(transaction, report_to.as_ref());
                 let flow = Flow::of_handoff(&record.as_handoff().ok_or(BrokerError::Internal)?.handoff);
                 // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
                 let bytes =
@@ -53,7 +54,7 @@ impl Engine {
                     trace: record.trace().map(|place| Box::new(place.continued.clone())),
                     task: record.entity().task().cloned(),
                     priority,
-                    expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
+                    expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), deadline, now),
                     report_to,
                     ..Letter::new(self.new_sequence(transaction), opening.message, flow, now)
                 };
@@ -99,7 +100,9 @@ impl Engine {
         };
         envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
         transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
-        let (flow, expires_at) = (flow_of(transaction, &AgentId::broker(), about), self.mail_expiry(None, now));
+        let deadline = deadline_of(transaction, report_to.as_ref());
+        let (flow, expires_at) =
+            (flow_of(transaction, &AgentId::broker(), about), self.mail_expiry(None, deadline, now));
         let letter = Letter { trace, priority, expires_at, report_to, ..Letter::new(sequence, message, flow, now) };
         let letter = Letter { task: task_id, ..letter };
         self.store_letter(transaction, to, letter);
@@ -116,10 +119,15 @@ impl Engine {
         now: Timestamp,
     ) {
         let header = this.envelope.header();
+        let deadline = match this.envelope.body() {
+            // The question is open for as long as its sender says.
+            Body::Status { prompt: Some(prompt), .. } => prompt.answer_before,
+            _ => deadline_of(transaction, report_to.as_ref()),
+        };
         let letter = Letter {
             task: header.task.clone(),
             priority,
-            expires_at: self.mail_expiry(header.expires_at, now),
+            expires_at: self.mail_expiry(header.expires_at, deadline, now),
             report_to,
             envelope_owner,
             trace: self.continued_by(transaction, header),
@@ -141,10 +149,25 @@ impl Engine {
         transaction.post_commit.push(PostCommit::LetterStored { agent, letter });
     }
 
-    /// The running time at which mail accepted now expires.
-    pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
-        mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
+    /// The running time at which mail accepted now expires. `deadline` is that of what it carries.
+    pub(super) fn mail_expiry(
+        &self,
+        expires_at: Option<Timestamp>,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Timestamp {
+        let lifetime = self.env.settings.mail_lifetime;
+        mailbox::expires_at(expires_at, lifetime, deadline, now).plus(self.timers.clock.set_back)
     }
+}
+
+/// The deadline of the handoff that waits for the ack of a letter. An offer is open as long as its handoff, whether or not
+/// its letter was fetched.
+fn deadline_of(transaction: &Transaction, report_to: Option<&(EntityId, Acked)>) -> Option<Timestamp> {
+    let (entity, _) = report_to?;
+    let mut read = transaction.all_read().filter_map(|record| record.as_handoff());
+    let handoff = read.find(|record| EntityId::Handoff(record.handoff.id) == *entity)?;
+    Some(handoff.handoff.whole_deadline)
 }
 
 /// The flow of a message of this sender about a handoff that the step has read. The requester's messages are in that of its

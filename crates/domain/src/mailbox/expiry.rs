@@ -17,10 +17,19 @@ pub enum Expiry {
     LookAgain(Timestamp),
 }
 
+/// The time from the deadline of what a letter carries to the letter's expiry, so that the deadline is handled first.
+const DEADLINE_GRACE: Duration = Duration::from_secs(60);
+
 /// The time of the clock at which mail stored now expires: the sender's `expires_at` or the end of the lifetime of all
-/// mail, whichever is earlier.
-pub fn expires_at(asked: Option<Timestamp>, lifetime: Duration, now: Timestamp) -> Timestamp {
+/// mail, whichever is earlier. What has a later `deadline` of its own, an offer or a question, lives until then.
+pub fn expires_at(
+    asked: Option<Timestamp>,
+    lifetime: Duration,
+    deadline: Option<Timestamp>,
+    now: Timestamp,
+) -> Timestamp {
     let longest = now.plus(lifetime);
+    let longest = deadline.map_or(longest, |deadline| longest.max(deadline.plus(DEADLINE_GRACE)));
     asked.map_or(longest, |at| at.min(longest))
 }
 
@@ -72,7 +81,16 @@ mod tests {
     fn mail_ends_when_its_sender_says_but_never_after_its_lifetime() {
         let lifetime = Duration::from_secs(100);
         for (asked, end) in [(None, 110), (Some(50), 50), (Some(110), 110), (Some(111), 110)] {
-            assert_eq!(expires_at(asked.map(at), lifetime, at(10)), at(end), "{asked:?}");
+            assert_eq!(expires_at(asked.map(at), lifetime, None, at(10)), at(end), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn mail_lives_as_long_as_the_deadline_of_what_it_carries() {
+        let lifetime = Duration::from_secs(100);
+        for (asked, deadline, end) in [(None, 20, 110), (None, 500, 560), (Some(50), 500, 50), (Some(300), 500, 300)] {
+            let found = expires_at(asked.map(at), lifetime, Some(at(deadline)), at(10));
+            assert_eq!(found, at(end), "{asked:?} {deadline}");
         }
     }
 

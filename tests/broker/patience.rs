@@ -1,0 +1,85 @@
+//! People take their time: offers and questions that are open for days, and the clocks that wait for an answer.
+
+use std::time::Duration;
+
+use baton_broker_core::{
+    Settings,
+    codes::ErrorCode,
+    domain::handoff::State,
+    proto::v1::{self, MessageType, TaskStatus},
+};
+
+use crate::world::{World, assert_refused};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn span(span: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(span).ok()
+}
+
+impl World {
+    fn waits(&self, from: &str, epoch: u64, asked: &str, due: Option<Duration>) -> v1::Envelope {
+        let prompt = v1::TaskPrompt {
+            question: "may I pay 900?".into(),
+            answer_by: asked.into(),
+            answer_before: due.map(|due| self.now.plus(due).into()),
+            ..Default::default()
+        };
+        let status = TaskStatus::WaitingForInput.into();
+        let payload = v1::TaskStatusUpdate { status, prompt: Some(prompt), ..Default::default() };
+        let envelope = self.envelope(from, "", MessageType::TaskStatusUpdate, &payload);
+        v1::Envelope { task_id: "t".into(), epoch, ..envelope }
+    }
+
+    fn says(&self, from: &str, question: &str, epoch: u64, text: &str) -> v1::Envelope {
+        let payload = v1::TaskInput { text: text.into(), data: None };
+        let envelope = self.envelope(from, "", MessageType::TaskInput, &payload);
+        v1::Envelope { task_id: "t".into(), correlation_id: question.into(), epoch, ..envelope }
+    }
+}
+
+#[test]
+fn an_offer_with_seven_days_is_open_for_seven_days_whether_or_not_its_mail_is_fetched() {
+    let mut world = World::with(&["a", "pat"]);
+    let timeouts = v1::HandoffTimeouts { accept: span(7 * DAY), whole: span(7 * DAY), ..Default::default() };
+    let request = v1::HandoffRequest { task_type: "support".into(), timeouts: Some(timeouts), ..Default::default() };
+    let handoff = world.send(world.request_with("a", "pat", 1, &request)).unwrap().handoff_id;
+    world.pass(6 * DAY);
+    assert_eq!(world.handoff(&handoff).state, State::Requested);
+    assert_eq!(world.dead_letters().len(), 0);
+    world.restart();
+    let mut pat = world.connect("pat");
+    assert_eq!(world.take_and_ack(&mut pat).message_id, handoff, "the mail lives as long as the offer");
+    world.send(world.accept("pat", "a", &handoff, 1)).unwrap();
+    world.audit("t");
+}
+
+#[test]
+fn an_offer_ends_at_its_own_time_and_not_as_mail() {
+    let mut world = World::with(&["a", "pat"]);
+    let timeouts = v1::HandoffTimeouts { whole: span(3 * DAY), ..Default::default() };
+    let request = v1::HandoffRequest { task_type: "support".into(), timeouts: Some(timeouts), ..Default::default() };
+    let handoff = world.send(world.request_with("a", "pat", 1, &request)).unwrap().handoff_id;
+    world.pass(3 * DAY);
+    let ended = world.handoff(&handoff);
+    assert_eq!((ended.state, ended.failure.as_ref().unwrap().code), (State::Failed, ErrorCode::WholeTimeout));
+}
+
+#[test]
+fn a_question_lives_as_long_as_its_deadline_and_other_mail_as_before() {
+    let mut world = World::with_settings(&["a", "b", "pat"], Settings { mail_lifetime: HOUR, ..Settings::default() });
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let question = world.send(world.waits("b", 2, "pat", Some(5 * DAY))).unwrap().message_id;
+    world.send(world.info("a", "pat", "news")).unwrap();
+    world.pass(4 * DAY);
+    let dead = world.dead_letters();
+    let dead: Vec<_> =
+        dead.iter().filter(|dead| dead.agent.as_str() == "pat").map(|dead| dead.summary.message_type).collect();
+    assert_eq!(dead, [i32::from(MessageType::Info)], "the question is no dead letter");
+    let mut pat = world.connect("pat");
+    assert_eq!(world.take_and_ack(&mut pat).message_id, question);
+    world.send(world.says("pat", &question, 2, "yes")).unwrap();
+    assert_refused(world.send(world.says("pat", &question, 2, "no")), ErrorCode::InputTaken);
+}

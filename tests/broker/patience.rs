@@ -83,3 +83,83 @@ fn a_question_lives_as_long_as_its_deadline_and_other_mail_as_before() {
     world.send(world.says("pat", &question, 2, "yes")).unwrap();
     assert_refused(world.send(world.says("pat", &question, 2, "no")), ErrorCode::InputTaken);
 }
+
+/// A world in which "a" has lent task "t" to "b" for an hour.
+fn lent_for_an_hour() -> World {
+    let mut world = World::with(&["a", "b", "c", "pat"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let request = v1::HandoffRequest {
+        task_type: "support".into(),
+        mode: v1::HandoffMode::Delegate.into(),
+        loan_timeout: span(HOUR),
+        ..Default::default()
+    };
+    let request = world.request_with("a", "b", 1, &request);
+    world.hand_over_with(&mut a, &mut b, 1, request);
+    world
+}
+
+fn owner(world: &World) -> (String, u64) {
+    let task = world.task("t").task;
+    (task.owner.to_string(), task.epoch)
+}
+
+#[test]
+fn the_clock_of_a_loan_stands_still_until_the_answer() {
+    let mut world = lent_for_an_hour();
+    world.pass(HOUR / 2);
+    let question = world.send(world.waits("b", 2, "pat", Some(2 * DAY))).unwrap().message_id;
+    world.pass(DAY);
+    world.restart();
+    world.settle();
+    assert_eq!(owner(&world), ("b".into(), 2), "the loan of an hour is not recalled while a person thinks");
+    world.send(world.says("pat", &question, 2, "yes")).unwrap();
+    world.pass(HOUR / 2 - Duration::from_secs(1));
+    assert_eq!(owner(&world), ("b".into(), 2), "the other half of the hour begins with the answer");
+    world.pass(Duration::from_secs(2));
+    assert_eq!(owner(&world), ("a".into(), 3));
+    world.audit("t");
+}
+
+#[test]
+fn the_clock_of_a_loan_goes_on_after_the_deadline_of_the_question_and_after_its_withdrawal() {
+    let mut world = lent_for_an_hour();
+    world.send(world.waits("b", 2, "pat", Some(5 * HOUR))).unwrap();
+    world.pass(3 * HOUR);
+    world.send(world.status("b", "", 2, TaskStatus::InProgress)).unwrap();
+    world.send(world.waits("b", 2, "pat", Some(5 * HOUR))).unwrap();
+    world.pass(5 * HOUR + HOUR - Duration::from_secs(1));
+    assert_eq!(owner(&world), ("b".into(), 2));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(owner(&world), ("a".into(), 3));
+    world.audit("t");
+}
+
+#[test]
+fn a_question_without_a_deadline_stops_no_clock() {
+    let mut world = lent_for_an_hour();
+    world.send(world.waits("b", 2, "pat", None)).unwrap();
+    world.pass(HOUR);
+    assert_eq!(owner(&world), ("a".into(), 3));
+    world.audit("t");
+}
+
+#[test]
+fn a_loan_that_begins_while_a_question_is_open_has_its_own_time() {
+    let mut world = lent_for_an_hour();
+    world.send(world.waits("b", 2, "pat", Some(DAY))).unwrap();
+    world.pass(HOUR / 2);
+    let request = v1::HandoffRequest {
+        task_type: "support".into(),
+        mode: v1::HandoffMode::Delegate.into(),
+        loan_timeout: span(HOUR / 4),
+        ..Default::default()
+    };
+    let handoff = world.send(world.request_with("b", "c", 2, &request)).unwrap().handoff_id;
+    world.send(world.accept("c", "b", &handoff, 2)).unwrap();
+    world.send(world.context("b", "c", &handoff, 2)).unwrap();
+    world.send(world.complete("c", "b", &handoff, 2)).unwrap();
+    let dues: Vec<_> = world.task("t").task.loans.iter().map(|loan| loan.due.unwrap().since(world.now)).collect();
+    assert_eq!(dues, [HOUR, HOUR / 4], "the outer loan has waited with the question, the inner one has just begun");
+    world.audit("t");
+}

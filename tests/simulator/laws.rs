@@ -51,6 +51,8 @@ pub(crate) struct Laws {
     loans: BTreeMap<(TaskId, MessageId), (Timestamp, Duration, Duration)>,
     /// The handoffs that lend each task, the outermost first.
     open_loans: HashMap<TaskId, Vec<MessageId>>,
+    /// The tasks with an open question that has a deadline, and the real time since which it waits.
+    waiting: HashMap<TaskId, Timestamp>,
     /// The time of the last entry of each log.
     logged_at: HashMap<TaskId, Timestamp>,
     /// The laws of retention.
@@ -390,6 +392,14 @@ impl Laws {
         if ids.len() < before.len() {
             *self.by_end.entry("LOAN ENDED").or_default() += 1;
         }
+        // The clock of a loan stands still while a question with a deadline waits.
+        if task.waits_for_answer() {
+            self.waiting.entry(task.id.clone()).or_insert(self.real);
+        } else if let Some(since) = self.waiting.remove(&task.id) {
+            let waited = self.real.since(since);
+            let of_task = self.loans.iter_mut().filter(|((of, _), _)| *of == task.id);
+            of_task.for_each(|(_, (_, timeout, _))| *timeout += waited);
+        }
         self.loans.retain(|(of, id), _| *of != task.id || ids.contains(id));
         for id in ids {
             if let Some(timeout) = self.loan_timeouts.get(&id) {
@@ -449,6 +459,7 @@ impl Laws {
         let late = self
             .loans
             .iter()
+            .filter(|((task, _), _)| !self.waiting.contains_key(task))
             .find(|(_, (began, timeout, unseen))| began.plus(*timeout).plus(self.unseen - *unseen) <= self.real);
         assert_eq!(late, None, "law 8: a task is owned by its delegate after its loan is due");
         self.negotiations.see_time(now);

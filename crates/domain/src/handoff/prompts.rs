@@ -20,15 +20,17 @@ pub(super) fn ask(task: &mut Task, id: MessageId, question: &Question, now: Time
 }
 
 /// Withdraws the open question, if one is open.
-pub(super) fn withdraw(task: &mut Task) {
-    end(task, PromptState::Withdrawn);
+pub(super) fn withdraw(task: &mut Task, now: Timestamp) {
+    let lent = task.loans.len();
+    end(task, lent, PromptState::Withdrawn, now);
 }
 
 /// Withdraws the open question if the ownership has moved or the task has ended: the answer would reach an agent that did
 /// not ask.
-pub(super) fn withdraw_with_ownership(task: &mut Task, before: &Task) {
+pub(super) fn withdraw_with_ownership(task: &mut Task, before: &Task, now: Timestamp) {
     if task.epoch != before.epoch || task.status.is_final() {
-        withdraw(task);
+        // A loan that begins in this step has not waited.
+        end(task, before.loans.len(), PromptState::Withdrawn, now);
     }
 }
 
@@ -64,7 +66,8 @@ pub(super) fn answer(
         PromptState::Open => {}
     }
     let mut task = task.clone();
-    end(&mut task, PromptState::Answered);
+    let lent = task.loans.len();
+    end(&mut task, lent, PromptState::Answered, now);
     task.updated_at = now;
     let effects = vec![Effect::Deliver { to: task.owner.clone(), mail: Mail::ThisMessage }];
     Ok(Transition { task, handoff: None, effects })
@@ -78,14 +81,20 @@ pub(super) fn expire(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transitio
     let notice = Notice { code: ErrorCode::InputExpired, message, advice: Advice::KeepTask, is_critical: false };
     let mail = Mail::Notice { notice, about: overdue.id };
     let mut task = task.clone();
-    end(&mut task, PromptState::Expired);
+    let lent = task.loans.len();
+    end(&mut task, lent, PromptState::Expired, now);
     task.updated_at = now;
     let effects = vec![Effect::Deliver { to: task.owner.clone(), mail }];
     Some(Transition { task, handoff: None, effects })
 }
 
-fn end(task: &mut Task, state: PromptState) {
-    if let Some(prompt) = task.prompts.last_mut().filter(|prompt| prompt.state == PromptState::Open) {
-        prompt.state = state;
+/// Ends the open question. The clocks of the first `lent` loans stood still while it waited, if it has a deadline.
+fn end(task: &mut Task, lent: usize, state: PromptState, now: Timestamp) {
+    let Some(prompt) = task.prompts.last_mut().filter(|prompt| prompt.state == PromptState::Open) else { return };
+    prompt.state = state;
+    let Some(due) = prompt.due else { return };
+    let waited = now.min(due).since(prompt.asked_at);
+    for loan in task.loans.iter_mut().take(lent) {
+        loan.due = loan.due.map(|due| due.plus(waited));
     }
 }

@@ -27,8 +27,7 @@ impl Task {
     /// The time from which on the task counts as abandoned, unless its owner has given a sign of work since its last
     /// change. `None`: silence is not judged, or the task waits for an answer that has a deadline.
     pub fn silent_at(&self) -> Option<Timestamp> {
-        let waits_for_answer = self.open_prompt().is_some_and(|prompt| prompt.due.is_some());
-        self.silence_timeout().filter(|_| !waits_for_answer).map(|timeout| self.updated_at.plus(timeout))
+        self.silence_timeout().filter(|_| !self.waits_for_answer()).map(|timeout| self.updated_at.plus(timeout))
     }
 
     /// The innermost loan with a `silence_timeout`.

@@ -130,7 +130,8 @@ pub struct Loan {
     pub delegator: AgentId,
     /// The completed handoff that lent the task. A recall names it.
     pub handoff: MessageId,
-    /// The time at which the broker recalls the task. `None`: the loan has no timeout.
+    /// The time at which the broker recalls the task; the time for which a question with a deadline waits is added when the
+    /// question ends. `None`: the loan has no timeout.
     pub due: Option<Timestamp>,
     /// The latest time to which the delegate can extend `due`. `None`: it cannot.
     pub due_max: Option<Timestamp>,
@@ -466,16 +467,22 @@ impl Task {
         self.prompts.last().filter(|prompt| prompt.state == PromptState::Open)
     }
 
-    /// The time at which the first loan is due or the open question expires, or at which the owner counts as silent.
+    /// Whether a question with a deadline is open. Until its end the clocks of the loans stand still, and the owner is not
+    /// silent.
+    pub fn waits_for_answer(&self) -> bool {
+        self.open_prompt().is_some_and(|prompt| prompt.due.is_some())
+    }
+
+    /// The time at which the open question expires or else the first loan is due, or at which the owner counts as silent.
     /// `None`: nothing has a deadline. A final task has no loans and no open question.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.due().into_iter().chain(self.silent_at()).min()
     }
 
-    /// The time at which the first loan is due or the open question expires. `None`: neither has a deadline.
+    /// The time at which the open question expires or else the first loan is due. `None`: neither has a deadline.
     pub fn due(&self) -> Option<Timestamp> {
         let prompt = self.open_prompt().and_then(|prompt| prompt.due);
-        self.loans.iter().filter_map(|loan| loan.due).chain(prompt).min()
+        prompt.or_else(|| self.loans.iter().filter_map(|loan| loan.due).min())
     }
 }
 

@@ -25,7 +25,7 @@ pub fn step(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Out
     let outcome = apply(snapshot, input, now)?;
     Ok(match (outcome, snapshot.task) {
         (Outcome::Moved(mut transition), Some(before)) => {
-            prompts::withdraw_with_ownership(&mut transition.task, before);
+            prompts::withdraw_with_ownership(&mut transition.task, before, now);
             Outcome::Moved(transition)
         }
         (outcome, _) => outcome,
@@ -418,7 +418,7 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
     task.progress = update.progress;
     update.details.clone_into(&mut task.details);
     // The owner has something new to say, so its question no longer stands.
-    prompts::withdraw(&mut task);
+    prompts::withdraw(&mut task, now);
     if update.status.is_final() {
         return finish(task, update);
     }
@@ -533,6 +533,9 @@ fn recall_by_delegator(
 /// Recalls the outermost loan whose timeout is over. Nothing changes before that.
 fn recall_overdue(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transition> {
     let task = snapshot.task?;
+    if task.waits_for_answer() {
+        return None; // the clock of the loans stands still
+    }
     let is_due = |loan: &Loan| loan.due.is_some_and(|due| due <= now);
     let loan = task.loans.iter().position(is_due)?;
     let told = (ErrorCode::TaskRecalled, "the loan's time was up, and the task was recalled");

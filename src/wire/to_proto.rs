@@ -220,7 +220,20 @@ pub(super) fn shown_task(shown: &ShownTask) -> v1::Task {
             ..Default::default()
         };
     }
+    let last_answer =
+        task.last_answered().zip(shown.answered.as_ref()).map(|((prompt, answer), (asked, said))| v1::AnsweredPrompt {
+            question: Some(v1::OpenPrompt {
+                message_id: prompt.id.to_string(),
+                asked_agent_id: prompt.asked.to_string(),
+                prompt: asked.prompt.clone(),
+                ask_time: Some(prompt.asked_at.into()),
+            }),
+            answer_id: answer.id.to_string(),
+            answer: Some(said.clone()),
+            answer_time: Some(answer.at.into()),
+        });
     v1::Task {
+        last_answer,
         result: shown.result.as_ref().and_then(|status| status.result.clone()),
         open_prompt,
         part_task_ids: shown.parts.iter().map(ToString::to_string).collect(),

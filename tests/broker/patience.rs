@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use baton_broker_core::{
     Settings,
+    access::Caller,
     codes::ErrorCode,
     domain::handoff::State,
+    ids::{AgentId, TaskId},
     proto::v1::{self, MessageType, TaskStatus},
 };
 
-use crate::world::{World, assert_refused};
+use crate::world::{World, assert_refused, operator};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -161,5 +163,57 @@ fn a_loan_that_begins_while_a_question_is_open_has_its_own_time() {
     world.send(world.complete("c", "b", &handoff, 2)).unwrap();
     let dues: Vec<_> = world.task("t").task.loans.iter().map(|loan| loan.due.unwrap().since(world.now)).collect();
     assert_eq!(dues, [HOUR, HOUR / 4], "the outer loan has waited with the question, the inner one has just begun");
+    world.audit("t");
+}
+
+/// The words of the last question of task "t" that was answered, and of its answer, as this caller sees them.
+fn last_answer(world: &World, caller: &Caller) -> Option<(String, String)> {
+    let shown = world.view(caller).shown_task(&TaskId::parse("t").unwrap()).unwrap();
+    let (asked, said) = shown.answered?;
+    Some((asked.prompt.unwrap().question, said.text))
+}
+
+#[test]
+fn a_task_shows_its_last_answer_also_after_a_restart() {
+    let mut world = World::with(&["a", "b", "pat"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let question = world.send(world.waits("b", 2, "pat", None)).unwrap().message_id;
+    assert_eq!(last_answer(&world, &operator()), None);
+    // The asking process is gone, and the next one acks what it does not use.
+    world.disconnect(b);
+    world.send(world.says("pat", &question, 2, "yes, pay it")).unwrap();
+    let mut next = world.connect("b");
+    world.take_and_ack(&mut next);
+    world.restart();
+    let expected = Some(("may I pay 900?".to_owned(), "yes, pay it".to_owned()));
+    let agent = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
+    assert_eq!(last_answer(&world, &agent("b")), expected);
+    assert_eq!(last_answer(&world, &operator()), expected);
+    // A later question, and the end of the task, leave it.
+    let second = world.send(world.waits("b", 2, "pat", None)).unwrap().message_id;
+    assert_eq!(last_answer(&world, &agent("b")), expected);
+    // An agent that is asked sees its question alone.
+    let shown = world.view(&agent("pat")).shown_task(&TaskId::parse("t").unwrap()).unwrap();
+    assert_eq!((shown.is_asked_only, shown.answered), (true, None));
+    world.send(world.says("pat", &second, 2, "no")).unwrap();
+    assert_eq!(last_answer(&world, &agent("b")).unwrap().1, "no");
+    world.send(world.status("b", "", 2, TaskStatus::Completed)).unwrap();
+    assert_eq!(last_answer(&world, &agent("b")).unwrap().1, "no");
+    world.audit("t");
+}
+
+#[test]
+fn the_last_answer_outlives_many_questions_without_one() {
+    let mut world = World::with(&["a", "b", "pat"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let question = world.send(world.waits("b", 2, "pat", None)).unwrap().message_id;
+    world.send(world.says("pat", &question, 2, "yes")).unwrap();
+    for _ in 0..20 {
+        world.send(world.waits("b", 2, "pat", None)).unwrap();
+    }
+    assert_eq!(last_answer(&world, &operator()).unwrap().1, "yes");
+    assert_eq!(world.task("t").task.prompts.len(), 8);
     world.audit("t");
 }

@@ -83,6 +83,8 @@ pub struct ShownTask {
     pub result: Option<v1::TaskStatusUpdate>,
     /// The status update with the open question.
     pub prompt: Option<v1::TaskStatusUpdate>,
+    /// The status update with the latest question that was answered, and its answer.
+    pub answered: Option<(v1::TaskStatusUpdate, v1::TaskInput)>,
     /// The latest parts of the task, at most [`PARTS_SHOWN_MAX`].
     pub parts: Vec<TaskId>,
     /// Whether the caller sees the task only because of its open question.
@@ -230,14 +232,25 @@ impl View<'_> {
         let prompt = open.map(|prompt| self.payload_of(prompt.id)).transpose()?.flatten();
         // An agent that was asked one question takes no part in the task, so it sees neither result nor parts.
         if !is_seen {
-            return Ok(ShownTask { record, result: None, prompt, parts: Vec::new(), is_asked_only: true });
+            return Ok(ShownTask {
+                record,
+                result: None,
+                prompt,
+                answered: None,
+                parts: Vec::new(),
+                is_asked_only: true,
+            });
         }
         let result = record.task.result.map(|message| self.payload_of(message)).transpose()?.flatten();
+        let answered = match record.task.last_answered() {
+            Some((prompt, answer)) => self.payload_of(prompt.id)?.zip(self.payload_of(answer.id)?),
+            None => None,
+        };
         let list = List::of_parts(id);
         // Only the latest ones: a list of all has pages of its own.
         let parts = self.store.scan(list.table, list.range(), Order::Descending, PARTS_SHOWN_MAX)?;
         let parts = parts.iter().map(|(_, part)| TaskRecord::listed(&part.value)).collect::<Result<_, _>>()?;
-        Ok(ShownTask { record, result, prompt, parts, is_asked_only: false })
+        Ok(ShownTask { record, result, prompt, answered, parts, is_asked_only: false })
     }
 
     /// One task that the caller may see.

@@ -86,7 +86,11 @@ pub(super) async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inb
         ..Default::default()
     };
     let asked = v1::ListTasksRequest { asked_agent_id: agent.to_owned(), ..Default::default() };
-    let tasks = all_tasks(client, owned, limit).await?;
+    let mut tasks = all_tasks(client, owned, limit).await?;
+    // A list does not show the answer that a task has waited for.
+    for task in tasks.iter_mut().filter(|task| task.status() == TaskStatus::WaitingForInput) {
+        *task = whole_task(client, task).await?;
+    }
     let questions = all_tasks(client, asked, limit).await?;
     let is_full = |many: usize| many >= limit as usize;
     let negotiations = open_negotiations(client, agent, limit).await?;
@@ -173,6 +177,11 @@ async fn all_tasks(client: &Client, filter: v1::ListTasksRequest, limit: u32) ->
 async fn whole(client: &Client, handoff: v1::Handoff) -> Result<v1::Handoff, Failure> {
     let request = v1::GetHandoffRequest { handoff_id: handoff.handoff_id.clone(), ..Default::default() };
     Ok(client.answer(client.handoffs().get_handoff(request).await)?.handoff.unwrap_or(handoff))
+}
+
+async fn whole_task(client: &Client, task: &v1::Task) -> Result<v1::Task, Failure> {
+    let request = v1::GetTaskRequest { task_id: task.task_id.clone() };
+    Ok(client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default())
 }
 
 fn show(agent: &str, inbox: &Inbox) {
@@ -264,7 +273,9 @@ fn show(agent: &str, inbox: &Inbox) {
             .iter()
             .map(|task| {
                 let status = output::short(task.status().as_str_name(), "TASK_STATUS_");
-                vec![task.task_id.clone(), task.task_type.clone(), task.epoch.to_string(), status, task.details.clone()]
+                let details = [task.details.clone(), answered(task)];
+                let details = details.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+                vec![task.task_id.clone(), task.task_type.clone(), task.epoch.to_string(), status, details]
             })
             .collect(),
     );
@@ -276,6 +287,14 @@ fn show(agent: &str, inbox: &Inbox) {
     if inbox.has_more {
         say!("there may be more; --limit NUMBER shows it");
     }
+}
+
+/// The answer that a task has got to its last question, or an empty text.
+pub(super) fn answered(task: &v1::Task) -> String {
+    let Some(last) = &task.last_answer else { return String::new() };
+    let question = last.question.clone().unwrap_or_default();
+    let answer = super::task::answer_text(&last.answer.clone().unwrap_or_default());
+    format!("{} has answered: {answer}", question.asked_agent_id)
 }
 
 fn offered_row(negotiation: &v1::Negotiation, now: Timestamp) -> Vec<String> {

@@ -541,6 +541,22 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     }))
 }
 
+/// A question that was answered, and its answer, each on one line.
+fn answered(last: &v1::AnsweredPrompt) -> (String, String) {
+    let question = last.question.clone().unwrap_or_default();
+    let prompt = question.prompt.unwrap_or_default();
+    let at = output::time(last.answer_time.as_ref());
+    let answer = answer_text(&last.answer.clone().unwrap_or_default());
+    (format!("{}, put to {}", prompt.question, question.asked_agent_id), format!("{answer} at {at}"))
+}
+
+/// The text and the data of an answer.
+pub(crate) fn answer_text(answer: &v1::TaskInput) -> String {
+    let data = answer.data.as_ref().map(|data| envelope::json_of(data).to_string());
+    let text = Some(answer.text.clone()).filter(|text| !text.is_empty());
+    text.into_iter().chain(data).collect::<Vec<_>>().join(" ")
+}
+
 fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     let question = task.open_prompt.as_ref().map(|open| {
         let prompt = open.prompt.clone().unwrap_or_default();
@@ -549,6 +565,7 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         (format!("{}, put to {}{until}", prompt.question, open.asked_agent_id), open.message_id.clone())
     });
     let (question, question_id) = question.unwrap_or_default();
+    let (answered, answer) = task.last_answer.as_ref().map(answered).unwrap_or_default();
     let result = task.result.as_ref().map(|result| envelope::json_of(result).to_string()).unwrap_or_default();
     let mut chain = task.hops.first().map(|hop| hop.sender_id.clone()).unwrap_or_default();
     for hop in &task.hops {
@@ -568,6 +585,8 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("details".into(), task.details.clone()),
         ("question".into(), question),
         ("question id".into(), question_id),
+        ("last question".into(), answered),
+        ("its answer".into(), answer),
         ("result".into(), result),
         ("part of".into(), task.parent_task_id.clone()),
         ("parts".into(), task.part_task_ids.join(", ")),

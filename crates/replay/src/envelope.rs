@@ -58,7 +58,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         },
         Body::Handoff(message) => message.clone(),
         Body::Recall => Message::Recall { loan: header.correlation? },
-        Body::Input { .. } => Message::Input { prompt: header.correlation? },
+        Body::Input { .. } => Message::Input { id: header.message_id, prompt: header.correlation? },
         Body::Status { status, progress, details, has_result, prompt, keep_parts, extend_by } => {
             let (prompt, receivers) = match prompt {
                 Some(prompt) => {

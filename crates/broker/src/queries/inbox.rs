@@ -45,7 +45,8 @@ impl View<'_> {
             let is_wanted = filter.owner.as_ref().is_none_or(|owner| task.owner == *owner)
                 && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
                 && filter.parent.as_ref().is_none_or(|parent| task.parent.as_ref() == Some(parent));
-            Ok(Some(ShownTask { result: None, parts: Vec::new(), ..shown }).filter(|_| is_asked && is_wanted))
+            Ok(Some(ShownTask { result: None, answered: None, parts: Vec::new(), ..shown })
+                .filter(|_| is_asked && is_wanted))
         };
         self.page(list.as_ref(), &format!("{filter:?}"), size.min(QUESTIONS_A_PAGE_MAX), token, read)
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     domain::{
-        handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus, TransferTerms},
+        handoff::{Answer, Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus, TransferTerms},
         plan::PlanRef,
     },
     ids::{AgentId, PlanId, TaskId},
@@ -340,6 +340,8 @@ fn prompt_to_storage(prompt: &Prompt) -> storage::PromptRecord {
         due: prompt.due.map(Timestamp::unix_nanoseconds),
         state: prompt.state.number(),
         asked_at: prompt.asked_at.unix_nanoseconds(),
+        answer_message_id: prompt.answer.map(|answer| id_bytes(answer.id)).unwrap_or_default(),
+        answered_at: prompt.answer.map_or(0, |answer| answer.at.unix_nanoseconds()),
     }
 }
 
@@ -350,6 +352,9 @@ fn prompt_from_storage(reader: &Reader, stored: &storage::PromptRecord) -> Resul
         asked_at: moment(stored.asked_at),
         due: stored.due.map(moment),
         state: reader.some(PromptState::from_number(stored.state), "state of a question")?,
+        answer: reader
+            .optional_message_id(&stored.answer_message_id)?
+            .map(|id| Answer { id, at: moment(stored.answered_at) }),
     })
 }
 

@@ -29,6 +29,9 @@ cases! {
     "question.expires" "2"
         "After its deadline a question is closed: the owner is told INPUT_EXPIRED, and an answer is refused with it."
         expires;
+    "question.last-answer-is-shown" "2"
+        "GetTask shows the latest question that was answered with its answer, also after a later question."
+        last_answer_is_shown;
     "question.answer-fits-its-schema" "2"
         "An answer that does not fit the prompt's JSON Schema is refused with the place; one that fits is taken."
         fits_its_schema;
@@ -253,4 +256,22 @@ async fn asked_once_more(world: World) -> Verdict {
     refused("bob accepts early", early, Refusal(Code::FailedPrecondition, "HANDOFF_STATE"))?;
     story.bob.take_within(MessageType::HandoffRequest, Duration::from_secs(2)).await?;
     answered("bob accepts", story.accept().await).map(drop)
+}
+
+async fn last_answer_is_shown(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let about = ask(&alice, &bob, &task, question(bob.id())).await?;
+    let receipt = bob.tell("", &about, &answer("blue")).await?;
+    ask(&alice, &bob, &task, question(bob.id())).await?;
+    let shown = answered("alice reads the task", alice.task(&task).await)?;
+    let last = shown.last_answer.unwrap_or_default();
+    let put = last.question.unwrap_or_default();
+    let mut checks = Checks::of("alice reads the task");
+    checks.same("last_answer.question.message_id", &about.correlation_id, &put.message_id);
+    checks.same("last_answer.question.asked_agent_id", bob.id(), &put.asked_agent_id);
+    checks.same("last_answer.question.prompt", Some(question(bob.id())), put.prompt);
+    checks.same("last_answer.answer_id", &receipt.message_id, &last.answer_id);
+    checks.same("last_answer.answer", Some(answer("blue")), last.answer);
+    checks.holds("last_answer.answer_time", last.answer_time.is_some(), "set", last.answer_time);
+    checks.done()
 }

@@ -154,7 +154,7 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
     };
     let answered = match message {
         Message::Accept { .. } | Message::Reject { .. } | Message::Complete { .. } => Answered::Handoff(handoff?.id),
-        Message::Input { prompt } => Answered::Message(*prompt),
+        Message::Input { prompt, .. } => Answered::Message(*prompt),
         Message::Cancel
         | Message::Context { .. }
         | Message::Status { .. }

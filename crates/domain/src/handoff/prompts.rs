@@ -1,7 +1,8 @@
 //! The questions of a task's owner: asked with a status report, answered once by the agent that was asked.
 
 use super::{
-    Advice, Effect, Mail, Notice, PROMPTS_MAX, Prompt, PromptState, Question, Rejection, Snapshot, Task, Transition,
+    Advice, Answer, Effect, Mail, Notice, PROMPTS_MAX, Prompt, PromptState, Question, Rejection, Snapshot, Task,
+    Transition,
 };
 use crate::{
     codes::ErrorCode,
@@ -14,9 +15,11 @@ pub(super) fn ask(task: &mut Task, id: MessageId, question: &Question, now: Time
     let Question { asked, due } = question.clone();
     // The oldest one has ended: at most one question is open, and it is the last.
     if task.prompts.len() >= PROMPTS_MAX {
-        task.prompts.remove(0);
+        let answered = task.last_answered().map(|(prompt, _)| prompt.id);
+        let oldest = task.prompts.iter().position(|prompt| Some(prompt.id) != answered);
+        task.prompts.remove(oldest.unwrap_or(0));
     }
-    task.prompts.push(Prompt { id, asked, asked_at: now, due, state: PromptState::Open });
+    task.prompts.push(Prompt { id, asked, asked_at: now, due, state: PromptState::Open, answer: None });
 }
 
 /// Withdraws the open question, if one is open.
@@ -39,7 +42,7 @@ pub(super) fn answer(
     snapshot: Snapshot<'_>,
     from: &AgentId,
     epoch: u64,
-    id: MessageId,
+    (answer, id): (MessageId, MessageId),
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
     let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
@@ -68,6 +71,9 @@ pub(super) fn answer(
     let mut task = task.clone();
     let lent = task.loans.len();
     end(&mut task, lent, PromptState::Answered, now);
+    if let Some(prompt) = task.prompts.last_mut() {
+        prompt.answer = Some(Answer { id: answer, at: now });
+    }
     task.updated_at = now;
     let effects = vec![Effect::Deliver { to: task.owner.clone(), mail: Mail::ThisMessage }];
     Ok(Transition { task, handoff: None, effects })

@@ -46,7 +46,8 @@ pub struct Task {
     pub details: String,
     /// The latest report with a final status that has a result. The message keeps the result itself.
     pub result: Option<MessageId>,
-    /// The latest questions, oldest first, at most [`PROMPTS_MAX`]. Only the last one can be open.
+    /// The latest questions, oldest first, at most [`PROMPTS_MAX`]. Only the last one can be open. The latest one with an
+    /// answer stays among them.
     pub prompts: Vec<Prompt>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
@@ -84,6 +85,17 @@ pub struct Prompt {
     pub due: Option<Timestamp>,
     /// Whether the question waits for its answer, or how it ended.
     pub state: PromptState,
+    /// The answer. `None`: the question has none.
+    pub answer: Option<Answer>,
+}
+
+/// The answer to a question. Its words are in the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The message that answers.
+    pub id: MessageId,
+    /// The time at which the answer was stored.
+    pub at: Timestamp,
 }
 
 /// The state of a question.
@@ -460,6 +472,11 @@ impl Task {
     /// Whether the owner has asked the agent one of the latest questions.
     pub fn has_asked(&self, agent: &AgentId) -> bool {
         self.prompts.iter().any(|prompt| prompt.asked == *agent)
+    }
+
+    /// The latest question that was answered, with its answer.
+    pub fn last_answered(&self) -> Option<(&Prompt, Answer)> {
+        self.prompts.iter().rev().find_map(|prompt| Some((prompt, prompt.answer?)))
     }
 
     /// The open question.

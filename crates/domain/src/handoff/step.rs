@@ -59,8 +59,8 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
             };
             report_status(snapshot, &update, now).map(Outcome::moved)
         }
-        Input::Message { from, epoch, message: Message::Input { prompt } } => {
-            prompts::answer(snapshot, from, *epoch, *prompt, now).map(Outcome::moved)
+        Input::Message { from, epoch, message: Message::Input { id, prompt } } => {
+            prompts::answer(snapshot, from, *epoch, (*id, *prompt), now).map(Outcome::moved)
         }
         Input::Message { from, epoch, message: Message::Checkpoint { .. } } => {
             store_context(snapshot, from, *epoch, now).map(Outcome::moved)

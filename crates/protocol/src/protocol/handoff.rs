@@ -121,6 +121,8 @@ pub enum Message {
     },
     /// The answer to a question about the task.
     Input {
+        /// The id of the message, by which the task names the answer.
+        id: MessageId,
         /// The status update with the question.
         prompt: MessageId,
     },

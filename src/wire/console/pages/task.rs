@@ -21,9 +21,9 @@ use crate::{
     broker::{
         Broker, BrokerError,
         access::Caller,
-        queries::{HandoffFilter, View},
+        queries::{HandoffFilter, ShownTask, View},
     },
-    envelope::keys::PublicKey,
+    envelope::{json_of, keys::PublicKey},
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, custody_entry::Event},
     replay::Replay,
@@ -62,8 +62,17 @@ struct TaskPage {
     epoch: u64,
     created_at: String,
     updated_at: String,
+    /// The latest question that was answered, with its answer.
+    answered: Option<AnsweredRow>,
     /// `None`: the caller sees the task only because it was asked a question about it.
     log: Option<LogPart>,
+}
+
+struct AnsweredRow {
+    question: String,
+    by: String,
+    answer: String,
+    at: String,
 }
 
 struct LogPart {
@@ -146,10 +155,26 @@ pub(super) async fn show(
             epoch: task.epoch,
             created_at: task.created_at.to_string(),
             updated_at: task.updated_at.to_string(),
+            answered: AnsweredRow::of(&found),
             log,
         })
     };
     shown(&console, &caller, show).await
+}
+
+impl AnsweredRow {
+    fn of(found: &ShownTask) -> Option<Self> {
+        let (prompt, answer) = found.record.task.last_answered()?;
+        let (asked, said) = found.answered.as_ref()?;
+        let data = said.data.as_ref().map(|data| json_of(data).to_string());
+        let text = Some(said.text.clone()).filter(|text| !text.is_empty());
+        Some(Self {
+            question: asked.prompt.as_ref().map(|prompt| prompt.question.clone()).unwrap_or_default(),
+            by: prompt.asked.to_string(),
+            answer: text.into_iter().chain(data).collect::<Vec<_>>().join(" "),
+            at: answer.at.to_string(),
+        })
+    }
 }
 
 impl LogPart {

@@ -414,3 +414,57 @@ fn a_revoked_key_of_the_coordinator_signs_nothing() {
     assert_refused(world.reassign("c", 2), ErrorCode::KeyNotValid);
     assert_eq!(world.owned_by(), ("b".into(), 2));
 }
+
+/// Task "t" of "b", with a request that demands a skill and has words, and an agent "c" that has the skill.
+fn with_words() -> (World, Session) {
+    let mut world = World::with(&["a", "b2:support", "c:support", "d"]);
+    world.equip("b2", &["tax.de"], 8);
+    world.equip("c", &["tax.de"], 8);
+    let (mut a, mut b2) = (world.connect("a"), world.connect("b2"));
+    let request = v1::HandoffRequest {
+        task_type: "support".into(),
+        reason: v1::HandoffReason::Skill.into(),
+        reason_text: "a question of tax law".into(),
+        initial_context_summary: "the customer asks for a refund".into(),
+        required_skills: vec!["tax".into()],
+        desired_agent_type: "support".into(),
+        ..Default::default()
+    };
+    let request = world.request_with("a", "b2", 1, &request);
+    world.hand_over_with(&mut a, &mut b2, 1, request);
+    let c = world.connect("c");
+    (world, c)
+}
+
+#[test]
+fn a_reassigned_task_keeps_the_words_and_demands_of_its_last_request() {
+    let (mut world, mut c) = with_words();
+    let made = world.reassign("c", 2).unwrap();
+    let check = |request: v1::Envelope, former: &str| {
+        let payload = v1::HandoffRequest::decode(request.payload.unwrap().value).unwrap();
+        assert_eq!(payload.reason(), v1::HandoffReason::Skill);
+        assert_eq!(payload.reason_text, "bob is gone; the last request says: a question of tax law");
+        assert!(payload.initial_context_summary.contains(former), "{}", payload.initial_context_summary);
+        assert!(payload.initial_context_summary.ends_with("\n\nthe customer asks for a refund"));
+        assert_eq!(payload.required_skills, ["tax"]);
+        assert_eq!(payload.desired_agent_type, "support");
+    };
+    let first = world.take_and_ack(&mut c);
+    check(first, "b2, at epoch 2");
+    // A second reassignment keeps those of the agent, and not those of the coordinator.
+    assert_eq!(made.handoff.state, State::Requested);
+    world.reassign("c", 3).unwrap();
+    let withdrawn = world.take_and_ack(&mut c);
+    assert_eq!(withdrawn.message_type(), v1::MessageType::ErrorNotification);
+    let second = world.take_and_ack(&mut c);
+    check(second, "baton.coordinator, at epoch 3");
+    world.audit("t");
+}
+
+#[test]
+fn a_task_is_not_reassigned_to_an_agent_that_lacks_what_its_request_demands() {
+    let (mut world, _c) = with_words();
+    let refusal = assert_refused(world.reassign("d", 2), ErrorCode::ReceiverInvalid);
+    assert!(refusal.to_string().contains("tax") || refusal.to_string().contains("support"), "{refusal}");
+    assert_eq!(world.owned_by(), ("b2".into(), 2), "the task stays with its owner");
+}

@@ -8,6 +8,7 @@ use prost::Message as _;
 
 use super::{
     Engine,
+    last_request::request_of,
     resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     transaction::Transaction,
@@ -165,6 +166,11 @@ impl Engine {
                     let problem = "it owns the task already".to_owned();
                     return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
                 }
+                // The request would pass the agent over after the task has left its owner.
+                let last = self.last_request(&mut self.transaction(), &wanted.task)?;
+                if let Some(problem) = last.and_then(|last| self.lacks(agent, &last)) {
+                    return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
+                }
                 // A full mailbox would refuse the request after the task has left its owner.
                 self.check_mailbox(agent)?;
                 std::slice::from_ref(agent)
@@ -264,7 +270,10 @@ impl Engine {
         now: Timestamp,
     ) -> Result<VerifiedEnvelope, RunError> {
         let envelope = match order {
-            Order::Request(order) => request_envelope(order),
+            Order::Request(order) => {
+                let last = self.last_request(transaction, &order.task)?;
+                request_envelope(order, last)
+            }
             Order::Context { handoff, task, epoch, to, wanted_sections } => {
                 let record = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
                 let known = record.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
@@ -339,16 +348,8 @@ impl Engine {
     }
 }
 
-fn request_envelope(order: &RequestOrder) -> v1::Envelope {
-    let payload = v1::HandoffRequest {
-        task_type: order.task_type.clone(),
-        reason: v1::HandoffReason::Other.into(),
-        reason_text: order.reason_text.clone(),
-        priority: order.priority.number(),
-        initial_context_summary: order.summary.clone(),
-        on_behalf_of: Some(v1::OnBehalfOf { submitter_id: order.submitter.clone(), ..Default::default() }),
-        ..Default::default()
-    };
+fn request_envelope(order: &RequestOrder, last: Option<v1::HandoffRequest>) -> v1::Envelope {
+    let payload = request_of(order, last);
     v1::Envelope {
         message_id: order.id.to_string(),
         receiver_id: order.receiver.clone(),

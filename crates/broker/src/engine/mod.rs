@@ -30,6 +30,7 @@ mod graphs;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keys;
+mod last_request;
 mod liveness;
 mod loads;
 mod log;

@@ -6,7 +6,7 @@ use baton_broker_core::{
     Settings,
     access::Caller,
     codes::ErrorCode,
-    domain::handoff::State,
+    domain::handoff::{Priority, State},
     ids::{AgentId, TaskId},
     proto::v1::{self, MessageType, TaskStatus},
 };
@@ -216,4 +216,27 @@ fn the_last_answer_outlives_many_questions_without_one() {
     assert_eq!(last_answer(&world, &operator()).unwrap().1, "yes");
     assert_eq!(world.task("t").task.prompts.len(), 8);
     world.audit("t");
+}
+
+#[test]
+fn a_look_into_a_mailbox_counts_no_attempt() {
+    let mut world = World::with(&["a", "pat"]);
+    world.send(world.info("a", "pat", "first")).unwrap();
+    world.send(world.info("a", "pat", "second")).unwrap();
+    let pat = AgentId::parse("pat").unwrap();
+    let caller = Caller::Agent(pat.clone());
+    for _ in 0..20 {
+        let page = world.view(&caller).mail(&pat, Priority::Medium, 0, 1, world.now).unwrap();
+        let (letter, envelope) = &page.letters[0];
+        assert_eq!((page.letters.len(), letter.handouts), (1, 0));
+        assert!(String::from_utf8_lossy(envelope).contains("first"));
+        let next = world.view(&caller).mail(&pat, Priority::Medium, page.next.unwrap(), 9, world.now).unwrap();
+        assert_eq!((next.letters.len(), next.next), (1, None));
+        assert_eq!(world.view(&caller).mail(&pat, Priority::High, 0, 9, world.now).unwrap().letters.len(), 0);
+        world.pass(Duration::from_secs(60));
+    }
+    let mut session = world.connect("pat");
+    let deliveries = session.deliveries();
+    assert_eq!(deliveries.iter().map(|(delivery, _)| delivery.attempt).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(world.dead_letters().len(), 0);
 }

@@ -132,7 +132,7 @@ async fn texts_of_agents_do_nothing_wherever_they_are_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_is_shown_in_every_format_and_does_nothing() {
-    // The commands ack nothing, so the same message comes again for the next one.
+    // The commands only look, so the same message is there for the next one.
     let broker = Broker::serve("enrollment = \"open\"", "[delivery]\nack_wait_ms = 200\n");
     nasty_world(&broker).await;
     let folder = tempfile::tempdir().unwrap();

@@ -21,7 +21,8 @@ use baton_client::{
   baton mail receive --id alice --key alice.pem --ack
   baton mail send --id alice --key alice.pem --to bob --text hello")]
 pub(super) enum MailCommand {
-    /// Print deliveries as they arrive, each with its envelope and payload, as JSON lines unless -o says otherwise.
+    /// Print the deliveries that wait, each with its envelope and payload, as JSON lines unless -o says otherwise. They stay
+    /// in the mailbox, and no attempt counts. With --ack, take them, and wait for more.
     #[command(after_help = "Examples:
   baton mail receive --id alice --key alice.pem --max 1 --ack
   baton mail receive --id alice --key alice.pem -o table
@@ -29,10 +30,10 @@ pub(super) enum MailCommand {
     Receive {
         #[command(flatten)]
         identity: IdentityArgs,
-        /// Stop after this number of deliveries. Default: wait for more until ctrl-C.
+        /// Stop after this number of deliveries. Default: all that wait; with --ack, until ctrl-C.
         #[arg(long, value_name = "NUMBER")]
         max: Option<u32>,
-        /// Acknowledge each delivery. The broker delivers an unacknowledged message again.
+        /// Acknowledge each delivery, as it arrives. The broker does not deliver it again.
         #[arg(long)]
         ack: bool,
     },
@@ -75,7 +76,9 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, outpu
     };
     let client = connection.client_without_token().await?;
     let client = client.with_token(&client.prove(&identity.load()?).await?)?;
-    let request = v1::ReceiveRequest { max_deliveries: max.unwrap_or(0), ..v1::ReceiveRequest::default() };
+    let max_deliveries = max.unwrap_or(0);
+    // A look without an ack would count as an attempt, and end in a dead letter.
+    let request = v1::ReceiveRequest { max_deliveries, peek: !ack, ..v1::ReceiveRequest::default() };
     let mut deliveries = client.answer(client.messages().receive(request).await)?;
     while let Some(received) = deliveries.next().await {
         let received = client.answer(received.map(tonic::Response::new))?;
@@ -115,6 +118,15 @@ fn parse_data(text: &str) -> Result<prost_types::Struct, Failure> {
     Ok(info.data.unwrap_or_default())
 }
 
+/// The delivery and its attempt. A message that is only looked at has no delivery.
+fn delivery_of(delivery: &v1::Delivery) -> String {
+    match (delivery.delivery_id.as_str(), delivery.attempt.saturating_sub(1)) {
+        ("", 0) => "waits".to_owned(),
+        ("", attempts) => format!("waits, after {attempts} attempts"),
+        (id, _) => format!("{id}, attempt {}", delivery.attempt),
+    }
+}
+
 fn show(delivery: &v1::Delivery, output: Output) -> Result<(), Failure> {
     let value = json::of_bytes("baton.v1.Delivery", &delivery.encode_to_vec())?;
     if !output.is_table() {
@@ -122,7 +134,7 @@ fn show(delivery: &v1::Delivery, output: Output) -> Result<(), Failure> {
     }
     let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap_or_default();
     let lines = [
-        ("delivery", format!("{}, attempt {}", delivery.delivery_id, delivery.attempt)),
+        ("delivery", delivery_of(delivery)),
         ("type", output::short(envelope.message_type().as_str_name(), "MESSAGE_TYPE_")),
         ("from", envelope.sender_id.clone()),
         ("sent", output::time(envelope.timestamp.as_ref())),

@@ -2,19 +2,28 @@
 
 use std::pin::Pin;
 
+use bytes::Bytes;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     auth, field,
     outgoing::{Outgoing, Ready},
-    refuse, refuse_shared, session,
+    read_large, refuse, refuse_shared,
+    responses::{self, Taker},
+    session,
 };
 use crate::{
     broker::{
         Acknowledged, Away, Broker, BrokerError, Events,
         access::Caller,
         engine::{Command, ConsumerKind, Fate},
+        queries::View,
+    },
+    domain::{
+        EntityId,
+        handoff::{Acked, Priority},
+        mailbox::Letter,
     },
     envelope::{Checks, EnvelopeError},
     ids::AgentId,
@@ -63,6 +72,12 @@ impl BrokerService for Messages {
     async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
         let agent = auth::agent(&self.broker, &request)?;
         let request = request.into_inner();
+        if request.peek {
+            let (broker, most) = (self.broker.clone(), request.max_deliveries);
+            return Ok(Response::new(responses::stream(async move |taker| {
+                peek(&broker, agent, most, &taker).await.map_err(refuse)
+            })));
+        }
         let outstanding_max = match request.max_outstanding {
             0 => OUTSTANDING_DEFAULT,
             wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
@@ -96,6 +111,49 @@ impl BrokerService for Messages {
         let command = |reply| Command::Acknowledge { agent, delivery_id, fate, reply };
         let answer = self.broker.ask(command).await.map_err(refuse_shared)?;
         Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged(answer)) }))
+    }
+}
+
+/// Shows the deliveries that wait for the agent, at most `most` of them; 0: all. Higher priorities go first, and within one
+/// the oldest.
+async fn peek(
+    broker: &Broker,
+    agent: AgentId,
+    most: u32,
+    taker: &Taker<v1::ReceiveResponse>,
+) -> Result<(), BrokerError> {
+    let caller = Caller::Agent(agent.clone());
+    let mut left = if most == 0 { usize::MAX } else { most as usize };
+    for priority in [Priority::Critical, Priority::High, Priority::Medium, Priority::Low] {
+        let mut after = Some(0);
+        while let Some(place) = after.filter(|_| left > 0) {
+            taker.demand().await;
+            let (agent, now) = (agent.clone(), broker.now());
+            let read = move |view: View<'_>| view.mail(&agent, priority, place, left, now);
+            let page = read_large(broker, &caller, read).await?;
+            after = page.next;
+            left -= page.letters.len();
+            for (letter, envelope) in page.letters {
+                taker.send(v1::ReceiveResponse { delivery: Some(shown(&letter, envelope)) }).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A letter as a delivery that needs no acknowledgement.
+fn shown(letter: &Letter, envelope: Bytes) -> v1::Delivery {
+    v1::Delivery {
+        delivery_id: String::new(),
+        envelope,
+        attempt: letter.handouts + 1,
+        sequence: letter.message_sequence,
+        ack_deadline: None,
+        handoff_id: match letter.report_to {
+            Some((EntityId::Handoff(handoff), Acked::Request)) => handoff.to_string(),
+            _ => String::new(),
+        },
+        trace_context: letter.trace.as_deref().map(Into::into),
     }
 }
 

@@ -67,6 +67,9 @@ cases! {
         "A fairness key with other characters than an agent id is refused with FIELD_INVALID." fairness_key_is_a_name;
     "delivery.by-calls" "4"
         "Receive and Ack do the same as a session." by_calls;
+    "delivery.peek-takes-nothing" "4"
+        "Receive with peek shows what waits, the higher priority first, and ends; it has no delivery id and counts no attempt."
+        peek_takes_nothing;
     "delivery.calls-and-sessions-share" "4"
         "A delivery of Receive can be acked after its stream has ended, and does not come again." ack_after_the_stream;
 }
@@ -518,4 +521,31 @@ async fn ack_after_the_stream(world: World) -> Verdict {
     alice.tell(bob.id(), &About::default(), &text("second")).await?;
     answered("bob gives credit", bob.call(bob.agent.session.credit(1)).await)?;
     same("bob's session", "text", "second", &text_of(&bob.take(MessageType::Info).await?))
+}
+
+async fn peek_takes_nothing(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent_of("bob", &[], 0).await?);
+    alice.tell(bob.id(), &About::default(), &text("first")).await?;
+    let request = v1::HandoffRequest { priority: Priority::High.into(), ..a_request() };
+    let handoff = alice.tell(bob.id(), &About::task(&world.id("task"), 1), &request).await?.handoff_id;
+    for _ in 0..3 {
+        let request = v1::ReceiveRequest { peek: true, ..Default::default() };
+        let stream = bob.call(async { bob.client.answer(bob.client.messages().receive(request).await) }).await;
+        let mut stream = answered("bob peeks", stream)?;
+        let (offer, mail) = (next_of(&bob, &mut stream).await?, next_of(&bob, &mut stream).await?);
+        let ended = answered("bob peeks to the end", bob.call(async { Ok(stream.message().await) }).await)?;
+        let mut checks = Checks::of("bob peeks");
+        checks.same("the first handoff_id", handoff.as_str(), offer.handoff_id.as_str());
+        checks.same("the second handoff_id", "", mail.handoff_id.as_str());
+        checks.same("delivery_id", "", mail.delivery_id.as_str());
+        checks.same("attempt", 1, mail.attempt);
+        checks.same("end", true, matches!(ended, Ok(None)));
+        checks.done()?;
+    }
+    let mut stream = receive(&bob, 1).await?;
+    let taken = next_of(&bob, &mut stream).await?;
+    let mut checks = Checks::of("bob receives");
+    checks.same("handoff_id", handoff.as_str(), taken.handoff_id.as_str());
+    checks.same("attempt", 1, taken.attempt);
+    checks.done()
 }

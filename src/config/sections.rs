@@ -106,6 +106,7 @@ sections! {
     retention: RetentionSection spans {
         message_ids / message_ids_ms => retention.message_ids,
         ended_tasks / ended_tasks_ms => retention.ended_tasks,
+        idle_tasks / idle_tasks_ms => retention.idle_tasks,
         settled_dead_letters / settled_dead_letters_ms => retention.settled_dead_letters,
         audit / audit_ms => retention.audit,
     } values {

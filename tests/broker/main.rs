@@ -11,6 +11,7 @@ mod fairness;
 mod fields;
 mod footprint;
 mod handoffs;
+mod idle_tasks;
 mod keys;
 mod limits;
 mod lists;

@@ -154,6 +154,7 @@ fn retention(rng: &mut Rng) -> Retention {
         // Twice the clock window, and twice the largest error of the broker's clock.
         message_ids: Duration::from_secs(2 * 300 + 2 * 60),
         ended_tasks: rng.pick(&[seconds(5), seconds(60), None]),
+        idle_tasks: rng.pick(&[seconds(5), None]),
         settled_dead_letters: rng.pick(&[seconds(20), None]),
         store_bytes_max: rng.pick(&[None, None, Some(30_000)]),
         entries_a_step: rng.pick(&[3, 256]),

@@ -176,6 +176,9 @@ pub struct Retention {
     pub message_ids: Duration,
     /// The time for which an ended task is kept, with its handoffs and its custody log. `None`: for ever.
     pub ended_tasks: Option<Duration>,
+    /// The time after which a task in status CREATED is cancelled, if it has no open handoff, no message about it has come
+    /// and its owner was not seen. `None`: never.
+    pub idle_tasks: Option<Duration>,
     /// The time for which a dead letter is kept after its decision. `None`: for ever.
     pub settled_dead_letters: Option<Duration>,
     /// The size of the store, in bytes, above which the oldest ended tasks are removed at any age. `None`: no limit.
@@ -194,6 +197,7 @@ impl Default for Retention {
         Self {
             message_ids: days(2),
             ended_tasks: Some(days(30)),
+            idle_tasks: Some(days(30)),
             settled_dead_letters: Some(days(30)),
             store_bytes_max: None,
             entries_a_step: 256,

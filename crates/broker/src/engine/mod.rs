@@ -27,6 +27,7 @@ mod entities;
 #[cfg(all(test, debug_assertions))]
 mod generality;
 mod graphs;
+mod idle_tasks;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keys;
@@ -381,6 +382,7 @@ impl Engine {
                 Timer::OffersOfGone => self.move_next_offers_on(now),
                 Timer::TasksOfGone => self.tell_of_tasks_of_gone(now),
                 Timer::StoreSize => self.check_size(now),
+                Timer::IdleTasks => self.end_idle_tasks(now),
                 Timer::AuditLog => self.remove_acts_that_are_over(&mut removals, now),
                 Timer::Retention(kind) => self.remove_what_is_over(kind, &mut removals, now),
             }

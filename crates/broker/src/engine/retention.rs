@@ -59,6 +59,10 @@ pub(super) struct Retention {
     bytes_over: u64,
     /// The store was asked to give back the space of what was removed before this start.
     has_asked_for_space: bool,
+    /// The place in the list of changes behind which the search for idle tasks goes on.
+    pub(super) idle_after: u64,
+    /// The latest update of the oldest task that is not idle yet.
+    pub(super) idle_next: Option<Timestamp>,
     /// The refused envelopes of each agent that were kept since the start.
     refused: IdMap<AgentId, RefusedEnvelopes>,
 }
@@ -90,6 +94,9 @@ impl Retention {
             .map(Timer::Retention)
             .chain([Timer::AuditLog])
             .for_each(|timer| timers.set_at_once(timer));
+        if settings.idle_tasks.is_some() {
+            timers.set_at_once(Timer::IdleTasks);
+        }
         if settings.store_bytes_max.is_some() {
             timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         }
@@ -98,6 +105,8 @@ impl Retention {
             looking: None,
             bytes_over: 0,
             has_asked_for_space: false,
+            idle_after: 0,
+            idle_next: None,
             refused: IdMap::default(),
         }
     }

@@ -44,6 +44,8 @@ pub(super) enum Timer {
     Retention(Expiration),
     /// The oldest entry of the audit log may be due for removal.
     AuditLog,
+    /// Tasks may have become idle.
+    IdleTasks,
     /// The size of the store is to be checked.
     StoreSize,
     /// A mailbox may have expired mail.

@@ -125,6 +125,7 @@ async fn a_running_broker_has_seen_every_handoff_that_is_counted() {
     let whole_run = number(&report, "/handoffs_whole_run");
     assert_eq!(handoffs(&broker, &[HandoffState::Completed]).await as f64, whole_run);
     assert_eq!(handoffs(&broker, &[]).await as f64, whole_run, "none is left open");
+    assert_eq!(open_tasks(&broker).await, 0, "the broker is left as it was");
     broker.stop().await;
 }
 
@@ -145,6 +146,7 @@ async fn ctrl_c_ends_it_with_what_it_has_and_leaves_no_handoff_open() {
     check_handoffs(&report, 8.0);
     let completed = handoffs(&broker, &[HandoffState::Completed]).await;
     assert_eq!(handoffs(&broker, &[]).await, completed, "none is left open");
+    assert_eq!(open_tasks(&broker).await, 0, "nor is a task");
     broker.stop().await;
 }
 
@@ -210,6 +212,15 @@ fn open_handoffs_go_on_after_a_kill() {
 
 fn interrupt(process: &Child) {
     assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+}
+
+/// The number of tasks at the broker that have not ended, at most a page of them.
+async fn open_tasks(broker: &Broker) -> usize {
+    let client = broker.client().await;
+    let open = [v1::TaskStatus::Created, v1::TaskStatus::InProgress, v1::TaskStatus::WaitingForInput];
+    let statuses = open.map(i32::from).to_vec();
+    let request = v1::ListTasksRequest { page_size: 1000, statuses, ..Default::default() };
+    client.answer(client.tasks().list_tasks(request).await).unwrap().tasks.len()
 }
 
 /// The number of handoffs in these states at the broker.

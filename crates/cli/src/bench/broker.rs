@@ -96,6 +96,11 @@ impl Target {
         store::groups_committed(&self.own.as_ref()?.data().join("store"))
     }
 
+    /// Whether the bench has started the broker, and removes it with all its data.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Stops a broker that the bench has started; leaves a named broker alone.
     pub(super) async fn stop(self) -> Result<(), Failure> {
         let Some(own) = self.own else { return Ok(()) };

@@ -142,6 +142,7 @@ async fn connect(args: &HandoffArgs, target: &Target, run: &Run) -> Result<Vec<P
         verify: args.verify,
         timeouts: None,
         stays_open: false,
+        ends_tasks: !target.is_own(),
     };
     let mut pairs = Vec::with_capacity(identities.len());
     for pair in identities {

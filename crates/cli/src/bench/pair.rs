@@ -1,6 +1,8 @@
 //! A pair of agents, a sender and a receiver, with many handoffs in flight from one to the other. One tokio task drives
 //! both, so their shared state needs no lock. Each agent has its own connection and session.
 
+mod ending;
+
 use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
 
 use prost::{Message as _, Name};
@@ -53,6 +55,8 @@ pub(super) struct Work {
     pub(super) timeouts: Option<v1::HandoffTimeouts>,
     /// Whether handoffs stay open after the accept.
     pub(super) stays_open: bool,
+    /// Whether the tasks are ended after the run.
+    pub(super) ends_tasks: bool,
 }
 
 /// When handoffs begin.
@@ -152,6 +156,9 @@ pub(super) struct Pair {
     task_prefix: String,
     flights: HashMap<u64, Flight>,
     next_number: u64,
+    /// The tasks that the receiver owns after the run, and those whose handoff did not complete. Empty: they are not ended.
+    taken: Vec<u64>,
+    given_up: Vec<u64>,
     run: Run,
     tally: Tally,
     latencies: StepLatencies,
@@ -184,6 +191,8 @@ impl Pair {
             task_prefix,
             flights: HashMap::new(),
             next_number: 0,
+            taken: Vec::new(),
+            given_up: Vec::new(),
             run,
             tally: Tally::default(),
             latencies: StepLatencies::new(),
@@ -228,6 +237,10 @@ impl Pair {
                 },
                 _ = heartbeat.tick() => self.sides.iter_mut().for_each(Side::beat),
             }
+        }
+        if self.work.ends_tasks {
+            self.given_up.extend(self.flights.keys());
+            self.end_tasks().await?;
         }
         for side in &mut self.sides {
             side.finish().await?;
@@ -375,6 +388,9 @@ impl Pair {
         }
         let Some(flight) = self.flights.remove(&number) else { return };
         self.tally.completed += 1;
+        if self.work.ends_tasks {
+            self.taken.push(number);
+        }
         self.run.done_one();
         if self.run.measures() {
             self.tally.measured += 1;
@@ -385,7 +401,9 @@ impl Pair {
     fn fail(&mut self, number: u64, problem: &str) {
         self.tally.failure.get_or_insert_with(|| problem.to_owned());
         // Also counts a failure outside the handoffs, for example a refused ack.
-        self.flights.remove(&number);
+        if self.flights.remove(&number).is_some() && self.work.ends_tasks {
+            self.given_up.push(number);
+        }
         self.tally.failed += 1;
     }
 

@@ -138,6 +138,7 @@ fn work(args: &RecoverArgs, stays_open: bool) -> Work {
         verify: false,
         timeouts: Some(v1::HandoffTimeouts { accept: timeout, context: timeout, complete: timeout, whole: timeout }),
         stays_open,
+        ends_tasks: false,
     }
 }
 

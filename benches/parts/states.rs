@@ -4,7 +4,8 @@ use std::hint::black_box;
 
 use baton::{
     domain::handoff::{
-        Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Snapshot, Task, Timeouts, step,
+        Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Snapshot, Task, Timeouts, Unavailable,
+        step,
     },
     ids::{AgentId, MessageId, TaskId},
     records::{HandoffRecord, RequestPlace},
@@ -50,6 +51,8 @@ fn inputs() -> [Input; 4] {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        wait_for_agent: false,
+        deliver_after: None,
         negotiation: None,
     });
     let accept = said("taker", Message::Accept { wanted_sections: vec![], estimate: None });
@@ -60,7 +63,7 @@ fn inputs() -> [Input; 4] {
 
 fn take(known: Option<&(Task, Handoff)>, input: &Input) -> (Task, Handoff) {
     let (task, handoff) = known.map(|(task, handoff)| (task, handoff)).unzip();
-    match step(Snapshot { task, handoff, gone: &[] }, input, now()).unwrap() {
+    match step(Snapshot { task, handoff, unavailable: Unavailable::default() }, input, now()).unwrap() {
         Outcome::Moved(transition) => (transition.task, transition.handoff.unwrap()),
         Outcome::Unchanged => unreachable!("each of the four moves it"),
     }

@@ -324,6 +324,8 @@ fn rejections() -> Vec<Rejection> {
         Rejection::Expired { .. } => Rejection::Expired { state: State::Failed };
         Rejection::LoopLimit { .. } => Rejection::LoopLimit { limit: "handoffs_max", value: 16, hops: vec![Hop {
             handoff: message(), sender: agent("alice"), receiver: agent("bob"), epoch: 2 }] };
+        Rejection::ChainLimit { .. } => Rejection::ChainLimit {
+            limit: "handoffs_per_pair_max", value: 4, agents: vec![agent("alice"), agent("bob"), agent("alice")] };
         Rejection::NotDelegator => Rejection::NotDelegator;
         Rejection::LoanFixed => Rejection::LoanFixed;
         Rejection::NotLent { .. } => Rejection::NotLent { handoff: message() };

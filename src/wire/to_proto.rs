@@ -9,7 +9,7 @@ use crate::{
         queries::{ContextView, ShownHandoff, ShownTask, WorkspaceView, section_info},
     },
     domain::{
-        handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
+        handoff::{Handoff, Hop, Loan, Offer, Seizure, Step, Waiting},
         mailbox::Attempt,
         matching::Factor,
         negotiation::{AwardRule, Negotiation, Thread},
@@ -93,7 +93,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         epoch: handoff.epoch,
         sender_id: handoff.sender.to_string(),
         receiver_id: handoff.receiver.clone(),
-        candidate_id: handoff.candidate.to_string(),
+        candidate_id: handoff.shown_candidate().map(ToString::to_string).unwrap_or_default(),
         state: handoff.state.number(),
         sender_view: handoff.sender_view().number(),
         receiver_view: handoff.receiver_view().number(),
@@ -107,7 +107,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         update_time: Some(handoff.updated_at.into()),
         offers: handoff.offers.iter().map(offer).collect(),
         next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
-        transitions: handoff.steps.iter().map(transition).collect(),
+        transitions: handoff.steps.iter().map(|step| transition(step, &handoff.sender)).collect(),
         wanted_sections: handoff.wanted_sections.clone(),
         context_digest: handoff.context_digest.map(|digest| digest.to_vec().into()).unwrap_or_default(),
         error_code: failure.map_or(0, |failure| failure.code.number()),
@@ -119,6 +119,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         routing: handoff
             .routing
             .map(|routing| v1::RoutingRef { run_id: routing.run.to_string(), choice_id: routing.choice.to_string() }),
+        waiting_for: handoff.waiting.map_or(0, Waiting::number),
         ..Default::default()
     }
 }
@@ -189,14 +190,15 @@ fn offer(offer: &Offer) -> v1::HandoffOffer {
     }
 }
 
-fn transition(step: &Step) -> v1::HandoffTransition {
+fn transition(step: &Step, sender: &AgentId) -> v1::HandoffTransition {
     v1::HandoffTransition {
         transition_time: Some(step.at.into()),
         cause: step.cause.number(),
         state: step.state.number(),
         sender_view: step.sender_view.number(),
         receiver_view: step.receiver_view.number(),
-        candidate_id: step.candidate.to_string(),
+        // Before its first offer a handoff may have no candidate.
+        candidate_id: if step.candidate == *sender { String::new() } else { step.candidate.to_string() },
     }
 }
 
@@ -412,7 +414,8 @@ mod tests {
             MessageType,
             dead_letter::{DeadState, ParkReason},
             handoff::{
-                Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
+                Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State,
+                TaskStatus as DomainStatus, Waiting,
             },
             mailbox::AttemptEnd,
             plan::{DataFlowCheck, Mode as PlanMode, PlanState, Severity as PlanSeverity, SubtaskState},
@@ -443,7 +446,8 @@ mod tests {
         assert_same_numbers!(OfferOutcome, OfferOutcome, "OFFER_OUTCOME_", except: []);
         assert_same_numbers!(SenderView, SenderView, "SENDER_VIEW_", except: [HandoffInitiated]);
         assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
-        assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
+        assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: [TaskCanceled]);
+        assert_same_numbers!(Waiting, WaitingFor, "WAITING_FOR_", except: []);
         assert_same_numbers!(RunState, RunState, "RUN_STATE_", except: []);
         assert_same_numbers!(PlanSeverity, ProblemSeverity, "PROBLEM_SEVERITY_", except: []);
         assert_same_numbers!(PlanMode, PlanMode, "PLAN_MODE_", except: []);

@@ -278,6 +278,7 @@ fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
         Event::GivenUp(_) => "given up",
         Event::Time(_) => "time",
         Event::Gone(_) => "gone",
+        Event::Looked(_) => "looked",
         Event::Redriven(_) => "redriven",
         Event::Reassigned(_) => "reassigned",
         Event::MailOmitted(_) => "mail omitted",

@@ -3,6 +3,7 @@
 mod absences;
 mod audit;
 mod blobs;
+mod busy;
 mod clocks;
 mod contexts;
 mod dead_letters;

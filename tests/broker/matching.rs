@@ -49,7 +49,7 @@ impl World {
         self.engine.directory().statistics(&id(agent), self.now)
     }
 
-    fn beat(&mut self, session: &Session, active_tasks: u32, capacity: u32) {
+    pub(crate) fn beat(&mut self, session: &Session, active_tasks: u32, capacity: u32) {
         let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat { active_tasks, capacity, ..Default::default() };
         self.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
@@ -133,18 +133,6 @@ fn a_full_agent_is_asked_after_all_that_are_not() {
     let asked = world.handoff(&handoff);
     let next: Vec<_> = asked.next_candidates.iter().map(ToString::to_string).collect();
     assert_eq!((asked.candidate.as_str(), next.join(" ").as_str()), ("c", "d b"));
-}
-
-#[test]
-fn an_agent_that_says_it_is_overloaded_is_full_for_half_a_minute() {
-    let mut world = World::with(&["a", "b:analyst"]);
-    let mut b = world.connect("b");
-    let handoff = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
-    world.take_and_ack(&mut b);
-    world.send(world.reject("b", "a", &handoff, &[])).unwrap();
-    assert!(world.busy("b").load.is_full());
-    world.pass(Duration::from_secs(30));
-    assert!(!world.busy("b").load.is_full());
 }
 
 #[test]

@@ -511,6 +511,40 @@ fn only_max_concurrency_handoffs_are_open() {
     assert_eq!(world.plan().state(), v1::PlanState::Completed);
 }
 
+/// Waiting for a busy worker uses no attempt, also if it lasts longer than the whole time of a handoff.
+#[test]
+fn subtasks_wait_for_the_one_worker_that_does_one_at_a_time() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    world.equip("bob", &[], 1);
+    let slow = |number| v1::Subtask { timeout: None, attempts_max: 2, ..subtask(&format!("s{number}"), &[]) };
+    let whole = prost_types::Duration { seconds: 7200, nanos: 0 };
+    let plan = v1::Plan { whole_timeout: Some(whole), ..plan_of((0..5).map(slow).collect()) };
+    world.submit(v1::Plan { max_concurrency: 5, ..plan }).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    for _ in 0..5 {
+        workers.fetch(&mut world);
+        let (subtask, _) = workers.offers.iter().next().expect("one is offered");
+        let subtask = subtask.clone();
+        workers.take(&mut world, &subtask);
+        world.pass(Duration::from_secs(350));
+        workers.fetch(&mut world);
+        assert_eq!(workers.offers.len(), 1, "the worker is full");
+        let completed = v1::TaskStatus::Completed;
+        workers.report(&mut world, &subtask, completed, &json!({"response": "done"})).unwrap();
+        workers.offers.clear();
+        // An attempt whose time ran out while it waited is made again after its pause.
+        for _ in 0..30 {
+            workers.fetch(&mut world);
+            if workers.offers.is_empty() {
+                world.pass(Duration::from_secs(1));
+            }
+        }
+    }
+    assert_eq!(world.plan().state(), v1::PlanState::Completed, "{}", world.states());
+    let attempts: Vec<u32> = world.plan().subtasks.iter().map(|subtask| subtask.attempts).collect();
+    assert_eq!(attempts, [1; 5]);
+}
+
 #[test]
 fn the_same_plan_again_is_the_same_plan() {
     let mut world = World::with(&["alice", "bob:worker", "mallory"]);

@@ -529,7 +529,7 @@ impl World {
 
     pub(crate) fn reject(&self, from: &str, to: &str, handoff: &str, suggestions: &[&str]) -> v1::Envelope {
         let payload = v1::HandoffReject {
-            reason: v1::RejectReason::Overloaded.into(),
+            reason: v1::RejectReason::Other.into(),
             alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
             ..Default::default()
         };

@@ -12,7 +12,7 @@ use baton_domain::{
     coordinator::Order,
     handoff::{
         Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
-        Task, TaskStatus, Timeouts, Transition, step,
+        Task, TaskStatus, Timeouts, Transition, Unavailable, step,
     },
 };
 use baton_protocol::{
@@ -528,7 +528,8 @@ impl Real {
         let is_request = matches!(input, Input::Request(_));
         let handoff = self.handoff.as_ref().filter(|_| !is_request);
         let before = (self.task.clone(), self.handoff.clone());
-        let outcome = step(Snapshot { task: self.task.as_ref(), handoff, gone: &[] }, input, self.now);
+        let outcome =
+            step(Snapshot { task: self.task.as_ref(), handoff, unavailable: Unavailable::default() }, input, self.now);
         match outcome {
             Ok(Outcome::Moved(next)) => self.take(*next),
             Ok(Outcome::Unchanged) => {}
@@ -581,7 +582,11 @@ impl Real {
             let Some(due) = step_due.into_iter().chain(loan_due).min().filter(|due| *due <= end) else { break };
             self.now = due;
             let input = if step_due == Some(due) { Input::Time } else { Input::TaskDue };
-            let snapshot = Snapshot { task: self.task.as_ref(), handoff: self.handoff.as_ref(), gone: &[] };
+            let snapshot = Snapshot {
+                task: self.task.as_ref(),
+                handoff: self.handoff.as_ref(),
+                unavailable: Unavailable::default(),
+            };
             match step(snapshot, &input, self.now) {
                 Ok(Outcome::Moved(next)) => self.take(*next),
                 other => panic!("what is due happens: {other:?}"),
@@ -616,6 +621,8 @@ impl Real {
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
                     parent: None,
+                    wait_for_agent: false,
+                    deliver_after: None,
                     negotiation: None,
                 })
             }
@@ -624,7 +631,7 @@ impl Real {
                 let suggestions = suggestions.iter().map(|who| agent(*who)).collect();
                 let passed_over = Vec::new();
                 let text = String::new();
-                said(*from, Message::Reject { reason: 2, text, suggestions, retry_after: None, passed_over })
+                said(*from, Message::Reject { reason: 7, text, suggestions, retry_after: None, passed_over })
             }
             Op::Cancel { from } => said(*from, Message::Cancel),
             Op::Recall { from, hop } => {

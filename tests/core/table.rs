@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_domain::handoff::{
     Acked, Cancellation, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
-    Task, TaskStatus, Timeouts, step,
+    Task, TaskStatus, Timeouts, Unavailable, step,
 };
 use baton_protocol::{
     codes::Refusal as _,
@@ -64,6 +64,8 @@ fn request(number: u8) -> Input {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        wait_for_agent: false,
+        deliver_after: None,
         negotiation: None,
     })
 }
@@ -111,7 +113,11 @@ fn in_state(state: State) -> (Task, Handoff) {
     let Ok(Outcome::Moved(first)) = step(Snapshot::default(), &request(1), at(0)) else { panic!("a good request") };
     let (mut task, mut handoff) = (first.task, first.handoff.unwrap());
     for input in path {
-        match step(Snapshot { task: Some(&task), handoff: Some(&handoff), gone: &[] }, &input, at(1)) {
+        match step(
+            Snapshot { task: Some(&task), handoff: Some(&handoff), unavailable: Unavailable::default() },
+            &input,
+            at(1),
+        ) {
             Ok(Outcome::Moved(next)) => (task, handoff) = (next.task, next.handoff.unwrap_or(handoff)),
             other => panic!("on the way to {state:?}: {other:?}"),
         }
@@ -122,7 +128,8 @@ fn in_state(state: State) -> (Task, Handoff) {
 
 fn outcome(state: State, input: &Input, now: Timestamp) -> String {
     let (task, handoff) = in_state(state);
-    match step(Snapshot { task: Some(&task), handoff: Some(&handoff), gone: &[] }, input, now) {
+    match step(Snapshot { task: Some(&task), handoff: Some(&handoff), unavailable: Unavailable::default() }, input, now)
+    {
         Ok(Outcome::Unchanged) => "=".into(),
         Ok(Outcome::Moved(next)) => {
             let state = next.handoff.map_or("TASK", |handoff| handoff.state.name());
@@ -159,6 +166,7 @@ fn the_whole_table() {
         ("request undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Request }, 1),
         ("context undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Context }, 1),
         ("candidate is gone", Input::CandidateGone, 2),
+        ("candidate has room", Input::Look { found: vec![agent("c")] }, 2),
         ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
         ("reassigned", seize(1), 2),
         ("reassigned, old epoch", seize(0), 2),

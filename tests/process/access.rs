@@ -177,7 +177,7 @@ async fn agents_read_only_their_own() {
     // b rejects and is the only candidate: the request becomes a dead letter of a and b.
     let b = broker.agent_session("b").await;
     let request = b.take().await.unwrap();
-    b.reject(&request, &v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() })
+    b.reject(&request, &v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() })
         .await
         .unwrap();
     let list = v1::ListDeadLettersRequest::default();

@@ -58,10 +58,9 @@ impl Handler for Mail {
         Ok(match (asked.kind(), self.plan) {
             (MessageType::TaskOffer, Plan::Costs(_)) => Bid::Offer(costs(asked.payload::<v1::TaskOffer>().cost + 1.0)),
             (_, Plan::Costs(cost) | Plan::Rejects(cost)) => Bid::Offer(costs(cost)),
-            (_, Plan::Declines) => Bid::Decline(v1::TaskDecline {
-                reason: v1::RejectReason::Overloaded.into(),
-                reason_text: "busy".into(),
-            }),
+            (_, Plan::Declines) => {
+                Bid::Decline(v1::TaskDecline { reason: v1::RejectReason::Other.into(), reason_text: "busy".into() })
+            }
             (_, Plan::Waits) => Bid::Later,
         })
     }

@@ -49,7 +49,7 @@ async fn hand_over(broker: &Broker) {
     let task = new_task();
     alice.request("bob", &task, 1, &a_request()).await.unwrap();
     let offer = bob.take().await.unwrap();
-    let reason = v1::RejectReason::Overloaded.into();
+    let reason = v1::RejectReason::Other.into();
     bob.reject(&offer, &v1::HandoffReject { reason, ..Default::default() }).await.unwrap();
     alice.take().await.unwrap();
 }

@@ -90,7 +90,7 @@ async fn a_killed_broker_awards_once_and_asks_the_next_offer_if_the_winner_rejec
     let closed: v1::NegotiationClosed = award.payload();
     assert_eq!((closed.state(), &*closed.winner_id), (NegotiationState::Awarded, "bob"));
     let about = About::handoff(&task, 1, &closed.handoff_id);
-    let reject = v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() };
+    let reject = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
     bob.send("alice", MessageType::HandoffReject, &about, &reject).await.unwrap();
     let award = take_until(&erin, MessageType::NegotiationClosed).await;
     assert_eq!(award.payload::<v1::NegotiationClosed>().winner_id, "erin");

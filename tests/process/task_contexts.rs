@@ -29,7 +29,7 @@ async fn a_task_of(alice: &Agent, bob: &Agent) -> String {
     let task = new_task();
     alice.request(bob.id().as_str(), &task, 1, &a_request()).await.unwrap();
     let request = bob.take().await.unwrap();
-    let reject = v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() };
+    let reject = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
     bob.send("alice", MessageType::HandoffReject, &request.about(), &reject).await.unwrap();
     for _ in 0..2 {
         alice.take().await.unwrap();

@@ -352,7 +352,7 @@ impl Agent {
         match envelope.message_type() {
             T::HandoffRequest if self.manner != Manner::Diligent && self.rng.once_in(4) => {
                 let reject = v1::HandoffReject {
-                    reason: v1::RejectReason::Overloaded.into(),
+                    reason: v1::RejectReason::Other.into(),
                     alternative_agent_suggestions: vec!["a".into(), "unknown".into()],
                     retry_after: self.rng.once_in(2).then(|| prost_types::Duration {
                         seconds: i64::try_from(self.rng.roll(90)).unwrap(),

@@ -321,7 +321,12 @@ impl Directory {
         self.snapshots(std::slice::from_ref(entry), now)[0].busy
     }
 
-    /// Whether the agent is asked after all agents with room.
+    /// Whether the agent has stated how much it does at a time.
+    pub(super) fn has_capacity(&self, agent: &AgentId, now: Timestamp) -> bool {
+        self.get(agent).is_some_and(|entry| self.busy(&entry, now).load.capacity > 0)
+    }
+
+    /// Whether the agent has no room for a further offer.
     pub fn is_full(&self, agent: &AgentId, now: Timestamp) -> bool {
         self.get(agent).is_some_and(|entry| self.busy(&entry, now).load.is_full())
     }
@@ -342,9 +347,11 @@ impl Directory {
             let presence = presence.get(&entry.id).unwrap_or(&unseen);
             let activity = activity.get(&entry.id).unwrap_or(&idle);
             let reported = presence.heartbeat.as_ref();
-            let reported = reported.map(|(beat, _)| (beat.active_tasks, beat.queue_length, beat.capacity));
+            let reported = reported
+                .map_or((0, 0), |(beat, _)| (beat.active_tasks.saturating_add(beat.queue_length), beat.capacity));
             let stated = entry.record.card.capacity;
-            let load = Load::new(reported, activity.known(), stated, activity.is_overloaded(now));
+            let (in_use, capacity) = (activity.in_use(reported.0), reported.1);
+            let load = Load::new(Some((in_use, 0, capacity)), in_use, stated, activity.is_overloaded(now));
             Snapshot {
                 liveness: rule.liveness(presence.signs, now),
                 busy: Busy { load, owned: activity.owned, offers: activity.offers },

@@ -162,6 +162,12 @@ pub(super) struct RequestArgs {
     /// The task that the new task is a part of.
     #[arg(long, value_name = "TASK")]
     parent: Option<TaskId>,
+    /// The time from now before which no agent is asked, at most 30d. The timeouts begin then. Default: none.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    after: Option<Duration>,
+    /// Wait for an agent that is not registered yet: the receiver, or the first of its type.
+    #[arg(long)]
+    wait_for_agent: bool,
     #[command(flatten)]
     timeouts: TimeoutArgs,
 }
@@ -307,6 +313,8 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
         loan_timeout: span(args.loan_timeout)?,
         timeouts: Some(args.timeouts.to_proto()?),
         parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
+        deliver_after: args.after.map(|span| SystemClock.now().plus(span).into()),
+        wait_for_agent: args.wait_for_agent,
         ..Default::default()
     };
     let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
@@ -542,6 +550,7 @@ fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
             ("task".into(), format!("{} at epoch {}", handoff.task_id, handoff.epoch)),
             ("from".into(), handoff.sender_id.clone()),
             ("to".into(), handoff.candidate_id.clone()),
+            ("waits for".into(), waits_for(handoff.waiting_for()).to_owned()),
             ("asked for".into(), handoff.receiver_id.clone()),
             ("summary".into(), handoff.initial_context_summary.clone()),
             ("reason".into(), handoff.reason_text.clone()),
@@ -602,5 +611,16 @@ impl Reason {
             Self::TooLittleTime => v1::RejectReason::TooLittleTime,
             Self::Other => v1::RejectReason::Other,
         }
+    }
+}
+
+/// What an open handoff waits for while no agent has the offer. Empty: an agent has it.
+fn waits_for(waiting: v1::WaitingFor) -> &'static str {
+    match waiting {
+        v1::WaitingFor::Unspecified => "",
+        v1::WaitingFor::Capacity => "an agent with room",
+        v1::WaitingFor::RetryTime => "the time to ask an agent again",
+        v1::WaitingFor::Agent => "an agent that registers",
+        v1::WaitingFor::DeliverAfter => "the time of the request",
     }
 }

@@ -460,6 +460,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::Time(time)) if time.of_task => "a loan or a question is due".to_owned(),
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
+        Some(Event::Looked(_)) => "looked for an agent with room".to_owned(),
         Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
         Some(Event::Silent(_)) => "the owner gave no sign of work".to_owned(),
         Some(Event::Cancelled(cancelled)) => match cancelled.parent_task_id.as_str() {

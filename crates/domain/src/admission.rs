@@ -179,6 +179,21 @@ pub fn check_timestamp(
     Ok(())
 }
 
+/// The longest time ahead for which a request or mail can be kept back.
+pub const DELIVER_AFTER_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Checks that a message is kept back for 30 days at most.
+pub fn check_deliver_after(deliver_after: Option<Timestamp>, now: Timestamp) -> Result<(), AdmissionError> {
+    match deliver_after.filter(|at| at.since(now) > DELIVER_AFTER_MAX) {
+        None => Ok(()),
+        Some(_) => {
+            let path = "envelope.payload.deliver_after".to_owned();
+            let problem = "must be at most 30 days ahead".to_owned();
+            Err(AdmissionError::FieldInvalid { violation: FieldViolation { path, problem } })
+        }
+    }
+}
+
 /// Checks that a message is not past its `expires_at`.
 pub fn check_expiry(header: &Header, now: Timestamp) -> Result<(), AdmissionError> {
     match header.expires_at {

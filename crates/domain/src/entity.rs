@@ -105,6 +105,11 @@ pub trait Reader {
     /// The current entity, with all writes of this transaction. `None`: the entity does not exist.
     fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError>;
 
+    /// Whether the agent has no room for a further offer. A full agent is not asked.
+    fn is_full(&mut self, _agent: &AgentId) -> bool {
+        false
+    }
+
     /// Whether the agent's presence lease is over, or the agent has left. A gone agent is asked only if no present agent
     /// can be.
     fn is_gone(&mut self, agent: &AgentId) -> bool;
@@ -484,7 +489,8 @@ impl Entity {
         match self {
             Self::Task(_) | Self::Workspace(_) => Timestamp::default(),
             Self::Plan(_) | Self::PlanSpec(_) | Self::PlanEntry(_) => Timestamp::default(),
-            Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
+            // A candidate may be asked again, and name a time, as soon as it likes.
+            Self::Handoff(handoff) => handoff.created_at,
             Self::Run(run) => run.deadline,
             Self::Thread(thread) => thread.created_at.plus(LEASE),
             Self::Graph(_)

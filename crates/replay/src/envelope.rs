@@ -121,6 +121,8 @@ fn request_of(
         timeouts,
         loop_limits,
         parent: request.parent.clone(),
+        wait_for_agent: request.wait_for_agent,
+        deliver_after: request.deliver_after,
         negotiation,
     }))
 }

@@ -158,7 +158,7 @@ impl Replay {
     fn replay(&mut self, entry: &v1::CustodyEntry, shown: &v1::CustodyLogEntry) -> Result<(), String> {
         let at = entry.entry_time.as_ref().and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
         let at = at.ok_or("it has no time")?;
-        let absent = agents(&entry.absent_agent_ids)?;
+        let (absent, full) = (agents(&entry.absent_agent_ids)?, agents(&entry.full_agent_ids)?);
         let handoff = || message_id(&entry.handoff_id).map(EntityId::Handoff);
         let (about, input) = match entry.event.as_ref().ok_or("its event is missing")? {
             // A refusal is on record, but no state machine accepted it.
@@ -195,6 +195,10 @@ impl Replay {
             Event::Time(time) if time.of_task => (EntityId::Task(self.task_id.clone()), Input::Time),
             Event::Time(_) => (handoff()?, Input::Time),
             Event::Gone(_) => (handoff()?, Input::AgentGone),
+            Event::Looked(look) => {
+                let input = handoff::Input::Look { found: agents(&look.agent_ids)? };
+                (handoff()?, Input::Handoff { task: self.task_id.clone(), input })
+            }
             Event::Reassigned(reassigned) => {
                 let task = self.task().ok_or("no entry has created the task")?;
                 let seize = handoff::Seize {
@@ -228,7 +232,7 @@ impl Replay {
                 (about, Input::Handoff { task: self.task_id.clone(), input })
             }
         };
-        match step(&about, &input, &mut Replayed { entities: &self.entities, absent: &absent }, at) {
+        match step(&about, &input, &mut Replayed { entities: &self.entities, absent: &absent, full: &full }, at) {
             // The broker logs an input only if it changes an entity, so an entry without effect is false.
             Ok(transition) if transition.is_empty() => {
                 Err("the replay changes no state, so the entry should not exist".to_owned())
@@ -332,15 +336,20 @@ impl Replay {
     }
 }
 
-/// The state that a step reads: the entities so far, and the agents that the next entry records as absent.
+/// The state that a step reads: the entities so far, and the agents that the next entry records as absent or full.
 struct Replayed<'a> {
     entities: &'a BTreeMap<EntityId, Entity>,
     absent: &'a [AgentId],
+    full: &'a [AgentId],
 }
 
 impl Reader for Replayed<'_> {
     fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError> {
         Ok(self.entities.get(id).cloned())
+    }
+
+    fn is_full(&mut self, agent: &AgentId) -> bool {
+        self.full.contains(agent)
     }
 
     fn is_gone(&mut self, agent: &AgentId) -> bool {

@@ -232,7 +232,7 @@ impl Agent {
         let (task, epoch) = (&award.task_id, award.epoch);
         match self.manner != Manner::Diligent && self.rng.once_in(3) {
             true => {
-                let reject = v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() };
+                let reject = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
                 self.make(requester, T::HandoffReject, task, handoff, epoch, &reject, ids, now)
             }
             false => {

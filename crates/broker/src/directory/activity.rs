@@ -21,6 +21,10 @@ pub(crate) struct Activity {
     pub(crate) asked: u64,
     /// The time up to which the agent takes no more, as it has said.
     pub(crate) overloaded_until: Option<Timestamp>,
+    /// Whether the agent has named that time itself.
+    pub(crate) has_named_time: bool,
+    /// The tasks and open offers that the broker knew of at the agent's latest report.
+    pub(crate) known_at_report: u32,
     statistics: Statistics,
     /// The summary of the statistics. It holds until the oldest offer no longer counts.
     summary: (Summary, Timestamp),
@@ -30,6 +34,26 @@ impl Activity {
     /// The number of tasks and open offers.
     pub(crate) fn known(&self) -> u32 {
         self.owned.saturating_add(self.offers)
+    }
+
+    /// The tasks and open offers of the agent: those that the broker knows of, and those that the agent alone has
+    /// reported. What has ended since the report no longer counts.
+    pub(crate) fn in_use(&self, reported: u32) -> u32 {
+        self.known().saturating_add(reported.saturating_sub(self.known_at_report))
+    }
+
+    /// Ends the pause after a reject for lack of room, unless the agent has named its end itself.
+    pub(crate) fn load_fell(&mut self) {
+        if !self.has_named_time {
+            self.overloaded_until = None;
+        }
+    }
+
+    /// Ends the pause after a reject for lack of room, if its time has come.
+    pub(crate) fn end_overload(&mut self, now: Timestamp) {
+        if !self.is_overloaded(now) {
+            (self.overloaded_until, self.has_named_time) = (None, false);
+        }
     }
 
     pub(crate) fn set_statistics(&mut self, statistics: Statistics) {

@@ -156,6 +156,9 @@ impl Engine {
                     let (handoff, task) = (record.handoff.id, record.handoff.task.clone());
                     self.outputs.changes.push(Change { number: record.changed, handoff, task });
                 }
+                if let Some(record) = after.as_handoff() {
+                    self.follow_held(record);
+                }
                 log::moved(before.as_deref(), &after);
                 if let Some(traces) = &self.env.resources.traces {
                     traces.entity_moved(before.as_deref(), &after);
@@ -181,7 +184,11 @@ impl Engine {
                     files.note_removed(removed);
                 }
             }
-            PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
+            PostCommit::AgentStored(entry) => {
+                let (agent, types) = (entry.id(), entry.types.clone());
+                self.env.directory.put(*entry);
+                self.note_registered(&agent, &types);
+            }
             PostCommit::AgentLeft(agent) => self.has_left(agent),
             PostCommit::StatisticsStored { agent, statistics } => {
                 self.env.directory.set_statistics(&agent, *statistics);

@@ -139,7 +139,7 @@ impl Touched {
                     EntityRecord::Task(record) if !record.task.status.is_final() => {
                         changes.entry(record.task.owner.clone()).or_default().tasks += many;
                     }
-                    EntityRecord::Handoff(record) if !record.handoff.state.is_final() => {
+                    EntityRecord::Handoff(record) if record.handoff.has_offer() => {
                         changes.entry(record.handoff.candidate.clone()).or_default().offers += many;
                     }
                     _ => {}
@@ -374,6 +374,8 @@ mod tests {
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,
+            wait_for_agent: false,
+            deliver_after: None,
             negotiation: None,
         };
         let input = Input::Handoff { task, input: handoff::Input::Request(request) };

@@ -27,7 +27,7 @@ use crate::{
 const COUNTED_AT_ONCE: usize = 512;
 
 /// The progress of the count since the start.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Counted {
     /// The tasks up to this one are counted. `None`: no task is.
     Tasks(Option<TaskId>),
@@ -104,6 +104,8 @@ enum Work<'a> {
     None,
     Task(&'a AgentId),
     Offer(&'a AgentId, State),
+    /// An open handoff that no candidate has.
+    Held(State),
 }
 
 fn work_of(record: &EntityRecord) -> Work<'_> {
@@ -114,14 +116,24 @@ fn work_of(record: &EntityRecord) -> Work<'_> {
 }
 
 fn offer_of(handoff: &Handoff) -> Work<'_> {
-    if handoff.state.is_final() { Work::None } else { Work::Offer(&handoff.candidate, handoff.state) }
+    match () {
+        () if handoff.state.is_final() => Work::None,
+        () if handoff.is_held() => Work::Held(handoff.state),
+        () => Work::Offer(&handoff.candidate, handoff.state),
+    }
 }
 
 fn count(directory: &Directory, metrics: &Metrics, work: Work<'_>, is_more: bool) {
     let moved = |number: u32| if is_more { number + 1 } else { number.saturating_sub(1) };
     match work {
         Work::None => {}
-        Work::Task(agent) => directory.change_activity(agent, |known| known.owned = moved(known.owned)),
+        Work::Task(agent) => directory.change_activity(agent, |known| {
+            known.owned = moved(known.owned);
+            if !is_more {
+                known.load_fell();
+            }
+        }),
+        Work::Held(state) => metrics.open_handoffs_changed(state, is_more),
         Work::Offer(agent, state) => {
             metrics.open_handoffs_changed(state, is_more);
             directory.change_activity(agent, |known| known.offers = moved(known.offers));
@@ -131,9 +143,15 @@ fn count(directory: &Directory, metrics: &Metrics, work: Work<'_>, is_more: bool
 
 /// Notes a new offer, so that equal agents are asked in turn.
 fn note_offer(directory: &Directory, before: Option<&Handoff>, after: &Handoff) {
-    let known = before.map_or(0, |before| before.offers.len());
-    let new = after.offers.iter().skip(known).filter(|offer| offer.outcome == OfferOutcome::Pending);
-    new.for_each(|offer| directory.asked(&offer.candidate, offer.offered_at));
+    let last = |handoff: &Handoff| {
+        let last = handoff.offers.last()?;
+        Some((last.candidate.clone(), last.offered_at, last.repeats))
+    };
+    if let Some(offer) = after.offers.last().filter(|offer| offer.outcome == OfferOutcome::Pending)
+        && before.and_then(last) != last(after)
+    {
+        directory.asked(&offer.candidate, offer.offered_at);
+    }
 }
 
 impl Engine {
@@ -170,7 +188,11 @@ impl Engine {
                 self.timers.clear(Timer::Loads);
             }
             Ok(counted) => {
+                let was_exact = self.loads.is_exact();
                 self.loads.counted = counted;
+                if !was_exact && self.loads.is_exact() {
+                    self.loads_are_known();
+                }
                 self.timers.set_at_once(Timer::Loads);
             }
             Err(error) => {
@@ -180,16 +202,16 @@ impl Engine {
         }
     }
 
-    fn counted_next(&self) -> Result<Counted, BrokerError> {
-        match &self.loads.counted {
+    fn counted_next(&mut self) -> Result<Counted, BrokerError> {
+        match self.loads.counted.clone() {
             Counted::Tasks(upto) => self.count_tasks(upto.as_ref()),
-            Counted::Letters(upto) => self.count_letters(upto.clone()),
+            Counted::Letters(upto) => self.count_letters(upto),
             Counted::Statistics(upto) => self.load_statistics(upto.as_ref()),
             Counted::All => Ok(Counted::All),
         }
     }
 
-    fn count_tasks(&self, upto: Option<&TaskId>) -> Result<Counted, BrokerError> {
+    fn count_tasks(&mut self, upto: Option<&TaskId>) -> Result<Counted, BrokerError> {
         let from = upto.map_or(Bound::Unbounded, |task| Bound::Excluded(TaskRecord::key(task).key));
         let stored = self.env.store.scan(Table::Tasks, (from, Bound::Unbounded), Order::Ascending, COUNTED_AT_ONCE)?;
         // All records are read before the first counts, so that a failure leaves no part counted twice.
@@ -204,6 +226,7 @@ impl Engine {
             let embedded = record.as_task().and_then(|task| task.handoff.as_ref());
             for handoff in embedded.into_iter().chain(redriven) {
                 count(&self.env.directory, &self.env.resources.metrics, offer_of(&handoff.handoff), true);
+                self.follow_held(handoff);
             }
         }
         let last = records.last().and_then(|(record, _)| record.as_task()).map(|task| task.task.id.clone());
@@ -279,10 +302,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that an agent takes no more until this time, as its reject says.
-    pub(super) fn note_overload(&self, agent: &AgentId, until: Timestamp) {
+    /// Notes that an agent takes no more until this time, as its reject says. `has_named`: the agent has named the time
+    /// itself, and is not asked earlier when its load falls.
+    pub(super) fn note_overload(&mut self, agent: &AgentId, until: Timestamp, has_named: bool) {
         self.env.directory.change_activity(agent, |known| {
             known.overloaded_until = known.overloaded_until.into_iter().chain([until]).max();
+            known.has_named_time |= has_named;
         });
+        self.timers.set_by_clock(Timer::Room(agent.clone()), until);
+    }
+
+    /// Ends the pause after an agent's reject for lack of room.
+    pub(super) fn end_overload(&mut self, agent: AgentId, now: Timestamp) {
+        self.env.directory.change_activity(&agent, |known| known.end_overload(now));
+        self.may_have_room(&agent);
+        self.timers.clear(Timer::Room(agent));
     }
 }

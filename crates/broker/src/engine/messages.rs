@@ -1,6 +1,6 @@
 //! Acceptance of envelopes: repeats, time, receivers, and the step that a message causes.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     Engine,
@@ -27,13 +27,12 @@ use crate::{
     metrics::Event,
     preparation::PreparedMessage,
     proto::v1,
-    records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord, TaskRecord},
+    records::{
+        Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord, NotFree, TaskRecord,
+    },
     refused,
     time::Timestamp,
 };
-
-/// The time for which an agent that has rejected an offer with OVERLOADED counts as full.
-const OVERLOADED_FOR: Duration = Duration::from_secs(30);
 
 /// The receipt of an accepted envelope.
 pub(super) enum Accepted {
@@ -111,9 +110,8 @@ impl Engine {
                 let Candidates { agents, passed_over, .. } = &suggested;
                 let receipt =
                     self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: None }, now)?;
-                let is_overloaded = *reason == i32::from(v1::RejectReason::Overloaded);
-                if let Some(span) = retry_after.or(is_overloaded.then_some(OVERLOADED_FOR)) {
-                    self.note_overload(&envelope.header().sender, now.plus(span));
+                if *reason == i32::from(v1::RejectReason::Overloaded) {
+                    self.note_reject_for_room(envelope.header(), retry_after.is_some(), now).map_err(refused)?;
                 }
                 Ok(receipt)
             }
@@ -177,9 +175,34 @@ impl Engine {
         Ok(())
     }
 
+    /// Notes that the sender of a reject has no room, until the time at which the handoff may ask it again.
+    fn note_reject_for_room(&mut self, header: &Header, has_named: bool, now: Timestamp) -> Result<(), BrokerError> {
+        let Some(handoff) = header.correlation else { return Ok(()) };
+        let record = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
+        let Some(record) = record.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(()) };
+        let offer = record.handoff.offers.iter().find(|offer| offer.candidate == header.sender);
+        // The log of a task may be ahead of the clock, so the pause counts from now.
+        let pause = offer.and_then(|offer| Some(offer.retry_at?.since(record.handoff.updated_at)));
+        if let Some(pause) = pause {
+            self.note_overload(&header.sender, now.plus(pause), has_named);
+        }
+        Ok(())
+    }
+
     /// Records a heartbeat in memory.
     pub(super) fn take_heartbeat(&mut self, agent: &AgentId, heartbeat: v1::Heartbeat, now: Timestamp) {
-        self.env.directory.change_presence(agent, |presence| presence.heartbeat = Some((heartbeat, now)));
+        let in_use = |beat: &v1::Heartbeat| beat.active_tasks.saturating_add(beat.queue_length);
+        let (mut before, after) = (0, in_use(&heartbeat));
+        self.env.directory.change_presence(agent, |presence| {
+            before = presence.heartbeat.as_ref().map_or(0, |(beat, _)| in_use(beat));
+            presence.heartbeat = Some((heartbeat, now));
+        });
+        self.env.directory.change_activity(agent, |known| {
+            known.known_at_report = known.known();
+            if after < before {
+                known.load_fell();
+            }
+        });
         self.seen(agent, now);
     }
 
@@ -201,6 +224,7 @@ impl Engine {
             let violations = vec![FieldViolation { path, problem }];
             return Err(refused(BrokerError::Fields { violations }));
         }
+        admission::check_deliver_after(request.deliver_after, now).map_err(refused)?;
         self.check_open(Counted::Handoff, &header.sender, 0).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         let chain = self.check_parent(&mut transaction, header, request, terms.1).map_err(refused)?;
@@ -361,7 +385,7 @@ impl Engine {
             None => None,
         };
         let handoff = about.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
-        self.append_custody(&mut transaction, task, &event, handoff, &[], now)?;
+        self.append_custody(&mut transaction, task, &event, handoff, &NotFree::default(), now)?;
         self.stage(transaction);
         Ok(())
     }
@@ -411,7 +435,7 @@ impl Engine {
         if let Some(task) = task {
             let resolved = Resolved { agents: &receivers, ..Resolved::default() };
             let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });
-            self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
+            self.append_custody(&mut transaction, &task.id, &event, None, &NotFree::default(), now).map_err(refused)?;
         }
         Ok(self.accept(transaction, this, now))
     }
@@ -433,7 +457,7 @@ impl Engine {
             return Ok(true);
         }
         if record.mail_unrecorded == 0 {
-            self.append_custody(transaction, &task.id, &CustodyEvent::MailOmitted, None, &[], now)?;
+            self.append_custody(transaction, &task.id, &CustodyEvent::MailOmitted, None, &NotFree::default(), now)?;
         }
         let stored = self.entity_record(transaction, &id)?;
         let record = stored.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;

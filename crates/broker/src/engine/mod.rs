@@ -27,6 +27,7 @@ mod entities;
 #[cfg(all(test, debug_assertions))]
 mod generality;
 mod graphs;
+mod held;
 mod idle_tasks;
 #[cfg(debug_assertions)]
 mod invariants;
@@ -66,6 +67,7 @@ use self::{
     batch::CommitBatch,
     delivery::Delivery,
     entities::Entities,
+    held::Held,
     liveness::Liveness,
     loads::Loads,
     messages::Accepted,
@@ -137,6 +139,7 @@ pub struct Engine {
     liveness: Liveness,
     retention: Retention,
     loads: Loads,
+    held: Held,
     stored: StoredBytes,
     #[cfg(debug_assertions)]
     second_counts: invariants::SecondCounts,
@@ -381,6 +384,8 @@ impl Engine {
                 Timer::Unseen => self.look_at_the_unseen(now),
                 Timer::OffersOfGone => self.move_next_offers_on(now),
                 Timer::TasksOfGone => self.tell_of_tasks_of_gone(now),
+                Timer::Held => self.look_for_candidates(now),
+                Timer::Room(agent) => self.end_overload(agent, now),
                 Timer::StoreSize => self.check_size(now),
                 Timer::IdleTasks => self.end_idle_tasks(now),
                 Timer::AuditLog => self.remove_acts_that_are_over(&mut removals, now),

@@ -31,8 +31,8 @@ use crate::{
     ids::{AgentId, MessageId},
     proto::v1,
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, MessageRecord, NegotiationRecord, RequestPlace,
-        TaskRecord, decode_letter, letter_key,
+        CustodyEvent, EntityRecord, EnvelopeFacts, HandoffRecord, MessageRecord, NegotiationRecord, NotFree,
+        RequestPlace, TaskRecord, decode_letter, letter_key,
     },
     refused,
     store::Key,
@@ -98,7 +98,7 @@ impl Engine {
                 sequence,
                 resolved: Resolved { terms: None, ..resolved },
             });
-            self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
+            self.append_custody(&mut transaction, &task.id, &event, None, &NotFree::default(), now).map_err(refused)?;
         }
         Ok(self.accept(transaction, this, now))
     }

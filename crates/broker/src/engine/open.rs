@@ -12,6 +12,7 @@ use super::{
     clock::RunningClock,
     delivery::Delivery,
     entities::Entities,
+    held::Held,
     liveness::Liveness,
     loads::Loads,
     open_counts::{Counted, OpenCounts},
@@ -103,6 +104,7 @@ impl Engine {
             liveness: Liveness::default(),
             retention,
             loads: Loads::default(),
+            held: Held::default(),
             stored: stored_bytes,
             #[cfg(debug_assertions)]
             second_counts: Default::default(),

@@ -450,7 +450,7 @@ fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
     let handoffs = transaction.all_written().filter_map(|record| record.as_handoff());
     let requested = handoffs.map(|record| &record.handoff).filter(|handoff| {
         let is_first = handoff.made_offers().count() == 1;
-        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && is_first
+        handoff.sender.is_coordinator() && handoff.state == HandoffState::Requested && handoff.has_offer() && is_first
     });
     requested.map(|handoff| handoff.candidate.clone()).collect()
 }

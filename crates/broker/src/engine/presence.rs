@@ -46,6 +46,7 @@ impl Engine {
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.signs.last_seen = Some(now));
         self.end_absence(agent);
+        self.may_have_room(agent);
         let timer = Timer::Presence(agent.clone());
         if !self.timers.is_set(&timer) {
             self.timers.set_after(timer, self.env.settings.presence_lease);
@@ -66,6 +67,7 @@ impl Engine {
 
     fn is_gone(&mut self, agent: AgentId) {
         self.liveness.forget(&agent);
+        self.may_have_room(&agent);
         self.owner_is_gone(&agent);
         self.presence.gone.push_back((agent, 0));
         self.timers.set_at_once(Timer::OffersOfGone);

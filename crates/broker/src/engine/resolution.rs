@@ -47,6 +47,10 @@ impl Engine {
         for named in std::iter::once(&header.receiver).chain(&request.fallback_candidates) {
             match named {
                 Receiver::Agent(agent) if *agent != header.sender => {
+                    // The agent is checked once it has registered.
+                    if request.wait_for_agent && !self.env.directory.is_registered(agent) {
+                        continue;
+                    }
                     // A named agent must be permitted, or the request is refused.
                     let agent = self.registered(agent)?;
                     self.check_hand_off(&work, &agent)?;
@@ -64,7 +68,8 @@ impl Engine {
         if let Some(refusal) = found.refusal.take().filter(|_| found.agents.is_empty()) {
             return Err(refusal);
         }
-        found.agents = admission::candidates(header, found.agents, found.passed_over.is_empty())?;
+        let must_have = found.passed_over.is_empty() && !request.wait_for_agent;
+        found.agents = admission::candidates(header, found.agents, must_have)?;
         found.passed_over.truncate(PASSED_OVER_MAX);
         Ok(found)
     }

@@ -22,8 +22,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, RequestPlace, TaskRecord,
-        WriteFacts, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, NotFree, RequestPlace,
+        TaskRecord, WriteFacts, custody_entry,
     },
     refused,
     store::Order as ScanOrder,
@@ -139,15 +139,17 @@ pub(super) struct OpenTransaction<'a> {
     engine: &'a mut Engine,
     transaction: &'a mut Transaction,
     now: Timestamp,
-    /// The agents that the step asked about and that are gone, for the custody log.
-    gone: Vec<AgentId>,
+    /// The handoff that the step is about.
+    handoff: Option<MessageId>,
+    /// The agents that the step asked about and that are gone or full, for the custody log.
+    not_free: NotFree,
     /// The cause of the last failed read.
     failure: Option<BrokerError>,
 }
 
 impl<'a> OpenTransaction<'a> {
     pub(super) fn new(engine: &'a mut Engine, transaction: &'a mut Transaction, now: Timestamp) -> Self {
-        Self { engine, transaction, now, gone: Vec::new(), failure: None }
+        Self { engine, transaction, now, handoff: None, not_free: NotFree::default(), failure: None }
     }
 
     /// The cause of a failed read.
@@ -170,9 +172,17 @@ impl Reader for OpenTransaction<'_> {
         let directory = &self.engine.env.directory;
         let is_gone = directory.is_gone(agent, self.now) || directory.has_left(agent);
         if is_gone {
-            self.gone.push(agent.clone());
+            self.not_free.absent.push(agent.clone());
         }
         is_gone
+    }
+
+    fn is_full(&mut self, agent: &AgentId) -> bool {
+        let is_full = self.engine.has_no_room(agent, self.handoff, self.now);
+        if is_full {
+            self.not_free.full.push(agent.clone());
+        }
+        is_full
     }
 
     fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
@@ -345,8 +355,11 @@ impl Engine {
         // reach the same state (SPEC 12, law 7).
         let log_clock = self.log_clock_of(transaction, about, input, now)?;
         let mut read = OpenTransaction::new(self, transaction, now);
+        if let EntityId::Handoff(handoff) = about {
+            read.handoff = Some(*handoff);
+        }
         let result = step(about, input, &mut read, log_clock.logged_at);
-        let OpenTransaction { mut gone, failure, .. } = read;
+        let OpenTransaction { mut not_free, failure, .. } = read;
         // The machine reports a failed read without its cause, which the reader has kept.
         let made = match result {
             Ok(made) => made,
@@ -364,11 +377,13 @@ impl Engine {
         }
         let Transition { writes, effects } = made;
         let owners = owners_of(&writes);
-        gone.sort();
-        gone.dedup();
+        for agents in [&mut not_free.absent, &mut not_free.full] {
+            agents.sort();
+            agents.dedup();
+        }
         // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
         // from the record that this step makes.
-        self.write_entities(transaction, writes, cause, &gone, log_clock, now)?;
+        self.write_entities(transaction, writes, cause, &not_free, log_clock, now)?;
         for effect in effects {
             match effect {
                 Effect::Deliver { to, mail, priority, report_to } => {
@@ -458,7 +473,7 @@ impl Engine {
         transaction: &mut Transaction,
         writes: Vec<Entity>,
         cause: Cause<'_>,
-        gone: &[AgentId],
+        not_free: &NotFree,
         log_clock: LogClock,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
@@ -525,7 +540,7 @@ impl Engine {
                 BrokerError::Internal
             })?;
             let handoff = handoff.as_deref().filter(|handoff: &&Handoff| handoff.task == task);
-            self.append_custody(transaction, &task, event, handoff, gone, now)?;
+            self.append_custody(transaction, &task, event, handoff, not_free, now)?;
         }
         Ok(())
     }
@@ -563,7 +578,7 @@ impl Engine {
         task: &TaskId,
         event: &CustodyEvent<'_>,
         handoff: Option<&Handoff>,
-        gone: &[AgentId],
+        not_free: &NotFree,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let id = EntityId::Task(task.clone());
@@ -579,7 +594,7 @@ impl Engine {
         }
         let number = record.custody.length + 1;
         // The entry states the task as the step leaves it, so that a replay can compare its own state after each entry.
-        let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
+        let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, not_free);
         record.custody = record.custody.followed_by(&entry);
         if let CustodyEvent::Accepted(EnvelopeFacts { envelope, .. }) = event {
             match envelope.header().message_type {

@@ -40,6 +40,8 @@ pub(super) enum Timer {
     Loads,
     /// Agents may not have come back since the start.
     Unseen,
+    /// Handoffs wait for agents that may have room.
+    Held,
     /// Entries of this kind may be due for removal.
     Retention(Expiration),
     /// The oldest entry of the audit log may be due for removal.
@@ -54,6 +56,8 @@ pub(super) enum Timer {
     Mailbox(AgentId),
     /// The agent may be gone.
     Presence(AgentId),
+    /// The pause after the agent's reject for lack of room ends.
+    Room(AgentId),
     /// The next deadline of the entity, or an earlier time.
     Entity(EntityId),
 }

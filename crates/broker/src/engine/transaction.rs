@@ -299,6 +299,7 @@ impl Engine {
                 let before = read.before.as_ref().map(|stored| &*stored.record);
                 let counted_in = (&*self.env.directory, &*self.env.resources.metrics);
                 self.loads.note_change(counted_in, before, after);
+                self.note_room(before, after);
                 staged.extend(stage_entity(&mut transaction, read, after));
             }
         }

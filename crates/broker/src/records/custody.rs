@@ -143,6 +143,8 @@ pub enum CustodyEvent<'a> {
     Time(&'a EntityId),
     /// The candidate was gone before it got the request.
     Gone,
+    /// The broker looked again for a candidate of a handoff that waits, also among these agents.
+    Looked(&'a [AgentId]),
     /// An operator took the task from its owner.
     Reassigned(&'a Seize),
     /// The log has no room for further plain mail.
@@ -184,14 +186,23 @@ pub struct EnvelopeFacts<'a> {
     pub resolved: Resolved<'a>,
 }
 
-/// The bytes of an entry. `absent` are the gone agents among the possible candidates.
+/// The agents among the possible candidates of a step that could not be asked.
+#[derive(Debug, Clone, Default)]
+pub struct NotFree {
+    /// The gone agents.
+    pub absent: Vec<AgentId>,
+    /// The agents without room.
+    pub full: Vec<AgentId>,
+}
+
+/// The bytes of an entry.
 pub fn custody_entry(
     number: u64,
     at: Timestamp,
     event: &CustodyEvent<'_>,
     task: &Task,
     handoff: Option<&Handoff>,
-    absent: &[AgentId],
+    not_free: &NotFree,
 ) -> Bytes {
     use v1::custody_entry::Event;
     let event = match event {
@@ -202,6 +213,7 @@ pub fn custody_entry(
         // The log is that of one task, and the entry names the handoff, so the kind is enough for a replay.
         CustodyEvent::Time(of) => Event::Time(v1::CustodyTime { of_task: matches!(of, EntityId::Task(_)) }),
         CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
+        CustodyEvent::Looked(found) => Event::Looked(v1::CustodyLook { agent_ids: texts(found) }),
         CustodyEvent::Reassigned(seize) => Event::Reassigned(v1::CustodyReassignment {
             submitter_id: seize.submitter.clone(),
             receiver_id: seize.receiver.clone(),
@@ -239,7 +251,8 @@ pub fn custody_entry(
         task_status: task.status.number(),
         handoff_id: handoff.map(|handoff| handoff.id.to_string()).unwrap_or_default(),
         handoff_state: handoff.map_or(0, |handoff| handoff.state.number()),
-        absent_agent_ids: texts(absent),
+        absent_agent_ids: texts(&not_free.absent),
+        full_agent_ids: texts(&not_free.full),
     }
     .encode_to_vec()
     .into()

@@ -16,7 +16,7 @@ use crate::{
     domain::{
         handoff::{
             Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step,
-            Timeouts, WorkTerms,
+            Timeouts, Waiting, WorkTerms,
         },
         routing::{HandoffRef, RunId, TurnId},
     },
@@ -183,6 +183,8 @@ impl HandoffRecord {
             negotiation_id: handoff.negotiation.map(id_bytes).unwrap_or_default(),
             trace: self.trace.as_deref().map(place_to_storage),
             changed: self.changed,
+            waiting_for: handoff.waiting.map_or(0, Waiting::number),
+            wait_for_agent: handoff.wait_for_agent,
         }
     }
 
@@ -235,6 +237,11 @@ impl HandoffRecord {
             whole_deadline: moment(stored.whole_deadline),
             wanted_sections: stored.wanted_sections,
             estimate: stored.estimate.map(Duration::from_nanos),
+            waiting: match stored.waiting_for {
+                0 => None,
+                number => Some(reader.some(Waiting::from_number(number), "waiting_for")?),
+            },
+            wait_for_agent: stored.wait_for_agent,
             context_digest,
             context_delivered: stored.context_delivered,
             let_go: stored.let_go,
@@ -296,6 +303,8 @@ fn offer_to_storage(offer: &Offer) -> storage::OfferRecord {
         reason_text: offer.reason_text.clone(),
         retry_at: offer.retry_at.map(Timestamp::unix_nanoseconds),
         passed_over: offer.passed_over,
+        until_room: offer.until_room,
+        repeats: offer.repeats,
     }
 }
 
@@ -308,6 +317,8 @@ fn offer_from_storage(reader: &Reader, stored: &storage::OfferRecord) -> Result<
         reason_text: stored.reason_text.clone(),
         retry_at: stored.retry_at.map(moment),
         passed_over: stored.passed_over,
+        until_room: stored.until_room,
+        repeats: stored.repeats,
     })
 }
 

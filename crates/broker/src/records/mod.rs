@@ -44,7 +44,7 @@ pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use blob::{BlobRecord, BlobUsage, HoldKeys, UploadRecord};
 pub use change::ChangePlace;
 pub use context::{ContextSectionRecord, ContextVersionRecord, contexts_range};
-pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, custody_entry};
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, NotFree, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
 pub use entity::{EntityRecord, IndexDelta, LogClock, WriteFacts};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};

@@ -412,9 +412,14 @@ pub(super) fn encode_signal(signal: &PlanSignal) -> Vec<u8> {
         PlanSignal::NotAppended { subtask, .. } => of("not_appended", subtask, None),
     };
     match signal {
-        PlanSignal::NotStarted { code, text, .. } | PlanSignal::NotTaken { code, text, .. } => {
+        PlanSignal::NotStarted { code, text, .. } => {
             json["code"] = code.number().into();
             json["text"] = text.as_str().into();
+        }
+        PlanSignal::NotTaken { code, text, has_waited, .. } => {
+            json["code"] = code.number().into();
+            json["text"] = text.as_str().into();
+            json["waited"] = (*has_waited).into();
         }
         PlanSignal::Taken { owner, due, .. } => {
             json["owner"] = owner.as_str().into();
@@ -452,7 +457,13 @@ pub(super) fn decode_signal(reader: &Reader, bytes: &[u8]) -> Result<PlanSignal,
             let due = unless_zero(reader.some(json["due"].as_i64(), "due")?);
             PlanSignal::Taken { subtask, handoff: id("handoff")?, owner: reader.agent(&text("owner")?)?, due }
         }
-        "not_taken" => PlanSignal::NotTaken { subtask, handoff: id("handoff")?, code: code()?, text: text("text")? },
+        "not_taken" => PlanSignal::NotTaken {
+            subtask,
+            handoff: id("handoff")?,
+            code: code()?,
+            text: text("text")?,
+            has_waited: reader.some(json["waited"].as_bool(), "waited")?,
+        },
         "reported" => PlanSignal::Reported {
             subtask,
             handoff: id("handoff")?,
@@ -570,7 +581,7 @@ mod tests {
         let signals = [
             PlanSignal::NotStarted { subtask: subtask(), handoff, code, text: text() },
             PlanSignal::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: Timestamp::from_parts(5, 6) },
-            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text() },
+            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text(), has_waited: true },
             PlanSignal::Reported { subtask: subtask(), handoff, message: id(2), is_completed: true, details: text() },
             PlanSignal::Recalled { subtask: subtask(), handoff, is_abandoned: false },
             PlanSignal::Recalled { subtask: subtask(), handoff, is_abandoned: true },

@@ -48,9 +48,9 @@ cases! {
         "A parent that another agent owns is refused with NOT_OWNER, the task itself with FIELD_INVALID." parent_of_another;
     "handoff.shows-the-words-of-its-request" "2"
         "GetHandoff shows summary, reason text, desired type and the estimate of the accept." words_of_the_request;
-    "handoff.rejecter-is-asked-once-more" "2"
-        "A candidate that rejects with retry_after is asked once more, after all others and not before that time."
-        asked_once_more;
+    "handoff.rejecter-is-asked-again" "2"
+        "A candidate that rejects with retry_after is asked again, after all others and not before that time."
+        asked_again;
 }
 
 fn object(name: &str, kind: Kind) -> Struct {
@@ -246,7 +246,7 @@ async fn words_of_the_request(world: World) -> Verdict {
     checks.done()
 }
 
-async fn asked_once_more(world: World) -> Verdict {
+async fn asked_again(world: World) -> Verdict {
     let story = Story::with(&world, with_timeouts(1_000, 20_000, 20_000, 30_000), Stage::Deciding).await?;
     let retry_after = Some(prost_types::Duration { seconds: 2, nanos: 0 });
     let reject = v1::HandoffReject { retry_after, ..Default::default() };

@@ -98,7 +98,7 @@ impl Story {
     }
 
     pub(super) async fn reject(&self) -> Answer<v1::Receipt> {
-        let reject = v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() };
+        let reject = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
         self.bob.say(self.alice.id(), &self.about(), &reject).await
     }
 

@@ -76,9 +76,13 @@ fn handoff() -> Handoff {
         reject_reason: 0,
         reason_text: String::new(),
         retry_at: None,
+        until_room: false,
+        repeats: 0,
         passed_over: false,
     };
     Handoff {
+        waiting: None,
+        wait_for_agent: false,
         negotiation: None,
         id: id(1),
         redrive_of: None,

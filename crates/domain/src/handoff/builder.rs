@@ -1,14 +1,20 @@
 //! A transition under construction: the checks that several messages share, and the changes.
 
+use std::time::Duration;
+
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
     OfferOutcome, PASSED_OVER_MAX, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task,
-    Transition, Untaken,
+    Transition, Unavailable, Untaken, Waiting,
 };
 use crate::{codes::ErrorCode, coordinator::Order, ids::AgentId, time::Timestamp};
 
 /// `REJECT_REASON_NO_SKILL` of the schema.
 const NO_SKILL: i32 = 1;
+/// `REJECT_REASON_OVERLOADED` of the schema.
+const OVERLOADED: i32 = 2;
+/// The longest pause in seconds before a candidate that rejected with OVERLOADED, without a time, is asked again.
+const PAUSE_MAX: u64 = 30;
 
 pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Rejection {
     Rejection::LoopLimit { limit, value, hops: task.hops.clone() }
@@ -32,18 +38,43 @@ pub(crate) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(),
     Ok(())
 }
 
+/// What follows for an open handoff that no candidate has.
+pub(super) enum Next {
+    /// This agent is asked.
+    Ask(AgentId),
+    /// The handoff waits, until the time at which it looks for a candidate again, if there is one.
+    Hold(Waiting, Option<Timestamp>),
+    /// No candidate is left.
+    None,
+}
+
 /// A transition under construction.
 pub(super) struct TransitionBuilder {
     pub(super) task: Task,
     pub(super) handoff: Handoff,
     pub(super) effects: Vec<Effect>,
     pub(super) gone: Vec<AgentId>,
+    full: Vec<AgentId>,
+    /// The candidate that has rejected in this step. It is not asked again at once.
+    rests: Option<AgentId>,
+    /// Whether no candidate had the offer when the handoff ended.
+    ended_held: bool,
     pub(super) now: Timestamp,
 }
 
 impl TransitionBuilder {
-    pub(super) fn new(task: &Task, handoff: &Handoff, gone: &[AgentId], now: Timestamp) -> Self {
-        Self { task: task.clone(), handoff: handoff.clone(), effects: Vec::new(), gone: gone.to_vec(), now }
+    pub(super) fn new(task: &Task, handoff: &Handoff, unavailable: Unavailable<'_>, now: Timestamp) -> Self {
+        let Unavailable { gone, full } = unavailable;
+        Self {
+            task: task.clone(),
+            handoff: handoff.clone(),
+            effects: Vec::new(),
+            gone: gone.to_vec(),
+            full: full.to_vec(),
+            rests: None,
+            ended_held: false,
+            now,
+        }
     }
 
     pub(super) fn done(self) -> Transition {
@@ -75,7 +106,7 @@ impl TransitionBuilder {
             return Err(self.ended());
         }
         // The candidate's offer has ended, and the next one is not made yet.
-        if self.handoff.waits_to_retry() {
+        if self.handoff.is_held() {
             return Err(self.wrong_state());
         }
         if epoch < self.handoff.epoch {
@@ -126,7 +157,7 @@ impl TransitionBuilder {
     // Changes.
 
     /// Enters a state, with the timeout of its step. `None`: only the whole handoff has a deadline.
-    pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<std::time::Duration>) {
+    pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<Duration>) {
         self.begin(state, step);
         self.record(cause);
     }
@@ -136,14 +167,14 @@ impl TransitionBuilder {
         &mut self,
         state: State,
         cause: Cause,
-        step: Option<std::time::Duration>,
+        step: Option<Duration>,
         receiver_view: ReceiverView,
     ) {
         self.begin(state, step);
         self.record_seen_as(cause, receiver_view);
     }
 
-    fn begin(&mut self, state: State, step: Option<std::time::Duration>) {
+    fn begin(&mut self, state: State, step: Option<Duration>) {
         self.handoff.state = state;
         // No step outlasts the whole handoff.
         self.handoff.step_deadline = step.map(|step| self.now.plus(step).min(self.handoff.whole_deadline));
@@ -168,6 +199,10 @@ impl TransitionBuilder {
     /// Adds a step with another view of the receiver than the state gives.
     pub(super) fn record_seen_as(&mut self, cause: Cause, receiver_view: ReceiverView) {
         self.handoff.updated_at = self.now;
+        // Offers may repeat without a bound. The history keeps its beginning and the latest steps.
+        if self.handoff.steps.len() == STEPS_MAX {
+            self.handoff.steps.remove(1);
+        }
         self.handoff.steps.push(Step {
             at: self.now,
             cause,
@@ -176,29 +211,93 @@ impl TransitionBuilder {
             receiver_view,
             candidate: self.handoff.candidate.clone(),
         });
-        // 32 offers of 3 steps each, 6 more steps to the end, and the bounded extensions.
-        assert!(self.handoff.steps.len() <= STEPS_MAX, "the steps of a handoff are bounded");
     }
 
-    /// Removes and returns the first candidate that can be asked. A gone candidate is returned only if all are gone.
-    pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
+    /// What follows now. A present agent with room is asked first, then one whose time has come. A gone agent is asked
+    /// only if no present one can be asked later.
+    pub(super) fn next(&mut self) -> Next {
         let mut candidates = std::mem::take(&mut self.handoff.next_candidates);
-        if !self.has_offers_left() {
-            // The candidates that are left can never be asked, and are dropped.
-            return None;
-        }
         // A candidate that cannot be asked now cannot be asked later either: offers and completed handoffs only grow in
         // number.
-        candidates.retain(|candidate| self.can_be_asked(candidate));
-        let there = candidates.iter().position(|candidate| !self.gone.contains(candidate));
-        let next = if candidates.is_empty() { None } else { Some(candidates.remove(there.unwrap_or(0))) };
+        let has_offers_left = self.has_offers_left();
+        candidates.retain(|candidate| has_offers_left && self.can_be_asked(candidate));
+        let is_here = |agent: &AgentId| !self.gone.contains(agent);
+        let has_room = |agent: &AgentId| !self.full.contains(agent);
+        let retries = self.retries_left();
+        let (now, rests) = (self.now, self.rests.as_ref());
+        let is_due = |(agent, at, until_room): &&(AgentId, Timestamp, bool)| {
+            *at <= now || (*until_room && rests != Some(agent) && has_room(agent))
+        };
+        let due = |wanted: &dyn Fn(&AgentId) -> bool| {
+            retries.iter().filter(is_due).find(|(agent, ..)| wanted(agent)).map(|(agent, ..)| agent.clone())
+        };
+        let ask_free = |candidates: &mut Vec<AgentId>, wanted: &dyn Fn(&AgentId) -> bool| {
+            let place = candidates.iter().position(wanted)?;
+            Some(candidates.remove(place))
+        };
+        // The whole deadline ends a handoff whose next time is beyond it.
+        let until = || {
+            let later = retries.iter().filter(|retry| !is_due(retry)).map(|(_, at, _)| *at);
+            later.filter(|at| *at < self.handoff.whole_deadline).min()
+        };
+        let next = if let Some(agent) = ask_free(&mut candidates, &|agent| is_here(agent) && has_room(agent)) {
+            Next::Ask(agent)
+        } else if let Some(agent) = due(&|agent| is_here(agent) && has_room(agent)) {
+            Next::Ask(agent)
+        } else if candidates.iter().any(is_here) || due(&is_here).is_some() {
+            Next::Hold(Waiting::Capacity, until())
+        } else if retries.iter().any(|retry| !is_due(&retry)) {
+            Next::Hold(Waiting::RetryTime, until())
+        } else if let Some(agent) = ask_free(&mut candidates, &has_room) {
+            Next::Ask(agent)
+        } else if let Some(agent) = due(&has_room) {
+            Next::Ask(agent)
+        } else if !candidates.is_empty() || due(&|_| true).is_some() {
+            Next::Hold(Waiting::Capacity, None)
+        } else if self.handoff.wait_for_agent && self.handoff.made_offers().next().is_none() {
+            Next::Hold(Waiting::Agent, None)
+        } else {
+            Next::None
+        };
         self.handoff.next_candidates = candidates;
         next
     }
 
-    /// Whether another candidate can be asked and is present.
+    /// The agents that may be asked again within the whole time, earliest first.
+    fn retries_left(&self) -> Vec<(AgentId, Timestamp, bool)> {
+        let whole = self.handoff.whole_deadline;
+        let retries = self.handoff.retries().filter(|(_, at, until_room)| *until_room || *at < whole);
+        let mut left: Vec<_> = retries.map(|(agent, at, until_room)| (agent.clone(), at, until_room)).collect();
+        left.sort_by_key(|(_, at, _)| *at);
+        left
+    }
+
+    /// Lets the handoff wait while no candidate has the offer.
+    pub(super) fn hold(&mut self, waiting: Waiting, until: Option<Timestamp>) {
+        self.handoff.state = State::Requested;
+        self.handoff.step_deadline = until;
+        let is_new = self.handoff.waiting != Some(waiting);
+        self.handoff.waiting = Some(waiting);
+        if let Some(next) = self.shown_next() {
+            self.handoff.candidate = next;
+        }
+        self.handoff.updated_at = self.now;
+        if is_new {
+            self.record(Cause::Held);
+        }
+    }
+
+    /// The agent that a waiting handoff names as its candidate: the next one, as far as it is known.
+    fn shown_next(&self) -> Option<AgentId> {
+        let known = self.handoff.next_candidates.first().cloned();
+        let retry = || self.retries_left().into_iter().next().map(|(agent, ..)| agent);
+        known.or_else(retry).or_else(|| AgentId::parse(&self.handoff.receiver).ok())
+    }
+
+    /// Whether another candidate can be asked, is present and has room.
     pub(super) fn has_other_candidate(&self) -> bool {
-        let is_there = |candidate: &AgentId| self.can_be_asked(candidate) && !self.gone.contains(candidate);
+        let is_free = |agent: &AgentId| !self.gone.contains(agent) && !self.full.contains(agent);
+        let is_there = |candidate: &AgentId| self.can_be_asked(candidate) && is_free(candidate);
         self.has_offers_left() && self.handoff.next_candidates.iter().any(is_there)
     }
 
@@ -220,6 +319,9 @@ impl TransitionBuilder {
 
     /// Offers the request to a candidate. The accept timeout starts with the ack of the request.
     pub(super) fn offer_to(&mut self, candidate: AgentId, mail: Mail) {
+        // A further offer to an agent replaces the former one, so that the list stays bounded.
+        let former = self.handoff.offers.iter().position(|offer| offer.candidate == candidate);
+        let repeats = former.map_or(0, |place| self.handoff.offers.remove(place).repeats.saturating_add(1));
         self.handoff.offers.push(Offer {
             candidate: candidate.clone(),
             offered_at: self.now,
@@ -227,53 +329,46 @@ impl TransitionBuilder {
             reject_reason: 0,
             reason_text: String::new(),
             retry_at: None,
+            until_room: false,
+            repeats,
             passed_over: false,
         });
         self.handoff.candidate = candidate.clone();
+        self.handoff.waiting = None;
         self.enter(State::Requested, Cause::Requested, None);
         self.effects.push(Effect::Deliver { to: candidate, mail });
     }
 
-    /// Asks the next candidate, or waits for the time at which a candidate may be asked once more. Returns false if no
-    /// candidate is left. `cause` ended the last offer.
+    /// Asks the next candidate, or waits until one can be asked. Returns false if no candidate is left. `cause` ended the
+    /// last offer.
     pub(super) fn go_on(&mut self, cause: Cause) -> bool {
-        if let Some(candidate) = self.next_candidate() {
-            // This step shows the former candidate, so it is recorded before the offer replaces the candidate.
-            self.record(cause);
-            self.offer_to(candidate, Mail::RequestAgain);
-            return true;
+        match self.next() {
+            Next::Ask(candidate) => {
+                // This step shows the former candidate, so it is recorded before the offer replaces the candidate.
+                self.record(cause);
+                self.offer_to(candidate, Mail::RequestAgain);
+                true
+            }
+            Next::Hold(waiting, until) => {
+                self.handoff.state = State::Requested;
+                self.record(cause);
+                self.hold(waiting, until);
+                true
+            }
+            Next::None => false,
         }
-        let Some((candidate, at)) = self.next_retry() else { return false };
-        if at <= self.now {
-            self.record(cause);
-            self.offer_to(candidate, Mail::RequestAgain);
-        } else {
-            self.handoff.state = State::Requested;
-            self.handoff.step_deadline = Some(at);
-            self.record(cause);
-            self.handoff.candidate = candidate;
-        }
-        true
     }
 
-    /// The candidate that may be asked once more, and the time from which on: the one with the earliest time.
-    fn next_retry(&self) -> Option<(AgentId, Timestamp)> {
-        if !self.has_offers_left() {
-            return None;
-        }
-        let offers = &self.handoff.offers;
-        let offers_to = |agent: &AgentId| offers.iter().filter(|offer| offer.candidate == *agent).count();
-        let open = offers.iter().filter_map(|offer| Some((offer.candidate.clone(), offer.retry_at?)));
-        // A second offer to the candidate is its last one.
-        let left = open.filter(|(agent, at)| *at < self.handoff.whole_deadline && offers_to(agent) == 1);
-        left.min_by_key(|(_, at)| *at)
-    }
-
-    /// The time from which on a candidate that rejects now may be asked once more, if it asks for that.
-    pub(super) fn retry_at(&self, retry_after: Option<std::time::Duration>) -> Option<Timestamp> {
-        // Before this time the handoff has no deadline (`Entity::no_deadline_before`), and its timer does not fire.
-        let earliest = self.handoff.created_at.plus(self.handoff.timeouts.shortest());
-        retry_after.map(|span| self.now.plus(span).max(earliest))
+    /// Notes the reject of the current candidate, and when it may be asked again.
+    pub(super) fn rest(&mut self, reason: i32, text: &str, retry_after: Option<Duration>) {
+        self.rests = Some(self.handoff.candidate.clone());
+        let Some(offer) = self.handoff.offers.last_mut() else { return };
+        offer.reject_reason = reason;
+        text.clone_into(&mut offer.reason_text);
+        let pause = || Duration::from_secs((1 << offer.repeats.min(5)).min(PAUSE_MAX));
+        let is_busy = reason == OVERLOADED && retry_after.is_none();
+        let span = retry_after.or_else(|| is_busy.then(pause));
+        (offer.retry_at, offer.until_room) = (span.map(|span| self.now.plus(span)), is_busy);
     }
 
     /// Records agents that lack what the request demands, as if each had rejected the request. They are not asked.
@@ -289,6 +384,8 @@ impl TransitionBuilder {
                     reject_reason: NO_SKILL,
                     reason_text: reason_text.clone(),
                     retry_at: None,
+                    until_room: false,
+                    repeats: 0,
                     passed_over: true,
                 });
             }
@@ -350,6 +447,7 @@ impl TransitionBuilder {
     pub(super) fn end(&mut self, state: State, cause: Cause, code: ErrorCode, text: &str) {
         assert!(!self.handoff.state.is_final(), "a final state never changes");
         self.settle_offer(OfferOutcome::Withdrawn);
+        self.ended_held = self.handoff.waiting.take().is_some();
         self.handoff.failure = Some(Failure { code, message: text.to_owned() });
         self.handoff.next_candidates.clear();
         self.close();
@@ -429,6 +527,10 @@ impl TransitionBuilder {
     }
 
     pub(super) fn tell_candidate(&mut self) {
+        // No agent has the offer of a handoff that waited.
+        if self.ended_held {
+            return;
+        }
         let failure = self.handoff.failure.clone().expect("only a failed handoff is told of");
         self.notify(self.handoff.candidate.clone(), failure.code, &failure.message, Advice::DropTask);
     }

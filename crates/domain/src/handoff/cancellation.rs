@@ -75,7 +75,7 @@ pub(super) fn cancel_task(snapshot: Snapshot<'_>, why: &Cancellation, now: Times
     };
     let (mut task, mut effects) = (before.clone(), Vec::new());
     let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
         builder.end(State::Cancelled, Cause::TaskCanceled, ErrorCode::TaskCanceled, &text);
         builder.tell_candidate();
         task = builder.task;

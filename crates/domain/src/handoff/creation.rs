@@ -37,7 +37,7 @@ pub(super) fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         epoch: request.epoch,
         sender: request.from.clone(),
         receiver: request.receiver.clone(),
-        candidate: request.from.clone(), // the first offer replaces it in the same step
+        candidate: request.from.clone(), // the first offer replaces it
         next_candidates: request.candidates.clone(),
         offers: Vec::new(),
         state: State::Requested,
@@ -52,9 +52,11 @@ pub(super) fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         reason: request.reason,
         timeouts: request.timeouts,
         step_deadline: None,
-        whole_deadline: now.plus(request.timeouts.whole),
+        whole_deadline: request.deliver_after.map_or(now, |at| at.max(now)).plus(request.timeouts.whole),
         wanted_sections: Vec::new(),
         estimate: None,
+        waiting: None,
+        wait_for_agent: request.wait_for_agent,
         context_digest: None,
         context_delivered: false,
         let_go: false,

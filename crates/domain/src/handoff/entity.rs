@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Acked, Cancellation, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Rejection, Request, Snapshot, State,
-    Task, TaskSignal, TaskStatus, Transition,
+    Task, TaskSignal, TaskStatus, Transition, Unavailable,
     absence::tell_of_gone_owner,
     cancellation::{cancel_parts, word_to_parts},
     step,
@@ -97,8 +97,11 @@ pub(crate) fn step_entity(
         }
         (handoff, Some(_) | None) => handoff,
     };
-    let gone = gone(read, handoff.as_deref(), input);
-    let snapshot = Snapshot { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
+    let possible = possible_candidates(handoff.as_deref(), input);
+    let gone: Vec<AgentId> = possible.iter().filter(|agent| read.is_gone(agent)).cloned().collect();
+    let full: Vec<AgentId> = possible.iter().filter(|agent| read.is_full(agent)).cloned().collect();
+    let unavailable = Unavailable { gone: &gone, full: &full };
+    let snapshot = Snapshot { task: task.as_deref(), handoff: handoff.as_deref(), unavailable };
     match step(snapshot, input, now)? {
         Outcome::Moved(transition) => {
             let mut signals = words_to_run(handoff.as_deref(), &transition);
@@ -133,6 +136,7 @@ fn may_end_open_handoff(input: &Input) -> bool {
         | Input::Undeliverable { .. }
         | Input::Time
         | Input::CandidateGone
+        | Input::Look { .. }
         | Input::Redrive { .. } => false,
     }
 }
@@ -150,6 +154,7 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
         | Input::Seize(_)
         | Input::CancelTask(_)
         | Input::CandidateGone
+        | Input::Look { .. }
         | Input::Redrive { .. } => return None,
     };
     let answered = match message {
@@ -231,6 +236,8 @@ fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Reque
         timeouts: mandate.timeouts,
         loop_limits: mandate.loop_limits,
         parent: None,
+        wait_for_agent: false,
+        deliver_after: None,
         negotiation: Some(award.negotiation),
     }))
 }
@@ -247,6 +254,7 @@ fn words_to_plan(
     let Some(PlanRef { plan, subtask }) = &task.plan else { return Vec::new() };
     let subtask = subtask.clone();
     let send = |signal| vec![crate::Effect::Send { to: EntityId::Plan(plan.clone()), signal: Signal::Plan(signal) }];
+    let before_handoff = handoff;
     let ended = transition.handoff.as_ref().filter(|after| {
         let was_open = handoff.is_none_or(|before| before.id != after.id || !before.state.is_final());
         after.sender.is_coordinator() && after.state.is_final() && was_open
@@ -260,7 +268,10 @@ fn words_to_plan(
         let (code, text) = failure
             .as_ref()
             .map_or((ErrorCode::NoCandidate, String::new()), |failure| (failure.code, failure.message.clone()));
-        return send(plan::PlanSignal::NotTaken { subtask, handoff, code, text });
+        let was_held = |before: &Handoff| before.id == handoff && before.is_held();
+        // A refusal or a cancellation says that the request has no agent; the end of the time says that it is still busy.
+        let has_waited = code == ErrorCode::WholeTimeout && before_handoff.is_some_and(was_held);
+        return send(plan::PlanSignal::NotTaken { subtask, handoff, code, text, has_waited });
     }
     // The task has come back to the coordinator, which had lent it.
     let Some(loan) = before.and_then(|before| before.loans.first()) else { return Vec::new() };
@@ -302,6 +313,7 @@ fn words_to_plan(
         | Input::Undeliverable { .. }
         | Input::Time
         | Input::CandidateGone
+        | Input::Look { .. }
         | Input::Redrive { .. } => Vec::new(),
     }
 }
@@ -320,9 +332,11 @@ fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Hando
     })
 }
 
-/// The gone agents that this step could ask, or whose offer it could withdraw. Each once, sorted.
-fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
-    let next = handoff.filter(|handoff| !handoff.state.is_final()).map_or(&[][..], |handoff| &handoff.next_candidates);
+/// The agents that this step could ask, or whose offer it could withdraw. Each once, sorted.
+fn possible_candidates(handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
+    let open = handoff.filter(|handoff| !handoff.state.is_final());
+    let next = open.map_or(&[][..], |handoff| &handoff.next_candidates);
+    let again = open.into_iter().flat_map(|handoff| handoff.retries().map(|(agent, ..)| agent));
     let new: &[AgentId] = match input {
         Input::Request(request) => &request.candidates,
         Input::Redrive { candidates, .. } => candidates,
@@ -342,15 +356,15 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::Acked { .. } | Input::TaskDue | Input::Silent | Input::Seize(_) | Input::CancelTask(_) => {
             return Vec::new();
         }
+        Input::Look { found } => found,
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     // The search that finds a gone candidate also finds what is left of the offers of former candidates.
     let current = handoff.filter(|_| *input == Input::CandidateGone).map(|handoff| &handoff.candidate);
-    let mut gone: Vec<AgentId> =
-        next.iter().chain(new).chain(current).filter(|agent| read.is_gone(agent)).cloned().collect();
-    gone.sort();
-    gone.dedup();
-    gone
+    let mut possible: Vec<AgentId> = next.iter().chain(new).chain(again).chain(current).cloned().collect();
+    possible.sort();
+    possible.dedup();
+    possible
 }
 
 /// The role of the input message's delivery for the handoff. `None`: the handoff does not wait for the ack.
@@ -376,6 +390,7 @@ fn role_of(input: &Input) -> Option<Acked> {
         | Input::Seize(_)
         | Input::CancelTask(_)
         | Input::CandidateGone
+        | Input::Look { .. }
         | Input::Redrive { .. } => return None,
     };
     rules(message_type).reports

@@ -9,6 +9,7 @@ use crate::{
     ids::{AgentId, FairnessKey, MessageId, TaskId},
     plan::PlanRef,
     routing::HandoffRef,
+    time::Timestamp,
 };
 
 /// The state before an input: the task, and the handoff that the input is about.
@@ -18,8 +19,17 @@ pub struct Snapshot<'a> {
     pub task: Option<&'a Task>,
     /// The handoff that the input names, or the task's open handoff if the input is about the task alone.
     pub handoff: Option<&'a Handoff>,
-    /// The gone agents among those that may be asked next. They are asked only if no present agent can be.
+    /// The agents among those that may be asked next that are gone or full.
+    pub unavailable: Unavailable<'a>,
+}
+
+/// The agents that a step could ask and that are not free.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unavailable<'a> {
+    /// The gone agents. They are asked only if no present agent can be, now or later.
     pub gone: &'a [AgentId],
+    /// The agents without room. They are not asked.
+    pub full: &'a [AgentId],
 }
 
 /// The inputs of the handoff machine.
@@ -65,6 +75,11 @@ pub enum Input {
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
     /// asked.
     CandidateGone,
+    /// An agent may have room, or has registered or come back. A handoff that waits looks for a candidate again.
+    Look {
+        /// The agents that can be asked in addition to the known candidates.
+        found: Vec<AgentId>,
+    },
     /// An operator redrives the request of the snapshot's failed handoff, as a new handoff.
     Redrive {
         /// The id of the new handoff.
@@ -132,6 +147,10 @@ pub struct Request {
     pub loop_limits: LoopLimits,
     /// The task that this one is a part of. A known task keeps its own.
     pub parent: Option<TaskId>,
+    /// Whether the request waits if no agent can be named yet.
+    pub wait_for_agent: bool,
+    /// The time before which no agent is asked. `None`: now.
+    pub deliver_after: Option<Timestamp>,
     /// The negotiation whose award this is. If it has the id of the request, the award is the broker's, under the
     /// requester's mandate; else the request is the requester's `TaskAccept`.
     pub negotiation: Option<MessageId>,

@@ -24,7 +24,9 @@ pub use baton_protocol::protocol::{Acked, Message, Mode, PassedOver, Priority, Q
 pub(super) use builder::check_owner;
 pub use cancellation::{Cancellation, TaskSignal};
 pub(super) use entity::step_entity;
-pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Snapshot, Transition, Untaken};
+pub use input::{
+    Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Snapshot, Transition, Unavailable, Untaken,
+};
 pub use rejection::Rejection;
 pub use state::*;
 pub use step::step;

@@ -28,7 +28,7 @@ pub(super) fn take_from_owner(snapshot: Snapshot<'_>, seize: &Seize, now: Timest
     let text = reassigned_text(seize);
     let (mut task, mut effects) = (task.clone(), Vec::new());
     let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
         builder.end(State::Cancelled, Cause::Reassigned, ErrorCode::TaskReassigned, &text);
         // The candidate has its own notice about its offer. The owner is told below, as the owner that it was.
         builder.tell_candidate();

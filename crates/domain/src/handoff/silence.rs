@@ -74,7 +74,7 @@ pub(super) fn abandon(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transiti
 fn give_back(snapshot: Snapshot<'_>, task: &Task, transfer: &TransferTerms, text: &str, now: Timestamp) -> Transition {
     let (mut task, mut effects) = (task.clone(), Vec::new());
     let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
         builder.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskAbandoned, text);
         builder.tell_candidate();
         task = builder.task;

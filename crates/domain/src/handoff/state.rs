@@ -231,7 +231,8 @@ pub struct Handoff {
     pub candidate: AgentId,
     /// The next candidates, in this order.
     pub next_candidates: Vec<AgentId>,
-    /// Every offer, oldest first, with the agents that were passed over. The last one is to the current candidate.
+    /// The latest offer to each agent, oldest first, with the agents that were passed over. The last one is to the
+    /// current candidate, unless the handoff waits.
     pub offers: Vec<Offer>,
     /// The state at the broker, from which both views follow.
     pub state: State,
@@ -263,6 +264,10 @@ pub struct Handoff {
     pub wanted_sections: Vec<String>,
     /// The time that the candidate expects to need for the takeover. `None`: not stated.
     pub estimate: Option<Duration>,
+    /// What the handoff waits for while no candidate has the offer. `None`: a candidate has it, or the handoff has ended.
+    pub waiting: Option<Waiting>,
+    /// Whether the request waits for an agent that is still to register.
+    pub wait_for_agent: bool,
     /// The digest of the context, once the context is stored.
     pub context_digest: Option<[u8; 32]>,
     /// Whether the candidate has acked the context.
@@ -273,7 +278,7 @@ pub struct Handoff {
     pub failure: Option<Failure>,
     /// The negotiation whose award the handoff is.
     pub negotiation: Option<MessageId>,
-    /// Every step, oldest first; at most [`STEPS_MAX`].
+    /// The steps, oldest first; at most [`STEPS_MAX`]. Beyond that the first one and the latest are kept.
     pub steps: Vec<Step>,
     /// The time at which the request was stored.
     pub created_at: Timestamp,
@@ -351,10 +356,27 @@ pub struct Offer {
     pub reject_reason: i32,
     /// The reason in the candidate's words.
     pub reason_text: String,
-    /// The time from which on the candidate may be asked once more, after all others. `None`: never.
+    /// The time from which on the candidate may be asked again. `None`: never.
     pub retry_at: Option<Timestamp>,
+    /// Whether the candidate named no time, and is asked earlier if its load falls before that.
+    pub until_room: bool,
+    /// The number of earlier offers to this candidate in this handoff.
+    pub repeats: u32,
     /// Whether the broker passed the candidate over without asking it. Then the outcome is [`OfferOutcome::Rejected`].
     pub passed_over: bool,
+}
+
+/// What an open handoff waits for while no candidate has the offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Waiting {
+    /// All candidates that are left are full. The first that has room is asked.
+    Capacity,
+    /// The time from which on a candidate may be asked again.
+    RetryTime,
+    /// An agent that is still to register.
+    Agent,
+    /// The time before which the request asks no agent.
+    DeliverAfter,
 }
 
 /// The outcome of an offer.
@@ -443,6 +465,8 @@ pub enum Cause {
     Reassigned,
     /// The broker cancelled the task.
     TaskCanceled,
+    /// No candidate can be asked now: the handoff waits.
+    Held,
 }
 
 impl Task {
@@ -509,10 +533,24 @@ impl Handoff {
         self.offers.iter().filter(|offer| !offer.passed_over)
     }
 
-    /// Whether no offer is pending, and the broker waits until it may ask the candidate once more.
-    pub fn waits_to_retry(&self) -> bool {
-        let is_pending = |offer: &Offer| offer.outcome == OfferOutcome::Pending;
-        self.state == State::Requested && !self.offers.last().is_some_and(is_pending)
+    /// Whether the handoff is open and no candidate has the offer.
+    pub fn is_held(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Whether the handoff is open and its candidate has the offer.
+    pub fn has_offer(&self) -> bool {
+        !self.state.is_final() && !self.is_held()
+    }
+
+    /// The agent that the handoff shows as its candidate. `None`: it waits, and no agent can be named yet.
+    pub fn shown_candidate(&self) -> Option<&AgentId> {
+        (self.candidate != self.sender).then_some(&self.candidate)
+    }
+
+    /// The agents of former offers that may be asked again, each with the time and whether room is enough before that.
+    pub fn retries(&self) -> impl Iterator<Item = (&AgentId, Timestamp, bool)> {
+        self.offers.iter().filter_map(|offer| Some((&offer.candidate, offer.retry_at?, offer.until_room)))
     }
 
     /// The time from the context to the completion: the timeout of the request, or the candidate's own longer estimate.
@@ -532,6 +570,10 @@ impl Handoff {
 
     /// The agent that a message of this sender must be addressed to. `None`: any receiver.
     pub fn other_side(&self, rule: OtherSide, sender: &AgentId) -> Option<&AgentId> {
+        // A message about an offer that no agent has is addressed to none in particular.
+        if self.is_held() && *sender == self.sender {
+            return None;
+        }
         match rule {
             OtherSide::Any => None,
             OtherSide::Sender => Some(&self.sender),

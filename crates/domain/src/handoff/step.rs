@@ -1,10 +1,13 @@
 //! The state machine of SPEC 3. `step` takes the snapshot, one input and the present time, and returns the new state
 //! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
+use std::time::Duration;
+
 use super::{
-    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, PassedOver,
-    Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition,
-    builder::{TransitionBuilder, check_owner, loop_limit},
+    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OFFERS_MAX, OfferOutcome, Outcome,
+    PassedOver, Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition, Unavailable,
+    Waiting,
+    builder::{Next, TransitionBuilder, check_owner, loop_limit},
     cancellation::cancel_task,
     creation::{new_handoff, new_task},
     parts::check_parent,
@@ -12,7 +15,6 @@ use super::{
     seizure::take_from_owner,
     silence,
 };
-use std::time::Duration;
 
 use crate::{
     codes::ErrorCode,
@@ -71,7 +73,7 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
         Input::Message { from, epoch, message } => {
             let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
             let handoff = snapshot.handoff.ok_or(Rejection::HandoffUnknown)?;
-            take_message(TransitionBuilder::new(task, handoff, snapshot.gone, now), from, *epoch, message)
+            take_message(TransitionBuilder::new(task, handoff, snapshot.unavailable, now), from, *epoch, message)
                 .map(Outcome::moved)
         }
         Input::Acked { by, mail } => Ok(with_both(snapshot, now, |builder| take_ack(builder, by, *mail))),
@@ -85,6 +87,7 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
         Input::Seize(seize) => take_from_owner(snapshot, seize, now).map(Outcome::moved),
         Input::CancelTask(why) => Ok(cancel_task(snapshot, why, now).map_or(Outcome::Unchanged, Outcome::moved)),
         Input::CandidateGone => Ok(with_both(snapshot, now, candidate_gone)),
+        Input::Look { found } => Ok(with_both(snapshot, now, |builder| look_again(builder, found))),
         Input::Redrive { id, candidates } => redrive(snapshot, *id, candidates, now).map(Outcome::moved),
     }
 }
@@ -96,7 +99,7 @@ fn with_both(
     act: impl FnOnce(TransitionBuilder) -> Option<Transition>,
 ) -> Outcome {
     let (Some(task), Some(handoff)) = (snapshot.task, snapshot.handoff) else { return Outcome::Unchanged };
-    act(TransitionBuilder::new(task, handoff, snapshot.gone, now)).map_or(Outcome::Unchanged, Outcome::moved)
+    act(TransitionBuilder::new(task, handoff, snapshot.unavailable, now)).map_or(Outcome::Unchanged, Outcome::moved)
 }
 
 // ---------------------------------------------------------------------------------------------------------- request
@@ -123,7 +126,8 @@ fn request_handoff(snapshot: Snapshot<'_>, request: &Request, now: Timestamp) ->
     let passed_over = &request.passed_over;
     // A mandated request is made by the broker, in a step that no message causes.
     let mail = if request.is_mandated() { Mail::RequestAgain } else { Mail::ThisMessage };
-    open(task, new_handoff(request, now), passed_over, snapshot.gone, mail, now).map(TransitionBuilder::done)
+    let mail = (mail, request.deliver_after);
+    open(task, new_handoff(request, now), passed_over, snapshot.unavailable, mail, now).map(TransitionBuilder::done)
 }
 
 /// Opens a handoff and offers it to the first candidate. Without one, the handoff ends at once if agents were passed
@@ -132,8 +136,8 @@ fn open(
     mut task: Task,
     handoff: Handoff,
     passed_over: &[PassedOver],
-    gone: &[AgentId],
-    request: Mail,
+    unavailable: Unavailable<'_>,
+    (request, deliver_after): (Mail, Option<Timestamp>),
     now: Timestamp,
 ) -> Result<TransitionBuilder, Rejection> {
     // An operator decides about each handoff of the coordinator, so the loop guard leaves them alone.
@@ -143,19 +147,32 @@ fn open(
     let has_none = handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender);
     task.open_handoff = Some(handoff.id);
     task.updated_at = now;
-    let mut builder = TransitionBuilder { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
+    let mut builder = TransitionBuilder::new(&task, &handoff, unavailable, now);
     builder.pass_over(passed_over);
-    if has_none {
+    if has_none && !handoff.wait_for_agent {
         let last = builder.handoff.offers.last().ok_or(Rejection::NoCandidate)?;
         builder.handoff.candidate = last.candidate.clone();
         builder.end_without_candidate();
         return Ok(builder);
     }
     // The candidates include agents other than the sender, so the pair limit has excluded them.
-    let Some(candidate) = builder.next_candidate() else {
+    let is_none_free = !has_none && !builder.handoff.next_candidates.iter().any(|agent| builder.can_be_asked(agent));
+    if is_none_free {
         return Err(loop_limit("handoffs_per_pair_max", builder.task.loop_limits.handoffs_per_pair_max, &builder.task));
+    }
+    let next = match deliver_after.filter(|at| *at > now) {
+        Some(at) => Next::Hold(Waiting::DeliverAfter, Some(at)),
+        None => builder.next(),
     };
-    builder.offer_to(candidate, request);
+    match next {
+        Next::Ask(candidate) => builder.offer_to(candidate, request),
+        Next::Hold(waiting, until) => {
+            // The request is the first step of a handoff, whether a candidate has it or not.
+            builder.record(Cause::Requested);
+            builder.hold(waiting, until);
+        }
+        Next::None => return Err(Rejection::NoCandidate),
+    }
     Ok(builder)
 }
 
@@ -201,10 +218,12 @@ fn redrive(
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
         parent: None,
+        wait_for_agent: former.wait_for_agent,
+        deliver_after: None,
         negotiation: former.negotiation,
     };
     let handoff = Handoff { redrive_of: Some(former.id), ..new_handoff(&request, now) };
-    let mut builder = open(task.clone(), handoff, &[], snapshot.gone, Mail::RequestAgain, now)?;
+    let mut builder = open(task.clone(), handoff, &[], snapshot.unavailable, (Mail::RequestAgain, None), now)?;
     let text = format!("the request of handoff {} was a dead letter and is tried again", former.id);
     builder.notify(former.sender.clone(), ErrorCode::HandoffRedriven, &text, Advice::None);
     Ok(builder.done())
@@ -244,8 +263,7 @@ fn take_message(
         }
         Message::Reject { reason, text, suggestions, retry_after, passed_over } => {
             builder.check_candidate(from, epoch)?;
-            let retry_at = builder.retry_at(*retry_after);
-            reject(builder, (*reason, text, retry_at), suggestions, passed_over)
+            reject(builder, (*reason, text, *retry_after), suggestions, passed_over)
         }
         Message::Complete { success, digest, details } => {
             builder.check_candidate(from, epoch)?;
@@ -288,17 +306,13 @@ fn accept(mut builder: TransitionBuilder, wanted_sections: &[String]) -> Result<
 /// Offers the request to the next candidate, or ends in REJECTED and parks the request.
 fn reject(
     mut builder: TransitionBuilder,
-    (reason, text, retry_at): (i32, &str, Option<Timestamp>),
+    (reason, text, retry_after): (i32, &str, Option<Duration>),
     suggestions: &[AgentId],
     passed_over: &[PassedOver],
 ) -> Result<Transition, Rejection> {
     match builder.handoff.state {
         State::Requested | State::Deciding => {
-            if let Some(offer) = builder.handoff.offers.last_mut() {
-                offer.reject_reason = reason;
-                text.clone_into(&mut offer.reason_text);
-                offer.retry_at = retry_at;
-            }
+            builder.rest(reason, text, retry_after);
             builder.settle_offer(OfferOutcome::Rejected);
             // The suggestions go behind the candidates of the request.
             builder.handoff.next_candidates.extend_from_slice(suggestions);
@@ -319,6 +333,7 @@ fn cancel(mut builder: TransitionBuilder) -> Result<Transition, Rejection> {
     match builder.handoff.state {
         State::Requested | State::Deciding | State::Accepted | State::ContextSent => {
             let to = builder.handoff.candidate.clone();
+            let is_held = builder.handoff.is_held();
             builder.end(
                 State::Cancelled,
                 Cause::Cancelled,
@@ -326,7 +341,9 @@ fn cancel(mut builder: TransitionBuilder) -> Result<Transition, Rejection> {
                 "the sender cancelled the handoff",
             );
             // The cancel itself tells the candidate (SPEC 3), so no notice does.
-            builder.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
+            if !is_held {
+                builder.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
+            }
             Ok(builder.done())
         }
         State::Completed | State::Rejected | State::Failed | State::Cancelled => Err(builder.ended()),
@@ -407,7 +424,7 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
         && update.status == TaskStatus::InProgress
         && !handoff.state.is_final()
     {
-        return candidate_is_busy(TransitionBuilder::new(task, handoff, snapshot.gone, now), update);
+        return candidate_is_busy(TransitionBuilder::new(task, handoff, snapshot.unavailable, now), update);
     }
     check_owner(task, update.from, update.epoch)?;
     if task.status.is_final() {
@@ -436,7 +453,7 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
     let others: Vec<_> = update.receivers.iter().filter(|receiver| !is_asked(receiver)).cloned().collect();
     tell_receivers(&mut effects, &others);
     let handoff = snapshot.handoff.map(|handoff| {
-        let mut builder = TransitionBuilder::new(&task, handoff, snapshot.gone, now);
+        let mut builder = TransitionBuilder::new(&task, handoff, snapshot.unavailable, now);
         // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
         // counts for the task alone.
         if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && builder.not_overdue() {
@@ -557,7 +574,7 @@ pub(super) fn recall(
 ) -> Transition {
     let (mut task, mut effects) = (task.clone(), Vec::new());
     let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.gone, now);
+        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
         builder.end(State::Cancelled, Cause::Recalled, code, text);
         builder.tell_candidate();
         task = builder.task;
@@ -602,7 +619,7 @@ fn take_ack(mut builder: TransitionBuilder, by: &AgentId, mail: Acked) -> Option
     let from_sender = *by == builder.handoff.sender;
     match (mail, builder.handoff.state) {
         // The guards leave out the acks of former candidates: their offers have ended.
-        (Acked::Request, State::Requested) if from_candidate && !builder.handoff.waits_to_retry() => {
+        (Acked::Request, State::Requested) if from_candidate && !builder.handoff.is_held() => {
             let accept = builder.handoff.timeouts.accept;
             builder.enter(State::Deciding, Cause::Delivered, Some(accept));
         }
@@ -635,7 +652,7 @@ fn give_up(mut builder: TransitionBuilder, to: &AgentId, mail: Acked) -> Option<
     let to_candidate = *to == builder.handoff.candidate;
     match (mail, builder.handoff.state) {
         // The copy of a former candidate may become a dead letter late: its offer has ended already.
-        (Acked::Request, State::Requested | State::Deciding) if to_candidate && !builder.handoff.waits_to_retry() => {
+        (Acked::Request, State::Requested | State::Deciding) if to_candidate && !builder.handoff.is_held() => {
             builder.settle_offer(OfferOutcome::Undeliverable);
             builder.next_or_fail(Cause::Undeliverable, ErrorCode::NoCandidate, "the request could not be delivered");
         }
@@ -665,7 +682,7 @@ fn give_up(mut builder: TransitionBuilder, to: &AgentId, mail: Acked) -> Option<
 /// candidate the request stays.
 fn candidate_gone(mut builder: TransitionBuilder) -> Option<Transition> {
     // A request in the mailbox of a gone agent may be that of a former candidate, whose offer has ended.
-    if !builder.gone.contains(&builder.handoff.candidate) {
+    if builder.handoff.is_held() || !builder.gone.contains(&builder.handoff.candidate) {
         return None;
     }
     // An overdue handoff is left to its timer, which ends it.
@@ -675,6 +692,38 @@ fn candidate_gone(mut builder: TransitionBuilder) -> Option<Transition> {
     let text = "you were gone, and the request was offered to another agent";
     builder.settle_offer(OfferOutcome::Gone);
     builder.next_or_fail(Cause::CandidateGone, ErrorCode::OfferWithdrawn, text);
+    Some(builder.done())
+}
+
+/// Looks again for a candidate of a handoff that waits, among the known ones and those found now.
+fn look_again(mut builder: TransitionBuilder, found: &[AgentId]) -> Option<Transition> {
+    let waits = match builder.handoff.waiting {
+        Some(Waiting::Capacity | Waiting::RetryTime | Waiting::Agent) => true,
+        // The time of the request has not come.
+        Some(Waiting::DeliverAfter) | None => false,
+    };
+    // An overdue handoff is left to its timer.
+    if !waits || !builder.not_overdue() {
+        return None;
+    }
+    let before = builder.handoff.clone();
+    for agent in found {
+        let handoff = &mut builder.handoff;
+        if handoff.next_candidates.len() < OFFERS_MAX && !handoff.next_candidates.contains(agent) {
+            handoff.next_candidates.push(agent.clone());
+        }
+    }
+    match builder.next() {
+        Next::Ask(candidate) => builder.offer_to(candidate, Mail::RequestAgain),
+        Next::Hold(waiting, until) => {
+            let is_same = builder.handoff.waiting == Some(waiting) && builder.handoff.step_deadline == until;
+            if is_same && builder.handoff.next_candidates == before.next_candidates {
+                return None;
+            }
+            builder.hold(waiting, until);
+        }
+        Next::None => return None,
+    }
     Some(builder.done())
 }
 
@@ -705,11 +754,12 @@ fn pass_time(mut builder: TransitionBuilder) -> Option<Transition> {
             let text = "the candidate did not complete in time";
             builder.fail_in_time(Cause::CompleteTimeout, ErrorCode::CompleteTimeout, text);
         }
-        // The time has come to ask the candidate once more.
-        State::Requested if builder.handoff.waits_to_retry() => {
-            let candidate = builder.handoff.candidate.clone();
-            builder.offer_to(candidate, Mail::RequestAgain);
-        }
+        // The time has come to ask a candidate again, or to ask the first one.
+        State::Requested if builder.handoff.is_held() => match builder.next() {
+            Next::Ask(candidate) => builder.offer_to(candidate, Mail::RequestAgain),
+            Next::Hold(waiting, until) => builder.hold(waiting, until),
+            Next::None => builder.end_without_candidate(),
+        },
         // An undelivered request has the whole timeout: its candidate may be away and come back.
         State::Requested | State::Completed | State::Rejected | State::Failed | State::Cancelled => return None,
     }

@@ -18,12 +18,11 @@ use std::{
     time::Duration,
 };
 
-use self::turns::Ready;
 pub use self::{
     backoff::{ATTEMPTS_MAX, backoff},
     expiry::{Expiry, expires_at, soon},
     fate::{Fate, LeaseLimits, Next, RETRY_AFTER_MAX, after},
-    turns::Flow,
+    turns::{Flow, Ready},
 };
 
 use super::{

@@ -36,28 +36,38 @@ impl Flow {
     }
 }
 
-/// The letters that can be dispatched, in the order of their dispatch.
+/// What can be dispatched, in the order of its turns: letters, or handoffs that wait for an agent.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
+pub struct Ready {
     /// No entry is empty.
     by_priority: BTreeMap<Reverse<Priority>, Turns>,
     by_age: BTreeMap<u64, Priority>,
 }
 
 impl Ready {
-    /// Adds a letter. A flow without a ready letter joins behind all others.
+    /// Adds a letter.
     pub(super) fn insert(&mut self, letter: &Letter) {
-        self.by_age.insert(letter.sequence, letter.priority);
-        self.by_priority.entry(Reverse(letter.priority)).or_default().insert(&letter.flow, letter.sequence);
+        self.insert_place(letter.sequence, letter.priority, &letter.flow);
+    }
+
+    /// Adds a place. A flow without a ready place joins behind all others.
+    pub fn insert_place(&mut self, sequence: u64, priority: Priority, flow: &Flow) {
+        self.by_age.insert(sequence, priority);
+        self.by_priority.entry(Reverse(priority)).or_default().insert(flow, sequence);
     }
 
     /// Removes a letter, if it is there.
     pub(super) fn remove(&mut self, letter: &Letter) {
-        if self.by_age.remove(&letter.sequence).is_none() {
+        self.remove_place(letter.sequence, letter.priority, &letter.flow);
+    }
+
+    /// Removes a place, if it is there.
+    pub fn remove_place(&mut self, sequence: u64, priority: Priority, flow: &Flow) {
+        if self.by_age.remove(&sequence).is_none() {
             return;
         }
-        if let Entry::Occupied(mut turns) = self.by_priority.entry(Reverse(letter.priority)) {
-            turns.get_mut().remove(&letter.flow, letter.sequence);
+        if let Entry::Occupied(mut turns) = self.by_priority.entry(Reverse(priority)) {
+            turns.get_mut().remove(flow, sequence);
             if turns.get().senders.is_empty() {
                 turns.remove();
             }
@@ -65,17 +75,22 @@ impl Ready {
     }
 
     /// The next letter of the highest priority. `is_turn_by_age`: of the priority that has the oldest letter.
-    pub(super) fn first(&self, is_turn_by_age: bool) -> Option<u64> {
+    pub fn first(&self, is_turn_by_age: bool) -> Option<u64> {
         match is_turn_by_age {
             true => self.by_priority.get(&Reverse(*self.by_age.first_key_value()?.1))?.first(),
             false => self.by_priority.first_key_value()?.1.first(),
         }
     }
 
-    /// Ends the turn of a letter's flow, which goes behind all others.
+    /// Ends the turn of a letter's flow.
     pub(super) fn end_turn(&mut self, letter: &Letter) {
-        if let Some(turns) = self.by_priority.get_mut(&Reverse(letter.priority)) {
-            turns.end(&letter.flow);
+        self.end_turn_of(letter.priority, &letter.flow);
+    }
+
+    /// Ends the turn of a flow, which goes behind all others.
+    pub fn end_turn_of(&mut self, priority: Priority, flow: &Flow) {
+        if let Some(turns) = self.by_priority.get_mut(&Reverse(priority)) {
+            turns.end(flow);
         }
     }
 }

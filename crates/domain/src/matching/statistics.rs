@@ -92,12 +92,10 @@ fn median(sorted: &[Duration]) -> Option<Duration> {
 pub fn ended_offer(before: Option<&Handoff>, after: &Handoff) -> Option<(AgentId, OfferResult)> {
     let before = before.filter(|before| !before.state.is_final())?;
     // An open handoff's last offer is that of the current candidate.
-    let place = before.offers.len().checked_sub(1)?;
+    let last = before.offers.last()?;
     // A handoff that waits to ask a candidate once more has no offer that can end.
-    before.offers[place..]
-        .iter()
-        .find(|offer| matches!(offer.outcome, OfferOutcome::Pending | OfferOutcome::Accepted))?;
-    let offer = after.offers.get(place)?;
+    let has_offer = matches!(last.outcome, OfferOutcome::Pending | OfferOutcome::Accepted);
+    let offer = after.offers.iter().find(|offer| has_offer && offer.candidate == last.candidate)?;
     let completed = took_over(before, after, offer)?;
     // Records of statistics have milliseconds, and memory must agree with them.
     let at = Timestamp::from_unix_nanoseconds(after.updated_at.unix_milliseconds() * 1_000_000);

@@ -588,6 +588,8 @@ fn a_mandate_of_a_former_owner_fails_the_negotiation() {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        wait_for_agent: false,
+        deliver_after: None,
         negotiation: None,
     };
     let input = crate::Input::Handoff { task: task(), input: handoff::Input::Request(made) };

@@ -259,7 +259,11 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
             );
             builder.fail(place, SubtaskState::Failed, *code, text, !is_lasting, read)?;
         }
-        (PlanSignal::NotTaken { code, text, .. }, SubtaskState::HandingOff) => {
+        (PlanSignal::NotTaken { code, text, has_waited, .. }, SubtaskState::HandingOff) => {
+            if *has_waited {
+                let subtask = &mut builder.plan.subtasks[place];
+                subtask.attempts = subtask.attempts.saturating_sub(1);
+            }
             builder.fail(place, SubtaskState::Failed, *code, text, true, read)?;
         }
         (PlanSignal::Reported { message, is_completed: true, .. }, SubtaskState::Running) => {

@@ -384,6 +384,8 @@ pub enum PlanSignal {
         code: ErrorCode,
         /// Why not, for people to read.
         text: String,
+        /// Whether the handoff waited when its whole time was over. Waiting uses no attempt.
+        has_waited: bool,
     },
     /// The agent has reported a final status, and the task is the coordinator's again.
     Reported {

@@ -152,6 +152,10 @@ pub struct RequestBody {
     pub fallback_candidates: Vec<Receiver>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
+    /// Whether the request waits for an agent that is still to register.
+    pub wait_for_agent: bool,
+    /// The time before which no agent is asked. `None`: now.
+    pub deliver_after: Option<Timestamp>,
 }
 
 /// Checks that the payload has the type of the message, and is within its bounds.
@@ -275,6 +279,8 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         desired_agent_type,
         fallback_candidates,
         parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
+        wait_for_agent: body.wait_for_agent,
+        deliver_after: checks.time("envelope.payload.deliver_after", body.deliver_after.as_ref()),
         task_type: body.task_type,
     }))
 }

@@ -291,7 +291,10 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::HandoffAccept => OF_CANDIDATE,
         MessageType::HandoffReject => OF_CANDIDATE,
         MessageType::HandoffComplete => MessageRules { reports: Some(Acked::Completion), ..OF_CANDIDATE },
-        MessageType::HandoffCancel => MessageRules { other_side: OtherSide::CandidateWhileOpen, ..OF_OWNER },
+        // A request that waits may have no candidate yet.
+        MessageType::HandoffCancel => {
+            MessageRules { receivers: Receivers::AnyOrAbsent, other_side: OtherSide::CandidateWhileOpen, ..OF_OWNER }
+        }
         MessageType::TaskContextTransfer => MessageRules { reports: Some(Acked::Context), ..OF_OWNER },
         MessageType::TaskStatusUpdate => MessageRules {
             handling: Handling::Status,

@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use crate::{
     broker::directory::{Directory, Entry},
     domain::{
-        handoff::{Handoff, Offer, State, Step, Task},
+        handoff::{Handoff, Offer, State, Step, Task, Waiting},
         mailbox::Attempt,
     },
     ids::AgentId,
@@ -31,11 +31,21 @@ fn span(span: Duration) -> String {
     humantime::format_duration(Duration::from_secs(span.as_secs())).to_string()
 }
 
-/// The agent on turn, and what it has to do. `None`: the handoff has ended, or the broker is on turn.
+/// What the broker waits for before it asks an agent.
+fn waits_for(waiting: Waiting) -> &'static str {
+    match waiting {
+        Waiting::Capacity => "waits for an agent with room",
+        Waiting::RetryTime => "waits until it may ask again",
+        Waiting::Agent => "waits for an agent to register",
+        Waiting::DeliverAfter => "waits for the time of the request",
+    }
+}
+
+/// The party on turn, and what it has to do. `None`: the handoff has ended.
 fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
     let candidate = handoff.candidate.to_string();
     match handoff.state {
-        State::Requested if handoff.waits_to_retry() => None,
+        State::Requested if handoff.is_held() => Some(("the broker".to_owned(), waits_for(handoff.waiting?))),
         State::Requested => Some((candidate, "receives the request")),
         State::Deciding => Some((candidate, "decides")),
         State::Accepted => Some((handoff.sender.to_string(), "prepares the context")),
@@ -69,7 +79,7 @@ impl HandoffRow {
             task: handoff.task.to_string(),
             task_type: handoff.task_type.clone(),
             sender: handoff.sender.to_string(),
-            candidate: handoff.candidate.to_string(),
+            candidate: handoff.shown_candidate().map(ToString::to_string).unwrap_or_default(),
             state: handoff.state.name(),
             turn: turn(handoff),
             deadline: handoff.next_deadline().map(|deadline| (deadline.to_string(), left(deadline))),

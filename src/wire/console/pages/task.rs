@@ -321,6 +321,7 @@ impl EntryRow {
             Some(Event::Time(time)) if time.of_task => ("a deadline passed", "of the task".to_owned()),
             Some(Event::Time(_)) => ("a deadline passed", "of the handoff".to_owned()),
             Some(Event::Gone(_)) => ("the candidate is gone", String::new()),
+            Some(Event::Looked(look)) => ("looked for an agent with room", look.agent_ids.join(", ")),
             Some(Event::Redriven(redriven)) => ("redriven", format!("dead letter {}", redriven.dead_letter_id)),
             Some(Event::Reassigned(to)) => ("reassigned", format!("by {} to {}", to.submitter_id, to.receiver_id)),
             Some(Event::MailOmitted(_)) => ("later mail has no entry", String::new()),

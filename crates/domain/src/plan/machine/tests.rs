@@ -180,6 +180,8 @@ impl World {
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,
+            wait_for_agent: false,
+            deliver_after: None,
         };
         let input = crate::Input::Handoff { task: id, input: handoff::Input::Request(request) };
         self.run(&EntityId::Handoff(order.id), &input).unwrap();
@@ -669,7 +671,7 @@ fn every_word_in_every_state_of_a_subtask_is_defined() {
         [
             PlanSignal::NotStarted { subtask: subtask(), handoff, code, text: text.clone() },
             PlanSignal::Taken { subtask: subtask(), handoff, owner: agent("bob"), due: None },
-            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text.clone() },
+            PlanSignal::NotTaken { subtask: subtask(), handoff, code, text: text.clone(), has_waited: false },
             PlanSignal::Reported {
                 subtask: subtask(),
                 handoff,

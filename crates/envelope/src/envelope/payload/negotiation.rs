@@ -85,6 +85,15 @@ pub(super) fn task_request(body: v1::TaskRequest, checks: &mut Checks) -> Body {
         let problem = "must be empty with an award_rule: the offers are the candidates";
         checks.wrong("envelope.payload.handoff.fallback_candidates", problem);
     }
+    if let Some(terms) = terms.as_ref().filter(|_| rule.is_some()) {
+        let problem = "must be unset with an award_rule: the broker awards to an agent that has made an offer, at once";
+        if terms.wait_for_agent {
+            checks.wrong("envelope.payload.handoff.wait_for_agent", problem);
+        }
+        if terms.deliver_after.is_some() {
+            checks.wrong("envelope.payload.handoff.deliver_after", problem);
+        }
+    }
     Body::TaskRequest(Box::new(TaskRequestBody {
         rule,
         min_confidence: body.min_confidence,

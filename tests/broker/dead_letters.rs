@@ -313,8 +313,8 @@ fn a_request_of_a_task_that_has_moved_on_cannot_be_redriven_and_stays_parked() {
     let number = world.dead_letters()[0].number;
     let open = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     assert_refused(world.redrive(number, None), ErrorCode::HandoffOpen);
-    world.send(world.cancel("a", "b", &open, 1)).unwrap();
     b.deliveries().iter().for_each(|(delivery, _)| world.ack(&b, delivery));
+    world.send(world.cancel("a", "b", &open, 1)).unwrap();
     b.deliveries().iter().for_each(|(delivery, _)| world.ack(&b, delivery));
     world.hand_over(&mut a, &mut b, 1);
     assert_refused(world.redrive(number, None), ErrorCode::StaleEpoch);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_broker_core::{
     codes::ErrorCode,
-    domain::handoff::State,
+    domain::{dead_letter::ParkReason, handoff::State},
     engine::Fate,
     proto::v1::{self, MessageType, TaskStatus},
     store::{Order, Store as _, Table},
@@ -149,4 +149,114 @@ fn a_refused_answer_leaves_the_offer() {
     let handoff = world.send(world.request("a", "person", 1)).unwrap().handoff_id;
     assert_refused(world.send(world.accept("person", "a", &handoff, 2)), ErrorCode::EpochAhead);
     assert_eq!(world.letters("person"), 1);
+}
+
+/// Thirty requests end while their worker is away. When it comes back it finds none of them.
+#[test]
+fn a_worker_that_comes_back_finds_no_request_that_has_ended() {
+    let mut world = World::with(&["a", "b"]);
+    for number in 0..30 {
+        let task = format!("t-{number}");
+        let request = v1::Envelope { task_id: task.clone(), ..world.request("a", "b", 1) };
+        let handoff = world.send(request).unwrap().handoff_id;
+        if number % 2 == 0 {
+            let cancel = v1::Envelope { task_id: task, ..world.cancel("a", "b", &handoff, 1) };
+            world.send(cancel).unwrap();
+        }
+    }
+    assert_eq!(world.letters("b"), 15);
+    world.pass(Duration::from_secs(361));
+    assert_eq!(world.letters("b"), 0, "neither the requests nor a word about them");
+    let mut b = world.connect("b");
+    assert!(b.deliveries().is_empty());
+    world.pass(DAYS);
+    let untaken: Vec<_> = world.dead_letters().into_iter().filter(|dead| dead.agent.as_str() == "b").collect();
+    assert_eq!(untaken.len(), 15, "each request that no agent took is one dead letter");
+    assert!(untaken.iter().all(|dead| dead.reason == ParkReason::AcceptTimeout));
+    world.audit("t-0");
+    world.audit("t-1");
+}
+
+#[test]
+fn a_request_in_flight_is_withdrawn_and_its_agent_is_told() {
+    let mut world = World::with(&["a", "b"]);
+    let mut b = world.connect("b");
+    let handoff = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    let (delivery, _) = b.delivery();
+    world.send(world.cancel("a", "b", &handoff, 1)).unwrap();
+    assert_refused(world.acknowledge(&b, &delivery, Fate::Acked), ErrorCode::DeliveryUnknown);
+    assert_eq!(world.take_and_ack(&mut b).message_type(), MessageType::HandoffCancel);
+    assert_eq!((world.letters("b"), world.dead_letters().len()), (0, 0));
+    world.audit("t");
+}
+
+#[test]
+fn a_request_that_another_agent_got_is_not_delivered_to_the_one_that_was_gone() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let (mut b, mut c) = (world.connect("b"), world.connect("c"));
+    world.heartbeat(&b);
+    let fallback_candidates = vec!["c".to_owned()];
+    let payload = v1::HandoffRequest { task_type: "x".into(), fallback_candidates, ..Default::default() };
+    world.disconnect(b);
+    let handoff = world.send(world.request_with("a", "b", 1, &payload)).unwrap().handoff_id;
+    for _ in 0..7 {
+        world.heartbeat(&c);
+        world.pass(Duration::from_secs(10));
+    }
+    assert_eq!(world.handoff(&handoff).candidate.as_str(), "c");
+    assert_eq!(world.letters("b"), 0);
+    b = world.connect("b");
+    assert!(b.deliveries().is_empty());
+    world.take_and_ack(&mut c);
+    world.audit("t");
+}
+
+#[test]
+fn a_context_that_nobody_took_goes_with_its_handoff() {
+    let mut world = World::with(&["a", "b"]);
+    let mut b = world.connect("b");
+    let handoff = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.take_and_ack(&mut b);
+    world.send(world.accept("b", "a", &handoff, 1)).unwrap();
+    world.disconnect(b);
+    world.send(world.context("a", "b", &handoff, 1)).unwrap();
+    assert_eq!(world.letters("b"), 1);
+    world.pass(Duration::from_secs(121));
+    assert_eq!(world.handoff(&handoff).state, State::Failed);
+    let told = world.connect("b").deliveries().into_iter().map(|(_, envelope)| envelope.message_type());
+    assert_eq!(told.collect::<Vec<_>>(), [], "the context was never seen, and there is nothing to drop");
+    world.audit("t");
+}
+
+#[test]
+fn a_question_that_has_ended_is_withdrawn() {
+    let mut world = World::with(&["a", "b", "person"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let due = Some(world.now.plus(Duration::from_secs(60)).into());
+    let prompt = |due| v1::TaskPrompt {
+        question: "may I?".into(),
+        answer_by: "person".into(),
+        answer_before: due,
+        ..Default::default()
+    };
+    let ask = |world: &mut World, due| {
+        let status = TaskStatus::WaitingForInput.into();
+        let payload = v1::TaskStatusUpdate { status, prompt: Some(prompt(due)), ..Default::default() };
+        let envelope = world.envelope("b", "", MessageType::TaskStatusUpdate, &payload);
+        world.send(v1::Envelope { task_id: "t".into(), epoch: 2, ..envelope }).unwrap();
+    };
+    ask(&mut world, due);
+    assert_eq!(world.letters("person"), 1);
+    world.pass(Duration::from_secs(61));
+    assert_eq!(world.letters("person"), 0, "its time is over");
+    ask(&mut world, None);
+    world.send(world.status("b", "", 2, TaskStatus::InProgress)).unwrap();
+    assert_eq!(world.letters("person"), 0, "its owner has gone on");
+    ask(&mut world, None);
+    world.send(world.status("b", "", 2, TaskStatus::Completed)).unwrap();
+    assert_eq!(world.letters("person"), 0, "its task has ended");
+    world.pass(DAYS);
+    assert_eq!(world.dead_letters_of("person"), []);
+    world.audit("t");
 }

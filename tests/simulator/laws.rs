@@ -14,7 +14,7 @@ use baton_broker_core::{
     domain::{
         EntityId,
         dead_letter::DeadState,
-        handoff::{Handoff, PromptState, State, Task},
+        handoff::{Acked, Handoff, Prompt, PromptState, State, Task},
         mailbox::{EnvelopePlace, Letter},
         negotiation::State as NegotiationState,
     },
@@ -227,7 +227,8 @@ impl Laws {
     }
 
     /// Law 2: a letter leaves a mailbox only after an ack or by the agent's own answer, or as a dead letter in the same
-    /// change. The close of a negotiation withdraws its request.
+    /// change. The close of a negotiation withdraws its request, and the end of an offer, a handoff or a question what the
+    /// agent has not acked of it.
     fn see_removals(&mut self, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
         let said = seen.said.iter().map(|place| v1::Envelope::decode(envelope(*place)).unwrap());
         let said: Vec<_> = if seen.removed.is_empty() { Vec::new() } else { said.collect() };
@@ -238,7 +239,7 @@ impl Laws {
             }
             let acked = self.acks_sent.contains(&(agent.clone(), *place));
             let parked = seen.parked.contains(&(agent.clone(), *place));
-            let withdrawn = seen.closed.contains(&letter.message);
+            let withdrawn = seen.closed.contains(&letter.message) || seen.ends_need_for(&letter, agent);
             let answers = |said: &v1::Envelope| said.sender_id == agent.as_str() && is_answer(said, &letter);
             let answered = said.iter().any(answers);
             assert!(
@@ -510,6 +511,20 @@ struct Seen {
 }
 
 impl Seen {
+    /// Whether this change ends what a letter is about: its offer, its handoff or its question.
+    fn ends_need_for(&self, letter: &Letter, agent: &AgentId) -> bool {
+        let of_handoff = match &letter.report_to {
+            Some((EntityId::Handoff(id), Acked::Request | Acked::Context)) => Some(*id),
+            _ => None,
+        };
+        let is_over = |handoff: &Handoff| handoff.state.is_final() || handoff.candidate != *agent;
+        let mut handoffs = self.handoffs.iter().filter(|handoff| Some(handoff.id) == of_handoff);
+        let has_ended = |prompt: &Prompt| matches!(prompt.state, PromptState::Expired | PromptState::Withdrawn);
+        let mut prompts = self.tasks.iter().flat_map(|record| &record.task.prompts);
+        handoffs.any(|handoff| is_over(handoff))
+            || prompts.any(|prompt| prompt.id == letter.message && prompt.asked == *agent && has_ended(prompt))
+    }
+
     fn see_items(&mut self, task: &TaskId, first: u64, items: &[LogItem]) {
         self.items.extend((first..).zip(items).map(|(number, item)| ((task.clone(), number), item.clone())));
     }

@@ -304,10 +304,19 @@ pub enum Effect {
     },
     /// The coordinator sends a message, which is composed, signed and applied in the same transaction.
     Order(Order),
-    /// Removes the message that opened this entity from an agent's mailbox, if it waits there. It is no dead letter.
+    /// Removes from an agent's mailbox the message that opened this negotiation, or the latest offer or context of this
+    /// handoff, if it waits there. It is no dead letter. If the agent never got it, further mail of the step to the agent
+    /// is left out.
     Withdraw {
-        /// The entity that the message opened.
+        /// The negotiation or the handoff.
         entity: EntityId,
+        /// The agent that owns the mailbox.
+        from: AgentId,
+    },
+    /// Removes a message from an agent's mailbox, if it waits there. It is no dead letter.
+    WithdrawMessage {
+        /// The message.
+        message: MessageId,
         /// The agent that owns the mailbox.
         from: AgentId,
     },

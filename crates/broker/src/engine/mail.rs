@@ -14,7 +14,7 @@ use crate::{
     envelope::{self, Body},
     ids::{AgentId, MessageId, TaskId},
     proto::{Any, v1},
-    records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
+    records::{EntityRecord, HandoffRecord, MessageRecord, encode_letter, letter_key, mail_timer_key},
     time::Timestamp,
 };
 
@@ -139,6 +139,12 @@ impl Engine {
 
     /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.
     pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
+        if let Some((entity @ EntityId::Handoff(_), Acked::Request | Acked::Context)) = &letter.report_to
+            && let Some(record) = transaction.written(entity).and_then(|record| record.as_handoff())
+        {
+            let record = HandoffRecord { latest_letter: letter.sequence, ..record.clone() };
+            transaction.put_entity(EntityRecord::Handoff(record));
+        }
         transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
         if self.mail_timer(&agent).is_none_or(|timer| at < timer) {

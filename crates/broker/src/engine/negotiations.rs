@@ -330,7 +330,7 @@ impl Engine {
     }
 
     /// The key of the request in the mailbox of an agent that was asked.
-    fn letter_of_request(
+    pub(super) fn letter_of_request(
         &mut self,
         transaction: &mut Transaction,
         negotiation: MessageId,
@@ -358,23 +358,6 @@ impl Engine {
             (None, 0) => WaitingMail::Unfetched,
             (None, _) => WaitingMail::Returned,
         })
-    }
-
-    /// Removes the message that opened an entity from an agent's mailbox, if it waits there.
-    pub(super) fn withdraw_opening(
-        &mut self,
-        transaction: &mut Transaction,
-        entity: &EntityId,
-        from: &AgentId,
-    ) -> Result<(), BrokerError> {
-        let EntityId::Negotiation(negotiation) = entity else {
-            tracing::error!(%entity, "no opening of such an entity can be withdrawn");
-            return Err(BrokerError::Internal);
-        };
-        let Some((key, _)) = self.letter_of_request(transaction, *negotiation, from)? else { return Ok(()) };
-        let Some(stored) = self.read(transaction, &key)? else { return Ok(()) };
-        let letter = decode_letter(&key.key, &stored.value)?;
-        self.remove_letter(transaction, from, &letter)
     }
 
     /// Cancels a negotiation for its requester.

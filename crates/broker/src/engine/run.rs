@@ -9,7 +9,7 @@ use super::{Engine, absences::owners_of, authorization::Work, transaction::Trans
 use crate::{
     BrokerError, Refused,
     domain::{
-        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, Signal, StepError, Transition,
+        Effect, Entity, EntityId, Handling, Input, Mail, MessageType, ReadError, Reader, Signal, StepError, Transition,
         coordinator::Order,
         handoff::{Cancellation, Handoff, Rejection, TaskSignal},
         mailbox::EnvelopeOwner,
@@ -384,8 +384,11 @@ impl Engine {
         // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
         // from the record that this step makes.
         self.write_entities(transaction, writes, cause, &not_free, log_clock, now)?;
+        // The agents that never got what is withdrawn from them.
+        let mut unaware: Vec<AgentId> = Vec::new();
         for effect in effects {
             match effect {
+                Effect::Deliver { to, mail: Mail::ThisMessage | Mail::Notice { .. }, .. } if unaware.contains(&to) => {}
                 Effect::Deliver { to, mail, priority, report_to } => {
                     self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
                 }
@@ -403,7 +406,12 @@ impl Engine {
                 Effect::Remove(entity) => transaction.delete(EntityRecord::key(&entity)),
                 Effect::Send { to, signal } => follow_ups.to_send.push_back((to, signal)),
                 Effect::Order(order) => follow_ups.orders.push(order),
-                Effect::Withdraw { entity, from } => self.withdraw_opening(transaction, &entity, &from)?,
+                Effect::Withdraw { entity, from } => {
+                    if self.withdraw(transaction, &entity, &from)? {
+                        unaware.push(from);
+                    }
+                }
+                Effect::WithdrawMessage { message, from } => self.withdraw_message(transaction, message, &from)?,
                 Effect::Settle { of, answered } => self.settle_answered(transaction, &of, &answered)?,
             }
         }

@@ -116,6 +116,8 @@ impl EntityRecord {
                     changed: facts.changed,
                     request: request.expect("a handoff begins with a request"),
                     trace: before.map_or(facts.trace, |record| record.trace.clone()),
+                    // The effect that delivers a further one replaces it.
+                    latest_letter: before.map_or(0, |record| record.latest_letter),
                 })
             }
             Entity::Workspace(workspace) => {

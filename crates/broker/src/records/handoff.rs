@@ -39,6 +39,8 @@ pub struct HandoffRecord {
     pub request: RequestPlace,
     /// The place in a trace.
     pub trace: Option<Box<TracePlace>>,
+    /// The place in the candidate's mailbox of the latest offer or context. 0: none was delivered.
+    pub latest_letter: u64,
 }
 
 /// The request of a handoff, which is delivered to one candidate after another.
@@ -185,6 +187,7 @@ impl HandoffRecord {
             changed: self.changed,
             waiting_for: handoff.waiting.map_or(0, Waiting::number),
             wait_for_agent: handoff.wait_for_agent,
+            latest_letter: self.latest_letter,
         }
     }
 
@@ -257,8 +260,8 @@ impl HandoffRecord {
             expires_at: stored.expires_at.map(moment),
         };
         let trace = place_from_storage(reader, stored.trace)?;
-        let (sequence, changed) = (stored.sequence, stored.changed);
-        Ok(Self { handoff: Arc::new(handoff), sequence, changed, request, trace })
+        let (sequence, changed, latest_letter) = (stored.sequence, stored.changed, stored.latest_letter);
+        Ok(Self { handoff: Arc::new(handoff), sequence, changed, request, trace, latest_letter })
     }
 }
 

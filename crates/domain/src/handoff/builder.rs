@@ -447,11 +447,34 @@ impl TransitionBuilder {
     pub(super) fn end(&mut self, state: State, cause: Cause, code: ErrorCode, text: &str) {
         assert!(!self.handoff.state.is_final(), "a final state never changes");
         self.settle_offer(OfferOutcome::Withdrawn);
+        match cause {
+            // The candidate has answered, or its mailbox has given the delivery up.
+            Cause::Rejected | Cause::CompletedFailure | Cause::Undeliverable => {}
+            _ => self.withdraw_delivery(),
+        }
         self.ended_held = self.handoff.waiting.take().is_some();
         self.handoff.failure = Some(Failure { code, message: text.to_owned() });
         self.handoff.next_candidates.clear();
         self.close();
         self.enter(state, cause, None);
+    }
+
+    /// Withdraws the offer or the context that the candidate has not acked. This goes before the mail that tells the
+    /// candidate.
+    pub(super) fn withdraw_delivery(&mut self) {
+        let is_unacked = match self.handoff.state {
+            State::Requested => !self.handoff.is_held(),
+            State::ContextSent => !self.handoff.context_delivered,
+            State::Deciding
+            | State::Accepted
+            | State::Completed
+            | State::Rejected
+            | State::Failed
+            | State::Cancelled => false,
+        };
+        if is_unacked {
+            self.effects.push(Effect::Withdraw { from: self.handoff.candidate.clone() });
+        }
     }
 
     /// Makes the request a dead letter after a failed takeover of a task of the coordinator. An agent that hands a task

@@ -448,6 +448,10 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
     let (to, mail) = match effect {
         Effect::Deliver { to, mail } => (to, mail),
         Effect::Order(order) => return crate::Effect::Order(order),
+        Effect::Withdraw { from } => return crate::Effect::Withdraw { entity: id(), from },
+        Effect::WithdrawQuestion { question, from } => {
+            return crate::Effect::WithdrawMessage { message: question, from };
+        }
         Effect::ParkRequest(why) => {
             let handoff = moved();
             return crate::Effect::Park {

@@ -199,6 +199,19 @@ pub enum Effect {
         /// The message to deliver, or the broker's notice.
         mail: Mail,
     },
+    /// Removes the delivery of the handoff that an agent has not acked: the offer or the context. An agent that never got
+    /// it hears no more of the handoff.
+    Withdraw {
+        /// The agent that owns the mailbox.
+        from: AgentId,
+    },
+    /// Removes the delivery of a question that has ended without an answer.
+    WithdrawQuestion {
+        /// The status report that asked.
+        question: MessageId,
+        /// The agent that was asked.
+        from: AgentId,
+    },
     /// Keeps the request as a dead letter: no agent took it, and the handoff has ended for that reason.
     ParkRequest(Untaken),
     /// The coordinator sends a message.

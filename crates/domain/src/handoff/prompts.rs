@@ -37,6 +37,14 @@ pub(super) fn withdraw_with_ownership(task: &mut Task, before: &Task, now: Times
     }
 }
 
+/// Whether a question that was open has ended without an answer.
+pub(super) fn has_ended_unanswered(task: &Task, id: MessageId) -> bool {
+    task.prompts.iter().find(|prompt| prompt.id == id).is_none_or(|prompt| match prompt.state {
+        PromptState::Open | PromptState::Answered => false,
+        PromptState::Expired | PromptState::Withdrawn => true,
+    })
+}
+
 /// Takes the first answer to the open question and delivers it to the owner.
 pub(super) fn answer(
     snapshot: Snapshot<'_>,

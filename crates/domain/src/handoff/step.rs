@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OFFERS_MAX, OfferOutcome, Outcome,
-    PassedOver, Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition, Unavailable,
-    Waiting,
+    PassedOver, Prompt, Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition,
+    Unavailable, Waiting,
     builder::{Next, TransitionBuilder, check_owner, loop_limit},
     cancellation::cancel_task,
     creation::{new_handoff, new_task},
@@ -28,6 +28,11 @@ pub fn step(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Out
     Ok(match (outcome, snapshot.task) {
         (Outcome::Moved(mut transition), Some(before)) => {
             prompts::withdraw_with_ownership(&mut transition.task, before, now);
+            let ended =
+                before.open_prompt().filter(|prompt| prompts::has_ended_unanswered(&transition.task, prompt.id));
+            if let Some(Prompt { id, asked, .. }) = ended {
+                transition.effects.push(Effect::WithdrawQuestion { question: *id, from: asked.clone() });
+            }
             Outcome::Moved(transition)
         }
         (outcome, _) => outcome,
@@ -690,6 +695,7 @@ fn candidate_gone(mut builder: TransitionBuilder) -> Option<Transition> {
         return None;
     }
     let text = "you were gone, and the request was offered to another agent";
+    builder.withdraw_delivery();
     builder.settle_offer(OfferOutcome::Gone);
     builder.next_or_fail(Cause::CandidateGone, ErrorCode::OfferWithdrawn, text);
     Some(builder.done())

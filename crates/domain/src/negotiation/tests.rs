@@ -107,6 +107,7 @@ impl World {
                     | crate::Effect::Order(_)
                     | crate::Effect::KeepEntry(_)
                     | crate::Effect::Remove(_)
+                    | crate::Effect::WithdrawMessage { .. }
                     | crate::Effect::Settle { .. }
                     | crate::Effect::RemoveEntries { .. } => {}
                 }

@@ -1,4 +1,5 @@
-//! Settling deliveries that their agent has answered without an ack.
+//! Removing deliveries that are over: those that their agent has answered without an ack, and those that are withdrawn
+//! because what they are about has ended.
 
 use std::ops::Bound;
 
@@ -7,7 +8,7 @@ use crate::{
     BrokerError,
     domain::{Answered, EntityId, handoff::Acked, mailbox::Letter},
     engine::transaction::Transaction,
-    ids::AgentId,
+    ids::{AgentId, MessageId},
     records::{self, EntityRecord, MessageRecord, letter_key},
     store::{Order, Table},
 };
@@ -38,6 +39,62 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Removes the request of a negotiation, or the latest offer or context of a handoff, from an agent's mailbox, if it
+    /// is there. A consumer that holds the delivery finds it settled. Returns whether the agent never got it.
+    pub(in crate::engine) fn withdraw(
+        &mut self,
+        transaction: &mut Transaction,
+        entity: &EntityId,
+        from: &AgentId,
+    ) -> Result<bool, BrokerError> {
+        let place = match entity {
+            EntityId::Negotiation(negotiation) => {
+                self.letter_of_request(transaction, *negotiation, from)?.map(|(_, place)| place)
+            }
+            EntityId::Handoff(_) => {
+                let record = self.entity_record(transaction, entity)?;
+                record.as_deref().and_then(EntityRecord::as_handoff).map(|record| record.latest_letter)
+            }
+            _ => {
+                tracing::error!(%entity, "no mail of such an entity can be withdrawn");
+                return Err(BrokerError::Internal);
+            }
+        };
+        match place {
+            Some(place) => self.withdraw_letter(transaction, from, place),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes a message from an agent's mailbox, if it is there.
+    pub(in crate::engine) fn withdraw_message(
+        &mut self,
+        transaction: &mut Transaction,
+        message: MessageId,
+        from: &AgentId,
+    ) -> Result<(), BrokerError> {
+        let stored = self.read(transaction, &MessageRecord::key(message))?;
+        if let Some(record) = stored.map(|stored| MessageRecord::decode(&stored.value)).transpose()? {
+            self.withdraw_letter(transaction, from, record.sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the letter was there and never handed out.
+    fn withdraw_letter(
+        &mut self,
+        transaction: &mut Transaction,
+        from: &AgentId,
+        place: u64,
+    ) -> Result<bool, BrokerError> {
+        let key = letter_key(from, place);
+        let Some(stored) = self.read(transaction, &key)? else { return Ok(false) };
+        let letter = records::decode_letter(&key.key, &stored.value)?;
+        let is_held = self.delivery.lease(from, place).is_some();
+        self.remove_letter(transaction, from, &letter)?;
+        Ok(letter.handouts == 0 && !is_held)
     }
 
     /// A place that no answered delivery is before. `None`: the broker does not know the delivered message.

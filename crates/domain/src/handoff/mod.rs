@@ -9,6 +9,7 @@ mod builder;
 mod cancellation;
 mod creation;
 mod entity;
+mod events;
 mod input;
 mod numbers;
 mod parts;

@@ -374,7 +374,7 @@ mod tests {
         HANDOFF_REQUEST        Request    Task      AgentOrType  AnyMessage  Any                 Some(Request)     NotOwner
         HANDOFF_ACCEPT         Handoff    Handoff   Agent        Handoff     Sender              None              NotCandidate
         HANDOFF_REJECT         Handoff    Handoff   Agent        Handoff     Sender              None              NotCandidate
-        HANDOFF_CANCEL         Handoff    Handoff   Agent        Handoff     CandidateWhileOpen  None              NotOwner
+        HANDOFF_CANCEL         Handoff    Handoff   AnyOrAbsent  Handoff     CandidateWhileOpen  None              NotOwner
         TASK_CONTEXT_TRANSFER  Handoff    Handoff   Agent        Handoff     Candidate           Some(Context)     NotOwner
         HANDOFF_COMPLETE       Handoff    Handoff   Agent        Handoff     Sender              Some(Completion)  NotCandidate
         TASK_STATUS_UPDATE     Status     Task      AnyOrAbsent  Handoff     Any                 None              NotOwner

@@ -74,7 +74,14 @@ pub(crate) fn parts() -> Vec<Part> {
     let ended = inputs.iter().fold(None, |known, input| Some(take(known.as_ref(), input)));
     let (_, handoff) = ended.expect("four were taken");
     let place = RequestPlace { message: handoff.id, sequence: 1, expires_at: None };
-    let record = HandoffRecord { handoff: handoff.into(), sequence: 1, changed: 1, request: place, trace: None };
+    let record = HandoffRecord {
+        handoff: handoff.into(),
+        sequence: 1,
+        changed: 1,
+        request: place,
+        trace: None,
+        latest_letter: 0,
+    };
     let stored = record.encode();
     vec![
         Part::many("step/whole handoff", 4, move || {

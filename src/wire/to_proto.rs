@@ -446,7 +446,7 @@ mod tests {
         assert_same_numbers!(OfferOutcome, OfferOutcome, "OFFER_OUTCOME_", except: []);
         assert_same_numbers!(SenderView, SenderView, "SENDER_VIEW_", except: [HandoffInitiated]);
         assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
-        assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: [TaskCanceled]);
+        assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
         assert_same_numbers!(Waiting, WaitingFor, "WAITING_FOR_", except: []);
         assert_same_numbers!(RunState, RunState, "RUN_STATE_", except: []);
         assert_same_numbers!(PlanSeverity, ProblemSeverity, "PROBLEM_SEVERITY_", except: []);

@@ -567,6 +567,9 @@ impl Real {
             match effect {
                 Effect::Deliver { to, .. } => assert!(AGENTS.contains(&to.as_str()) || to.is_coordinator()),
                 Effect::Order(order) => self.orders.push(order.clone()),
+                Effect::Withdraw { from } | Effect::WithdrawQuestion { from, .. } => {
+                    assert!(AGENTS.contains(&from.as_str()));
+                }
                 Effect::ParkRequest(_) => assert!(next.handoff.as_ref().unwrap().state.is_final()),
             }
         }

@@ -554,10 +554,8 @@ fn recall_by_delegator(
 
 /// Recalls the outermost loan whose timeout is over. Nothing changes before that.
 fn recall_overdue(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transition> {
-    let task = snapshot.task?;
-    if task.waits_for_answer() {
-        return None; // the clock of the loans stands still
-    }
+    // Until an answer the clock of the loans stands still.
+    let task = snapshot.task.filter(|task| !task.waits_for_answer())?;
     let is_due = |loan: &Loan| loan.due.is_some_and(|due| due <= now);
     let loan = task.loans.iter().position(is_due)?;
     let told = (ErrorCode::TaskRecalled, "the loan's time was up, and the task was recalled");

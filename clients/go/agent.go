@@ -121,6 +121,8 @@ type Agent struct {
 	negotiations v1.NegotiationServiceClient
 	plans        v1.PlanServiceClient
 	threads      v1.ThreadServiceClient
+	deadLetters  v1.DeadLetterServiceClient
+	audit        v1.AuditServiceClient
 	// Unverified deliveries.
 	inbox chan inboxEntry
 	// Verified deliveries for Serve and Receive.
@@ -197,6 +199,8 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		negotiations: v1.NewNegotiationServiceClient(conn),
 		plans:        v1.NewPlanServiceClient(conn),
 		threads:      v1.NewThreadServiceClient(conn),
+		deadLetters:  v1.NewDeadLetterServiceClient(conn),
+		audit:        v1.NewAuditServiceClient(conn),
 		inbox:        make(chan inboxEntry, creditMax),
 		mail:         make(chan *Delivery, creditMax),
 		letters:      newJobs(),

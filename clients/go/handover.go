@@ -7,8 +7,6 @@ import (
 	"iter"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
@@ -368,12 +366,13 @@ func (t *OwnedTask) Report(ctx context.Context, details string) (*v1.Receipt, er
 }
 
 // Finish completes the task. The result may be nil and must be encodable as JSON. The result of a delegated task goes
-// to the delegator, which owns the task again.
+// to the delegator, which owns the task again. Finish fails with an Error, FIELD_INVALID, and sends nothing, if the result
+// has more than 262144 bytes as JSON, is nested too deep, or has a number or a text that JSON does not have.
 func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details string) (*v1.Receipt, error) {
 	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED, Details: details}
 	if result != nil {
 		var err error
-		if update.Result, err = structpb.NewStruct(result); err != nil {
+		if update.Result, err = structOf(resultField, result); err != nil {
 			return nil, err
 		}
 	}

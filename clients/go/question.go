@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
@@ -97,7 +96,7 @@ func (a *Agent) AnswerQuestion(
 	input := &v1.TaskInput{Text: text}
 	if data != nil {
 		var err error
-		if input.Data, err = structpb.NewStruct(data); err != nil {
+		if input.Data, err = structOf(dataField, data); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -33,7 +34,8 @@ const (
 	silenceMax     = 30 * time.Second
 	handlerDefault = 10 * time.Minute
 	stopDefault    = 10 * time.Second
-	lookDefault    = 30 * time.Second
+	// The silence after which a waiting call reads the state at the broker.
+	lookDefault = 5 * time.Second
 )
 
 // Options configures Connect. Target, AgentID and Key are required.
@@ -133,8 +135,12 @@ type Agent struct {
 	requests requests
 	// The bases of the deltas of contexts.
 	known knownSections
-	// The silence after which a call asks the broker for the state of its handoff.
+	// The silence after which a waiting call reads the state at the broker.
 	lookAfter time.Duration
+	// The id of this process: see Hello.
+	instanceID string
+	// Filled when the tasks that this process works on have changed.
+	workChanged chan struct{}
 	// The messages in conversations.
 	letters *jobs
 	// Held while a Credit frame is sent, so that the latest credit takes effect last.
@@ -154,7 +160,12 @@ type Agent struct {
 	isCredited bool
 	waiting    map[string]*conversation
 	works      map[*work]bool
-	heartbeat  *v1.Heartbeat
+	holds      map[*hold]bool
+	// What calls of this process know the end of.
+	settled remembered
+	// Whether Serve is at its end.
+	stopping  bool
+	heartbeat *v1.Heartbeat
 }
 
 // Connect registers the agent if Options.Card is set, proves its identity and opens its session. It fails at once if
@@ -206,7 +217,10 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		letters:      newJobs(),
 		waiting:      map[string]*conversation{},
 		works:        map[*work]bool{},
+		holds:        map[*hold]bool{},
 		lookAfter:    lookDefault,
+		instanceID:   uuid.NewString(),
+		workChanged:  make(chan struct{}, 1),
 		changed:      make(chan struct{}),
 		token:        options.Token,
 		heartbeat:    &v1.Heartbeat{Status: "ok"},
@@ -251,8 +265,8 @@ func (a *Agent) Authorize(ctx context.Context) context.Context {
 	return withToken(ctx, a.token)
 }
 
-// SetHeartbeat sets the payload of the agent's heartbeats, from the next one on. It fails with an Error, FIELD_INVALID,
-// if the payload breaks a rule of the schema.
+// SetHeartbeat sets the payload of the agent's heartbeats, from the next one on. The tasks that this process works on are
+// added to working_on. It fails with an Error, FIELD_INVALID, if the payload breaks a rule of the schema.
 func (a *Agent) SetHeartbeat(heartbeat *v1.Heartbeat) error {
 	if err := checkHeartbeat(heartbeat); err != nil {
 		return err

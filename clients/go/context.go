@@ -98,7 +98,7 @@ func (t *OwnedTask) Checkpoint(ctx context.Context, sections ...*v1.ContextSecti
 
 func (t *OwnedTask) checkpoint(ctx context.Context, sections []*v1.ContextSection) (*v1.Receipt, error) {
 	checkpoint := &v1.TaskContextTransfer{Sections: sections, ContextDigest: ContextDigest(sections)}
-	envelope, err := t.agent.newEnvelope(ctx, "", About{TaskID: t.TaskID, Epoch: t.Epoch}, checkpoint)
+	envelope, err := t.agent.newEnvelope(ctx, "", About{TaskID: t.TaskID, Epoch: t.present()}, checkpoint)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,8 @@ type Delivery struct {
 	from   *session
 	become outcome
 	// Whether an ack was sent, which may have been lost with its session.
-	isTaken bool
+	isTaken  bool
+	isPeeked bool
 }
 
 type outcome int
@@ -109,6 +110,12 @@ func (d *Delivery) Extend(ctx context.Context, extension time.Duration) (time.Ti
 
 func (d *Delivery) acknowledge(ctx context.Context, acknowledgement *v1.Acknowledgement) (*v1.Acknowledged, error) {
 	id, from := d.handle()
+	switch {
+	case d.isPeeked:
+		return nil, errors.New("baton: the message was only looked at")
+	case from == nil: // read at the broker: see Agent.found
+		return &v1.Acknowledged{}, nil
+	}
 	acknowledgement.DeliveryId = id
 	request := &v1.ConnectRequest{Request: &v1.ConnectRequest_Acknowledgement{Acknowledgement: acknowledgement}}
 	answer, err := from.ask(ctx, request)
@@ -314,8 +321,10 @@ func keyOf(keys []*v1.AgentKey, keyID string) *v1.AgentKey {
 }
 
 // clipped cuts a text to its bound of 4096 bytes.
-func clipped(text string) string {
-	const most = 4000
+func clipped(text string) string { return cut(text, 4000) }
+
+// cut cuts a text to a number of bytes.
+func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}

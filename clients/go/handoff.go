@@ -51,7 +51,11 @@ func (a *Agent) SendEnvelope(ctx context.Context, envelope *v1.Envelope) (*v1.Re
 	if err := checkSize(envelope); err != nil {
 		return nil, err
 	}
-	return a.sendUntilAnswered(ctx, envelope)
+	receipt, err := a.sendUntilAnswered(ctx, envelope)
+	if err == nil {
+		a.noteSent(envelope, receipt)
+	}
+	return receipt, err
 }
 
 func (a *Agent) sendUntilAnswered(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
@@ -140,8 +144,21 @@ func (a *Agent) SendContext(
 
 // Complete takes the task over with a delivered TaskContextTransfer. It verifies the context's digest first, and fails
 // with a VerificationError, CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's
-// epoch.
+// epoch, and the heartbeats of this process list the task until it ends or is handed on; in a handler of Serve until that
+// ends.
 func (a *Agent) Complete(ctx context.Context, transfer *Delivery) (*v1.Receipt, error) {
+	receipt, err := a.complete(ctx, transfer)
+	if err == nil {
+		a.takes(undertakingOf(ctx), a.ownedBy(receipt, transfer.Envelope.GetTaskId()))
+	}
+	return receipt, err
+}
+
+func (a *Agent) ownedBy(receipt *v1.Receipt, taskID string) *OwnedTask {
+	return &OwnedTask{TaskID: taskID, Epoch: receipt.GetEpoch(), Status: receipt.GetTaskStatus(), agent: a}
+}
+
+func (a *Agent) complete(ctx context.Context, transfer *Delivery) (*v1.Receipt, error) {
 	payload, ok := transfer.Payload.(*v1.TaskContextTransfer)
 	if !ok {
 		return nil, errors.New("baton: Complete needs a delivered TaskContextTransfer")

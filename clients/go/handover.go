@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -71,10 +75,12 @@ func (a *Agent) HandOver(
 	if err != nil {
 		return nil, err
 	}
-	return a.handOver(ctx, envelope, sections)
+	return a.handOver(ctx, envelope, sections, request.GetMode() == v1.HandoffMode_HANDOFF_MODE_DELEGATE)
 }
 
-func (a *Agent) handOver(ctx context.Context, request *v1.Envelope, sections []*v1.ContextSection) (*HandedOver, error) {
+func (a *Agent) handOver(
+	ctx context.Context, request *v1.Envelope, sections []*v1.ContextSection, isLoan bool,
+) (*HandedOver, error) {
 	view := senderViewOf(ctx)
 	view(v1.SenderView_SENDER_VIEW_IDLE)
 	handoffID := request.GetMessageId()
@@ -90,7 +96,7 @@ func (a *Agent) handOver(ctx context.Context, request *v1.Envelope, sections []*
 		return nil, err
 	}
 	view(v1.SenderView_SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
-	h := &handOver{agent: a, mail: mail, sections: sections, view: view}
+	h := &handOver{agent: a, mail: mail, sections: sections, view: view, isLoan: isLoan}
 	h.HandoffID, h.TaskID, h.epoch = handoffID, request.GetTaskId(), request.GetEpoch()
 	return h.told(h.follow(ctx))
 }
@@ -141,6 +147,7 @@ func (a *Agent) ResumeHandOver(
 		return nil, fmt.Errorf("baton: handoff %s is not one that %s asked for", handoffID, a.ID())
 	}
 	h := &handOver{agent: a, mail: mail, sections: sections, view: senderViewOf(ctx)}
+	h.isLoan = handoff.GetMode() == v1.HandoffMode_HANDOFF_MODE_DELEGATE
 	h.HandoffID, h.TaskID, h.epoch = handoffID, handoff.GetTaskId(), handoff.GetEpoch()
 	defer a.watchHandOver(mail, handoffID, h.TaskID, h.epoch)()
 	h.knows(handoff)
@@ -158,6 +165,10 @@ type handOver struct {
 	epoch    uint64
 	sections []*v1.ContextSection
 	view     func(v1.SenderView)
+	isLoan   bool
+	// Whether the context was sent, and how often the handoff was seen to wait for it without an accept.
+	isSent  bool
+	waiting int
 }
 
 // knows records the rejections of a handoff.
@@ -173,6 +184,12 @@ func (h *handOver) knows(handoff *v1.Handoff) {
 func (h *handOver) told(done *HandedOver, err error) (*HandedOver, error) {
 	var failed *HandoffFailedError
 	h.mail.isOver = err == nil || errors.As(err, &failed)
+	if err == nil && !h.isLoan {
+		h.agent.lost(h.TaskID, h.epoch)
+	}
+	if h.mail.isOver {
+		h.agent.settled.add(h.HandoffID)
+	}
 	return done, err
 }
 
@@ -185,9 +202,17 @@ func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
 				ended = handoff
 				return errNoMail
 			}
-			return nil
+			return h.sendUnasked(ctx, handoff)
 		})
+		if ended == nil && err != nil && isEndedBy(ctx) {
+			looking, cancel := h.agent.lastLook(ctx)
+			if handoff, err := h.agent.GetHandoff(looking, h.HandoffID); err == nil && isFinalState(handoff.GetState()) {
+				ended = handoff
+			}
+			cancel()
+		}
 		if ended != nil {
+			h.knows(ended)
 			return h.ended(ended)
 		}
 		if err != nil {
@@ -218,11 +243,40 @@ func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
 	}
 }
 
+// sendUnasked sends the context if the handoff waits for it at two looks, and no accept came: another process of this agent
+// has acked it.
+func (h *handOver) sendUnasked(ctx context.Context, handoff *v1.Handoff) error {
+	if handoff.GetState() != v1.HandoffState_HANDOFF_STATE_ACCEPTED || h.isSent {
+		h.waiting = 0
+		return nil
+	}
+	if h.waiting++; h.waiting < 2 {
+		return nil
+	}
+	accept := &Delivery{
+		Envelope: &v1.Envelope{
+			MessageType: v1.MessageType_MESSAGE_TYPE_HANDOFF_ACCEPT, SenderId: handoff.GetCandidateId(),
+			TaskId: h.TaskID, Epoch: h.epoch, CorrelationId: h.HandoffID,
+		},
+		Payload:   &v1.HandoffAccept{WantedSections: handoff.GetWantedSections()},
+		HandoffID: h.HandoffID,
+		agent:     h.agent,
+	}
+	err := h.agent.giveContext(ctx, accept, h.sections)
+	h.isSent = err == nil
+	var again *nackError
+	if HasGoneOn(err) || errors.As(err, &again) {
+		return nil // the next look shows the state
+	}
+	return err
+}
+
 // giveContext answers an accept. It returns a result if the handoff has ended.
 func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver, error) {
 	h.view(v1.SenderView_SENDER_VIEW_CONTEXT_PREPARING)
 	err := h.agent.giveContext(ctx, accept.Delivery, h.sections)
 	if err == nil {
+		h.isSent = true
 		h.view(v1.SenderView_SENDER_VIEW_AWAITING_CONTEXT_ACK)
 	}
 	if ctx.Err() != nil {
@@ -318,12 +372,13 @@ func (a *Agent) provideContext(
 	return a.giveContext(ctx, accept, sections)
 }
 
-// OwnedTask is a task that this agent owns at this epoch. After the task has moved on, its methods fail with
-// STALE_EPOCH.
+// OwnedTask is a task that this agent owns at this epoch. After the task has moved on to another agent, its methods fail
+// with STALE_EPOCH.
 type OwnedTask struct {
 	// The task's id.
 	TaskID string
-	// The epoch of this agent's ownership.
+	// The epoch of this agent's ownership. It follows the task: after a loan of this process has ended, it is the epoch that
+	// began with the task's return. Do not read it while another goroutine lends the task.
 	Epoch uint64
 	// The task's status when it was read.
 	Status v1.TaskStatus
@@ -331,6 +386,38 @@ type OwnedTask struct {
 	HandoffID string
 
 	agent *Agent
+	mu    sync.Mutex // guards Epoch against the calls of this package
+	over  bool       // ended, or moved to another agent
+}
+
+// present returns the epoch of this agent's ownership.
+func (t *OwnedTask) present() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.Epoch
+}
+
+// moved notes that the task came back at a later epoch.
+func (t *OwnedTask) moved(from, to uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.Epoch == from && to > from {
+		t.Epoch = to
+	}
+}
+
+// lost notes that the task has ended, or moved to another agent, at an epoch. It reports whether this was this ownership.
+func (t *OwnedTask) lost(epoch uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = t.over || t.Epoch <= epoch
+	return t.over
+}
+
+func (t *OwnedTask) isLost() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
 }
 
 // OwnedTasks iterates over the unfinished tasks that this agent owns, newest first: the starting point after a restart.
@@ -348,7 +435,7 @@ func (a *Agent) OwnedTasks(ctx context.Context) iter.Seq2[*OwnedTask, error] {
 				return
 			}
 			for _, task := range page.GetTasks() {
-				owned := &OwnedTask{task.GetTaskId(), task.GetEpoch(), task.GetStatus(), task.GetOpenHandoffId(), a}
+				owned := a.ownedTask(task)
 				if !isFinalStatus(task.GetStatus()) && !yield(owned, nil) {
 					return
 				}
@@ -357,6 +444,13 @@ func (a *Agent) OwnedTasks(ctx context.Context) iter.Seq2[*OwnedTask, error] {
 				return
 			}
 		}
+	}
+}
+
+func (a *Agent) ownedTask(task *v1.Task) *OwnedTask {
+	return &OwnedTask{
+		TaskID: task.GetTaskId(), Epoch: task.GetEpoch(), Status: task.GetStatus(), HandoffID: task.GetOpenHandoffId(),
+		agent: a,
 	}
 }
 
@@ -381,21 +475,45 @@ func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details s
 
 // Update sends a status update. A final status cannot be changed.
 func (t *OwnedTask) Update(ctx context.Context, update *v1.TaskStatusUpdate) (*v1.Receipt, error) {
-	return t.agent.UpdateStatus(ctx, t.TaskID, t.Epoch, update)
+	return t.agent.UpdateStatus(ctx, t.TaskID, t.present(), update)
+}
+
+// Cancel ends the task as CANCELED. The broker cancels its open parts with it, down the tree, unless keepParts is true.
+func (t *OwnedTask) Cancel(ctx context.Context, details string, keepParts bool) (*v1.Receipt, error) {
+	return t.Update(ctx, &v1.TaskStatusUpdate{
+		Status: v1.TaskStatus_TASK_STATUS_CANCELED, Details: details, KeepParts: keepParts,
+	})
+}
+
+// Extend asks that the loan of the task is due this much later than now, at most at the loan_timeout_max of its request. A
+// time that is no later changes nothing. The broker refuses it if the loan cannot be extended.
+func (t *OwnedTask) Extend(ctx context.Context, by time.Duration) (*v1.Receipt, error) {
+	return t.Update(ctx, &v1.TaskStatusUpdate{
+		Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, ExtendBy: durationpb.New(by),
+	})
 }
 
 // HandOver hands the task over: see Agent.HandOver.
 func (t *OwnedTask) HandOver(
 	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
-	return t.agent.HandOver(ctx, receiverID, t.TaskID, t.Epoch, request, sections...)
+	epoch := t.present()
+	done, err := t.agent.HandOver(ctx, receiverID, t.TaskID, epoch, request, sections...)
+	if err == nil && request.GetMode() != v1.HandoffMode_HANDOFF_MODE_DELEGATE {
+		t.lost(epoch)
+	}
+	return done, err
 }
 
-// Delegate lends the task: see Agent.Delegate.
+// Delegate lends the task: see Agent.Delegate. When the task is this agent's again, the next calls of t are at its new
+// epoch.
 func (t *OwnedTask) Delegate(
 	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*Outcome, error) {
-	return t.agent.Delegate(ctx, receiverID, t.TaskID, t.Epoch, request, sections...)
+	epoch := t.present()
+	outcome, err := t.agent.Delegate(ctx, receiverID, t.TaskID, epoch, request, sections...)
+	t.moved(epoch, backAt(outcome, err))
+	return outcome, err
 }
 
 func codeOf(told *v1.ErrorNotification) string { return codeName(told.GetErrorCode()) }

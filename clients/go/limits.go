@@ -78,6 +78,9 @@ func checkHeartbeat(heartbeat *v1.Heartbeat) error {
 	if found := len(heartbeat.GetStatus()); found > heartbeatTextMax {
 		wrong = append(wrong, FieldViolation{"heartbeat.status", fmt.Sprintf("must have at most %d bytes", heartbeatTextMax)})
 	}
+	if found := len(heartbeat.GetWorkingOn()); found > workingOnMax {
+		wrong = append(wrong, FieldViolation{"heartbeat.working_on", fmt.Sprintf("must have at most %d entries", workingOnMax)})
+	}
 	if found := len(heartbeat.GetMetrics()); found > heartbeatMapMax {
 		wrong = append(wrong, FieldViolation{"heartbeat.metrics", fmt.Sprintf("must have at most %d entries", heartbeatMapMax)})
 	}

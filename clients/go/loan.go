@@ -17,11 +17,8 @@ const (
 	// LoanTimeoutDefault is the loan timeout of Delegate if neither the request nor the context limits the loan.
 	LoanTimeoutDefault = time.Hour
 
-	loanTimeoutMin      = time.Second
-	loanTimeoutMax      = 30 * 24 * time.Hour
-	wholeTimeoutDefault = 360 * time.Second
-	// The broker's timeouts end a delegation. This is the time for the news of it.
-	newsTime         = time.Minute
+	loanTimeoutMin   = time.Second
+	loanTimeoutMax   = 30 * 24 * time.Hour
 	takeBackTime     = 10 * time.Second
 	takeBackAttempts = 10
 	attemptWait      = 200 * time.Millisecond
@@ -53,6 +50,10 @@ const (
 	RecalledByRecall RecallReason = "RECALL"
 	// An operator reassigned the task.
 	RecalledByOperator RecallReason = "REASSIGNED"
+	// The delegate gave no sign of work for the silence timeout of the request, or was gone.
+	RecalledAsAbandoned RecallReason = "ABANDONED"
+	// The task was cancelled with the task that it is a part of, or because no agent had worked on it for long.
+	RecalledByCancel RecallReason = "CANCELED"
 )
 
 // TaskRecalledError says that a lent task was taken back before its delegate reported a final status.
@@ -79,8 +80,8 @@ func (e *TaskRecalledError) Error() string { return fmt.Sprintf("baton: %s: %s",
 // Unwrap returns the cause of the context's end, if that ended the loan: for example context.DeadlineExceeded.
 func (e *TaskRecalledError) Unwrap() error { return e.cause }
 
-// Recalled is a task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator
-// reassigned it.
+// Recalled is a task that was taken from this agent: another agent recalled it, its loan timeout passed, this agent gave no
+// sign of work, the task was cancelled with its parent, or an operator reassigned it.
 type Recalled struct {
 	// The task's id.
 	TaskID string
@@ -90,37 +91,41 @@ type Recalled struct {
 	Epoch uint64
 	// The explanation, for people.
 	Message string
+	// RecalledByRecall, also for a loan timeout, RecalledAsAbandoned, RecalledByCancel or RecalledByOperator.
+	Reason RecallReason
 	// Whether an operator reassigned the task.
 	IsReassigned bool
 }
 
 func (r *Recalled) lost() error {
-	reason := RecalledByRecall
-	if r.IsReassigned {
-		reason = RecalledByOperator
-	}
 	return &TaskRecalledError{
-		TaskID: r.TaskID, HandoffID: r.HandoffID, Reason: reason, Message: r.Message, Epoch: r.Epoch,
+		TaskID: r.TaskID, HandoffID: r.HandoffID, Reason: r.Reason, Message: r.Message, Epoch: r.Epoch,
 	}
 }
 
 // failed returns the end of a handoff of the task.
 func (r *Recalled) failed(handoffID string) error {
 	reason := "TASK_RECALLED"
-	if r.IsReassigned {
-		reason = "TASK_REASSIGNED"
+	if r.Reason != RecalledByRecall {
+		reason = "TASK_" + string(r.Reason)
 	}
 	return &HandoffFailedError{HandoffID: handoffID, Reason: reason, Message: r.Message}
 }
 
-// recallNotice returns the broker's notice of a recall or a reassignment, or nil if the delivery is another message.
+// recallReasons are the reasons of the broker's notices about a task that was taken from its owner.
+var recallReasons = map[v1.ErrorCode]RecallReason{
+	v1.ErrorCode_ERROR_CODE_TASK_RECALLED:   RecalledByRecall,
+	v1.ErrorCode_ERROR_CODE_TASK_REASSIGNED: RecalledByOperator,
+	v1.ErrorCode_ERROR_CODE_TASK_ABANDONED:  RecalledAsAbandoned,
+	v1.ErrorCode_ERROR_CODE_TASK_CANCELED:   RecalledByCancel,
+}
+
+// recallNotice returns the broker's notice about a task that was taken from its owner, or nil if the delivery is another
+// message.
 func recallNotice(d *Delivery) *v1.ErrorNotification {
 	notice, _ := d.Payload.(*v1.ErrorNotification)
-	switch notice.GetErrorCode() {
-	case v1.ErrorCode_ERROR_CODE_TASK_RECALLED, v1.ErrorCode_ERROR_CODE_TASK_REASSIGNED:
-		if d.Envelope.GetSenderId() == brokerID {
-			return notice
-		}
+	if _, is := recallReasons[notice.GetErrorCode()]; is && d.Envelope.GetSenderId() == brokerID {
+		return notice
 	}
 	return nil
 }
@@ -134,6 +139,7 @@ func takenBy(d *Delivery) *Recalled {
 	return &Recalled{
 		TaskID: d.Envelope.GetTaskId(), HandoffID: d.HandoffID, Epoch: d.Envelope.GetEpoch(),
 		Message:      notice.GetErrorMessage(),
+		Reason:       recallReasons[notice.GetErrorCode()],
 		IsReassigned: notice.GetErrorCode() == v1.ErrorCode_ERROR_CODE_TASK_REASSIGNED,
 	}
 }
@@ -167,10 +173,16 @@ func (a *Agent) stopWork(d *Delivery) bool {
 	if recalled == nil {
 		return false
 	}
+	isCanceled := recalled.Reason == RecalledByCancel // the end of the task, maybe at the same epoch
+	lostAt := recalled.Epoch
+	if !isCanceled && lostAt > 0 {
+		lostAt--
+	}
+	a.lost(recalled.TaskID, lostAt)
 	var ended []*work
 	a.mu.Lock()
 	for w := range a.works {
-		if w.taskID == recalled.TaskID && w.epoch < recalled.Epoch {
+		if w.taskID == recalled.TaskID && w.epoch <= lostAt {
 			ended = append(ended, w)
 			delete(a.works, w)
 		}
@@ -184,15 +196,19 @@ func (a *Agent) stopWork(d *Delivery) bool {
 }
 
 // UntilRecalled returns a context that also ends when the task is recalled from this agent, with a TaskRecalledError as
-// its cause. Call cancel when the work on the task is done. The context of Handlers.Offer ends in the same way.
+// its cause. Until cancel the heartbeats of this process list the task, so that it does not count as abandoned: use it for
+// work that goes on after the Offer function. Call cancel when the work on the task is done. The context of Handlers.Offer
+// ends in the same way.
 func (t *OwnedTask) UntilRecalled(ctx context.Context) (working context.Context, cancel context.CancelFunc) {
 	working, end := context.WithCancelCause(ctx)
-	unwatch := t.agent.watch(t.TaskID, t.Epoch, func(r *Recalled) bool {
+	unwatch := t.agent.watch(t.TaskID, t.present(), func(r *Recalled) bool {
 		end(r.lost())
 		return false
 	})
+	held := t.agent.take(t, false)
 	return working, func() {
 		unwatch()
+		t.agent.release(held)
 		end(nil)
 	}
 }
@@ -221,7 +237,8 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 			Epoch: receipt.GetEpoch(), IsOwner: true,
 		})
 	}
-	return &OwnedTask{TaskID: taskID, Epoch: receipt.GetEpoch(), Status: receipt.GetTaskStatus(), agent: a}, nil
+	a.moved(taskID, handoff.GetEpoch(), receipt.GetEpoch())
+	return a.ownedBy(receipt, taskID), nil
 }
 
 // Delegate lends a task and waits for its final status: HandOver with HANDOFF_MODE_DELEGATE, then the result. On return
@@ -230,7 +247,8 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 // ctx limits the whole call, and HandoffRequest.LoanTimeout the loan at the broker, 1 s to 30 days after the
 // completion; default: the time until the deadline of ctx, or without a deadline LoanTimeoutDefault. When ctx ends, the
 // agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without a
-// deadline the whole timeout of the handoff and the loan timeout limit the call.
+// deadline the whole timeout of the handoff and the loan timeout limit the call: the broker ends both, and the call reads
+// the state there each 5 s, so that it gets its result also if another process of the agent took the message.
 //
 // Delegate fails with a TaskRecalledError if the task came back without a result; it wraps the cause of ctx if that has
 // ended. Where the loan timeout is the deadline of ctx, RecalledByDeadline is the reason of both. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
@@ -244,15 +262,10 @@ func (a *Agent) Delegate(
 	if err := checkContext(sections); err != nil {
 		return nil, err
 	}
-	lent, limit := loanOf(ctx, request)
+	lent := loanOf(ctx, request)
 	// Then the loan timeout at the broker is the limit of the call, and either of the two may pass first.
 	_, hasDeadline := ctx.Deadline()
 	isOneTime := hasDeadline && request.GetLoanTimeout() == nil
-	if limit > 0 {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		ctx = limited
-	}
 	envelope, err := a.newEnvelope(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, lent)
 	if err != nil {
 		return nil, err
@@ -266,7 +279,7 @@ func (a *Agent) Delegate(
 		results.fail(r.lost())
 		return false
 	})()
-	handed, err := a.handOver(ctx, envelope, sections)
+	handed, err := a.handOver(ctx, envelope, sections, true)
 	var outcome *Outcome
 	if err == nil {
 		outcome, err = a.outcomeOf(ctx, results, handed, a.lookAfter)
@@ -279,7 +292,20 @@ func (a *Agent) Delegate(
 	if isOneTime {
 		err = byLimit(err, RecalledByLoanTimeout, context.DeadlineExceeded)
 	}
+	a.moved(taskID, epoch, backAt(outcome, err))
 	return outcome, err
+}
+
+// backAt returns the epoch at which a lent task is this agent's again; 0 if it is not.
+func backAt(outcome *Outcome, err error) uint64 {
+	var recalled *TaskRecalledError
+	switch {
+	case outcome != nil:
+		return outcome.Epoch
+	case errors.As(err, &recalled) && recalled.IsOwner:
+		return recalled.Epoch
+	}
+	return 0
 }
 
 // byLimit returns the end of a delegation with the limit of the call as the reason in place of another reason.
@@ -293,9 +319,9 @@ func byLimit(err error, other RecallReason, cause error) error {
 	return &limited
 }
 
-// loanOf returns the request of a delegation, and the time limit of the call if ctx has none.
-func loanOf(ctx context.Context, request *v1.HandoffRequest) (lent *v1.HandoffRequest, limit time.Duration) {
-	lent = proto.CloneOf(request)
+// loanOf returns the request of a delegation.
+func loanOf(ctx context.Context, request *v1.HandoffRequest) *v1.HandoffRequest {
+	lent := proto.CloneOf(request)
 	lent.Mode = v1.HandoffMode_HANDOFF_MODE_DELEGATE
 	deadline, hasDeadline := ctx.Deadline()
 	if lent.GetLoanTimeout() == nil {
@@ -306,32 +332,28 @@ func loanOf(ctx context.Context, request *v1.HandoffRequest) (lent *v1.HandoffRe
 		}
 		lent.LoanTimeout = durationpb.New(loan)
 	}
-	if hasDeadline {
-		return lent, 0
-	}
-	whole := wholeTimeoutDefault
-	if given := lent.GetTimeouts().GetWhole(); given != nil {
-		whole = given.AsDuration()
-	}
-	return lent, whole + lent.GetLoanTimeout().AsDuration() + newsTime
+	return lent
 }
 
 // outcomeOf waits for the final status of a delegated task.
 func (a *Agent) outcomeOf(
 	ctx context.Context, results *conversation, lent *HandedOver, lookAfter time.Duration,
 ) (*Outcome, error) {
-	for isBack := false; ; {
-		looking, cancel := context.WithTimeoutCause(ctx, lookAfter, errNoMail)
-		l, err := results.next(looking)
-		cancel()
+	for {
+		l, err := results.nextWithin(ctx, lookAfter)
 		if errors.Is(err, errNoMail) {
 			task, err := a.backFrom(ctx, lent)
-			// Mail about the end of the loan would have arrived by the next look.
-			if err != nil || task != nil && isBack {
-				return a.withoutNews(lent, task, err)
+			if err != nil {
+				return nil, err
 			}
-			isBack = task != nil
-			continue
+			if task == nil {
+				continue
+			}
+			outcome, err := a.endOfLoan(ctx, lent, task)
+			if isPassing(err) {
+				continue
+			}
+			return outcome, err
 		}
 		if err != nil {
 			return nil, err
@@ -339,9 +361,14 @@ func (a *Agent) outcomeOf(
 		update, isStatus := l.Payload.(*v1.TaskStatusUpdate)
 		if !isStatus {
 			l.finish(nil)
+			notice := recallNotice(l.Delivery)
+			reason := recallReasons[notice.GetErrorCode()]
+			if reason == RecalledByRecall {
+				reason = RecalledByLoanTimeout // a recall by this agent has no notice to it
+			}
 			return nil, &TaskRecalledError{
-				TaskID: lent.TaskID, HandoffID: lent.HandoffID, Reason: RecalledByLoanTimeout,
-				Message: recallNotice(l.Delivery).GetErrorMessage(), Epoch: l.Envelope.GetEpoch(), IsOwner: true,
+				TaskID: lent.TaskID, HandoffID: lent.HandoffID, Reason: reason,
+				Message: notice.GetErrorMessage(), Epoch: l.Envelope.GetEpoch(), IsOwner: true,
 			}
 		}
 		isOver, err := a.isReturned(ctx, lent.TaskID, lent.Epoch, l.Envelope.GetEpoch())
@@ -383,27 +410,6 @@ func (a *Agent) backFrom(ctx context.Context, lent *HandedOver) (*v1.Task, error
 		return nil, err
 	}
 	return task, nil
-}
-
-// withoutNews returns the outcome of a task that a handoff returned unfinished, or the error for a recalled one.
-func (a *Agent) withoutNews(lent *HandedOver, task *v1.Task, err error) (*Outcome, error) {
-	if err != nil {
-		return nil, err
-	}
-	isOwner := task.GetOwnerId() == a.ID()
-	if hops := task.GetHops(); isOwner && len(hops) > 0 {
-		last := hops[len(hops)-1]
-		if last.GetReceiverId() == a.ID() && last.GetEpoch() == task.GetEpoch() {
-			return &Outcome{
-				TaskID: lent.TaskID, Epoch: task.GetEpoch(), Status: task.GetStatus(), Result: map[string]any{},
-				Details: task.GetDetails(),
-			}, nil
-		}
-	}
-	return nil, &TaskRecalledError{
-		TaskID: lent.TaskID, HandoffID: lent.HandoffID, Reason: RecalledByRecall,
-		Message: "the loan has ended without a final status of the delegate", Epoch: task.GetEpoch(), IsOwner: isOwner,
-	}
 }
 
 // endLoan takes the task back after the end of the call's context. It returns the delegate's result if it came first.

@@ -14,6 +14,8 @@ import (
 const (
 	// laterAfter is the redelivery delay of a message that no call of this process waits for yet.
 	laterAfter = 2 * time.Second
+	// The silence after a reconnect after which a waiting call reads the state at the broker.
+	lookAfterReconnect = time.Second
 	// conversationMax is the maximum number of letters in one conversation. The broker delivers one message of a task at a
 	// time.
 	conversationMax = 16
@@ -131,13 +133,48 @@ func (c *conversation) next(ctx context.Context) (*letter, error) {
 	}
 }
 
-// nextOrLook is next, but calls look with the handoff's state after a silence: the mail about a change may have
-// expired.
+// nextWithin is next, but fails with errNoMail after a silence: the mail may have expired, or another process of this agent
+// may have it. After a reconnect it waits for a second only, for what was on its way may be lost.
+func (c *conversation) nextWithin(ctx context.Context, silence time.Duration) (*letter, error) {
+	a := c.agent
+	due := time.Now().Add(silence)
+	timer := time.NewTimer(silence)
+	defer timer.Stop()
+	for {
+		a.mu.Lock()
+		changed := a.changed
+		a.mu.Unlock()
+		select {
+		case l := <-c.mail:
+			return l, nil
+		default:
+		}
+		select {
+		case l := <-c.mail:
+			return l, nil
+		case <-c.failed:
+			return nil, c.err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-a.life.Done():
+			return nil, a.Err()
+		case <-timer.C:
+			return nil, errNoMail
+		case <-changed:
+			a.mu.Lock()
+			isConnected := a.session != nil
+			a.mu.Unlock()
+			if isConnected {
+				timer.Reset(max(min(time.Until(due), lookAfterReconnect), 0))
+			}
+		}
+	}
+}
+
+// nextOrLook is next, but calls look with the handoff's state after a silence.
 func (c *conversation) nextOrLook(ctx context.Context, look func(*v1.Handoff) error) (*letter, error) {
 	for {
-		looking, cancel := context.WithTimeoutCause(ctx, c.agent.lookAfter, errNoMail)
-		l, err := c.next(looking)
-		cancel()
+		l, err := c.nextWithin(ctx, c.agent.lookAfter)
 		if !errors.Is(err, errNoMail) {
 			return l, err
 		}
@@ -234,7 +271,8 @@ func (a *Agent) route(d *Delivery) {
 		return
 	case jobNew:
 	}
-	if a.stopWork(d) {
+	a.noteMoved(d)
+	if a.stopWork(d) || a.isSettled(d) {
 		a.running.Go(func() { a.settle(d, nil) })
 		return
 	}
@@ -304,7 +342,12 @@ func (a *Agent) conversationOf(d *Delivery) *conversation {
 		if notice := recallNotice(d); notice != nil {
 			c := a.waiting[ofTask(d.Envelope.GetTaskId())]
 			isBack := notice.GetNextStep() == v1.NextStep_NEXT_STEP_KEEP_TASK
-			if c != nil && isBack && d.Envelope.GetEpoch() > c.afterEpoch+1 {
+			if c == nil || !isBack {
+				return nil
+			}
+			// A task that was cancelled may not have been lent yet.
+			isEnd := notice.GetErrorCode() == v1.ErrorCode_ERROR_CODE_TASK_CANCELED
+			if d.Envelope.GetEpoch() > c.afterEpoch+1 || isEnd && d.Envelope.GetEpoch() >= c.afterEpoch {
 				return c
 			}
 			return nil
@@ -396,7 +439,9 @@ const (
 	jobDone
 )
 
-func newJobs() *jobs { return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}} }
+func newJobs() *jobs {
+	return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}}
+}
 
 // again returns the recorded state of a message, and its delivery in work.
 func (j *jobs) again(d *Delivery) (jobState, *Delivery) {

@@ -183,7 +183,8 @@ func (n *Negotiation) HandOver(
 	if err != nil {
 		return nil, err
 	}
-	done, err := n.agent.handOver(ctx, envelope, sections)
+	isLoan := terms.GetMode() == v1.HandoffMode_HANDOFF_MODE_DELEGATE
+	done, err := n.agent.handOver(ctx, envelope, sections, isLoan)
 	n.look(err)
 	return done, err
 }
@@ -262,9 +263,7 @@ func (n *Negotiation) next(ctx context.Context) (*Bid, error) {
 
 // hear takes one letter, or looks at the negotiation after a silence: another process may have had the mail.
 func (n *Negotiation) hear(ctx context.Context) error {
-	looking, cancel := context.WithTimeoutCause(ctx, n.agent.lookAfter, errNoMail)
-	l, err := n.mail.next(looking)
-	cancel()
+	l, err := n.mail.nextWithin(ctx, n.agent.lookAfter)
 	if err != nil && !errors.Is(err, errNoMail) {
 		return err
 	}

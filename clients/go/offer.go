@@ -27,11 +27,14 @@ type Offer struct {
 	Request *v1.HandoffRequest
 
 	agent *Agent
+	work  *undertaking
 	// The request, until it is answered.
 	request *Delivery
 	context chan *letter
 	end     context.CancelCauseFunc
 	ended   context.Context
+
+	looks int // that found the context sent, of the listener
 
 	mu       sync.Mutex
 	takeover *Takeover
@@ -55,6 +58,7 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 	o := &Offer{
 		HandoffID: d.HandoffID, TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(),
 		SenderID: d.AnswerTo(), agent: a, context: make(chan *letter, 1), ended: ended, end: end,
+		work: undertakingOf(ctx),
 	}
 	var resumed *letter
 	if terms := d.Terms(); terms != nil {
@@ -74,6 +78,7 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 	var listening sync.WaitGroup
 	listening.Go(func() { o.listen(ended, mail) })
 	err = a.guarded(func() error { return take(ended, o) })
+	o.work.end(context.Cause(ended), err)
 	end(nil)
 	listening.Wait()
 	return o.outcome(ctx, err, resumed)
@@ -149,6 +154,14 @@ func (o *Offer) look(handoff *v1.Handoff) error {
 	if o.over() {
 		return errNoMail // no further look is needed
 	}
+	if isWaiting && handoff.GetCandidateId() == o.agent.ID() {
+		switch handoff.GetState() {
+		case v1.HandoffState_HANDOFF_STATE_CONTEXT_SENT:
+			return o.fetchContext()
+		case v1.HandoffState_HANDOFF_STATE_COMPLETED: // another process of this agent completed it
+			return o.fetchContext()
+		}
+	}
 	if !isWaiting || isOpen && handoff.GetCandidateId() == o.agent.ID() {
 		return nil
 	}
@@ -158,6 +171,34 @@ func (o *Offer) look(handoff *v1.Handoff) error {
 	}
 	o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: reason, Message: handoff.GetErrorMessage()})
 	return errNoMail
+}
+
+// fetchContext reads the context at the broker at the second look that finds it sent: another process of this agent may
+// have the message.
+func (o *Offer) fetchContext() error {
+	if o.looks++; o.looks < 2 {
+		return nil
+	}
+	a := o.agent
+	ctx, cancel := context.WithTimeout(o.ended, callTimeout)
+	defer cancel()
+	request := &v1.GetHandoffRequest{HandoffId: o.HandoffID, IncludeContext: true}
+	answer, err := call(ctx, a, a.handoffs.GetHandoff, request)
+	if err != nil || answer.GetContext() == nil {
+		return nil // the next look tries again
+	}
+	d, err := a.found(ctx, answer.GetContext(), o.HandoffID)
+	if err != nil {
+		return err
+	}
+	l := &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
+	close(l.settled)
+	select {
+	case o.context <- l:
+		a.settled.add(d.Envelope.GetMessageId())
+	default:
+	}
+	return nil
 }
 
 // giveUpWith ends the handler after its context was given back at its deadline.
@@ -179,7 +220,7 @@ func (o *Offer) outcome(ctx context.Context, err error, resumed *letter) error {
 	switch {
 	case isOver && err != nil:
 		o.agent.options.Logger.Warn("a handler failed after its handoff was over", "handoff_id", o.HandoffID, "error", err)
-		err = nil // the delivery is answered and must not be redelivered
+		err = nil // the delivery is answered and must not be redelivered; the task has FAILED
 	case isOver:
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -303,6 +344,7 @@ type Takeover struct {
 
 	offer  *Offer
 	letter *letter
+	owned  *OwnedTask // of a task that this agent owned already
 }
 
 // Section returns the section of this name, or nil.
@@ -328,21 +370,32 @@ func (t *Takeover) JSON(name string, into any) error {
 // VerificationError, CONTEXT_DIGEST_MISMATCH, if the sections differ from the sender's digest, and with an Error if it
 // is too late. It succeeds if an earlier process of this agent completed the handoff and still owns the task.
 func (t *Takeover) Complete(ctx context.Context) (*OwnedTask, error) {
+	if t.owned != nil {
+		return t.owned, nil
+	}
 	a, o := t.offer.agent, t.offer
-	owned := &OwnedTask{TaskID: t.TaskID, agent: a}
-	if receipt, err := a.Complete(ctx, t.letter.Delivery); err == nil {
-		owned.Epoch, owned.Status = receipt.GetEpoch(), receipt.GetTaskStatus()
+	var owned *OwnedTask
+	if receipt, err := a.complete(ctx, t.letter.Delivery); err == nil {
+		owned = a.ownedBy(receipt, t.TaskID)
 	} else if task := o.taskIfDoneBefore(ctx, err); task != nil {
-		owned.Epoch, owned.Status, owned.HandoffID = task.GetEpoch(), task.GetStatus(), task.GetOpenHandoffId()
+		owned = a.ownedTask(task)
 	} else {
 		return nil, o.why(err)
 	}
+	t.owned = owned
+	a.takes(o.work, owned)
 	t.end(ctx)
 	return owned, nil
 }
 
-// Fail refuses the context for the reason in details. The handoff fails, and its sender keeps the task.
+// Fail refuses the context for the reason in details. The handoff fails, and its sender keeps the task. A task that this
+// agent owns already, after Complete, ends as FAILED instead.
 func (t *Takeover) Fail(ctx context.Context, details string) error {
+	if t.owned != nil {
+		update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_FAILED, Details: cut(details, detailsBytesMax)}
+		_, err := t.owned.Update(ctx, update)
+		return err
+	}
 	if _, err := t.offer.agent.FailTakeover(ctx, t.letter.Delivery, details); err != nil {
 		return t.offer.why(err)
 	}
@@ -352,6 +405,9 @@ func (t *Takeover) Fail(ctx context.Context, details string) error {
 
 // KeepTurn asks for more time for a takeover that lasts longer than the handoff's timeout for it.
 func (t *Takeover) KeepTurn(ctx context.Context, details string) error {
+	if t.owned != nil {
+		return nil // the turn is over
+	}
 	_, err := t.offer.agent.KeepTurn(ctx, t.letter.Delivery, details)
 	return err
 }

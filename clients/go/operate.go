@@ -172,3 +172,35 @@ func (a *Agent) authorizeAs(ctx context.Context, operatorToken string) context.C
 	}
 	return withToken(ctx, operatorToken)
 }
+
+// Peek iterates over the messages that wait for this agent now, in order, and takes none: no attempt counts, and an
+// acknowledgement fails. A message that does not verify is left out. It ends with an error if the broker refuses.
+func (a *Agent) Peek(ctx context.Context) iter.Seq2[*Delivery, error] {
+	return func(yield func(*Delivery, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		request := &v1.ReceiveRequest{Peek: true, InstanceId: a.instanceID}
+		answers, err := a.broker.Receive(a.Authorize(ctx), request)
+		for err == nil {
+			var answer *v1.ReceiveResponse
+			if answer, err = answers.Recv(); err != nil {
+				break
+			}
+			delivery := answer.GetDelivery()
+			envelope := delivery.GetEnvelope()
+			d, wrong := a.found(ctx, envelope, orElse(delivery.GetHandoffId(), handoffOf(envelope)))
+			if wrong != nil {
+				a.options.Logger.Warn("failed to verify a message", "message_id", envelope.GetMessageId(), "error", wrong)
+				continue
+			}
+			d.Attempt, d.Sequence, d.isPeeked = delivery.GetAttempt(), delivery.GetSequence(), true
+			d.TraceContext = validTrace(delivery.GetTraceContext())
+			if !yield(d, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, errorOf(ctx, err))
+		}
+	}
+}

@@ -116,7 +116,7 @@ func (t *OwnedTask) Ask(ctx context.Context, prompt Prompt) (*Answer, error) {
 	update := &v1.TaskStatusUpdate{
 		Status: v1.TaskStatus_TASK_STATUS_WAITING_FOR_INPUT, Details: prompt.Details, Prompt: asked,
 	}
-	envelope, err := a.newEnvelope(ctx, "", About{TaskID: t.TaskID, Epoch: t.Epoch}, update)
+	envelope, err := a.newEnvelope(ctx, "", About{TaskID: t.TaskID, Epoch: t.present()}, update)
 	if err != nil {
 		return nil, err
 	}
@@ -150,9 +150,7 @@ func (p *Prompt) message() (*v1.TaskPrompt, error) {
 // answerTo waits for the answer to a question, and looks at the task after each silence.
 func (a *Agent) answerTo(ctx context.Context, mail *conversation, taskID, questionID string) (*Answer, error) {
 	for wasClosed := false; ; {
-		looking, cancel := context.WithTimeoutCause(ctx, a.lookAfter, errNoMail)
-		l, err := mail.next(looking)
-		cancel()
+		l, err := mail.nextWithin(ctx, a.lookAfter)
 		switch {
 		case err == nil:
 			l.finish(nil)
@@ -162,7 +160,16 @@ func (a *Agent) answerTo(ctx context.Context, mail *conversation, taskID, questi
 			// The only other mail of a question is the broker's notice of its expiry.
 			told, _ := l.Payload.(*v1.ErrorNotification)
 			return nil, &NoAnswerError{questionID, QuestionExpired, told.GetErrorMessage()}
+		case !errors.Is(err, errNoMail) && !isEndedBy(ctx):
+			return nil, err
 		case !errors.Is(err, errNoMail):
+			looking, cancel := a.lastLook(ctx)
+			defer cancel()
+			if task, lookErr := a.GetTask(looking, taskID); lookErr == nil {
+				if answer := a.answerOf(task, questionID); answer != nil {
+					return answer, nil
+				}
+			}
 			return nil, err
 		case wasClosed:
 			// The answer, or the notice of the expiry, would have arrived since the last look.
@@ -172,8 +179,61 @@ func (a *Agent) answerTo(ctx context.Context, mail *conversation, taskID, questi
 		if err != nil && !isPassing(err) {
 			return nil, err
 		}
+		if answer := a.answerOf(task, questionID); answer != nil {
+			return answer, nil
+		}
 		wasClosed = err == nil && task.GetOpenPrompt().GetMessageId() != questionID
 	}
+}
+
+// answerOf returns the answer that a task shows to a question, or to any question with an empty id; nil: none.
+func (a *Agent) answerOf(task *v1.Task, questionID string) *Answer {
+	last := task.GetLastAnswer()
+	asked := last.GetQuestion().GetMessageId()
+	if last == nil || questionID != "" && asked != questionID {
+		return nil
+	}
+	a.settled.add(last.GetAnswerId())
+	return &Answer{last.GetQuestion().GetAskedAgentId(), last.GetAnswer().GetText(), last.GetAnswer().GetData().AsMap()}
+}
+
+// ResumeAsk goes on with a question that an earlier process of this agent, or another one, asked about a task: it waits for
+// the answer to the open question, or returns the answer to the latest question, if no question is open. It fails as
+// OwnedTask.Ask, with QuestionWithdrawn if the task has neither a question nor an answer, and with an Error if the agent may
+// not read the task.
+func (a *Agent) ResumeAsk(ctx context.Context, taskID string) (*Answer, error) {
+	for {
+		task, err := persist(ctx, a, a.tasks.GetTask, &v1.GetTaskRequest{TaskId: taskID})
+		if err != nil {
+			return nil, err
+		}
+		questionID := task.GetTask().GetOpenPrompt().GetMessageId()
+		if questionID == "" {
+			if answer := a.answerOf(task.GetTask(), ""); answer != nil {
+				return answer, nil
+			}
+			return nil, &NoAnswerError{"", QuestionWithdrawn, "the task has no question"}
+		}
+		mail, err := a.converse(ctx, ofQuestion(questionID), 0)
+		if err != nil {
+			return nil, err
+		}
+		// Read after the conversation is registered: an earlier answer shows here, and a later one arrives as mail.
+		answer, err := a.openAnswer(ctx, mail, taskID, questionID)
+		mail.close()
+		if answer != nil || err != nil {
+			return answer, err
+		}
+	}
+}
+
+// openAnswer waits for the answer to a question, if that is still open. It returns nil otherwise.
+func (a *Agent) openAnswer(ctx context.Context, mail *conversation, taskID, questionID string) (*Answer, error) {
+	task, err := persist(ctx, a, a.tasks.GetTask, &v1.GetTaskRequest{TaskId: taskID})
+	if err != nil || task.GetTask().GetOpenPrompt().GetMessageId() != questionID {
+		return nil, err
+	}
+	return a.answerTo(ctx, mail, taskID, questionID)
 }
 
 // questionOf returns the question of a delivery, or nil.

@@ -223,6 +223,7 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 		return errors.New("baton: the agent is serving already")
 	}
 	defer a.serving.Unlock()
+	a.setStopping(false)
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	jobs := newJobs()
@@ -251,6 +252,7 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 
 // stopServing takes no more mail and waits for the handlers.
 func (a *Agent) stopServing(jobs *jobs, stop context.CancelCauseFunc) {
+	a.setStopping(true)
 	ctx, cancel := context.WithTimeout(a.life, a.options.StopTimeout)
 	defer cancel()
 	// Running handlers may wait for mail, which still reaches their conversations.
@@ -283,7 +285,8 @@ var errHandlerTimeout = errors.New("baton: the handler took too long")
 
 // handle runs the handler and acknowledges the delivery. It reports whether the message was acked.
 func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool {
-	ctx, cancel := context.WithCancelCause(a.inTrace(work, d))
+	u := &undertaking{agent: a, work: work}
+	ctx, cancel := context.WithCancelCause(context.WithValue(a.inTrace(work, d), undertakingKey{}, u))
 	defer cancel(nil)
 	limit := time.AfterFunc(a.options.HandlerTimeout, func() {
 		if d.outcome() == open {
@@ -292,7 +295,13 @@ func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool 
 	})
 	defer limit.Stop()
 	result := make(chan error, 1)
-	go func() { result <- a.guarded(func() error { return handler.Handle(ctx, d) }) }()
+	go func() {
+		err := a.guarded(func() error { return handler.Handle(ctx, d) })
+		if u.end(context.Cause(ctx), err) {
+			err = nil // the failure is the task's, and the message needs no further handling
+		}
+		result <- err
+	}()
 	for {
 		_, from := d.handle()
 		wait := max(from.welcome.GetAckWait().AsDuration()/2, 10*time.Millisecond)

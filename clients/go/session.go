@@ -80,6 +80,7 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 	}
 	a.running.Go(s.write)
 	a.running.Go(func() { s.read(a) })
+	a.sayHello(s)
 	a.running.Go(func() { s.beat(a) })
 	return s, nil
 }
@@ -186,6 +187,16 @@ func (a *Agent) current(ctx context.Context) (*session, error) {
 
 // ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends first.
 func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.ConnectResponse, error) {
+	answer, err := s.put(ctx, request)
+	defer s.forget(request.GetRequestId())
+	if err != nil {
+		return nil, err
+	}
+	return s.await(ctx, answer)
+}
+
+// put sends a frame whose answer goes to the returned channel, until forget.
+func (s *session) put(ctx context.Context, request *v1.ConnectRequest) (<-chan *v1.ConnectResponse, error) {
 	answer := make(chan *v1.ConnectResponse, 1)
 	envelopeBytes := proto.Size(request.GetEnvelope())
 	s.mu.Lock()
@@ -194,26 +205,30 @@ func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.Conn
 		return nil, errSessionEnded
 	}
 	s.next++
-	id := s.next
-	s.answers[id] = &question{answer, envelopeBytes}
+	request.RequestId = s.next
+	s.answers[s.next] = &question{answer, envelopeBytes}
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.answers, id)
-		s.mu.Unlock()
-	}()
-	request.RequestId = id
 	// A select between two that are ready takes either: a context that has ended already must send nothing.
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	select {
 	case s.frames <- request:
+		return answer, nil
 	case <-s.ended.Done():
 		return nil, errSessionEnded
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+func (s *session) forget(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.answers, id)
+}
+
+func (s *session) await(ctx context.Context, answer <-chan *v1.ConnectResponse) (*v1.ConnectResponse, error) {
 	select {
 	case response := <-answer:
 		return checkAnswer(response)
@@ -346,24 +361,6 @@ func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {
 		}
 	} else if refused := frame.GetError(); refused != nil {
 		a.options.Logger.Warn("the broker refused a frame that no call waits for", "error", refused.GetMessage())
-	}
-}
-
-// beat sends a heartbeat at the broker's interval.
-func (s *session) beat(a *Agent) {
-	interval := s.welcome.GetHeartbeatInterval().AsDuration()
-	for interval > 0 {
-		a.mu.Lock()
-		heartbeat := proto.CloneOf(a.heartbeat)
-		a.mu.Unlock()
-		select {
-		case s.frames <- &v1.ConnectRequest{Request: &v1.ConnectRequest_Heartbeat{Heartbeat: heartbeat}}:
-		case <-s.ended.Done():
-			return
-		}
-		if sleep(s.ended, interval) != nil {
-			return
-		}
 	}
 }
 

@@ -85,7 +85,7 @@ func TestAHandoffIsWatchedToItsEndOverARestart(t *testing.T) {
 	await(t, states)
 	b.kill()
 	b.restart(t)
-	ok[*v1.GetAgentResponse](t)(persist(patient(t), alice, alice.agents.GetAgent, &v1.GetAgentRequest{AgentId: alice.ID()}))
+	ok[*v1.Agent](t)(persistGet(patient(t), alice))
 	ok[*v1.Receipt](t)(alice.Cancel(patient(t), handoffID, "enough"))
 	if err := await(t, ended); err != nil {
 		t.Fatal(err)

@@ -42,6 +42,10 @@ func (a *Agent) signAndSend(ctx context.Context, envelope *v1.Envelope) (*v1.Rec
 		SignEnvelope(envelope, a.options.KeyID, a.options.Key)
 		return a.SendEnvelope(ctx, envelope)
 	}
+	if again := a.withoutParent(ctx, envelope, err); again != nil {
+		SignEnvelope(again, a.options.KeyID, a.options.Key)
+		return a.SendEnvelope(ctx, again)
+	}
 	return receipt, err
 }
 

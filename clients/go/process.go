@@ -221,6 +221,21 @@ func (a *Agent) takes(u *undertaking, task *OwnedTask) {
 	a.take(task, true)
 }
 
+// task returns the latest task that the handler has taken over and that this agent still owns; nil for none.
+func (u *undertaking) task() *OwnedTask {
+	if u == nil {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, h := range slices.Backward(u.holds) {
+		if !u.isEnded && !h.task.isLost() {
+			return h.task
+		}
+	}
+	return nil
+}
+
 // end ends the undertaking by the result of its handler, and the cause of the end of the handler's context, if that has
 // ended. After an error the tasks that the handler has taken over, and neither ended nor handed on, have FAILED. It reports
 // whether there were tasks.

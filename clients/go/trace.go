@@ -46,15 +46,15 @@ func validTrace(trace *v1.TraceContext) *v1.TraceContext {
 	return trace
 }
 
-// newEnvelope is NewEnvelope for this agent, with the trace context of ctx. It refuses a payload that the broker is known to
-// refuse.
+// newEnvelope is NewEnvelope for this agent, with the trace context and the parent of ctx. It refuses a payload that the
+// broker is known to refuse.
 func (a *Agent) newEnvelope(
 	ctx context.Context, receiverID string, about About, payload proto.Message,
 ) (*v1.Envelope, error) {
 	if err := checkPayload(payload); err != nil {
 		return nil, err
 	}
-	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, payload)
+	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, a.withParent(ctx, about, payload))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,80 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+// Tasks that a handler creates are parts of the handler's task.
+
+func parentOf(t *testing.T, agent *Agent, taskID string) string {
+	t.Helper()
+	return ok[*v1.Task](t)(agent.GetTask(patient(t), taskID)).GetParentTaskId()
+}
+
+func TestARequestOfAHandlerCreatesAPartOfItsTask(t *testing.T) {
+	alice, bob, carol := shared.agent(t, "alice"), shared.agent(t, "bob"), shared.agent(t, "carol")
+	carols, _ := taking()
+	serve(t, carol, carols)
+	existing := ""
+	ticket, parts := unique("ticket"), map[string]string{}
+	done := make(chan error, 1)
+	handlers := Handlers{Offer: func(ctx context.Context, offer *Offer) error {
+		takeover, err := offer.Accept(ctx, nil)
+		if err != nil {
+			return err
+		}
+		task, err := takeover.Complete(ctx)
+		if err != nil {
+			return err
+		}
+		named := supportRequest()
+		named.ParentTaskId = existing
+		finished := func() error { _, err := task.Finish(ctx, nil, ""); return err }
+		steps := []struct {
+			name    string
+			ctx     context.Context
+			request *v1.HandoffRequest
+			parent  string
+			taskID  string
+			before  func() error
+		}{
+			{name: "of the handler", ctx: ctx, request: supportRequest(), parent: ticket},
+			{name: "of the context", ctx: WithParent(ctx, existing), request: supportRequest(), parent: existing},
+			{name: "of the request", ctx: ctx, request: named, parent: existing},
+			{name: "none", ctx: WithParent(ctx, ""), request: supportRequest()},
+			{name: "without the handler's context", ctx: context.Background(), request: supportRequest()},
+			{name: "a task that exists", ctx: ctx, request: supportRequest(), taskID: existing},
+			{name: "after the end of the task", ctx: ctx, request: supportRequest(), before: finished},
+		}
+		for _, step := range steps {
+			if step.before != nil {
+				if err := step.before(); err != nil {
+					done <- err
+					return err
+				}
+			}
+			taskID := orElse(step.taskID, unique("part"))
+			if _, err := bob.HandOver(step.ctx, carol.ID(), taskID, 1, step.request); err != nil {
+				done <- errors.Join(errors.New(step.name), err)
+				return err
+			}
+			parts[taskID] = step.parent
+		}
+		done <- nil
+		return nil
+	}}
+	existing = ownedBy(t, bob, shared.agent(t, "dave").ID(), handlers).TaskID
+	ok[*HandedOver](t)(alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), goals(t)))
+	if err := await(t, done); err != nil {
+		t.Fatal(err)
+	}
+	for taskID, parent := range parts {
+		if found := parentOf(t, bob, taskID); found != parent {
+			t.Errorf("%s: %q, expected %q", taskID, found, parent)
+		}
+	}
+}

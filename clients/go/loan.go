@@ -249,6 +249,7 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 // agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without a
 // deadline the whole timeout of the handoff and the loan timeout limit the call: the broker ends both, and the call reads
 // the state there each 5 s, so that it gets its result also if another process of the agent took the message.
+// WithProgress shows the delegate's reports meanwhile.
 //
 // Delegate fails with a TaskRecalledError if the task came back without a result; it wraps the cause of ctx if that has
 // ended. Where the loan timeout is the deadline of ctx, RecalledByDeadline is the reason of both. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
@@ -282,7 +283,9 @@ func (a *Agent) Delegate(
 	handed, err := a.handOver(ctx, envelope, sections, true)
 	var outcome *Outcome
 	if err == nil {
+		showLast := a.showProgress(ctx, handed)
 		outcome, err = a.outcomeOf(ctx, results, handed, a.lookAfter)
+		showLast()
 	}
 	var failed *HandoffFailedError
 	var recalled *TaskRecalledError

@@ -28,6 +28,35 @@ func collect[T any](t *testing.T, all iter.Seq2[T, error], name func(T) string) 
 	return names
 }
 
+func TestALoanShowsTheReportsOfItsDelegateInOrder(t *testing.T) {
+	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
+	takes(t, bob, func(ctx context.Context, task *OwnedTask) error {
+		for _, details := range []string{"one", "two", "three"} {
+			if _, err := task.Report(ctx, details); err != nil {
+				return err
+			}
+		}
+		update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Progress: proto.Float64(0.5), Details: "four"}
+		if _, err := task.Update(ctx, update); err != nil {
+			return err
+		}
+		_, err := task.Finish(ctx, nil, "five")
+		return err
+	})
+	for range 2 { // the second loan shows nothing of the first
+		var shown []string
+		progress := 0.0
+		ctx := WithProgress(patient(t), func(update *v1.TaskStatusUpdate) {
+			shown = append(shown, update.GetDetails())
+			progress = update.GetProgress()
+		})
+		outcome := ok[*Outcome](t)(alice.Delegate(ctx, bob.ID(), unique("ticket"), 1, supportRequest(), goals(t)))
+		if !slices.Equal(shown, []string{"one", "two", "three", "four"}) || progress != 0.5 || outcome.Details != "five" {
+			t.Error(shown, progress, outcome)
+		}
+	}
+}
+
 func TestATaskIsWatchedOverARestart(t *testing.T) {
 	b := newBroker(t, "")
 	alice, bob, ticket := b.agent(t, "alice"), b.agent(t, "bob"), unique("ticket")

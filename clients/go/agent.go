@@ -70,6 +70,10 @@ type Options struct {
 	// The time limit of a handler for an unacknowledged delivery, which Serve extends meanwhile; default 10 minutes. After
 	// the ack, which for an offer is its completion, the handler has no limit.
 	HandlerTimeout time.Duration
+	// Whether Serve goes on with the tasks of this agent that no connected process works on, for example after the death of
+	// the process that had taken them over: it calls Handlers.Offer for each, with Offer.Resumed, as many at a time as Credit
+	// leaves room for. Requires Handlers with an Offer function.
+	Resume bool
 	// The time for which Serve waits for running handlers when it stops; default 10 s.
 	StopTimeout time.Duration
 	// Pinned keys by agent id: all valid keys of that agent, used instead of the directory's. Those of "baton" verify
@@ -163,6 +167,8 @@ type Agent struct {
 	holds      map[*hold]bool
 	// What calls of this process know the end of.
 	settled remembered
+	// The ownerships of tasks that this process has taken over.
+	taken remembered
 	// Whether Serve is at its end.
 	stopping  bool
 	heartbeat *v1.Heartbeat

@@ -384,6 +384,8 @@ type OwnedTask struct {
 	Status v1.TaskStatus
 	// The handoff that was open then, for ResumeHandOver; empty without one.
 	HandoffID string
+	// Whether an earlier process of this agent took the task over, and this one goes on with it: see Options.Resume.
+	Resumed bool
 
 	agent *Agent
 	mu    sync.Mutex // guards Epoch against the calls of this package

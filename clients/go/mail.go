@@ -429,6 +429,8 @@ type jobs struct {
 	running map[string]*Delivery
 	done    map[string]bool
 	order   []string
+	// Closed when a job ends.
+	freed chan struct{}
 }
 
 type jobState int
@@ -440,7 +442,7 @@ const (
 )
 
 func newJobs() *jobs {
-	return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}}
+	return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}, freed: make(chan struct{})}
 }
 
 // again returns the recorded state of a message, and its delivery in work.
@@ -457,17 +459,36 @@ func (j *jobs) again(d *Delivery) (jobState, *Delivery) {
 	return jobNew, nil
 }
 
-func (j *jobs) begin(d *Delivery) {
+func (j *jobs) begin(d *Delivery) { j.beginID(jobID(d), d) }
+
+func (j *jobs) beginID(id string, d *Delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.running[jobID(d)] = d
+	j.running[id] = d
 }
 
-func (j *jobs) end(d *Delivery, taken bool) {
+func (j *jobs) end(d *Delivery, taken bool) { j.endID(jobID(d), taken) }
+
+// count returns the number of jobs in work.
+func (j *jobs) count() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	id := jobID(d)
+	return len(j.running)
+}
+
+// freedAfter returns a channel that is closed when the next job ends.
+func (j *jobs) freedAfter() <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.freed
+}
+
+func (j *jobs) endID(id string, taken bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	delete(j.running, id)
+	close(j.freed)
+	j.freed = make(chan struct{})
 	if !taken {
 		return
 	}

@@ -25,6 +25,9 @@ type Offer struct {
 	SenderID string
 	// The terms, of the request or of an award; nil if an earlier process of this agent accepted it.
 	Request *v1.HandoffRequest
+	// Whether an earlier process of this agent took the task over: see Options.Resume. Accept returns the last context of the
+	// task then, and Complete the task, without a message. The offer cannot be rejected.
+	Resumed bool
 
 	agent *Agent
 	work  *undertaking
@@ -287,6 +290,9 @@ func (o *Offer) Reject(ctx context.Context, reject *v1.HandoffReject) error {
 	o.mu.Lock()
 	request := o.request
 	o.mu.Unlock()
+	if o.Resumed {
+		return errors.New("baton: this agent owns the task already")
+	}
 	if request == nil {
 		return errors.New("baton: the offer was accepted; Takeover.Fail refuses its context")
 	}
@@ -389,7 +395,7 @@ func (t *Takeover) Complete(ctx context.Context) (*OwnedTask, error) {
 }
 
 // Fail refuses the context for the reason in details. The handoff fails, and its sender keeps the task. A task that this
-// agent owns already, after Complete, ends as FAILED instead.
+// agent owns already, after Complete or if the offer is a resumed one, ends as FAILED instead.
 func (t *Takeover) Fail(ctx context.Context, details string) error {
 	if t.owned != nil {
 		update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_FAILED, Details: cut(details, detailsBytesMax)}

@@ -191,6 +191,16 @@ func (s *session) beat(a *Agent) {
 	}
 }
 
+// tellWork sends a heartbeat, and waits for its answer: the broker knows what this process works on then.
+func (a *Agent) tellWork(ctx context.Context, s *session) error {
+	for _, frame := range a.heartbeats(a.workingOn()) {
+		if _, err := s.ask(ctx, frame); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // undertaking is the work of one handler of Serve: the tasks that it has taken over, until it ends.
 type undertaking struct {
 	agent *Agent
@@ -210,6 +220,7 @@ func undertakingOf(ctx context.Context) *undertaking {
 
 // takes notes that a handler, or without one the program, has taken a task over.
 func (a *Agent) takes(u *undertaking, task *OwnedTask) {
+	a.taken.add(ownership(task.TaskID, task.present()))
 	if u != nil && u.agent == a {
 		u.mu.Lock()
 		defer u.mu.Unlock()

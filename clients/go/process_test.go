@@ -2,12 +2,14 @@ package baton
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -16,10 +18,11 @@ import (
 
 // Several processes of one agent, and what each of them tells the broker about its work.
 
-// recorder notes the frames that an agent sends.
+// recorder notes the frames that an agent sends, and answers ResumeTasks in the broker's place if tasks is set.
 type recorder struct {
 	grpc.ClientStream
 	frames chan *v1.ConnectRequest
+	tasks  func(*v1.ResumeTasksRequest) []*v1.Task
 }
 
 func (r *recorder) SendMsg(message any) error {
@@ -40,10 +43,22 @@ func (r *recorder) stream(
 	return &recorder{ClientStream: stream, frames: r.frames}, err
 }
 
+func (r *recorder) unary(
+	ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker,
+	options ...grpc.CallOption,
+) error {
+	asked, is := request.(*v1.ResumeTasksRequest)
+	if !is || r.tasks == nil {
+		return invoker(ctx, method, request, answer, conn, options...)
+	}
+	proto.Merge(answer.(*v1.ResumeTasksResponse), &v1.ResumeTasksResponse{Tasks: r.tasks(asked)})
+	return nil
+}
+
 // record notes what an agent with these options sends.
 func record(options *Options) *recorder {
 	r := &recorder{frames: make(chan *v1.ConnectRequest, 4096)}
-	options.DialOptions = append(options.DialOptions, grpc.WithStreamInterceptor(r.stream))
+	options.DialOptions = append(options.DialOptions, grpc.WithStreamInterceptor(r.stream), grpc.WithUnaryInterceptor(r.unary))
 	return r
 }
 
@@ -355,4 +370,111 @@ func TestTheStateIsReadOnceMoreAtTheEndOfACallsTime(t *testing.T) {
 		t.Error(done, err)
 	}
 	await(t, owned)
+}
+
+// resumable returns a task that a process of the agent took over before its death.
+func resumable(t *testing.T, options Options) *v1.Task {
+	t.Helper()
+	alice, bob, ticket := shared.agent(t, "alice"), connected(t, options), unique("ticket")
+	handlers, owned := taking()
+	serve(t, bob, handlers)
+	ok[*HandedOver](t)(alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), goals(t)))
+	task := await(t, owned)
+	section := ok[*v1.ContextSection](t)(JSONSection("found", map[string]int{"router": 3}))
+	ok[*v1.Receipt](t)(task.Checkpoint(patient(t), goals(t), section))
+	_ = bob.Close()
+	return ok[*v1.Task](t)(alice.GetTask(patient(t), ticket))
+}
+
+func TestTheNextProcessGoesOnWithTheTasksOfADeadOne(t *testing.T) {
+	options := shared.options(t, "bob")
+	tasks := []*v1.Task{resumable(t, options), resumable(t, options), resumable(t, options)}
+	r := record(&options)
+	var mu sync.Mutex
+	var asked []uint32
+	var instance string
+	r.tasks = func(request *v1.ResumeTasksRequest) []*v1.Task {
+		mu.Lock()
+		defer mu.Unlock()
+		asked, instance = append(asked, request.GetMaxTasks()), request.GetInstanceId()
+		given := tasks[:min(len(tasks), int(request.GetMaxTasks()))]
+		tasks = tasks[len(given):]
+		return given
+	}
+	options.Resume, options.Credit = true, 2
+	bob := connected(t, options)
+	began, finish := make(chan *OwnedTask, 4), make(chan error, 4)
+	serve(t, bob, Handlers{Offer: func(ctx context.Context, offer *Offer) error {
+		takeover := ok[*Takeover](t)(offer.Accept(ctx, nil))
+		var found map[string]int
+		if err := takeover.JSON("found", &found); err != nil || found["router"] != 3 || takeover.Section("goals") == nil {
+			t.Error(takeover.Sections, err)
+		}
+		if !offer.Resumed || offer.Request != nil || offer.Reject(ctx, &v1.HandoffReject{}) == nil {
+			t.Error(offer)
+		}
+		task := ok[*OwnedTask](t)(takeover.Complete(ctx))
+		if !task.Resumed || task.Epoch != 2 {
+			t.Error(task.Epoch)
+		}
+		began <- task
+		if err := <-finish; err != nil {
+			return err
+		}
+		_, err := task.Finish(ctx, nil, "")
+		return err
+	}})
+	one, two := await(t, began), await(t, began)
+	r.untilListed(t, one.TaskID, two.TaskID)
+	finish <- nil
+	three := await(t, began) // in the room that is free now
+	finish <- errors.New("no such router")
+	finish <- nil
+	counts := map[v1.TaskStatus]int{}
+	for _, task := range []*OwnedTask{one, two, three} {
+		status := v1.TaskStatus_TASK_STATUS_CREATED
+		for !isFinalStatus(status) {
+			status = ok[*v1.Task](t)(bob.GetTask(patient(t), task.TaskID)).GetStatus()
+		}
+		counts[status]++
+	}
+	if counts[v1.TaskStatus_TASK_STATUS_COMPLETED] != 2 || counts[v1.TaskStatus_TASK_STATUS_FAILED] != 1 {
+		t.Error(counts)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(asked) < 2 || asked[0] != 2 || asked[1] != 1 || instance != bob.InstanceID() {
+		t.Error(asked, instance)
+	}
+}
+
+func TestResumeNeedsAnOfferFunction(t *testing.T) {
+	options := shared.options(t, "bob")
+	options.Resume = true
+	if err := connected(t, options).Serve(patient(t), Handlers{}); err == nil {
+		t.Error("it serves")
+	}
+}
+
+func TestADeadWorkersTaskGoesOnInTheNextProcess(t *testing.T) {
+	options := shared.options(t, "bob")
+	task := resumable(t, options)
+	options.Resume = true
+	bob, resumed := connected(t, options), make(chan *OwnedTask, 1)
+	request := &v1.ResumeTasksRequest{InstanceId: bob.InstanceID(), MaxTasks: 1}
+	_, err := call(patient(t), bob, bob.tasks.ResumeTasks, request)
+	var refusal *Error
+	if errors.As(err, &refusal) && refusal.Code == codes.Unimplemented {
+		t.Skip("this broker does not resume tasks")
+	}
+	serve(t, bob, Handlers{Offer: func(ctx context.Context, offer *Offer) error {
+		takeover := ok[*Takeover](t)(offer.Accept(ctx, nil))
+		one := ok[*OwnedTask](t)(takeover.Complete(ctx))
+		resumed <- one
+		_, err := one.Finish(ctx, nil, "")
+		return err
+	}})
+	if one := await(t, resumed); one.TaskID != task.GetTaskId() || one.Epoch != 2 || !one.Resumed {
+		t.Error(one.TaskID)
+	}
 }

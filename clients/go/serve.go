@@ -223,10 +223,17 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 		return errors.New("baton: the agent is serving already")
 	}
 	defer a.serving.Unlock()
+	resume, err := a.resumes(handler)
+	if err != nil {
+		return err
+	}
 	a.setStopping(false)
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	jobs := newJobs()
+	if resume != nil {
+		jobs.wait.Go(func() { a.keepResuming(ctx, work, jobs, resume) })
+	}
 	for {
 		d, err := a.Receive(ctx)
 		if err != nil {

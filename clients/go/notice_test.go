@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -184,4 +186,19 @@ func TestOptionsOfRequestsAndStatusesAreSent(t *testing.T) {
 	if !update.GetKeepParts() || update.GetStatus() != v1.TaskStatus_TASK_STATUS_CANCELED || update.GetDetails() != "enough" {
 		t.Error(update)
 	}
+}
+
+func TestWithoutTheLogTheTaskShowsTheResult(t *testing.T) {
+	alice := &Agent{options: Options{AgentID: "alice"}}
+	lent := &HandedOver{TaskID: "ticket", HandoffID: "handoff", Epoch: 2}
+	refusal := &Error{Code: codes.PermissionDenied, Reason: "PERMISSION_DENIED"}
+	result := ok[*structpb.Struct](t)(structpb.NewStruct(map[string]any{"cause": "a plug"}))
+	task := &v1.Task{OwnerId: "alice", Epoch: 3, Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Result: result}
+	outcome := ok[*Outcome](t)(alice.endWithoutLog(lent, task, refusal))
+	if outcome.Epoch != 3 || outcome.Result["cause"] != "a plug" || outcome.Status != v1.TaskStatus_TASK_STATUS_COMPLETED {
+		t.Error(outcome)
+	}
+	task.OwnerId = "carol"
+	_, err := alice.endWithoutLog(lent, task, refusal)
+	refused(t, err, "PERMISSION_DENIED")
 }

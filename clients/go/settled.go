@@ -111,7 +111,7 @@ func (a *Agent) loanStart(ctx context.Context, task *v1.Task, epoch uint64) (uin
 func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) (*Outcome, error) {
 	after, err := a.loanStart(ctx, task, lent.Epoch)
 	if err != nil {
-		return nil, err
+		return a.endWithoutLog(lent, task, err)
 	}
 	var end *v1.CustodyLogEntry
 	err = a.eachEntry(ctx, lent.TaskID, after, func(found *v1.CustodyLogEntry) bool {
@@ -122,7 +122,7 @@ func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) 
 		return end == nil
 	})
 	if err != nil {
-		return nil, err
+		return a.endWithoutLog(lent, task, err)
 	}
 	entry := end.GetEntry()
 	recalled := &TaskRecalledError{
@@ -157,6 +157,22 @@ func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) 
 		recalled.Reason = RecalledByLoanTimeout
 	}
 	return nil, recalled
+}
+
+// endWithoutLog is endOfLoan where the broker does not show the log: the task has the result, but not how the loan ended.
+func (a *Agent) endWithoutLog(lent *HandedOver, task *v1.Task, refusal error) (*Outcome, error) {
+	isBack := task.GetOwnerId() == a.ID() && task.GetResult() != nil
+	if isPassing(refusal) || !isBack {
+		return nil, refusal
+	}
+	status := task.GetStatus()
+	if !isFinalStatus(status) {
+		status = v1.TaskStatus_TASK_STATUS_COMPLETED
+	}
+	return &Outcome{
+		TaskID: lent.TaskID, Epoch: task.GetEpoch(), Status: status, Result: task.GetResult().AsMap(),
+		Details: task.GetDetails(),
+	}, nil
 }
 
 // isEndedBy reports whether a call's time is over, so that it reads the state once more.

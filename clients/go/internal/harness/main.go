@@ -47,6 +47,8 @@ type command struct {
 	LoanTimeoutMS    int64                      `json:"loan_timeout_ms"`
 	Call             uint64                     `json:"call"`
 	OfferID          string                     `json:"offer_id"`
+	Resume           bool                       `json:"resume"`
+	Result           map[string]any             `json:"result"`
 	Cost             float64                    `json:"cost"`
 }
 
@@ -60,6 +62,7 @@ type harness struct {
 
 	mu       sync.Mutex
 	how      map[string]string
+	results  map[string]map[string]any // of "finish"
 	released chan struct{}
 	calls    map[uint64]context.CancelFunc
 
@@ -73,6 +76,7 @@ func main() {
 	h := &harness{
 		stopped:  make(chan struct{}),
 		how:      map[string]string{},
+		results:  map[string]map[string]any{},
 		released: make(chan struct{}),
 		calls:    map[uint64]context.CancelFunc{},
 		bids:     map[string]*baton.Bid{},
@@ -95,7 +99,10 @@ func (h *harness) obey(c command) {
 		h.answer(c, nil, h.connect(c))
 	case "handle":
 		h.mu.Lock()
-		h.how[c.Type] = c.As
+		h.how[c.Type], h.results[c.Type] = c.As, c.Result
+		if c.Bytes > 0 {
+			h.results[c.Type] = map[string]any{"text": strings.Repeat("x", c.Bytes)}
+		}
 		h.mu.Unlock()
 		h.answer(c, nil, nil)
 	case "release":
@@ -143,6 +150,7 @@ func (h *harness) connect(c command) error {
 		Target: c.Server, AgentID: c.AgentID, Key: key, KeyID: c.KeyID, RootCAs: roots, Credit: c.Credit,
 		HandlerTimeout: time.Duration(c.HandlerTimeoutMS) * time.Millisecond,
 		StopTimeout:    time.Duration(c.StopGraceMS) * time.Millisecond,
+		Resume:         c.Resume,
 	})
 	if err != nil {
 		return err
@@ -179,6 +187,9 @@ func (h *harness) info(_ context.Context, d *baton.Delivery, _ *v1.Info) error {
 }
 
 func (h *harness) offer(ctx context.Context, offer *baton.Offer) error {
+	if offer.Resumed {
+		h.say(event{"event": "resumed", "task_id": offer.TaskID, "epoch": offer.Epoch})
+	}
 	facts := event{"sender_id": offer.SenderID, "task_id": offer.TaskID, "handoff_id": offer.HandoffID}
 	told, err := h.does("HandoffRequest", facts)
 	if err != nil {
@@ -197,9 +208,18 @@ func (h *harness) offer(ctx context.Context, offer *baton.Offer) error {
 		return err
 	}
 	h.say(event{"event": "owned", "task_id": task.TaskID, "handoff_id": offer.HandoffID, "epoch": task.Epoch})
-	if told == "work" {
+	switch told {
+	case "work":
 		<-ctx.Done()
 		h.say(event{"event": "stopped", "task_id": task.TaskID})
+	case "fail":
+		return errors.New("told to fail")
+	case "finish":
+		h.mu.Lock()
+		result := h.results["HandoffRequest"]
+		h.mu.Unlock()
+		_, err := task.Finish(ctx, result, "")
+		return err
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -140,6 +141,62 @@ func TestTheNextProcessWaitsForTheAnswerToAnOpenQuestion(t *testing.T) {
 	noAnswer(t, err, QuestionWithdrawn)
 	_, err = alice.ResumeAsk(patient(t), unique("missing"))
 	refused(t, err, "TASK_UNKNOWN")
+}
+
+func TestAnAnswerThatAnEarlierProcessAckedIsFound(t *testing.T) {
+	options, bob := shared.options(t, "alice"), shared.agent(t, "bob")
+	questions := asked(t, bob)
+	alice := connected(t, options)
+	inputs := make(chan *v1.TaskInput, 1)
+	task := ownedBy(t, alice, bob.ID(), Handlers{TaskInput: func(_ context.Context, _ *Delivery, input *v1.TaskInput) error {
+		inputs <- input
+		return nil
+	}})
+	ctx, cancel := context.WithCancel(patient(t))
+	asking := ask(ctx, task, Prompt{Text: "Which router?", AnswerBy: bob.ID()})
+	q := await(t, questions)
+	cancel()
+	await(t, asking)
+	ok[*v1.Receipt](t)(q.Answer(patient(t), "the third", map[string]any{"router": 3}))
+	await(t, inputs)
+	if ok[*v1.Task](t)(alice.GetTask(patient(t), task.TaskID)).GetLastAnswer() == nil {
+		t.Skip("this broker does not show the last answer")
+	}
+	answer := ok[*Answer](t)(connected(t, options).ResumeAsk(patient(t), task.TaskID))
+	if answer.AgentID != bob.ID() || answer.Text != "the third" || answer.Data["router"] != 3.0 {
+		t.Error(answer)
+	}
+}
+
+func TestMailIsLookedAtWithoutAnAttempt(t *testing.T) {
+	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
+	for _, text := range []string{"one", "two"} {
+		ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello(text)))
+	}
+	for range 2 {
+		var texts []string
+		for d, err := range bob.Peek(patient(t)) {
+			var refusal *Error
+			if errors.As(err, &refusal) && refusal.Code == codes.Unimplemented {
+				t.Skip("this broker gives it out")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, d.Payload.(*v1.Info).GetText())
+			if d.Ack(patient(t)) == nil || d.Envelope.GetSenderId() != alice.ID() {
+				t.Error(d.Envelope)
+			}
+		}
+		if !slices.Equal(texts, []string{"one", "two"}) {
+			t.Error(texts)
+		}
+	}
+	for _, text := range []string{"one", "two"} {
+		if d, info := next[*v1.Info](t, bob); info.GetText() != text || d.Attempt != 1 {
+			t.Error(d.Attempt, info)
+		}
+	}
 }
 
 // lastRequest returns the payload of the last request of a kind that an agent has sent.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
@@ -187,6 +188,10 @@ func (a *Agent) Peek(ctx context.Context) iter.Seq2[*Delivery, error] {
 				break
 			}
 			delivery := answer.GetDelivery()
+			if delivery.GetDeliveryId() != "" {
+				err = &Error{Code: codes.Unimplemented, Message: "the broker cannot show mail without giving it out"}
+				break
+			}
 			envelope := delivery.GetEnvelope()
 			d, wrong := a.found(ctx, envelope, orElse(delivery.GetHandoffId(), handoffOf(envelope)))
 			if wrong != nil {
@@ -199,7 +204,11 @@ func (a *Agent) Peek(ctx context.Context) iter.Seq2[*Delivery, error] {
 				return
 			}
 		}
-		if !errors.Is(err, io.EOF) {
+		var own *Error
+		switch {
+		case errors.As(err, &own):
+			yield(nil, own)
+		case !errors.Is(err, io.EOF):
 			yield(nil, errorOf(ctx, err))
 		}
 	}

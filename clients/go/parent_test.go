@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -75,6 +76,37 @@ func TestARequestOfAHandlerCreatesAPartOfItsTask(t *testing.T) {
 	for taskID, parent := range parts {
 		if found := parentOf(t, bob, taskID); found != parent {
 			t.Errorf("%s: %q, expected %q", taskID, found, parent)
+		}
+	}
+}
+
+func TestTheEndOfATaskEndsTheLoanOfItsPart(t *testing.T) {
+	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
+	owned, stopped := make(chan *OwnedTask, 1), make(chan error, 1)
+	takes(t, bob, func(ctx context.Context, task *OwnedTask) error {
+		owned <- task
+		<-ctx.Done()
+		stopped <- context.Cause(ctx)
+		return ctx.Err()
+	})
+	parent := ownedBy(t, alice, shared.agent(t, "dave").ID(), Handlers{})
+	part := unique("part")
+	lending := delegate(t, WithParent(context.Background(), parent.TaskID), alice, bob.ID(), part, supportRequest())
+	await(t, owned)
+	ok[*v1.Receipt](t)(parent.Cancel(patient(t), "no longer wanted", false))
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		one := ok[*v1.Task](t)(alice.GetTask(patient(t), part))
+		if one.GetStatus() == v1.TaskStatus_TASK_STATUS_CANCELED && one.GetParentTaskId() == parent.TaskID {
+			break
+		}
+		if time.Since(began) > 2*time.Second {
+			t.Skip("this broker leaves the parts")
+		}
+	}
+	for _, err := range []error{await(t, lending).err, await(t, stopped)} {
+		var back *TaskRecalledError
+		if !errors.As(err, &back) || back.Reason != RecalledByCancel {
+			t.Error(err)
 		}
 	}
 }

@@ -112,11 +112,11 @@ func TestATaskIsHandedOverWithoutServe(t *testing.T) {
 func TestAFailedHandoffIsATypedError(t *testing.T) {
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	serve(t, bob, Handlers{Offer: func(ctx context.Context, offer *Offer) error {
-		return offer.Reject(ctx, &v1.HandoffReject{Reason: v1.RejectReason_REJECT_REASON_OVERLOADED})
+		return offer.Reject(ctx, &v1.HandoffReject{Reason: v1.RejectReason_REJECT_REASON_NO_SKILL})
 	}})
 	_, err := alice.HandOver(patient(t), bob.ID(), unique("ticket"), 1, supportRequest(), goals(t))
 	var failed *HandoffFailedError
-	if !errors.As(err, &failed) || failed.Reason != "NO_CANDIDATE" || failed.Rejections[0].String() != bob.ID()+": OVERLOADED" {
+	if !errors.As(err, &failed) || failed.Reason != "NO_CANDIDATE" || failed.Rejections[0].String() != bob.ID()+": NO_SKILL" {
 		t.Error(err)
 	}
 	serve(t, alice, Handlers{})

@@ -103,7 +103,10 @@ func TestTheEndOfATaskEndsTheLoanOfItsPart(t *testing.T) {
 			t.Skip("this broker leaves the parts")
 		}
 	}
-	for _, err := range []error{await(t, lending).err, await(t, stopped)} {
+	task := ok[*v1.Task](t)(alice.GetTask(patient(t), part))
+	lost := &HandedOver{TaskID: part, HandoffID: task.GetHops()[0].GetHandoffId(), Epoch: 2}
+	_, read := alice.endOfLoan(patient(t), lost, task)
+	for _, err := range []error{await(t, lending).err, await(t, stopped), read} {
 		var back *TaskRecalledError
 		if !errors.As(err, &back) || back.Reason != RecalledByCancel {
 			t.Error(err)

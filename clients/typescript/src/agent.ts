@@ -19,7 +19,7 @@ import { BatonError, HandoffFailed, isPassing, type RecallReason, SessionEnded, 
 import { type HandedOver, HandOver, type OnView } from "./handovers.js";
 import { Jobs, Stopped } from "./jobs.js";
 import { publicBytes } from "./keys.js";
-import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
+import { checkContext, checkEnvelope, checkHeartbeat, checkJson, FRAME_BYTES_MAX } from "./limits.js";
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
@@ -265,9 +265,12 @@ export class Agent implements TaskOwner, Negotiator {
    * receipt, whose signature it verifies. When the session ends, it sends the same envelope on the next one, so that the broker
    * takes the message once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if the broker did
    * not sign the receipt. A message over a limit of the schema is not sent; the error has the broker's reason, for example
-   * PAYLOAD_TOO_LARGE.
+   * PAYLOAD_TOO_LARGE. The same holds for JSON (a result, the data of an answer or of mail) that has over 262144 bytes as a result
+   * or 65536 as an answer, more than 32 objects inside each other, a number that is not finite, or half of a surrogate pair:
+   * FIELD_INVALID.
    */
   async send(receiverId: string, about: About, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
+    checkJson(payload);
     return this.#signAndSend(makeEnvelope(this.id, receiverId, about, payload), options);
   }
 

@@ -5,7 +5,9 @@
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { BatonError, type FieldViolation } from "./errors.js";
+import { wrongJson } from "./json.js";
 import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
+import type { Payload } from "./envelopes.js";
 import * as v1 from "./v1.js";
 
 /** The maximum size of a payload's value, in bytes. */
@@ -44,6 +46,15 @@ export function checkEnvelope(envelope: v1.Envelope): void {
   if (bytes > FRAME_BYTES_MAX) {
     throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes; the limit is ${FRAME_BYTES_MAX}`, []);
   }
+}
+
+/**
+ * Refuses JSON that the broker does not take, or that would arrive changed: over its size, nested too deep, with a number that is
+ * not finite, or with half of a surrogate pair. Throws BatonError, FIELD_INVALID.
+ */
+export function checkJson(payload: Payload): void {
+  const wrong = wrongJson(payload);
+  if (wrong !== undefined) refuse([wrong]);
 }
 
 /** Refuses sections that do not fit into one TaskContextTransfer, before the handoff's request is sent. */

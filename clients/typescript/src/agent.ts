@@ -15,8 +15,9 @@ import { Routing } from "./runs.js";
 import { Workspace } from "./workspace.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
-import { BatonError, HandoffFailed, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
+import { BatonError, HandoffFailed, hasGoneOn, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
 import { type HandedOver, HandOver, type OnView } from "./handovers.js";
+import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkHeartbeat, checkJson, FRAME_BYTES_MAX } from "./limits.js";
@@ -145,6 +146,8 @@ export class Agent implements TaskOwner, Negotiator {
   readonly negotiations: Negotiations;
   /** @internal */
   readonly taskRequests = new TaskRequests();
+  /** @internal The tasks that this process has taken over and works on. */
+  readonly holdings = new Holdings();
   readonly #broker: Client<typeof v1.BrokerService>;
   readonly #agents: Client<typeof v1.AgentService>;
   readonly #handoffs: Client<typeof v1.HandoffService>;
@@ -195,6 +198,9 @@ export class Agent implements TaskOwner, Negotiator {
       life: this.#life.signal,
       session: () => this.#session,
       log: this.log,
+      taken: ({ taskId, epoch }) => {
+        this.holdings.over(taskId, epoch - 1n);
+      },
     });
     this.ended = new Promise((resolve) => {
       this.#life.signal.addEventListener("abort", () => {
@@ -366,7 +372,9 @@ export class Agent implements TaskOwner, Negotiator {
       throw new VerificationError("CONTEXT_DIGEST_MISMATCH", "the context is not the one that was sent");
     }
     const outcome = v1.HandoffOutcome.SUCCESS;
-    return this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, contextDigest: digest }));
+    const receipt = await this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, contextDigest: digest }));
+    this.holdings.begin(receipt.taskId, receipt.epoch);
+    return receipt;
   }
 
   /** Refuses a delivered TaskContextTransfer: the handoff fails and its sender keeps the task. */
@@ -393,7 +401,8 @@ export class Agent implements TaskOwner, Negotiator {
     const receipt = await this.send("", { taskId, epoch, correlationId: handoffId }, recall, options);
     const why = new TaskRecalled(taskId, handoffId, "RECALL", "this agent recalled the task", receipt.epoch, true);
     this.mail.returned(taskId, receipt.epoch, why);
-    return new OwnedTask(this, taskId, receipt.epoch, receipt.taskStatus, "");
+    this.holdings.moved(taskId, epoch, receipt.epoch);
+    return new OwnedTask(this, new Holding(taskId, receipt.epoch), receipt.taskStatus, "");
   }
 
   /** @internal Returns the signal of a task that this agent owns. */
@@ -410,10 +419,16 @@ export class Agent implements TaskOwner, Negotiator {
     return abort.signal;
   }
 
-  /** Ends the watch for recalls of a task that this agent no longer owns. */
+  /** Ends the watch for recalls of a task. */
   #forgetSignals(taskId: string): void {
     this.#signals.get(taskId)?.();
     this.#signals.delete(taskId);
+  }
+
+  /** Ends what this process keeps about a task that has ended, or that this agent no longer owns. */
+  #left(taskId: string, epoch: bigint): void {
+    this.#forgetSignals(taskId);
+    this.holdings.over(taskId, epoch);
   }
 
   /**
@@ -455,8 +470,14 @@ export class Agent implements TaskOwner, Negotiator {
     update: MessageInitShape<typeof v1.TaskStatusUpdateSchema>,
   ): Promise<v1.Receipt> {
     const message = create(v1.TaskStatusUpdateSchema, update);
-    const receipt = await this.send("", { taskId, epoch }, message);
-    if (isFinalStatus(message.status)) this.#forgetSignals(taskId);
+    let receipt: v1.Receipt;
+    try {
+      receipt = await this.send("", { taskId, epoch }, message);
+    } catch (error) {
+      if (hasGoneOn(error)) this.holdings.over(taskId, epoch);
+      throw error;
+    }
+    if (isFinalStatus(message.status)) this.#left(taskId, epoch);
     return receipt;
   }
 
@@ -525,7 +546,9 @@ export class Agent implements TaskOwner, Negotiator {
   ): Promise<HandedOver> {
     checkContext(sections);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
-    return this.#handOver(envelope, sections, signal, onView);
+    const handed = await this.#handOver(envelope, sections, signal, onView);
+    this.#left(taskId, epoch);
+    return handed;
   }
 
   /** @internal Hands a task over by the award of a negotiation. */
@@ -537,7 +560,9 @@ export class Agent implements TaskOwner, Negotiator {
     { signal, onView }: { onView?: OnView } & CallOptions,
   ): Promise<HandedOver> {
     checkContext(sections);
-    return this.#handOver(makeEnvelope(this.id, receiverId, about, award), sections, signal, onView);
+    const handed = await this.#handOver(makeEnvelope(this.id, receiverId, about, award), sections, signal, onView);
+    this.#left(handed.taskId, handed.epoch - 1n);
+    return handed;
   }
 
   async #handOver(
@@ -555,9 +580,7 @@ export class Agent implements TaskOwner, Negotiator {
       onView(v1.SenderView.HANDOFF_INITIATED);
       await this.#signAndSend(request, signal ? { signal } : {});
       onView(v1.SenderView.AWAITING_HANDOFF_ACCEPT);
-      const handed = await new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView).run(signal);
-      this.#forgetSignals(taskId);
-      return handed;
+      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView).run(signal);
     } finally {
       unwatch();
       mail.close();
@@ -590,7 +613,9 @@ export class Agent implements TaskOwner, Negotiator {
       if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
       const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
       try {
-        return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
+        const handed = await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
+        this.#left(taskId, epoch);
+        return handed;
       } finally {
         unwatch();
       }
@@ -637,19 +662,31 @@ export class Agent implements TaskOwner, Negotiator {
     const timer = limitMs === undefined ? undefined : setTimeout(() => { limit.abort(); }, limitMs);
     const over = anyOf(signal, limit.signal);
     try {
-      const handed = await this.#handOver(envelope, sections, over, onView);
-      return await outcomeOf(this, results, handed, over);
-    } catch (error) {
-      if (!over.aborted || error instanceof HandoffFailed || error instanceof TaskRecalled) throw byLimit(error, ...ofLimit);
-      if (signal?.aborted === true) {
-        await takeBackOfAborted(this, envelope);
-        throw error;
-      }
-      // A loan that has ended by now without news has ended by the limit.
-      return await endAtDeadline(this, results, envelope).catch((ended: unknown) => {
-        throw byLimit(ended, ...ofLimit, "RECALL");
+      const lend = async (): Promise<Outcome> => {
+        const handed = await this.#handOver(envelope, sections, over, onView);
+        this.holdings.lent(taskId, epoch, true);
+        return outcomeOf(this, results, handed, over);
+      };
+      const outcome = await lend().catch(async (error: unknown) => {
+        if (!over.aborted || error instanceof HandoffFailed || error instanceof TaskRecalled) throw byLimit(error, ...ofLimit);
+        if (signal?.aborted === true) {
+          const receipt = await takeBackOfAborted(this, envelope);
+          if (receipt) this.holdings.moved(taskId, epoch, receipt.epoch);
+          throw error;
+        }
+        // A loan that has ended by now without news has ended by the limit.
+        return endAtDeadline(this, results, envelope).catch((ended: unknown) => {
+          throw byLimit(ended, ...ofLimit, "RECALL");
+        });
       });
+      this.holdings.moved(taskId, epoch, outcome.epoch);
+      return outcome;
+    } catch (error) {
+      if (error instanceof TaskRecalled && error.isOwner) this.holdings.moved(taskId, epoch, error.epoch);
+      else if (error instanceof TaskRecalled) this.#left(taskId, epoch);
+      throw error;
     } finally {
+      this.holdings.lent(taskId, epoch, false);
       clearTimeout(timer);
       unwatch();
       results.close();
@@ -831,7 +868,7 @@ export class Agent implements TaskOwner, Negotiator {
     const jobs = new Jobs({ handlerTimeoutMs: this.#options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, log: this.log });
     try {
       for await (const delivery of this.deliveries({ ...(signal && { signal }) })) {
-        if (!jobs.again(delivery)) void jobs.begin(delivery, (context) => handle(this, handlers, delivery, context));
+        if (!jobs.again(delivery)) void jobs.begin(delivery, (context) => handle(this, handlers, delivery, { ...context, stopping: signal }));
       }
     } finally {
       await jobs.finish(this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000));
@@ -852,6 +889,7 @@ export class Agent implements TaskOwner, Negotiator {
     const leave = new AbortController();
     const [queue, open] = [new Queue<Offer>(), new Set<Offer>()];
     const offer = async (one: Offer): Promise<void> => {
+      one.isByHand = true;
       open.add(one);
       queue.push(one);
       if (leave.signal.aborted || signal?.aborted === true) await one.leave();

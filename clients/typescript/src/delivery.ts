@@ -133,6 +133,11 @@ function handoffOf(envelope: Envelope): string {
 
 /** Cuts a text to its bound of 4096 bytes. */
 export function clipped(text: string): string {
+  return clippedTo(REASON_TEXT_BYTES, text);
+}
+
+/** Cuts a text to a number of bytes, between two characters. */
+export function clippedTo(bytesMax: number, text: string): string {
   const bytes = Buffer.from(text);
-  return bytes.length <= REASON_TEXT_BYTES ? text : bytes.subarray(0, REASON_TEXT_BYTES).toString().replace(/\uFFFD+$/, "");
+  return bytes.length <= bytesMax ? text : bytes.subarray(0, bytesMax).toString().replace(/\uFFFD+$/, "");
 }

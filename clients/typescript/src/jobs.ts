@@ -12,6 +12,8 @@ const REMEMBERED_MAX = 4096;
 export interface HandlerContext {
   /** Aborts at the handler's time limit, and when the agent stops. */
   readonly signal: AbortSignal;
+  /** @internal Aborts as soon as `serve` is to stop. */
+  readonly stopping?: AbortSignal | undefined;
 }
 
 /** Thrown by a handler for a message that can never be handled. It becomes a dead letter at once. */

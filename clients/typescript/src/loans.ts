@@ -190,12 +190,13 @@ async function takeBack(agent: AgentCore, request: Envelope, text: string): Prom
   return undefined;
 }
 
-/** As `takeBack`, for an aborted call, which has no more use for the outcome. */
-export async function takeBackOfAborted(agent: AgentCore, request: Envelope): Promise<void> {
+/** As `takeBack`, for an aborted call, which has no more use for the outcome. Failures are logged. */
+export async function takeBackOfAborted(agent: AgentCore, request: Envelope): Promise<Receipt | undefined> {
   try {
-    await takeBack(agent, request, "the delegating call was aborted");
+    return await takeBack(agent, request, "the delegating call was aborted");
   } catch (error) {
     agent.log(`the loan of task ${request.taskId} ends by its timeout`, error);
+    return undefined;
   }
 }
 

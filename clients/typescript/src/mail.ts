@@ -121,6 +121,8 @@ interface Owner {
   readonly life: AbortSignal;
   readonly session: () => Session | undefined;
   readonly log: (text: string, error?: unknown) => void;
+  /** Learns of each task that was taken from this agent. */
+  readonly taken: (recalled: Recalled) => void;
 }
 
 /** Routes an agent's deliveries, and controls the agent's credit. */
@@ -208,6 +210,7 @@ export class Mail {
   #stopWork(delivery: Delivery): boolean {
     const recalled = takenBy(delivery);
     if (recalled === undefined) return false;
+    this.#owner.taken(recalled);
     let isDone = false;
     for (const work of [...this.#works]) {
       if (work.taskId !== recalled.taskId || work.epoch >= recalled.epoch) continue;

@@ -1,15 +1,19 @@
 /** The receiver's side of a handoff: an offer, and the takeover of its context. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import type { Delivery } from "./delivery.js";
+import { clippedTo, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
 import { codeOf, isFinalState, lookAt } from "./handovers.js";
+import type { Holding } from "./holdings.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./jobs.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
 import { lossOf, type Recalled } from "./recalls.js";
 import { bounded, deferred } from "./session.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
-import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
+import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task, TaskStatus } from "./v1.js";
+
+/** The maximum size of the details of a status update, in bytes. */
+const DETAILS_BYTES_MAX = 16_384;
 
 /**
  * An offer of a task to this agent: `accept` or `reject` it.
@@ -39,6 +43,12 @@ export class Offer {
   readonly over = deferred<undefined>();
   /** @internal Whether its reader has the offer. */
   isBegun = false;
+  /** @internal Whether the program works on the task after the handler has returned. */
+  isByHand = false;
+  /** @internal The task, once this agent owns it. */
+  task: OwnedTask | undefined;
+  /** @internal The work of this process on the task. */
+  holding: Holding | undefined;
   readonly #agent: TaskOwner;
   readonly #abort = new AbortController();
   readonly #contextCame = deferred<Letter>();
@@ -320,14 +330,22 @@ export class Takeover {
    * completed the handoff and still owns the task.
    */
   async complete(): Promise<OwnedTask> {
+    const { holdings } = this.#agent;
     const say = async (): Promise<OwnedTask> => {
       const { taskId, epoch, taskStatus } = await this.#agent.complete(this.delivery);
-      return new OwnedTask(this.#agent, taskId, epoch, taskStatus, "");
+      return this.#owned(holdings.begin(taskId, epoch), taskStatus, "");
     };
     return this.#offer.answer(this.#letter, say, async (error) => {
       const task = await this.#offer.taskIfDoneBefore(error);
-      return task && OwnedTask.of(this.#agent, task);
+      return task && this.#owned(holdings.begin(task.taskId, task.epoch), task.status, task.openHandoffId);
     });
+  }
+
+  #owned(holding: Holding, status: TaskStatus, handoffId: string): OwnedTask {
+    const task = new OwnedTask(this.#agent, holding, status, handoffId);
+    this.#offer.holding = holding;
+    this.#offer.task = task;
+    return task;
   }
 
   /** Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task. */
@@ -352,8 +370,9 @@ export async function takeOffer(
   agent: TaskOwner,
   delivery: Delivery,
   handler: OfferHandler,
-  { signal }: HandlerContext,
+  context: HandlerContext,
 ): Promise<void> {
+  const { signal } = context;
   let mail: Conversation;
   try {
     mail = await agent.mail.converse(`handoff ${delivery.handoffId}`);
@@ -385,11 +404,31 @@ export async function takeOffer(
     await offer.giveBack(failure);
     if (!offer.isOver) throw failure;
     agent.log("a handler failed after its handoff was over", failure); // the delivery is answered and must not be redelivered
+    if (!signal.aborted && !isOfStop(failure, context)) await sayFailed(agent, offer, failure);
   } finally {
+    if (offer.holding && !offer.isByHand) agent.holdings.end(offer.holding);
     signal.removeEventListener("abort", abandon);
     listening.abort();
     unwatch();
     mail.close();
+  }
+}
+
+/** Whether a handler failed because the program stops. */
+function isOfStop(failure: unknown, { stopping }: HandlerContext): boolean {
+  if (stopping?.aborted !== true) return false;
+  return failure === stopping.reason || failure instanceof Stopped || (failure instanceof Error && failure.name === "AbortError");
+}
+
+/** Ends the task of a handler that failed as FAILED, with the words of the failure, unless the task has ended or moved. */
+async function sayFailed(agent: TaskOwner, { task, holding }: Offer, failure: unknown): Promise<void> {
+  if (task === undefined || holding?.isOver !== false) return;
+  const details = clippedTo(DETAILS_BYTES_MAX, failure instanceof Error ? String(failure) : `the handler threw ${String(failure)}`);
+  try {
+    await task.update({ status: TaskStatus.FAILED, details });
+  } catch (error) {
+    // Without this process the task's loan timeout returns it, or its silence is noticed.
+    agent.log(`the failure of task ${task.taskId} could not be reported`, error);
   }
 }
 

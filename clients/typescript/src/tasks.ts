@@ -1,14 +1,17 @@
 /** The tasks that an agent owns. */
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { AgentCore } from "./core.js";
+import { TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
 import type { HandedOver, OnView } from "./handovers.js";
+import { Holding, type Holdings } from "./holdings.js";
 import type { DelegateOptions, Outcome } from "./loans.js";
 import type { Answer, AskOptions } from "./questions.js";
 import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task, TaskStatus, type TaskStatusUpdateSchema } from "./v1.js";
 
 /** The part of an agent that its tasks use. */
 export interface TaskOwner extends AgentCore {
+  readonly holdings: Holdings;
   ask(taskId: string, epoch: bigint, question: string, answerBy: string, options?: AskOptions): Promise<Answer>;
   handOver(
     receiverId: string,
@@ -26,28 +29,41 @@ export interface TaskOwner extends AgentCore {
   ): Promise<Outcome>;
 }
 
-/** A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH. */
+/**
+ * A task that this agent owns. It follows the epochs of the loans that its own calls begin: after `delegate` it is usable again,
+ * also if that call throws TaskRecalled with `isOwner`. After the task has moved on otherwise, its methods throw STALE_EPOCH.
+ */
 export class OwnedTask {
   readonly #agent: TaskOwner;
+  readonly #holding: Holding;
   #signal: AbortSignal | undefined;
 
   /** @internal */
   constructor(
     agent: TaskOwner,
-    readonly taskId: string,
-    /** The epoch of this agent's ownership. */
-    readonly epoch: bigint,
+    holding: Holding,
     /** The task's status when it was read. */
     readonly status: TaskStatus,
     /** The handoff that was open then, for `resumeHandOver`; empty without one. */
     readonly handoffId: string,
   ) {
     this.#agent = agent;
+    this.#holding = holding;
   }
 
   /** @internal */
-  static of(agent: TaskOwner, { taskId, epoch, status, openHandoffId }: Task): OwnedTask {
-    return new OwnedTask(agent, taskId, epoch, status, openHandoffId);
+  static of(agent: TaskOwner, { taskId, epoch, status, openHandoffId }: Task, holding = new Holding(taskId, epoch)): OwnedTask {
+    return new OwnedTask(agent, holding, status, openHandoffId);
+  }
+
+  /** The task's id. */
+  get taskId(): string {
+    return this.#holding.taskId;
+  }
+
+  /** The epoch of this agent's ownership; a later one after a loan that came back. */
+  get epoch(): bigint {
+    return this.#holding.epoch;
   }
 
   /** The agent that owns the task. */
@@ -100,13 +116,25 @@ export class OwnedTask {
     return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
   }
 
-  /** Lends the task: see `Agent.delegate`. */
+  /** Lends the task: see `Agent.delegate`. Afterwards this object has the epoch with which the task came back. */
   async delegate(
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
     sections: readonly ContextSection[],
     options: Omit<DelegateOptions, "epoch"> = {},
   ): Promise<Outcome> {
-    return this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
+    const epoch = this.epoch;
+    try {
+      const outcome = await this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch, ...options });
+      this.#returned(epoch, outcome.epoch);
+      return outcome;
+    } catch (error) {
+      if (error instanceof TaskRecalled && error.isOwner) this.#returned(epoch, error.epoch);
+      throw error;
+    }
+  }
+
+  #returned(from: bigint, to: bigint): void {
+    if (this.#holding.epoch === from) this.#holding.epoch = to;
   }
 }

@@ -444,7 +444,7 @@ test("serve does not wait for the answer to its credit", async (t) => {
   const session = await stalled();
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const log = (): void => undefined;
-  const mail = new MailOf({ credit: 16, handlerTimeoutMs: 600_000, life: new AbortController().signal, session: () => session, log });
+  const mail = new MailOf({ credit: 16, handlerTimeoutMs: 600_000, life: new AbortController().signal, session: () => session, log, taken: log });
   const stop = new AbortController();
   const reading = mail.read(stop.signal).next();
   stop.abort(new Stopped("the agent stops"));

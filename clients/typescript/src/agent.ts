@@ -1,4 +1,4 @@
-import type { KeyObject } from "node:crypto";
+import { type KeyObject, randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import type { TLSSocket } from "node:tls";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
@@ -17,10 +17,11 @@ import { clipped, Delivery } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
 import { type HandedOver, HandOver, type OnView } from "./handovers.js";
+import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
 import { publicBytes } from "./keys.js";
-import { checkContext, checkEnvelope, checkHeartbeat, checkJson, FRAME_BYTES_MAX } from "./limits.js";
+import { checkContext, checkEnvelope, checkJson, FRAME_BYTES_MAX } from "./limits.js";
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
@@ -116,6 +117,12 @@ export class Agent implements TaskOwner, Negotiator {
    */
   readonly ended: Promise<BatonError>;
 
+  /**
+   * The name of this process of the agent at the broker, a UUID. What answers something that this process has begun goes to it, also
+   * after it has connected again.
+   */
+  readonly instanceId: string = randomUUID();
+
   readonly #options: AgentOptions;
   readonly #keyId: string;
   /** @internal */
@@ -147,7 +154,12 @@ export class Agent implements TaskOwner, Negotiator {
   /** @internal */
   readonly taskRequests = new TaskRequests();
   /** @internal The tasks that this process has taken over and works on. */
-  readonly holdings = new Holdings();
+  readonly holdings = new Holdings(() => {
+    this.#heartbeats.changed();
+  });
+  readonly #heartbeats = new Heartbeats(this.holdings, (text, error) => {
+    this.log(text, error);
+  });
   readonly #broker: Client<typeof v1.BrokerService>;
   readonly #agents: Client<typeof v1.AgentService>;
   readonly #handoffs: Client<typeof v1.HandoffService>;
@@ -160,10 +172,8 @@ export class Agent implements TaskOwner, Negotiator {
   #token = "";
   #session: Session | undefined;
   #sessionCame = deferred<undefined>();
-  #heartbeat: MessageInitShape<typeof v1.HeartbeatSchema> = { status: "ok" };
   #backoffMs = RECONNECT_FIRST_MS;
   #enteredMs = 0;
-  #beat: NodeJS.Timeout | undefined;
 
   private constructor(options: AgentOptions) {
     if ((options.credit ?? 0) > CREDIT_MAX) throw new RangeError(`credit is at most ${CREDIT_MAX}`);
@@ -233,16 +243,17 @@ export class Agent implements TaskOwner, Negotiator {
   }
 
   /**
-   * The payload of the agent's heartbeats; it may be set at any time. Throws BatonError, FIELD_INVALID, if the payload breaks a
+   * The payload of the agent's heartbeats; it may be set at any time. The agent adds the tasks that it works on: those whose
+   * handlers run, from the takeover on, and those that the program took over by `handoffs` or `complete` and has not ended or handed
+   * on. A heartbeat has at most 1024 of them; of more it has others each time. Throws BatonError, FIELD_INVALID, if the payload breaks a
    * rule of the schema.
    */
   get heartbeat(): MessageInitShape<typeof v1.HeartbeatSchema> {
-    return this.#heartbeat;
+    return this.#heartbeats.payload;
   }
 
   set heartbeat(heartbeat: MessageInitShape<typeof v1.HeartbeatSchema>) {
-    checkHeartbeat(heartbeat);
-    this.#heartbeat = heartbeat;
+    this.#heartbeats.payload = heartbeat;
   }
 
   /** The headers with which a client made from `transport` calls as this agent. */
@@ -1060,7 +1071,8 @@ export class Agent implements TaskOwner, Negotiator {
     this.#enteredMs = performance.now();
     this.#sessionCame.resolve(undefined);
     this.#sessionCame = deferred();
-    this.#startBeating(session);
+    this.#sayHello(session); // before the first credit
+    this.#heartbeats.start(session);
     void session.ended.then((cause) => this.#reopen(session, cause));
     if (this.mail.credit > 0) {
       await session.giveCredit(this.mail.credit).catch((error: unknown) => {
@@ -1070,7 +1082,7 @@ export class Agent implements TaskOwner, Negotiator {
   }
 
   async #reopen(old: Session, cause: BatonError): Promise<void> {
-    clearInterval(this.#beat);
+    this.#heartbeats.stop();
     this.#session = undefined;
     this.#inbox.drain();
     this.mail.forget();
@@ -1105,24 +1117,12 @@ export class Agent implements TaskOwner, Negotiator {
     }
   }
 
-  /** Sends a heartbeat at the broker's interval. */
-  #startBeating(session: Session): void {
-    const { heartbeatInterval } = session.welcome;
-    const everyMs = heartbeatInterval ? Number(heartbeatInterval.seconds) * 1000 + heartbeatInterval.nanos / 1e6 : 0;
-    const beat = (): void => {
-      try {
-        checkHeartbeat(this.#heartbeat); // the heartbeat may have been changed in place
-        session.tell({ case: "heartbeat", value: this.#heartbeat });
-      } catch (error) {
-        this.log("the heartbeat cannot be sent as it is", error);
-        session.tell({ case: "heartbeat", value: {} });
-      }
-    };
-    clearInterval(this.#beat);
-    if (everyMs > 0 && session.isOpen) {
-      beat();
-      this.#beat = setInterval(beat, everyMs);
-    }
+  /** Names this process to the broker. A broker that knows no processes refuses it, and the session goes on without. */
+  #sayHello(session: Session): void {
+    const hello = { instanceId: this.instanceId, tellsWork: true };
+    session.ask({ case: "hello", value: hello }).catch((error: unknown) => {
+      if (!(error instanceof SessionEnded)) this.log("the broker does not take the name of this process", error);
+    });
   }
 
   /** Waits for a session that takes questions. */
@@ -1148,7 +1148,7 @@ export class Agent implements TaskOwner, Negotiator {
   #end(cause: BatonError): void {
     if (this.#life.signal.aborted) return;
     this.#life.abort(cause);
-    clearInterval(this.#beat);
+    this.#heartbeats.stop();
     this.#session?.end(cause);
     this.#http.abort();
   }

@@ -20,10 +20,11 @@ import { type HandedOver, HandOver, type OnView } from "./handovers.js";
 import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
+import { AuditLog, DeadLetters } from "./operators.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkJson, FRAME_BYTES_MAX } from "./limits.js";
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
-import { type Conversation, isFinalStatus, Mail } from "./mail.js";
+import { type Conversation, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
@@ -34,9 +35,11 @@ import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
 import { CALL_TIMEOUT_MS, deferred, Session, sleep } from "./session.js";
+import { isFinalStatus } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
+import { HandoffRecords, Tasks } from "./watching.js";
 import * as v1 from "./v1.js";
 
 const CREDIT_MAX = 4096;
@@ -46,7 +49,6 @@ const HANDLER_TIMEOUT_MS = 600_000;
 const PING_AFTER_MS = 20_000;
 /** The time limit for the answer to a ping, after which the connection counts as broken. */
 const PING_TIMEOUT_MS = 10_000;
-const TASKS_PER_PAGE = 200;
 /** The age from which a message that the broker finds too old may get a new timestamp and signature. */
 const RESIGN_AFTER_MS = 1_000;
 const PLAINTEXT = "http://";
@@ -151,6 +153,14 @@ export class Agent implements TaskOwner, Negotiator {
   readonly plans: Plans;
   /** Reading and cancelling negotiations; `negotiate` begins one. */
   readonly negotiations: Negotiations;
+  /** Tasks: list, watch, reassign. */
+  readonly tasks: Tasks;
+  /** Handoffs as the broker keeps them: list, watch. `handoffs` takes those that are offered to this agent. */
+  readonly handoffRecords: HandoffRecords;
+  /** Messages that could not be delivered or applied. */
+  readonly deadLetters: DeadLetters;
+  /** The broker's log of administrative acts. */
+  readonly auditLog: AuditLog;
   /** @internal */
   readonly taskRequests = new TaskRequests();
   /** @internal The tasks that this process has taken over and works on. */
@@ -162,7 +172,6 @@ export class Agent implements TaskOwner, Negotiator {
   });
   readonly #broker: Client<typeof v1.BrokerService>;
   readonly #agents: Client<typeof v1.AgentService>;
-  readonly #handoffs: Client<typeof v1.HandoffService>;
   readonly #tasks: Client<typeof v1.TaskService>;
   readonly #life = new AbortController();
   readonly #inbox = new Queue<{ wire: v1.Delivery; session: Session }>();
@@ -192,7 +201,6 @@ export class Agent implements TaskOwner, Negotiator {
     this.transport = createGrpcTransport({ baseUrl, sessionManager: this.#http, readMaxBytes: FRAME_BYTES_MAX });
     this.#broker = createClient(v1.BrokerService, this.transport);
     this.#agents = createClient(v1.AgentService, this.transport);
-    this.#handoffs = createClient(v1.HandoffService, this.transport);
     this.#tasks = createClient(v1.TaskService, this.transport);
     this.directory = new Directory(this.id, this.#caller(), this.transport);
     this.routing = new Routing(this.#caller(), this.transport);
@@ -202,6 +210,10 @@ export class Agent implements TaskOwner, Negotiator {
     this.threads = new Threads(this.#caller(), this.transport, this.log);
     this.plans = new Plans(this.#caller(), this.transport, (submission) => this.send("", {}, submission));
     this.negotiations = new Negotiations(this.#caller(), this.transport);
+    this.tasks = new Tasks(this.#caller(), this.transport, (envelope) => this.#verifySender(envelope));
+    this.handoffRecords = new HandoffRecords(this.#caller(), this.transport);
+    this.deadLetters = new DeadLetters(this.#caller(), this.transport);
+    this.auditLog = new AuditLog(this.#caller(), this.transport);
     this.mail = new Mail({
       credit: options.credit ?? CREDIT,
       handlerTimeoutMs: options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS,
@@ -411,7 +423,7 @@ export class Agent implements TaskOwner, Negotiator {
     const recall = create(v1.TaskRecallSchema, { reasonText: clipped(text) });
     const receipt = await this.send("", { taskId, epoch, correlationId: handoffId }, recall, options);
     const why = new TaskRecalled(taskId, handoffId, "RECALL", "this agent recalled the task", receipt.epoch, true);
-    this.mail.returned(taskId, receipt.epoch, why);
+    this.mail.recalled(taskId, receipt.epoch, why);
     this.holdings.moved(taskId, epoch, receipt.epoch);
     return new OwnedTask(this, new Holding(taskId, receipt.epoch), receipt.taskStatus, "");
   }
@@ -708,16 +720,10 @@ export class Agent implements TaskOwner, Negotiator {
    * Yields the unfinished tasks that this agent owns, newest first: the starting point after a restart. Reads page by page.
    * Throws BatonError.
    */
-  async *ownedTasks({ signal }: CallOptions = {}): AsyncGenerator<OwnedTask, void> {
+  async *ownedTasks(options: CallOptions = {}): AsyncGenerator<OwnedTask, void> {
     const { CREATED, IN_PROGRESS, WAITING_FOR_INPUT } = v1.TaskStatus;
-    const filter = { ownerId: this.id, statuses: [CREATED, IN_PROGRESS, WAITING_FOR_INPUT], pageSize: TASKS_PER_PAGE };
-    let pageToken = "";
-    do {
-      signal?.throwIfAborted();
-      const page = await this.#call((options) => this.#tasks.listTasks({ ...filter, pageToken }, options));
-      for (const task of page.tasks) if (!isFinalStatus(task.status)) yield OwnedTask.of(this, task);
-      pageToken = page.nextPageToken;
-    } while (pageToken !== "");
+    const filter = { ownerId: this.id, statuses: [CREATED, IN_PROGRESS, WAITING_FOR_INPUT] };
+    for await (const task of this.tasks.list(filter, options)) if (!isFinalStatus(task.status)) yield OwnedTask.of(this, task);
   }
 
   // -------------------------------------------------------------------------------------------------- negotiations
@@ -772,14 +778,12 @@ export class Agent implements TaskOwner, Negotiator {
 
   /** Returns a task of which this agent is or was a party. */
   async getTask(taskId: string): Promise<v1.Task> {
-    const { task } = await this.#call((options) => this.#tasks.getTask({ taskId }, options));
-    return task ?? create(v1.TaskSchema);
+    return this.tasks.get(taskId);
   }
 
   /** Returns a handoff of which this agent is or was a party. */
   async getHandoff(handoffId: string): Promise<v1.Handoff> {
-    const { handoff } = await this.#call((options) => this.#handoffs.getHandoff({ handoffId }, options));
-    return handoff ?? create(v1.HandoffSchema);
+    return this.handoffRecords.get(handoffId);
   }
 
   /** Returns an agent's entry in the directory. */
@@ -1067,6 +1071,7 @@ export class Agent implements TaskOwner, Negotiator {
   /** Makes a session the present one, sends its credit and heartbeats, and replaces it at its end. */
   async #enter(session: Session): Promise<void> {
     if (this.#life.signal.aborted) session.end(closedError());
+    const isFirst = this.#enteredMs === 0;
     this.#session = session;
     this.#enteredMs = performance.now();
     this.#sessionCame.resolve(undefined);
@@ -1079,6 +1084,7 @@ export class Agent implements TaskOwner, Negotiator {
         session.end(BatonError.of(error));
       });
     }
+    if (!isFirst) this.mail.returned();
   }
 
   async #reopen(old: Session, cause: BatonError): Promise<void> {

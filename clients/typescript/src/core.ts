@@ -9,6 +9,7 @@ import type { About, Payload } from "./envelopes.js";
 import type { CallOptions } from "./following.js";
 import type { Mail } from "./mail.js";
 import type { Plans } from "./plans.js";
+import type { Tasks } from "./watching.js";
 import type { ContextSection, Handoff, HandoffAcceptSchema, HandoffRejectSchema, Receipt, Task, TaskStatusUpdateSchema } from "./v1.js";
 
 /** The identity, the mail and the single steps of an agent. `Agent` documents them. */
@@ -17,6 +18,7 @@ export interface AgentCore {
   readonly mail: Mail;
   readonly contexts: Contexts;
   readonly plans: Plans;
+  readonly tasks: Tasks;
   readonly log: (text: string, error?: unknown) => void;
 
   send(receiverId: string, about: About, payload: Payload, options?: CallOptions): Promise<Receipt>;

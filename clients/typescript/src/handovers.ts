@@ -5,6 +5,7 @@ import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
 import { type HandlerContext, Later } from "./jobs.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
+import { isFinalState } from "./states.js";
 import {
   type ContextSection,
   ErrorCode,
@@ -233,12 +234,6 @@ export async function lookAt(agent: AgentCore, handoffId: string): Promise<Hando
     if (isPassing(BatonError.of(error))) return undefined;
     throw error;
   }
-}
-
-/** Whether a handoff has ended. */
-export function isFinalState(state: HandoffState): boolean {
-  const { COMPLETED, REJECTED, FAILED, CANCELLED } = HandoffState;
-  return [COMPLETED, REJECTED, FAILED, CANCELLED].includes(state);
 }
 
 /**

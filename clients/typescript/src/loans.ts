@@ -6,10 +6,11 @@ import type { AgentCore } from "./core.js";
 import { clipped } from "./delivery.js";
 import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
-import { endedBy, type HandedOver, isFinalState, type OnView } from "./handovers.js";
+import { endedBy, type HandedOver, type OnView } from "./handovers.js";
 import { Later } from "./jobs.js";
-import type { Conversation } from "./mail.js";
+import { type Conversation, NEWS_MS } from "./mail.js";
 import { sleep } from "./session.js";
+import { isFinalState } from "./states.js";
 import {
   type Envelope,
   HandoffMode,
@@ -27,8 +28,8 @@ export const LOAN_TIMEOUT_MS = 3_600_000;
 const LOAN_TIMEOUT_MS_MIN = 1_000;
 const LOAN_TIMEOUT_MS_MAX = 30 * 24 * 3_600_000;
 const WHOLE_TIMEOUT_MS = 360_000;
-/** The broker's timeouts end a delegation. This is the time for the news of it. */
-const NEWS_MS = 60_000;
+/** The broker's timeouts end a delegation. This is the time for the last news of it. */
+const LAST_NEWS_MS = 60_000;
 /** The longest time of a timer of Node. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 const TAKE_BACK_MS = 10_000;
@@ -80,7 +81,7 @@ export function loanOf(
     lent.loanTimeout = durationFromMs(loanTimeoutMs ?? within);
   }
   const whole = lent.timeouts?.whole;
-  const limitMs = timeoutMs ?? (whole ? durationMs(whole) : WHOLE_TIMEOUT_MS) + durationMs(lent.loanTimeout) + NEWS_MS;
+  const limitMs = timeoutMs ?? (whole ? durationMs(whole) : WHOLE_TIMEOUT_MS) + durationMs(lent.loanTimeout) + LAST_NEWS_MS;
   return { lent, limitMs: limitMs > TIMER_MS_MAX ? undefined : limitMs, isOneTime };
 }
 
@@ -99,10 +100,10 @@ export async function outcomeOf(
   lookAfterMs = agent.mail.lookAfterMs,
 ): Promise<Outcome> {
   for (let isBack = false; ;) {
-    const letter = await results.nextWithin(lookAfterMs, signal);
+    // The mail about a loan that has ended arrives within the time for news, unless another process of this agent has got it.
+    const letter = await results.nextWithin(isBack ? Math.min(NEWS_MS, lookAfterMs) : lookAfterMs, signal);
     if (letter === undefined) {
       const task = await look(agent, lent);
-      // Mail about the end of the loan would have arrived by the next look.
       if (task !== undefined && isBack) return withoutNews(agent, lent, task);
       isBack = task !== undefined;
       continue;
@@ -150,10 +151,19 @@ async function look(agent: AgentCore, lent: HandedOver): Promise<Task | undefine
   }
 }
 
-/** Returns the outcome of a task that a handoff returned unfinished. Throws TaskRecalled for a recalled one. */
-function withoutNews(agent: AgentCore, lent: HandedOver, { taskId, epoch, status, details, ownerId, hops }: Task): Outcome {
-  const last = hops.at(-1);
+/**
+ * Returns the outcome of a loan from the records of the broker: the final status that ended it, or the task that a handoff returned
+ * unfinished. Throws TaskRecalled for a recalled one.
+ */
+async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Promise<Outcome> {
+  const { taskId, epoch, status, details, ownerId, hops, custodyLength } = task;
   const isOwner = ownerId === agent.id;
+  // A loan ends in the epoch before its return; a task that has moved on since has another one.
+  const ended = await agent.tasks.finalStatusAt(taskId, isOwner ? epoch - 1n : lent.epoch, custodyLength);
+  if (ended?.update && ended.entry.ownerId === agent.id) {
+    return { taskId, epoch: ended.entry.epoch, status: ended.update.status, result: ended.update.result ?? {}, details: ended.update.details };
+  }
+  const last = hops.at(-1);
   if (isOwner && last?.receiverId === agent.id && last.epoch === epoch) return { taskId, epoch, status, result: {}, details };
   const text = "the loan has ended without a final status of the delegate";
   throw new TaskRecalled(taskId, lent.handoffId, "RECALL", text, epoch, isOwner);

@@ -6,10 +6,13 @@ import { type HandlerContext, Jobs, Later, Stopped } from "./jobs.js";
 import { Queue } from "./queue.js";
 import { recallNotice, type Recalled, takenBy } from "./recalls.js";
 import { bounded, deferred, type Session } from "./session.js";
-import { ErrorCode, NextStep, TaskStatus } from "./v1.js";
+import { isFinalStatus } from "./states.js";
+import { ErrorCode, NextStep } from "./v1.js";
 
 /** The redelivery delay of a message that no call of this process waits for yet. */
 export const LATER_MS = 2_000;
+/** The time for mail that waited at the broker to arrive on a new session, and for the mail of a state that was read. */
+export const NEWS_MS = 1_000;
 /** The maximum number of letters in one conversation. The broker delivers one message of a task at a time. */
 const LETTERS_MAX = 16;
 
@@ -46,6 +49,7 @@ export class Conversation {
   readonly #onClose: () => void;
   #waiting = 0;
   #isFailed = false;
+  #look: (() => void) | undefined;
   /**
    * Whether the waiting call knows the end, so that further mail about it needs no handling. The call sets it before `close`.
    */
@@ -64,12 +68,14 @@ export class Conversation {
     return letter;
   }
 
-  /** As `next`, but returns undefined if no letter arrives in time. */
+  /** As `next`, but returns undefined if no letter arrives in time, and when a new session has begun. */
   async nextWithin(ms: number, signal?: AbortSignal): Promise<Letter | undefined> {
     const quiet = new AbortController();
-    const timer = setTimeout(() => {
+    const look = (): void => {
       quiet.abort(quiet);
-    }, ms);
+    };
+    const timer = setTimeout(look, ms);
+    this.#look = look;
     try {
       return await this.next(signal, quiet.signal);
     } catch (error) {
@@ -77,7 +83,13 @@ export class Conversation {
       throw error;
     } finally {
       clearTimeout(timer);
+      this.#look = undefined;
     }
+  }
+
+  /** Has a call that waits read the state at the broker. */
+  look(): void {
+    this.#look?.();
   }
 
   /** Ends the conversation with an error for its call, after the letters that wait. */
@@ -129,13 +141,17 @@ interface Owner {
 export class Mail {
   /** The maximum number of unacknowledged deliveries, for this session and the start of the next. */
   credit = 0;
-  /** The silence after which a call looks at its handoff: the mail about a change may have expired. */
-  lookAfterMs = 30_000;
+  /**
+   * The silence after which a call reads the state at the broker: another process of this agent may have got the mail, or the mail
+   * may have expired.
+   */
+  lookAfterMs = 5_000;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
   readonly #works = new Set<Work>();
   readonly #letters: Jobs;
   readonly #queue = new Queue<Delivery>();
+  #news: NodeJS.Timeout | undefined;
   #isTaking = false;
   #isRead = false;
 
@@ -201,7 +217,7 @@ export class Mail {
   }
 
   /** Ends the wait for the result of a task that this agent has recalled. */
-  returned(taskId: string, epoch: bigint, error: Error): void {
+  recalled(taskId: string, epoch: bigint, error: Error): void {
     const waiting = this.#waiting.get(`task ${taskId}`);
     if (waiting && epoch > waiting.afterEpoch + 1n) waiting.conversation.fail(error);
   }
@@ -243,7 +259,19 @@ export class Mail {
 
   /** Drops the queued mail of an ended session, which the broker redelivers. */
   forget(): void {
+    clearTimeout(this.#news);
     this.#queue.drain();
+  }
+
+  /** Has each call that waits read the state at the broker on a new session: at once, and once its mail has had time to arrive. */
+  returned(): void {
+    const look = (): void => {
+      for (const { conversation } of this.#waiting.values()) conversation.look();
+    };
+    clearTimeout(this.#news);
+    look();
+    this.#news = setTimeout(look, NEWS_MS);
+    this.#news.unref();
   }
 
   get #wantsMail(): boolean {
@@ -307,11 +335,6 @@ export class Mail {
         return undefined;
     }
   }
-}
-
-/** Whether a task is over. */
-export function isFinalStatus(status: TaskStatus): boolean {
-  return status === TaskStatus.COMPLETED || status === TaskStatus.FAILED || status === TaskStatus.CANCELED;
 }
 
 /** Returns the promise's value, or throws the signal's reason as an error if it aborts first. */

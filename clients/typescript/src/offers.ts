@@ -2,13 +2,14 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { clippedTo, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
-import { codeOf, isFinalState, lookAt } from "./handovers.js";
+import { codeOf, lookAt } from "./handovers.js";
 import type { Holding } from "./holdings.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./jobs.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
 import { lossOf, type Recalled } from "./recalls.js";
 import { bounded, deferred } from "./session.js";
+import { isFinalState } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task, TaskStatus } from "./v1.js";
 

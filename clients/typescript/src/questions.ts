@@ -5,8 +5,8 @@ import type { AgentCore } from "./core.js";
 import type { Delivery } from "./delivery.js";
 import { BatonError, isPassing, NoAnswer } from "./errors.js";
 import type { CallOptions } from "./following.js";
-import type { Conversation } from "./mail.js";
-import { type Receipt, TaskInputSchema, TaskPromptSchema, type TaskPrompt } from "./v1.js";
+import { type Conversation, NEWS_MS } from "./mail.js";
+import { type AnsweredPrompt, type Receipt, TaskInputSchema, TaskPromptSchema, type TaskPrompt } from "./v1.js";
 
 /** The options of `ask`. */
 export interface AskOptions extends CallOptions {
@@ -88,6 +88,12 @@ export function inputOf(text: string, data: JsonObject | undefined): ReturnType<
   return create(TaskInputSchema, { text, ...(data === undefined ? {} : { data }) });
 }
 
+/** Returns the answer to this question, if it is the latest one that was answered. */
+export function answerOf(last: AnsweredPrompt | undefined, questionId: string): Answer | undefined {
+  if (last?.question?.messageId !== questionId) return undefined;
+  return { agentId: last.question.askedAgentId, text: last.answer?.text ?? "", data: last.answer?.data ?? {} };
+}
+
 /** Waits for the answer to a question. Throws NoAnswer. */
 export async function answerTo(
   agent: AgentCore,
@@ -96,7 +102,8 @@ export async function answerTo(
   signal?: AbortSignal,
 ): Promise<Answer> {
   for (let wasClosed = false; ;) {
-    const letter = await mail.nextWithin(agent.mail.lookAfterMs, signal);
+    const { lookAfterMs } = agent.mail;
+    const letter = await mail.nextWithin(wasClosed ? Math.min(NEWS_MS, lookAfterMs) : lookAfterMs, signal);
     if (letter !== undefined) {
       const { payload, envelope } = letter.delivery;
       await letter.finish();
@@ -106,11 +113,15 @@ export async function answerTo(
       const text = payload?.$typeName === "baton.v1.ErrorNotification" ? payload.errorMessage : "";
       throw new NoAnswer(questionId, "EXPIRED", text);
     }
-    // The answer, or the notice of the expiry, would have arrived by the next look.
-    if (wasClosed) throw new NoAnswer(questionId, "WITHDRAWN", "the question is no longer open");
     try {
-      wasClosed = (await agent.getTask(taskId)).openPrompt?.messageId !== questionId;
+      const { openPrompt, lastAnswer } = await agent.getTask(taskId);
+      const answer = answerOf(lastAnswer, questionId);
+      if (answer !== undefined) return answer;
+      // The answer to an older broker, or the notice of the expiry, would have arrived by the next look.
+      if (wasClosed) throw new NoAnswer(questionId, "WITHDRAWN", "the question is no longer open");
+      wasClosed = openPrompt?.messageId !== questionId;
     } catch (error) {
+      if (error instanceof NoAnswer) throw error;
       if (!isPassing(BatonError.of(error))) throw error;
     }
   }

@@ -13,9 +13,9 @@ import { Directory } from "./directory.js";
 import { type AdministeringCaller, type CallOptions, type KeyCallOptions, type WireOptions } from "./following.js";
 import { Routing } from "./runs.js";
 import { Workspace } from "./workspace.js";
-import { clipped, Delivery } from "./delivery.js";
+import { clipped, Delivery, type Waiting } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
-import { BatonError, HandoffFailed, hasGoneOn, isPassing, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
+import { BatonError, HandoffFailed, hasGoneOn, isPassing, NoAnswer, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
 import { type HandedOver, HandOver, type OnView } from "./handovers.js";
 import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
@@ -26,11 +26,13 @@ import { checkContext, checkEnvelope, checkJson, FRAME_BYTES_MAX } from "./limit
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { type Conversation, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
-import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
+import { type Answer, answerOf, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
+import { asPart } from "./parents.js";
 import { Plans } from "./plans.js";
+import { Progress } from "./progress.js";
 import { Queue } from "./queue.js";
-import { lossOf } from "./recalls.js";
+import { lastEpochOf, lossOf, noticeOf } from "./recalls.js";
 import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
@@ -220,8 +222,8 @@ export class Agent implements TaskOwner, Negotiator {
       life: this.#life.signal,
       session: () => this.#session,
       log: this.log,
-      taken: ({ taskId, epoch }) => {
-        this.holdings.over(taskId, epoch - 1n);
+      taken: (recalled) => {
+        this.holdings.over(recalled.taskId, lastEpochOf(recalled));
       },
     });
     this.ended = new Promise((resolve) => {
@@ -347,6 +349,10 @@ export class Agent implements TaskOwner, Negotiator {
   /**
    * Requests a handoff to an agent, or to any agent of `type:NAME`. The receipt has the handoffId. An unknown task id creates
    * the task, owned by this agent at epoch 1.
+   *
+   * Inside a handler of an offer a new task is a part of the handler's task, as long as this agent owns that one. `parentTaskId` in
+   * the request names another parent, or none if it is empty. LOOP_LIMIT ends agents that lend each other new tasks. The same holds
+   * for `handOver` and `delegate`.
    */
   async requestHandoff(
     receiverId: string,
@@ -354,7 +360,37 @@ export class Agent implements TaskOwner, Negotiator {
     request: MessageInitShape<typeof v1.HandoffRequestSchema>,
     { epoch = 1n, ...options }: { epoch?: bigint } & CallOptions = {},
   ): Promise<v1.Receipt> {
-    return this.send(receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request), options);
+    const part = asPart(request, taskId, epoch);
+    return this.#sendRequest(makeEnvelope(this.id, receiverId, { taskId, epoch }, part.request), part.isAdded, options);
+  }
+
+  /**
+   * Sends a request. Sends it again without the parent that was added, if only this parent is refused: the task exists already, or
+   * the parent has ended or moved.
+   */
+  async #sendRequest(envelope: v1.Envelope, hasAddedParent: boolean, options: CallOptions): Promise<v1.Receipt> {
+    try {
+      return await this.#signAndSend(envelope, options);
+    } catch (error) {
+      if (!hasAddedParent || !(error instanceof BatonError) || !(await this.#isOfParent(error, envelope.taskId))) throw error;
+    }
+    const payload = payloadOf(envelope);
+    const request = payload?.$typeName === "baton.v1.TaskAccept" ? payload.handoff : payload;
+    if (request?.$typeName === "baton.v1.HandoffRequest") request.parentTaskId = "";
+    const { receiverId, taskId, epoch, correlationId, messageId } = envelope;
+    if (payload) Object.assign(envelope, makeEnvelope(this.id, receiverId, { taskId, epoch, correlationId }, payload), { messageId });
+    return this.#signAndSend(envelope, options);
+  }
+
+  /** Whether a request was refused for its parent, and may be sent without one. */
+  async #isOfParent({ reason, fields }: BatonError, taskId: string): Promise<boolean> {
+    if (reason === "NOT_OWNER" || reason === "TASK_FINAL") return true;
+    if (!fields.some(({ field }) => field.endsWith("parent_task_id"))) return false;
+    // A new task is refused for the parent's level, which stands.
+    return this.getTask(taskId).then(
+      () => true,
+      () => false,
+    );
   }
 
   /** Accepts the handoff of a delivered HandoffRequest; by default it asks for the whole context. */
@@ -527,6 +563,26 @@ export class Agent implements TaskOwner, Negotiator {
     }
   }
 
+  /**
+   * Waits for the answer to the open question of a task that an earlier process of this agent asked. Without an open question it
+   * returns the answer to the latest one. Throws NoAnswer, as `ask`; also WITHDRAWN if the task has no answered question.
+   */
+  async resumeAsk(taskId: string, { signal }: CallOptions = {}): Promise<Answer> {
+    const { openPrompt, lastAnswer } = await this.getTask(taskId);
+    if (openPrompt === undefined) {
+      const answer = answerOf(lastAnswer, lastAnswer?.question?.messageId ?? "");
+      if (answer !== undefined) return answer;
+      throw new NoAnswer("", "WITHDRAWN", "the task has no question");
+    }
+    const questionId = openPrompt.messageId;
+    const mail = await this.mail.converse(`question ${questionId}`, { signal });
+    try {
+      return await answerTo(this, mail, { taskId, questionId }, signal, true);
+    } finally {
+      mail.close();
+    }
+  }
+
   /** Answers a question to this agent: see `Question.answer`. */
   async answer(
     { taskId, epoch, questionId }: { taskId: string; epoch: bigint; questionId: string },
@@ -568,8 +624,9 @@ export class Agent implements TaskOwner, Negotiator {
     { epoch = 1n, signal, onView }: { epoch?: bigint; onView?: OnView } & CallOptions = {},
   ): Promise<HandedOver> {
     checkContext(sections);
-    const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
-    const handed = await this.#handOver(envelope, sections, signal, onView);
+    const part = asPart(request, taskId, epoch);
+    const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, part.request);
+    const handed = await this.#handOver(envelope, part.isAdded, sections, signal, onView);
     this.#left(taskId, epoch);
     return handed;
   }
@@ -583,13 +640,17 @@ export class Agent implements TaskOwner, Negotiator {
     { signal, onView }: { onView?: OnView } & CallOptions,
   ): Promise<HandedOver> {
     checkContext(sections);
-    const handed = await this.#handOver(makeEnvelope(this.id, receiverId, about, award), sections, signal, onView);
+    const part = award.handoff && asPart(award.handoff, about.taskId ?? "", about.epoch ?? 0n);
+    if (part) award.handoff = part.request;
+    const envelope = makeEnvelope(this.id, receiverId, about, award);
+    const handed = await this.#handOver(envelope, part?.isAdded === true, sections, signal, onView);
     this.#left(handed.taskId, handed.epoch - 1n);
     return handed;
   }
 
   async #handOver(
     request: v1.Envelope,
+    hasAddedParent: boolean,
     sections: readonly v1.ContextSection[],
     signal: AbortSignal | undefined,
     onView: OnView = () => undefined,
@@ -601,7 +662,7 @@ export class Agent implements TaskOwner, Negotiator {
     const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
     try {
       onView(v1.SenderView.HANDOFF_INITIATED);
-      await this.#signAndSend(request, signal ? { signal } : {});
+      await this.#sendRequest(request, hasAddedParent, signal ? { signal } : {});
       onView(v1.SenderView.AWAITING_HANDOFF_ACCEPT);
       return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView).run(signal);
     } finally {
@@ -612,8 +673,8 @@ export class Agent implements TaskOwner, Negotiator {
 
   /** Ends a handoff of a task that is recalled from this agent. */
   #watchHandOver(mail: Conversation, handoffId: string, taskId: string, epoch: bigint): () => void {
-    return this.mail.watch(taskId, epoch, ({ text, isReassigned }) => {
-      mail.fail(new HandoffFailed(handoffId, isReassigned ? "TASK_REASSIGNED" : "TASK_RECALLED", text));
+    return this.mail.watch(taskId, epoch, (recalled) => {
+      mail.fail(new HandoffFailed(handoffId, noticeOf(recalled), recalled.text));
       return false;
     });
   }
@@ -651,6 +712,8 @@ export class Agent implements TaskOwner, Negotiator {
    * Lends a task and waits for its final status: `handOver` with HandoffMode.DELEGATE, then the result. On return this agent
    * owns the task again, at the next epoch.
    *
+   * `onProgress` gets the status updates of the lent task while the call waits: see `DelegateOptions`.
+   *
    * `timeoutMs` limits the whole call, `loanTimeoutMs` the loan at the broker: see `DelegateOptions`. At the time limit, and
    * when `signal` aborts, the agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most
    * 10 s. Without `timeoutMs` the whole timeout of the handoff and the loan timeout limit the call.
@@ -672,7 +735,9 @@ export class Agent implements TaskOwner, Negotiator {
   ): Promise<Outcome> {
     checkContext(sections);
     const { signal, onView, epoch = 1n } = options;
-    const { lent, limitMs, isOneTime } = loanOf(request, options);
+    const part = asPart(request, taskId, epoch);
+    const { lent, limitMs, isOneTime } = loanOf(part.request, options);
+    const progress = options.onProgress && (await Progress.of(this, taskId, epoch, options.onProgress));
     // A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
     const ofLimit: RecallReason[] = isOneTime ? ["LOAN_TIMEOUT"] : [];
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, lent);
@@ -686,8 +751,9 @@ export class Agent implements TaskOwner, Negotiator {
     const over = anyOf(signal, limit.signal);
     try {
       const lend = async (): Promise<Outcome> => {
-        const handed = await this.#handOver(envelope, sections, over, onView);
+        const handed = await this.#handOver(envelope, part.isAdded, sections, over, onView);
         this.holdings.lent(taskId, epoch, true);
+        progress?.start();
         return outcomeOf(this, results, handed, over);
       };
       const outcome = await lend().catch(async (error: unknown) => {
@@ -703,12 +769,14 @@ export class Agent implements TaskOwner, Negotiator {
         });
       });
       this.holdings.moved(taskId, epoch, outcome.epoch);
+      await progress?.readUpTo(outcome.epoch);
       return outcome;
     } catch (error) {
       if (error instanceof TaskRecalled && error.isOwner) this.holdings.moved(taskId, epoch, error.epoch);
       else if (error instanceof TaskRecalled) this.#left(taskId, epoch);
       throw error;
     } finally {
+      progress?.stop();
       this.holdings.lent(taskId, epoch, false);
       clearTimeout(timer);
       unwatch();
@@ -953,6 +1021,20 @@ export class Agent implements TaskOwner, Negotiator {
     } catch (error) {
       if (this.#life.signal.aborted) throw this.#life.signal.reason;
       if (signal?.aborted !== true) throw error;
+    }
+  }
+
+  /**
+   * Yields what waits in the mailbox, in order, and ends: it takes nothing, acks nothing, and counts no attempt. Each sender's
+   * signature is verified. Throws BatonError; VerificationError for a message that does not verify.
+   */
+  async *peek({ signal }: CallOptions = {}): AsyncGenerator<Waiting, void> {
+    const request = { peek: true, instanceId: this.instanceId };
+    for await (const { delivery } of this.#stream((options) => this.#broker.receive(request, options), signal)) {
+      const { envelope, attempt = 0, sequence = 0n, handoffId = "" } = delivery ?? {};
+      if (envelope === undefined) continue;
+      await this.#verifySender(envelope);
+      yield { envelope, payload: payloadOf(envelope), attempt, sequence, handoffId };
     }
   }
 

@@ -9,6 +9,9 @@ type Outcome = NonNullable<MessageInitShape<typeof AcknowledgementSchema>["outco
 
 const REASON_TEXT_BYTES = 4000;
 
+/** A message that waits in the mailbox: see `Agent.peek`. */
+export type Waiting = Pick<Delivery, "envelope" | "payload" | "attempt" | "sequence" | "handoffId">;
+
 /** A message that the broker delivered to this agent, its signature verified. `P` is the type of its payload. */
 export class Delivery<P extends Payload | undefined = Payload | undefined> {
   /** The envelope as its sender sent it. */

@@ -129,7 +129,7 @@ export class HandoffFailed extends Error {
  * The reason why a lent task came back without a result: its loan timeout passed; the time limit of `delegate` passed; a
  * `recall` by this agent, or by an agent that had lent the task to it; or an operator reassigned the task.
  */
-export type RecallReason = "LOAN_TIMEOUT" | "DEADLINE" | "RECALL" | "REASSIGNED";
+export type RecallReason = "LOAN_TIMEOUT" | "DEADLINE" | "RECALL" | "REASSIGNED" | "ABANDONED" | "CANCELED";
 
 /** A lent task was taken back before its delegate reported a final status. */
 export class TaskRecalled extends Error {

@@ -4,7 +4,7 @@
 export { Agent, type AgentOptions } from "./agent.js";
 export { type BlobOptions, type BlobRange, blobReference, Blobs, type OnProgress } from "./blobs.js";
 export { Contexts } from "./contexts.js";
-export { Delivery } from "./delivery.js";
+export { Delivery, type Waiting } from "./delivery.js";
 export { type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
 export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
@@ -17,6 +17,7 @@ export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms }
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { AuditLog, DeadLetters } from "./operators.js";
 export { Plan, Plans, type SubtaskInputs } from "./plans.js";
+export { type OnProgress as OnTaskProgress } from "./progress.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type Recalled } from "./recalls.js";
 export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";

@@ -9,10 +9,12 @@ import type { CallOptions } from "./following.js";
 import { endedBy, type HandedOver, type OnView } from "./handovers.js";
 import { Later } from "./jobs.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
+import type { OnProgress } from "./progress.js";
 import { sleep } from "./session.js";
 import { isFinalState } from "./states.js";
 import {
   type Envelope,
+  ErrorCode,
   HandoffMode,
   HandoffRequestSchema,
   type HandoffRequest,
@@ -47,8 +49,20 @@ export interface DelegateOptions extends CallOptions {
    * request's, else `timeoutMs`, else one hour.
    */
   loanTimeoutMs?: number;
+  /**
+   * The time without a sign of work of the delegate after which the broker returns the task, 5 s to 1 day; default: never. A process
+   * of a client library gives signs by itself while its handler works.
+   */
+  silenceTimeoutMs?: number;
+  /** The longest loan that the delegate can ask for by `OwnedTask.extend`, up to 30 days; default: none can be asked for. */
+  loanTimeoutMaxMs?: number;
   /** Gets each view that this agent has of the handoff: see `Agent.handOver`. */
   onView?: OnView;
+  /**
+   * Gets each status update of the lent task that is not final, in order: its status, progress, details and question. An error of
+   * the callback or of the watch is logged, and the call goes on.
+   */
+  onProgress?: OnProgress;
 }
 
 /** The outcome of a delegated task, which this agent owns again. */
@@ -70,10 +84,12 @@ export interface Outcome {
  */
 export function loanOf(
   request: MessageInitShape<typeof HandoffRequestSchema>,
-  { timeoutMs, loanTimeoutMs }: DelegateOptions,
+  { timeoutMs, loanTimeoutMs, silenceTimeoutMs, loanTimeoutMaxMs }: DelegateOptions,
 ): { lent: HandoffRequest; limitMs: number | undefined; isOneTime: boolean } {
   if (timeoutMs !== undefined && timeoutMs > TIMER_MS_MAX) throw new RangeError(`timeoutMs is at most ${TIMER_MS_MAX}`);
   const lent = create(HandoffRequestSchema, { ...request, mode: HandoffMode.DELEGATE });
+  if (silenceTimeoutMs !== undefined) lent.silenceTimeout = durationFromMs(silenceTimeoutMs);
+  if (loanTimeoutMaxMs !== undefined) lent.loanTimeoutMax = durationFromMs(loanTimeoutMaxMs);
   const isOneTime = timeoutMs !== undefined && loanTimeoutMs === undefined && lent.loanTimeout === undefined;
   if (loanTimeoutMs !== undefined || lent.loanTimeout === undefined) {
     // If this process dies, nothing but the loan timeout brings the task back.
@@ -112,7 +128,8 @@ export async function outcomeOf(
     const { taskId, epoch } = envelope;
     if (payload?.$typeName === "baton.v1.ErrorNotification") {
       await letter.finish();
-      throw new TaskRecalled(taskId, lent.handoffId, "LOAN_TIMEOUT", payload.errorMessage, epoch, true);
+      const reason = payload.errorCode === ErrorCode.TASK_ABANDONED ? "ABANDONED" : "LOAN_TIMEOUT";
+      throw new TaskRecalled(taskId, lent.handoffId, reason, payload.errorMessage, epoch, true);
     }
     if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
     let isEnd: boolean;

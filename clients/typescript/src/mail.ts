@@ -4,7 +4,7 @@ import { BROKER_ID } from "./envelopes.js";
 import { BatonError } from "./errors.js";
 import { type HandlerContext, Jobs, Later, Stopped } from "./jobs.js";
 import { Queue } from "./queue.js";
-import { recallNotice, type Recalled, takenBy } from "./recalls.js";
+import { lastEpochOf, recallNotice, type Recalled, takenBy } from "./recalls.js";
 import { bounded, deferred, type Session } from "./session.js";
 import { isFinalStatus } from "./states.js";
 import { ErrorCode, NextStep } from "./v1.js";
@@ -229,7 +229,7 @@ export class Mail {
     this.#owner.taken(recalled);
     let isDone = false;
     for (const work of [...this.#works]) {
-      if (work.taskId !== recalled.taskId || work.epoch >= recalled.epoch) continue;
+      if (work.taskId !== recalled.taskId || work.epoch > lastEpochOf(recalled)) continue;
       this.#works.delete(work);
       isDone = work.stop(recalled) || isDone;
     }

@@ -6,8 +6,9 @@ import { codeOf, lookAt } from "./handovers.js";
 import type { Holding } from "./holdings.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./jobs.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
+import { inWork } from "./parents.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
-import { lossOf, type Recalled } from "./recalls.js";
+import { lossOf, noticeOf, type Recalled } from "./recalls.js";
 import { bounded, deferred } from "./session.js";
 import { isFinalState } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
@@ -155,8 +156,7 @@ export class Offer {
       else this.end(cause);
       return false;
     }
-    const reason = recalled.isReassigned ? "TASK_REASSIGNED" : "TASK_RECALLED";
-    this.end(new HandoffFailed(this.handoffId, reason, recalled.text));
+    this.end(new HandoffFailed(this.handoffId, noticeOf(recalled), recalled.text));
     return true;
   }
 
@@ -394,7 +394,7 @@ export async function takeOffer(
   signal.addEventListener("abort", abandon);
   void listen(offer, mail, listening.signal);
   try {
-    await handler(offer, { signal: offer.signal });
+    await inWork(offer, () => handler(offer, { signal: offer.signal }));
     if (!offer.isOver) {
       const reason: unknown = offer.signal.aborted ? offer.signal.reason : undefined;
       throw hasGoneOn(reason) ? reason : new Error("the handler has neither rejected nor completed the handoff");

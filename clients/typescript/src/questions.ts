@@ -100,10 +100,13 @@ export async function answerTo(
   mail: Conversation,
   { taskId, questionId }: { taskId: string; questionId: string },
   signal?: AbortSignal,
+  isResumed = false,
 ): Promise<Answer> {
-  for (let wasClosed = false; ;) {
+  // The answer to a resumed question may have been stored since its task was read.
+  for (let [wasClosed, isSoon] = [false, isResumed]; ;) {
     const { lookAfterMs } = agent.mail;
-    const letter = await mail.nextWithin(wasClosed ? Math.min(NEWS_MS, lookAfterMs) : lookAfterMs, signal);
+    const letter = await mail.nextWithin(wasClosed || isSoon ? Math.min(NEWS_MS, lookAfterMs) : lookAfterMs, signal);
+    isSoon = false;
     if (letter !== undefined) {
       const { payload, envelope } = letter.delivery;
       await letter.finish();

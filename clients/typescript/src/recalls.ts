@@ -4,9 +4,17 @@ import { BROKER_ID } from "./envelopes.js";
 import { TaskRecalled } from "./errors.js";
 import { ErrorCode, type ErrorNotification, NextStep } from "./v1.js";
 
-const TAKEN: readonly ErrorCode[] = [ErrorCode.TASK_RECALLED, ErrorCode.TASK_REASSIGNED];
+const TAKEN = new Map<ErrorCode, Recalled["reason"]>([
+  [ErrorCode.TASK_RECALLED, "RECALL"],
+  [ErrorCode.TASK_REASSIGNED, "REASSIGNED"],
+  [ErrorCode.TASK_ABANDONED, "ABANDONED"],
+  [ErrorCode.TASK_CANCELED, "CANCELED"],
+]);
 
-/** A task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator reassigned it. */
+/**
+ * A task that was taken from this agent: another agent recalled it, its loan timeout passed, an operator reassigned it, no process
+ * of this agent gave a sign of work for its silence timeout, or it was cancelled with the task that it is a part of.
+ */
 export interface Recalled {
   readonly taskId: string;
   /** The handoff that lent the task, to this agent or before it. */
@@ -15,19 +23,32 @@ export interface Recalled {
   readonly epoch: bigint;
   /** The explanation, for people. */
   readonly text: string;
-  /** Whether an operator reassigned the task. */
-  readonly isReassigned: boolean;
+  /**
+   * RECALL, by a delegator or by the loan timeout; REASSIGNED, by an operator; ABANDONED, after the silence timeout; CANCELED, which
+   * ends the task.
+   */
+  readonly reason: "RECALL" | "REASSIGNED" | "ABANDONED" | "CANCELED";
 }
 
 /** The end of a call or a signal for the loss of its task. */
-export function lossOf({ taskId, handoffId, epoch, text, isReassigned }: Recalled): TaskRecalled {
-  return new TaskRecalled(taskId, handoffId, isReassigned ? "REASSIGNED" : "RECALL", text, epoch, false);
+export function lossOf({ taskId, handoffId, epoch, text, reason }: Recalled): TaskRecalled {
+  return new TaskRecalled(taskId, handoffId, reason, text, epoch, false);
 }
 
-/** Returns the broker's notice of a recall or a reassignment, if the delivery is one. */
+/** Returns the broker's code of the notice, as in HandoffFailed. */
+export function noticeOf({ reason }: Recalled): string {
+  return reason === "RECALL" ? "TASK_RECALLED" : `TASK_${reason}`;
+}
+
+/** Returns the last epoch at which work on the task is over. A cancelled task may end in the epoch of its owner. */
+export function lastEpochOf({ reason, epoch }: Recalled): bigint {
+  return reason === "CANCELED" ? epoch : epoch - 1n;
+}
+
+/** Returns the broker's notice that a task was taken or given back, if the delivery is one. */
 export function recallNotice({ payload, envelope }: Delivery): ErrorNotification | undefined {
   const isNotice = payload?.$typeName === "baton.v1.ErrorNotification" && envelope.senderId === BROKER_ID;
-  return isNotice && TAKEN.includes(payload.errorCode) ? payload : undefined;
+  return isNotice && TAKEN.has(payload.errorCode) ? payload : undefined;
 }
 
 /** Returns what the broker took from this agent, if the delivery says so. */
@@ -35,6 +56,6 @@ export function takenBy(delivery: Delivery): Recalled | undefined {
   const notice = recallNotice(delivery);
   if (notice?.nextStep !== NextStep.DROP_TASK) return undefined;
   const { taskId, epoch } = delivery.envelope;
-  const isReassigned = notice.errorCode === ErrorCode.TASK_REASSIGNED;
-  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage, isReassigned };
+  const reason = TAKEN.get(notice.errorCode) ?? "RECALL";
+  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage, reason };
 }

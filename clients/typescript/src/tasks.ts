@@ -1,11 +1,13 @@
 /** The tasks that an agent owns. */
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import type { AgentCore } from "./core.js";
 import { TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
 import type { HandedOver, OnView } from "./handovers.js";
 import { Holding, type Holdings } from "./holdings.js";
 import type { DelegateOptions, Outcome } from "./loans.js";
+import { inWork } from "./parents.js";
 import type { Answer, AskOptions } from "./questions.js";
 import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task, TaskStatus, type TaskStatusUpdateSchema } from "./v1.js";
 
@@ -89,6 +91,30 @@ export class OwnedTask {
   async finish(result?: JsonObject, details = ""): Promise<Receipt> {
     const status = TaskStatus.COMPLETED;
     return this.update({ status, details, ...(result === undefined ? {} : { result }) });
+  }
+
+  /**
+   * Ends the task as CANCELED. Its open parts are cancelled with it, down the tree, unless `keepParts` is set. A delegator gets the
+   * status of a task that it lent, and owns the task again.
+   */
+  async cancel(details = "", { keepParts = false } = {}): Promise<Receipt> {
+    return this.update({ status: TaskStatus.CANCELED, details, keepParts });
+  }
+
+  /**
+   * Asks for a later end of the loan of this task: `byMs` from now, up to the limit in the request of the delegator. Throws
+   * BatonError, FIELD_INVALID, if the task is not lent to this agent or the loan cannot be extended.
+   */
+  async extend(byMs: number, details = ""): Promise<Receipt> {
+    return this.update({ status: TaskStatus.IN_PROGRESS, details, extendBy: durationFromMs(byMs) });
+  }
+
+  /**
+   * Runs a function within the task: new tasks that it requests are parts of this one, as those of a handler. For loops over
+   * `handoffs`, which have no handler.
+   */
+  within<T>(body: () => T): T {
+    return inWork({ holding: this.#holding }, body);
   }
 
   /** Asks one agent a question about the task, and waits for its answer: see `Agent.ask`. */

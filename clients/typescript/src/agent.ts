@@ -33,6 +33,7 @@ import { Plans } from "./plans.js";
 import { Progress } from "./progress.js";
 import { Queue } from "./queue.js";
 import { lastEpochOf, lossOf, noticeOf } from "./recalls.js";
+import { Resumption } from "./resume.js";
 import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
@@ -112,6 +113,16 @@ export interface AgentOptions {
   log?: (text: string, error?: unknown) => void;
 }
 
+/** The options of `serve` and `handoffs`. */
+export interface ServeOptions extends CallOptions {
+  /**
+   * Whether the handler of offers also gets the tasks of this agent that no connected process works on, for example after a restart
+   * of the worker: as an `Offer` with `isResumed`, with the last context that the broker has. At the beginning of each session, and
+   * when handlers end, as many as `credit` has room for. Default: no.
+   */
+  resume?: boolean;
+}
+
 /**
  * An agent with a session at the broker. When the session ends, the agent opens another, until `close`.
  */
@@ -183,6 +194,8 @@ export class Agent implements TaskOwner, Negotiator {
   #token = "";
   #session: Session | undefined;
   #sessionCame = deferred<undefined>();
+  #greeting = Promise.resolve(false);
+  readonly #resumptions = new Set<Resumption>();
   #backoffMs = RECONNECT_FIRST_MS;
   #enteredMs = 0;
 
@@ -946,15 +959,32 @@ export class Agent implements TaskOwner, Negotiator {
    * When `signal` aborts, `serve` takes no more mail, gives queued deliveries back, waits up to `stopTimeoutMs` for the running
    * handlers, then aborts their signals and gives their deliveries back. It waits up to 30 s for each answer of the broker. Then
    * it returns. Throws at the agent's end.
+   *
+   * An `offer` handler that raises after the takeover ends its task as FAILED, with the words of the error, unless the task has
+   * ended or moved, or `serve` stops. With `resume` the handler also gets the tasks that an earlier process took over and did not
+   * end: see `ServeOptions`.
    */
-  async serve(handlers: Handlers, { signal }: CallOptions = {}): Promise<void> {
+  async serve(handlers: Handlers, { signal, resume = false }: ServeOptions = {}): Promise<void> {
     const jobs = new Jobs({ handlerTimeoutMs: this.#options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, log: this.log });
+    const credit = this.#options.credit ?? CREDIT;
+    const { offer } = handlers;
+    const resumption = resume && offer ? new Resumption(this, offer, () => credit - jobs.size) : undefined;
+    const leave = new AbortController();
     try {
+      if (resumption) {
+        this.#resumptions.add(resumption);
+        void resumption.run(anyOf(signal, this.#life.signal, leave.signal));
+      }
       for await (const delivery of this.deliveries({ ...(signal && { signal }) })) {
-        if (!jobs.again(delivery)) void jobs.begin(delivery, (context) => handle(this, handlers, delivery, { ...context, stopping: signal }));
+        if (jobs.again(delivery)) continue;
+        const done = jobs.begin(delivery, (context) => handle(this, handlers, delivery, { ...context, stopping: signal }));
+        if (resumption) void done.then(() => { resumption.slotFreed(); });
       }
     } finally {
-      await jobs.finish(this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000));
+      leave.abort(new Stopped("the agent stops"));
+      if (resumption) this.#resumptions.delete(resumption);
+      const timeoutMs = this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000);
+      await Promise.all([jobs.finish(timeoutMs), resumption?.finish(timeoutMs)]);
     }
   }
 
@@ -968,7 +998,7 @@ export class Agent implements TaskOwner, Negotiator {
    *       const task = await takeover.complete();
    *     }
    */
-  async *handoffs({ handlers = {}, signal }: { handlers?: Handlers } & CallOptions = {}): AsyncGenerator<Offer, void> {
+  async *handoffs({ handlers = {}, signal, resume = false }: { handlers?: Handlers } & ServeOptions = {}): AsyncGenerator<Offer, void> {
     const leave = new AbortController();
     const [queue, open] = [new Queue<Offer>(), new Set<Offer>()];
     const offer = async (one: Offer): Promise<void> => {
@@ -987,7 +1017,7 @@ export class Agent implements TaskOwner, Negotiator {
       queue.close();
     };
     signal?.addEventListener("abort", stop);
-    const serving = this.serve({ ...handlers, offer }, { signal: anyOf(signal, leave.signal) });
+    const serving = this.serve({ ...handlers, offer }, { signal: anyOf(signal, leave.signal), resume });
     serving.then(
       () => {
         queue.close();
@@ -1166,7 +1196,9 @@ export class Agent implements TaskOwner, Negotiator {
         session.end(BatonError.of(error));
       });
     }
-    if (!isFirst) this.mail.returned();
+    if (isFirst) return;
+    this.mail.returned();
+    for (const resumption of this.#resumptions) resumption.sessionCame();
   }
 
   async #reopen(old: Session, cause: BatonError): Promise<void> {
@@ -1208,9 +1240,28 @@ export class Agent implements TaskOwner, Negotiator {
   /** Names this process to the broker. A broker that knows no processes refuses it, and the session goes on without. */
   #sayHello(session: Session): void {
     const hello = { instanceId: this.instanceId, tellsWork: true };
-    session.ask({ case: "hello", value: hello }).catch((error: unknown) => {
-      if (!(error instanceof SessionEnded)) this.log("the broker does not take the name of this process", error);
-    });
+    this.#greeting = session.ask({ case: "hello", value: hello }).then(
+      () => true,
+      (error: unknown) => {
+        if (!(error instanceof SessionEnded)) this.log("the broker does not take the name of this process", error);
+        return false;
+      },
+    );
+  }
+
+  /** @internal Waits for a session. Returns whether its broker knows this process. */
+  async greeted(signal: AbortSignal): Promise<boolean> {
+    await this.#current(signal);
+    return this.#greeting;
+  }
+
+  /** @internal */
+  async contextSent(handoffId: string): Promise<v1.ContextSection[]> {
+    const envelope = await this.handoffRecords.context(handoffId);
+    if (envelope === undefined) return [];
+    await this.#verifySender(envelope);
+    const payload = payloadOf(envelope);
+    return payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : [];
   }
 
   /** Waits for a session that takes questions. */

@@ -85,6 +85,14 @@ export class Contexts {
     return this.#caller.call((options) => this.#service.getContextSection({ ...wanted, taskId, name }, options));
   }
 
+  /** Returns the sections of the latest version, whole. Throws BatonError, for example CONTEXT_UNKNOWN without a version. */
+  async latest(taskId: string): Promise<v1.ContextSection[]> {
+    const version = await this.get(taskId);
+    const sections = [];
+    for (const info of version.sections) sections.push(await this.#fetch(version, info));
+    return sections;
+  }
+
   /** @internal Returns a section whole: a delta is resolved, and a section that was not sent is fetched. */
   async whole(taskId: string, name: string, sent: v1.ContextSection | undefined): Promise<v1.ContextSection | undefined> {
     if (sent !== undefined && sent.content.case !== "delta") return sent;

@@ -1,7 +1,7 @@
 /**
  * Agents for the baton handoff broker: see `Agent`. The messages of the schema are in `v1`.
  */
-export { Agent, type AgentOptions } from "./agent.js";
+export { Agent, type AgentOptions, type ServeOptions } from "./agent.js";
 export { type BlobOptions, type BlobRange, blobReference, Blobs, type OnProgress } from "./blobs.js";
 export { Contexts } from "./contexts.js";
 export { Delivery, type Waiting } from "./delivery.js";

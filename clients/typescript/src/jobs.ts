@@ -63,6 +63,11 @@ export class Jobs {
 
   constructor(readonly options: { handlerTimeoutMs: number; log: (text: string, error?: unknown) => void }) {}
 
+  /** The number of handlers that run. */
+  get size(): number {
+    return this.#running.size;
+  }
+
   /** Whether a delivery is in work or was handled before. A handled one is acknowledged as before, and not handled again. */
   again(delivery: Delivery): boolean {
     const id = idOf(delivery);

@@ -176,7 +176,11 @@ async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Prom
   const { taskId, epoch, status, details, ownerId, hops, custodyLength } = task;
   const isOwner = ownerId === agent.id;
   // A loan ends in the epoch before its return; a task that has moved on since has another one.
-  const ended = await agent.tasks.finalStatusAt(taskId, isOwner ? epoch - 1n : lent.epoch, custodyLength);
+  const ended = await agent.tasks.finalStatusAt(taskId, isOwner ? epoch - 1n : lent.epoch, custodyLength).catch((error: unknown) => {
+    if (isPassing(BatonError.of(error))) throw error;
+    agent.log(`the end of the loan of task ${taskId} cannot be read`, error); // the custody log may not be this agent's to read
+    return undefined;
+  });
   if (ended?.update && ended.entry.ownerId === agent.id) {
     return { taskId, epoch: ended.entry.epoch, status: ended.update.status, result: ended.update.result ?? {}, details: ended.update.details };
   }

@@ -184,6 +184,11 @@ export class Mail {
     }
   }
 
+  /** Whether a conversation with this key is open. */
+  isWaitedFor(key: string): boolean {
+    return this.#waiting.has(key);
+  }
+
   /** Yields the mail that belongs to no conversation, to one reader at a time. */
   async *read(signal: AbortSignal): AsyncGenerator<Delivery, void> {
     if (this.#isRead) throw new Error("the mail of this agent is being read already");

@@ -12,7 +12,17 @@ import { lossOf, noticeOf, type Recalled } from "./recalls.js";
 import { bounded, deferred } from "./session.js";
 import { isFinalState } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
-import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task, TaskStatus } from "./v1.js";
+import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task, type TaskHop, TaskStatus } from "./v1.js";
+
+/** A task that an earlier process of this agent took over. */
+export interface ResumedTask {
+  readonly task: Task;
+  /** The handoff by which the agent got the task. */
+  readonly hop: TaskHop | undefined;
+  /** The last context of the task. */
+  readonly sections: readonly ContextSection[];
+  readonly holding: Holding;
+}
 
 /** The maximum size of the details of a status update, in bytes. */
 const DETAILS_BYTES_MAX = 16_384;
@@ -36,6 +46,13 @@ export class Offer {
   readonly request: HandoffRequest | undefined;
   /** Whether this is the award of a negotiation. */
   readonly isAward: boolean;
+  /**
+   * Whether this agent owns the task already, by an earlier process that took it over: see `resume` of `serve`. Then `accept` and
+   * `complete` return at once, `reject` throws, and `epoch` is that of the handoff.
+   */
+  readonly isResumed: boolean;
+  /** The delivery of the offer: the request, or the context if `request` is undefined; undefined for a resumed task. */
+  readonly delivery: Delivery | undefined;
   /**
    * Aborts after the accept, with a HandoffFailed as its reason, if the handoff continues without this agent; and with a
    * TaskRecalled if the task is recalled while the handler works on it. It also aborts as the signal of a handler does.
@@ -63,21 +80,34 @@ export class Offer {
   #isOver = false;
 
   /** @internal */
-  constructor(
-    agent: TaskOwner,
-    /** The delivery of the offer: the request, or the context if `request` is undefined. */
-    readonly delivery: Delivery,
-  ) {
-    const { handoffRequest, payload, envelope, handoffId } = delivery;
+  constructor(agent: TaskOwner, from: Delivery | ResumedTask) {
     this.#agent = agent;
+    this.signal = this.#abort.signal;
+    this.#contextCame.promise.catch(() => undefined); // no caller may be waiting for it
+    this.over.promise.catch(() => undefined);
+    this.isResumed = "task" in from;
+    if ("task" in from) {
+      const { task, hop, sections, holding } = from;
+      this.delivery = this.request = undefined;
+      this.isAward = false;
+      this.handoffId = hop?.handoffId ?? "";
+      this.taskId = task.taskId;
+      this.epoch = (hop?.epoch ?? task.epoch) - 1n;
+      this.senderId = hop?.senderId ?? "";
+      this.holding = holding;
+      this.task = new OwnedTask(agent, holding, task.status, task.openHandoffId, true);
+      this.#isDecided = true;
+      this.#takeover = new Takeover(agent, this, undefined, sections);
+      return;
+    }
+    const { handoffRequest, payload, envelope, handoffId } = from;
+    const delivery = from;
+    this.delivery = delivery;
     this.handoffId = handoffId;
     this.taskId = envelope.taskId;
     this.epoch = envelope.epoch;
     this.senderId = delivery.answerTo;
     this.isAward = handoffRequest !== undefined && payload?.$typeName !== "baton.v1.HandoffRequest";
-    this.signal = this.#abort.signal;
-    this.#contextCame.promise.catch(() => undefined); // no caller may be waiting for it
-    this.over.promise.catch(() => undefined);
     if (handoffRequest !== undefined) {
       this.request = handoffRequest;
       this.#asked = delivery;
@@ -107,7 +137,8 @@ export class Offer {
       await this.#ack(asked);
     }
     const letter = await unlessAborted(this.#contextCame.promise, this.signal);
-    this.#takeover = new Takeover(this.#agent, this, letter);
+    const { payload } = letter.delivery;
+    this.#takeover = new Takeover(this.#agent, this, letter, payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : []);
     return this.#takeover;
   }
 
@@ -150,7 +181,7 @@ export class Offer {
 
   /** @internal Ends the offer, or the work on its task. Returns whether this agent never owned the task. */
   recalled(recalled: Recalled): boolean {
-    if (this.#isOver || this.#context !== undefined) {
+    if (this.#isOver || this.#context !== undefined || this.isResumed) {
       const cause = lossOf(recalled);
       if (this.#isOver) this.#abort.abort(cause);
       else this.end(cause);
@@ -162,7 +193,7 @@ export class Offer {
 
   /** @internal Ends the offer without its reader: an undecided offer is rejected, and the broker asks another agent. */
   async leave(): Promise<void> {
-    if (!this.isBegun) {
+    if (!this.isBegun || this.isResumed) {
       this.end(new Stopped("the agent stops"));
     } else if (!this.#isDecided && this.#asked !== undefined && !this.signal.aborted) {
       await bounded(this.reject({ reason: RejectReason.SHUTDOWN })).catch((error: unknown) => {
@@ -208,6 +239,11 @@ export class Offer {
     const context = this.#context;
     this.#context = undefined;
     await context?.finish(failure);
+  }
+
+  /** @internal Begins the work on a resumed task, which needs no answer. */
+  resume(): void {
+    this.#finish();
   }
 
   /** @internal Answers the context for its takeover, and acks it. */
@@ -274,23 +310,22 @@ export class Offer {
 export class Takeover {
   /** The task's id. */
   readonly taskId: string;
-  /** The sections of the context. */
+  /** The sections of the context; of a resumed task, those of its latest version. */
   readonly sections: readonly ContextSection[];
-  /** The context's delivery, with its envelope. */
-  readonly delivery: Delivery;
+  /** The context's delivery, with its envelope; undefined for a resumed task. */
+  readonly delivery: Delivery | undefined;
   readonly #agent: TaskOwner;
   readonly #offer: Offer;
-  readonly #letter: Letter;
+  readonly #letter: Letter | undefined;
 
   /** @internal */
-  constructor(agent: TaskOwner, offer: Offer, letter: Letter) {
-    const { payload } = letter.delivery;
+  constructor(agent: TaskOwner, offer: Offer, letter: Letter | undefined, sections: readonly ContextSection[]) {
     this.#agent = agent;
     this.#offer = offer;
     this.#letter = letter;
     this.taskId = offer.taskId;
-    this.delivery = letter.delivery;
-    this.sections = payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : [];
+    this.delivery = letter?.delivery;
+    this.sections = sections;
     agent.contexts.known.note(this.taskId, this.sections);
   }
 
@@ -332,14 +367,24 @@ export class Takeover {
    */
   async complete(): Promise<OwnedTask> {
     const { holdings } = this.#agent;
+    const letter = this.#letter;
+    if (letter === undefined) return this.#resumed();
     const say = async (): Promise<OwnedTask> => {
-      const { taskId, epoch, taskStatus } = await this.#agent.complete(this.delivery);
+      const { taskId, epoch, taskStatus } = await this.#agent.complete(letter.delivery);
       return this.#owned(holdings.begin(taskId, epoch), taskStatus, "");
     };
-    return this.#offer.answer(this.#letter, say, async (error) => {
+    return this.#offer.answer(letter, say, async (error) => {
       const task = await this.#offer.taskIfDoneBefore(error);
       return task && this.#owned(holdings.begin(task.taskId, task.epoch), task.status, task.openHandoffId);
     });
+  }
+
+  /** Returns the task that an earlier process took over. */
+  #resumed(): OwnedTask {
+    const { task } = this.#offer;
+    if (task === undefined) throw new TypeError("the offer has no task");
+    this.#offer.resume();
+    return task;
   }
 
   #owned(holding: Holding, status: TaskStatus, handoffId: string): OwnedTask {
@@ -349,14 +394,19 @@ export class Takeover {
     return task;
   }
 
-  /** Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task. */
+  /**
+   * Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task. A resumed task ends as FAILED.
+   */
   async fail(details: string): Promise<void> {
-    await this.#offer.answer(this.#letter, () => this.#agent.failTakeover(this.delivery, details));
+    const letter = this.#letter;
+    if (letter === undefined) await this.#resumed().update({ status: TaskStatus.FAILED, details });
+    else await this.#offer.answer(letter, () => this.#agent.failTakeover(letter.delivery, details));
   }
 
   /** Asks for more time for a takeover that lasts longer than the handoff's timeout for it. */
   async keepTurn(details = ""): Promise<void> {
-    await this.#agent.keepTurn(this.delivery, details);
+    if (this.delivery) await this.#agent.keepTurn(this.delivery, details);
+    else await this.#offer.task?.report(details);
   }
 }
 
@@ -412,6 +462,32 @@ export async function takeOffer(
     listening.abort();
     unwatch();
     mail.close();
+  }
+}
+
+/**
+ * Calls the handler of an offer for a task that an earlier process of this agent took over. A handler that raises ends the task as
+ * FAILED. Does not throw.
+ */
+export async function takeResumed(agent: TaskOwner, resumed: ResumedTask, handler: OfferHandler, context: HandlerContext): Promise<void> {
+  const { signal } = context;
+  const offer = new Offer(agent, resumed);
+  const unwatch = agent.mail.watch(offer.taskId, resumed.holding.epoch, (recalled) => offer.recalled(recalled));
+  const abandon = (): void => {
+    void offer.abandon(signal.reason);
+  };
+  if (signal.aborted) abandon();
+  signal.addEventListener("abort", abandon);
+  try {
+    await inWork(offer, () => handler(offer, { signal: offer.signal }));
+  } catch (error) {
+    agent.log("the handler of a resumed task failed", error);
+    if (!signal.aborted && !isOfStop(error, context)) await sayFailed(agent, offer, error);
+  } finally {
+    signal.removeEventListener("abort", abandon);
+    unwatch();
+    // A loop over handoffs that was left has not taken it.
+    if (!offer.isByHand || !offer.isOver) agent.holdings.end(resumed.holding);
   }
 }
 

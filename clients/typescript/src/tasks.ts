@@ -14,6 +14,8 @@ import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task
 /** The part of an agent that its tasks use. */
 export interface TaskOwner extends AgentCore {
   readonly holdings: Holdings;
+  /** Returns the context that a handoff of this agent carried, its signature verified; empty if the broker shows none. */
+  contextSent(handoffId: string): Promise<ContextSection[]>;
   ask(taskId: string, epoch: bigint, question: string, answerBy: string, options?: AskOptions): Promise<Answer>;
   handOver(
     receiverId: string,
@@ -48,6 +50,8 @@ export class OwnedTask {
     readonly status: TaskStatus,
     /** The handoff that was open then, for `resumeHandOver`; empty without one. */
     readonly handoffId: string,
+    /** Whether an earlier process of this agent took the task over, and `resume` of `serve` gave it to this one. */
+    readonly isResumed = false,
   ) {
     this.#agent = agent;
     this.#holding = holding;

@@ -195,6 +195,12 @@ export class HandoffRecords {
     return handoff ?? create(v1.HandoffSchema);
   }
 
+  /** @internal Returns the envelope of a handoff's context, as its sender sent it; undefined if the broker shows none. */
+  async context(handoffId: string): Promise<v1.Envelope | undefined> {
+    const request = { handoffId, includeContext: true };
+    return (await this.#caller.call((options) => this.#service.getHandoff(request, options))).context;
+  }
+
   /** Yields the handoffs that match all filters, the newest first. */
   list(filter: HandoffFilter = {}, options: CallOptions = {}): AsyncGenerator<v1.Handoff, void> {
     return pages(async (pageToken) => {

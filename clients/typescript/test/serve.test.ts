@@ -223,10 +223,12 @@ test("a failed takeover, and a context that is not the one that was sent", async
   for await (const offer of bob.handoffs()) {
     const context = await offer.accept();
     await context.keepTurn("looking into it");
-    const { payload } = context.delivery;
+    const { delivery } = context;
+    assert.ok(delivery !== undefined);
+    const { payload } = delivery;
     assert.ok(payload?.$typeName === "baton.v1.TaskContextTransfer");
     const sections = payload.sections.splice(0);
-    await assert.rejects(bob.complete(context.delivery), (error) => {
+    await assert.rejects(bob.complete(delivery), (error) => {
       return error instanceof VerificationError && error.reason === "CONTEXT_DIGEST_MISMATCH";
     });
     payload.sections.push(...sections);

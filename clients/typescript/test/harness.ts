@@ -1,7 +1,7 @@
 /** The program for `baton conformance --client`; docs/conformance-client.md defines its protocol. */
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
-import { create } from "@bufbuild/protobuf";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import {
   Agent,
@@ -34,6 +34,8 @@ interface Command {
   stop_grace_ms: number;
   type: string;
   as: string;
+  result?: JsonObject;
+  resume?: boolean;
   to: string;
   text?: string;
   bytes?: number;
@@ -52,6 +54,8 @@ interface Command {
 type Facts = Record<string, unknown>;
 
 const how = new Map<string, string>();
+/** The result for handlers that finish their task. */
+let result: JsonObject = {};
 const stop = new AbortController();
 const calls = new Map<number, AbortController>();
 let waiting: (() => void)[] = [];
@@ -121,14 +125,20 @@ function handlersOf(connecting: Command): Handlers {
       await does("Info", { message_id: envelope.messageId, sender_id: envelope.senderId });
     },
     offer: async (offer) => {
-      const { senderId, taskId, handoffId } = offer;
+      const { senderId, taskId, handoffId, isResumed } = offer;
+      if (isResumed) {
+        const { epoch } = await (await offer.accept()).complete();
+        say("resumed", { task_id: taskId, epoch: Number(epoch) });
+      }
       const told = await does("HandoffRequest", { sender_id: senderId, task_id: taskId, handoff_id: handoffId });
       if (told === "reject") {
         await offer.reject({ reason: v1.RejectReason.NO_SKILL, reasonText: "told to reject" });
         return;
       }
       const task = await (await offer.accept()).complete();
-      say("owned", { task_id: taskId, handoff_id: handoffId, epoch: Number(task.epoch) });
+      if (!isResumed) say("owned", { task_id: taskId, handoff_id: handoffId, epoch: Number(task.epoch) });
+      if (told === "finish") await task.finish(result);
+      if (told === "fail") throw new Error("told to fail");
       if (told === "work") {
         await new Promise((resolve) => {
           offer.signal.addEventListener("abort", resolve);
@@ -171,7 +181,7 @@ async function connect(command: Command): Promise<void> {
     },
     ...(command.handler_timeout_ms === undefined ? {} : { handlerTimeoutMs: command.handler_timeout_ms }),
   });
-  serving = agent.serve(handlersOf(command), { signal: stop.signal }).catch((error: unknown) => {
+  serving = agent.serve(handlersOf(command), { signal: stop.signal, resume: command.resume === true }).catch((error: unknown) => {
     say("ended", account(error));
   });
 }
@@ -213,6 +223,7 @@ async function obey(command: Command): Promise<Facts> {
       return {};
     case "handle":
       how.set(command.type, command.as);
+      result = command.result ?? { text: "x".repeat(command.bytes ?? 0) };
       return {};
     case "release":
       for (const go of waiting) go();

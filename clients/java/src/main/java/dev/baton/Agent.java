@@ -357,8 +357,13 @@ public final class Agent implements AutoCloseable {
 
     // Sending.
 
-    /** Returns a signed envelope of this agent around a payload of baton.v1, with the current time. */
+    /**
+     * Returns a signed envelope of this agent around a payload of baton.v1, with the current time. Throws
+     * {@link BatonException}, FIELD_INVALID, for a result over 262144 bytes of JSON, data over 65536 bytes, objects nested
+     * more than 32 deep, numbers that are not finite, and text with half a surrogate pair.
+     */
     public Envelope envelope(String receiverId, Envelopes.About about, Message payload) {
+        PayloadCheck.check(payload);
         return Signing.sign(Envelopes.make(payload, id, receiverId, about, clock.instant()), keyId, key);
     }
 
@@ -726,6 +731,7 @@ public final class Agent implements AutoCloseable {
     private Receipt sendCheckpoint(String taskId, long epoch, List<ContextSection> sections)
             throws InterruptedException {
         Message context = Handover.contextOf(sections);
+        PayloadCheck.check(context);
         Envelope envelope = Envelopes.make(context, id, "", Envelopes.About.task(taskId, epoch), clock.instant());
         Envelope checkpoint = envelope.toBuilder()
                 .setMessageType(MessageType.MESSAGE_TYPE_CONTEXT_CHECKPOINT)

@@ -8,6 +8,7 @@ import dev.baton.v1.AddAgentKeyRequest;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.AgentMatch;
+import dev.baton.v1.AuditLogEntry;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.CreateInvitationRequest;
 import dev.baton.v1.DeregisterAgentRequest;
@@ -25,8 +26,9 @@ import dev.baton.v1.Heartbeat;
 import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.ListAgentsRequest;
 import dev.baton.v1.ListAgentsResponse;
+import dev.baton.v1.ListAuditEntriesRequest;
+import dev.baton.v1.ListAuditEntriesResponse;
 import dev.baton.v1.ListTasksRequest;
-import dev.baton.v1.ListTasksResponse;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
 import dev.baton.v1.NegotiationClosed;
@@ -749,6 +751,39 @@ public final class Agent implements AutoCloseable {
         return new Negotiations(this, connection, dispatcher);
     }
 
+    /** Returns the tasks at the broker: lists, watches, and reassignments. */
+    public Tasks tasks() {
+        return new Tasks(this, connection);
+    }
+
+    /** Returns the handoffs at the broker: lists and watches. */
+    public Handoffs handoffs() {
+        return new Handoffs(this, connection);
+    }
+
+    /** Returns the dead letters. */
+    public DeadLetters deadLetters() {
+        return new DeadLetters(connection);
+    }
+
+    /**
+     * Returns the entries of the broker's audit log after a number, oldest first; 0: from the first kept one on. By default
+     * for operators. Throws {@link BatonException}, PERMISSION_DENIED.
+     */
+    public List<AuditLogEntry> auditLog(long after) {
+        List<AuditLogEntry> found = new ArrayList<>();
+        ListAuditEntriesRequest.Builder request =
+                ListAuditEntriesRequest.newBuilder().setPageSize(PAGE_SIZE).setAfterNumber(after);
+        ListAuditEntriesResponse page;
+        do {
+            ListAuditEntriesRequest asked = request.build();
+            page = connection.audit(stub -> stub.listAuditEntries(asked));
+            found.addAll(page.getEntriesList());
+            request.setAfterNumber(found.isEmpty() ? after : found.get(found.size() - 1).getEntry().getNumber());
+        } while (page.getEntriesCount() > 0 && request.getAfterNumber() < page.getLogLength());
+        return found;
+    }
+
     /** Returns the plans of subtasks. */
     public Plans plans() {
         return new Plans(this, connection);
@@ -853,20 +888,15 @@ public final class Agent implements AutoCloseable {
      * {@link #resumeHandOver} continues the open handoff of a task, if it has one.
      */
     public List<OwnedTask> ownedTasks() {
-        ListTasksRequest.Builder request = ListTasksRequest.newBuilder()
-                .setPageSize(PAGE_SIZE)
+        ListTasksRequest unfinished = ListTasksRequest.newBuilder()
                 .setOwnerId(id)
                 .addStatuses(TaskStatus.TASK_STATUS_CREATED)
                 .addStatuses(TaskStatus.TASK_STATUS_IN_PROGRESS)
-                .addStatuses(TaskStatus.TASK_STATUS_WAITING_FOR_INPUT);
-        List<OwnedTask> owned = new ArrayList<>();
-        do {
-            ListTasksRequest asked = request.build();
-            ListTasksResponse page = connection.tasks(stub -> stub.listTasks(asked));
-            page.getTasksList().forEach(task -> owned.add(OwnedTask.of(this, task)));
-            request.setPageToken(page.getNextPageToken());
-        } while (!request.getPageToken().isEmpty());
-        return owned;
+                .addStatuses(TaskStatus.TASK_STATUS_WAITING_FOR_INPUT)
+                .build();
+        return tasks().list(unfinished).stream()
+                .map(task -> OwnedTask.of(this, task))
+                .toList();
     }
 
     /** Returns a handoff: its state, the view of either side, and each step. */

@@ -2,11 +2,13 @@ package dev.baton;
 
 import com.google.protobuf.ByteString;
 import dev.baton.v1.AgentServiceGrpc;
+import dev.baton.v1.AuditServiceGrpc;
 import dev.baton.v1.BlobServiceGrpc;
 import dev.baton.v1.BrokerServiceGrpc;
 import dev.baton.v1.ContextServiceGrpc;
 import dev.baton.v1.CreateChallengeRequest;
 import dev.baton.v1.CreateTokenRequest;
+import dev.baton.v1.DeadLetterServiceGrpc;
 import dev.baton.v1.HandoffServiceGrpc;
 import dev.baton.v1.NegotiationServiceGrpc;
 import dev.baton.v1.PlanServiceGrpc;
@@ -203,6 +205,26 @@ final class Connection implements AutoCloseable {
 
     <A> Iterator<A> watchPlans(Function<PlanServiceGrpc.PlanServiceBlockingStub, Iterator<A>> call) {
         return call.apply(bearing(PlanServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> Iterator<A> watchTasks(Function<TaskServiceGrpc.TaskServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(TaskServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> Iterator<A> watchHandoffs(Function<HandoffServiceGrpc.HandoffServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(HandoffServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> A deadLetters(Function<DeadLetterServiceGrpc.DeadLetterServiceBlockingStub, A> call) {
+        return call(DeadLetterServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A audit(Function<AuditServiceGrpc.AuditServiceBlockingStub, A> call) {
+        return call(AuditServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A broker(Function<BrokerServiceGrpc.BrokerServiceBlockingStub, A> call) {
+        return call(BrokerServiceGrpc::newBlockingStub, call);
     }
 
     <A> A threads(Function<ThreadServiceGrpc.ThreadServiceBlockingStub, A> call) {

@@ -23,6 +23,7 @@ import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Hello;
 import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.ListAgentsRequest;
 import dev.baton.v1.ListAgentsResponse;
@@ -33,6 +34,8 @@ import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
 import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.Receipt;
+import dev.baton.v1.ReceiveRequest;
+import dev.baton.v1.ReceiveResponse;
 import dev.baton.v1.RegisterAgentRequest;
 import dev.baton.v1.RevokeAgentKeyRequest;
 import dev.baton.v1.SenderView;
@@ -63,11 +66,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
@@ -107,6 +112,8 @@ public final class Agent implements AutoCloseable {
 
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration GRACE = Duration.ofSeconds(10);
+    /** The time in which a notice is expected of what the broker shows already. */
+    static final Duration NOTICE_TIME = Duration.ofSeconds(1);
     /** The number of handled messages without a confirmed ack that are remembered. */
     private static final int HANDLED_MAX = 4096;
     private static final int PAGE_SIZE = 500;
@@ -127,6 +134,8 @@ public final class Agent implements AutoCloseable {
     private final Directory directory;
     private final Dispatcher dispatcher;
     private final Link link;
+    private final String instanceId = UUID.randomUUID().toString();
+    private final Workload workload;
     private final ScheduledExecutorService scheduler;
     private final ExecutorService executor;
     private final ExecutorService sorter;
@@ -177,8 +186,11 @@ public final class Agent implements AutoCloseable {
                 from.interceptors);
         directory = new Directory(this::getAgent, from.pinnedKeys, from.operatorKeys, clock);
         dispatcher = new Dispatcher(this, executor, from);
-        Link.Events events = new Link.Events(this::welcomed, this::arrived, this::beat, dispatcher::fail);
-        link = new Link(connection, scheduler, events, from.credit);
+        Hello hello = Hello.newBuilder().setInstanceId(instanceId).setTellsWork(true).build();
+        Link.Events events =
+                new Link.Events(this::welcomed, this::reconnected, this::arrived, this::beat, dispatcher::fail);
+        link = new Link(connection, scheduler, events, hello, from.credit);
+        workload = new Workload(link::beatSoon);
     }
 
     /** Returns a builder for an agent. */
@@ -191,12 +203,20 @@ public final class Agent implements AutoCloseable {
         return id;
     }
 
+    /** Returns the id of this process, a UUID: what belongs to something that it has begun goes to it while it is connected. */
+    public String instanceId() {
+        return instanceId;
+    }
+
     /** Returns the broker's welcome on the present session: its id, its key and its timing parameters. */
     public Welcome welcome() {
         return welcome;
     }
 
-    /** Sets the payload of the agent's heartbeats from now on; the agent sets active_tasks and capacity itself. */
+    /**
+     * Sets the payload of the agent's heartbeats from now on; the agent sets active_tasks, capacity and working_on
+     * itself.
+     */
     public void setHeartbeat(Heartbeat heartbeat) {
         this.heartbeat = heartbeat;
     }
@@ -357,6 +377,37 @@ public final class Agent implements AutoCloseable {
         return Optional.ofNullable(delivery);
     }
 
+    /**
+     * Returns what waits in this agent's mailbox now, in order, and takes nothing: no delivery is outstanding after it, no
+     * attempt counts, and the delivery_id is empty. Each sender's signature is verified; messages that do not verify are
+     * left out.
+     */
+    public List<dev.baton.v1.Delivery> peek() {
+        ReceiveRequest request = ReceiveRequest.newBuilder()
+                .setInstanceId(instanceId)
+                .setPeek(true)
+                .build();
+        List<ReceiveResponse> answers = connection.broker(stub -> {
+            List<ReceiveResponse> all = new ArrayList<>();
+            stub.receive(request).forEachRemaining(all::add);
+            return all;
+        });
+        return answers.stream()
+                .map(ReceiveResponse::getDelivery)
+                .filter(delivery -> isVerified(delivery.getEnvelope()))
+                .toList();
+    }
+
+    private boolean isVerified(Envelope envelope) {
+        try {
+            directory.verify(envelope);
+            return true;
+        } catch (VerificationException e) {
+            LOG.log(Level.WARNING, "message {0}: {1}", envelope.getMessageId(), e.getMessage());
+            return false;
+        }
+    }
+
     // Sending.
 
     /**
@@ -418,6 +469,11 @@ public final class Agent implements AutoCloseable {
             throw new VerificationException(
                     "SIGNATURE_INVALID", "the receipt is for another message, " + receipt.getMessageId());
         }
+        switch (envelope.getMessageType()) {
+            case MESSAGE_TYPE_HANDOFF_COMPLETE, MESSAGE_TYPE_TASK_STATUS_UPDATE -> workload.sent(
+                    envelope.getTaskId(), envelope.getEpoch(), Envelopes.payloadOf(envelope), receipt);
+            default -> {} // of no other message the work begins or ends
+        }
         return receipt;
     }
 
@@ -458,8 +514,35 @@ public final class Agent implements AutoCloseable {
     public HandedOver handOver(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
+        return handOver(workload.of(taskId, epoch), receiverId, request, context);
+    }
+
+    /** As the public call, for a task of which this process may know the ownership. */
+    HandedOver handOver(Tenure tenure, String receiverId, HandoffRequest request, List<ContextSection> context)
+            throws InterruptedException {
         Handover.checkContext(context);
-        return handOver(envelope(receiverId, Envelopes.About.task(taskId, epoch), request), context, Deadline.none());
+        Envelopes.About about = Envelopes.About.task(tenure.taskId(), tenure.epoch());
+        Envelope envelope = envelope(receiverId, about, Parents.named(this, about, request));
+        return handOver(tenure, envelope, context, Deadline.none());
+    }
+
+    /** Hands a task over, and notes what that means for its ownership. */
+    HandedOver handOver(Tenure tenure, Envelope request, List<ContextSection> context, Deadline deadline)
+            throws InterruptedException {
+        tenure.away();
+        try {
+            HandedOver handed = handOver(request, context, deadline);
+            workload.over(tenure);
+            return handed;
+        } catch (HandoffFailedException e) {
+            tenure.kept();
+            throw e;
+        } catch (BatonException e) {
+            if (!e.isPassing()) {
+                tenure.kept();
+            }
+            throw e;
+        }
     }
 
     /** As the public call, for a request or an award. */
@@ -505,14 +588,13 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Lends a task, and waits for its final status, at most for the whole timeout of the handoff and the loan timeout:
-     * see {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
+     * Lends a task, and waits for its final status. The broker's timeouts bound the call, that of the handoff and that of
+     * the loan: see {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
      */
     public Outcome delegate(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        HandoffRequest lent = Loan.requestOf(request, null);
-        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, Loan.limitOf(lent), false);
+        return delegate(workload.of(taskId, epoch), receiverId, request, context, null, null);
     }
 
     /**
@@ -524,10 +606,12 @@ public final class Agent implements AutoCloseable {
      * At the limit, and when the caller is interrupted, the agent takes the task back: it recalls it, or cancels a
      * handoff that is still open, for about 10 s at most.
      *
-     * <p>Throws {@link TaskRecalledException} if the task came back without a result, by its loan timeout, the limit or
-     * a recall; {@link HandoffFailedException} if the task was not lent: NO_CANDIDATE after rejections,
-     * HANDOFF_CANCELLED at the limit, and others as {@link #handOver}. After a restart, {@link #ownedTasks} lists the
-     * task once it is back, and the listener of TaskStatusUpdate gets its final status.
+     * <p>Throws {@link TaskRecalledException} if the task came back without a result: by its loan timeout, the limit, a
+     * recall, the silence of the delegate, or because the task was cancelled; {@link HandoffFailedException} if the task
+     * was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the limit, and others as {@link #handOver}. The
+     * call reads the state at the broker at least every 5 s, so it ends as well if another process of this agent got the
+     * result. After a restart, {@link #ownedTasks} lists the task once it is back, and the listener of TaskStatusUpdate
+     * gets its final status.
      */
     public Outcome delegate(
             String receiverId,
@@ -537,32 +621,69 @@ public final class Agent implements AutoCloseable {
             List<ContextSection> context,
             Duration limit)
             throws InterruptedException {
-        HandoffRequest lent = Loan.requestOf(request, limit);
-        boolean isOneTime = !request.hasLoanTimeout();
-        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, limit, isOneTime);
+        return delegate(receiverId, taskId, epoch, request, context, limit, null);
     }
 
-    private Outcome lend(
+    /**
+     * As {@link #delegate(String, String, long, HandoffRequest, List, Duration)}, with a listener that gets each status
+     * update of the lent task while the call waits: the progress, the details, a question. An error of that watch does
+     * not end the call. A null limit stands for none, a null listener too.
+     */
+    public Outcome delegate(
             String receiverId,
-            Envelopes.About about,
+            String taskId,
+            long epoch,
             HandoffRequest request,
             List<ContextSection> context,
             Duration limit,
-            boolean isLoanTimeout)
+            ProgressListener onProgress)
+            throws InterruptedException {
+        return delegate(workload.of(taskId, epoch), receiverId, request, context, limit, onProgress);
+    }
+
+    /** As the public call, for a task of which this process may know the ownership. A null stands for none. */
+    Outcome delegate(
+            Tenure tenure,
+            String receiverId,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Duration limit,
+            ProgressListener onProgress)
             throws InterruptedException {
         Handover.checkContext(context);
-        Deadline deadline = Deadline.in(limit);
-        Envelope envelope = envelope(receiverId, about, request);
+        // Without a limit the broker's timeouts end the call: those of the handoff, and that of the loan, which a question
+        // and an extension move.
+        Deadline deadline = limit == null ? Deadline.none() : Deadline.in(limit);
+        Envelopes.About about = Envelopes.About.task(tenure.taskId(), tenure.epoch());
+        HandoffRequest lent = Parents.named(this, about, Loan.requestOf(request, limit));
+        Envelope envelope = envelope(receiverId, about, lent);
         Conversation results = dispatcher.results(about.taskId(), about.epoch() + 1);
-        Loan loan = new Loan(this, results, envelope);
+        Loan loan = new Loan(this, results, envelope, onProgress);
+        tenure.away();
         try {
-            return lend(loan, envelope, context, deadline);
+            Outcome outcome = lend(loan, envelope, context, deadline);
+            tenure.owned(outcome.epoch());
+            return outcome;
         } catch (InterruptedException e) {
-            loan.takeBackOfInterrupted();
+            loan.takeBackOfInterrupted(tenure);
             throw e;
         } catch (TaskRecalledException e) {
+            if (e.isOwner() && e.reason() != TaskRecalledException.Reason.CANCELED) {
+                tenure.owned(e.epoch());
+            } else {
+                workload.over(tenure);
+            }
             // Where the limit is the loan timeout too, either of the two passes first.
-            throw isLoanTimeout ? Loan.byLimit(e, TaskRecalledException.Reason.LOAN_TIMEOUT) : e;
+            boolean isOneTime = limit != null && !request.hasLoanTimeout();
+            throw isOneTime ? Loan.byLimit(e, TaskRecalledException.Reason.LOAN_TIMEOUT) : e;
+        } catch (HandoffFailedException e) {
+            tenure.kept();
+            throw e;
+        } catch (BatonException e) {
+            if (!e.isPassing()) {
+                tenure.kept();
+            }
+            throw e;
         } finally {
             dispatcher.closeResults(about.taskId(), results);
         }
@@ -592,7 +713,8 @@ public final class Agent implements AutoCloseable {
         Envelopes.About about = new Envelopes.About(taskId, handoff.getEpoch(), handoffId);
         Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
         dispatcher.returned(taskId, handoffId, receipt.getEpoch());
-        return new OwnedTask(this, taskId, receipt.getEpoch(), receipt.getTaskStatus(), "");
+        Tenure tenure = workload.of(taskId, receipt.getEpoch());
+        return new OwnedTask(this, tenure, receipt.getTaskStatus(), "");
     }
 
     // The directory.
@@ -857,6 +979,30 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
+     * Continues the wait for the answer to the open question about a task that this agent owns, as {@link #ask}, for a
+     * process that did not ask it. If no question is open, returns the answer to the latest one that was answered, also
+     * if its mail was acked long ago. Throws {@link NoAnswerException}, WITHDRAWN, if the task has neither.
+     */
+    public Answer resumeAsk(String taskId) throws InterruptedException {
+        Task task = getTask(taskId);
+        String questionId = task.getOpenPrompt().getMessageId();
+        if (!questionId.isEmpty()) {
+            Conversation answers = dispatcher.answers(questionId);
+            try {
+                answers.wake(); // the answer may have come since the task was read
+                return Question.answerTo(this, answers, taskId, questionId);
+            } finally {
+                dispatcher.closeAnswers(questionId, answers);
+            }
+        }
+        if (task.hasLastAnswer()) {
+            return Question.of(task.getLastAnswer());
+        }
+        String text = "task " + taskId + " has no open question, and none was answered";
+        throw new NoAnswerException("", NoAnswerException.Reason.WITHDRAWN, text);
+    }
+
+    /**
      * Answers a question to this agent, also one that an earlier process received: see {@link Question#answer}. A null
      * stands for no data.
      */
@@ -870,6 +1016,16 @@ public final class Agent implements AutoCloseable {
     }
 
     // Queries.
+
+    /**
+     * Lists a task in this agent's heartbeats as one that this process works on, until the scope is closed or the task
+     * ends or moves: for work on an owned task outside a listener. The tasks of running listeners are listed without it.
+     * A request's {@code silence_timeout} judges by it.
+     */
+    public Parents.Scope workOn(OwnedTask task) {
+        workload.beginByHand(task.tenure());
+        return () -> workload.endByHand(task.tenure());
+    }
 
     /** Returns an agent's registration; the broker's own id is {@link #BROKER_ID}. */
     public dev.baton.v1.Agent getAgent(String agentId) {
@@ -921,6 +1077,18 @@ public final class Agent implements AutoCloseable {
         return capacity;
     }
 
+    Workload workload() {
+        return workload;
+    }
+
+    Connection connection() {
+        return connection;
+    }
+
+    Directory directory() {
+        return directory;
+    }
+
     ScheduledExecutorService scheduler() {
         return scheduler;
     }
@@ -968,7 +1136,20 @@ public final class Agent implements AutoCloseable {
         if (beat.getActiveTasks() == 0) {
             beat.setActiveTasks(dispatcher.activeCount());
         }
-        return beat.setCapacity(capacity).build();
+        return beat.setCapacity(capacity)
+                .clearWorkingOn()
+                .addAllWorkingOn(workload.taskIds())
+                .build();
+    }
+
+    /** Lets the calls that wait read the state at the broker: now, and once more for what a late notice would say. */
+    private void reconnected() {
+        dispatcher.wake();
+        try {
+            scheduler.schedule(dispatcher::wake, NOTICE_TIME.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (RejectedExecutionException e) {
+            // The agent is closed, and with it its calls.
+        }
     }
 
     private void arrived(dev.baton.v1.Delivery delivery) {

@@ -39,8 +39,8 @@ public final class AgentBuilder {
     BidListener bidListener;
     ViewListener viewListener = (handoffId, view) -> {};
     final List<ClientInterceptor> interceptors = new ArrayList<>();
-    /** The silence after which a side asks the broker for the state of its handoff or delegated task. */
-    Duration lookInterval = Duration.ofSeconds(30);
+    /** The silence after which a call that waits reads the state at the broker. */
+    Duration lookInterval = Duration.ofSeconds(5);
     /** The idle time of a connection after which gRPC sends a ping; grpc-java's minimum is 10 s. */
     Duration keepAliveTime = Connection.KEEP_ALIVE_TIME;
     final Map<Class<? extends Message>, MessageListener<Message>> listeners = new HashMap<>();

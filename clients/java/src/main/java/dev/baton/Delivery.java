@@ -14,7 +14,6 @@ import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskRequest;
 import dev.baton.v1.TraceContext;
 import java.lang.System.Logger.Level;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Optional;
 import java.util.concurrent.ScheduledExecutorService;
@@ -296,21 +295,11 @@ public final class Delivery<M extends Message> {
     }
 
     private static Nack nackOf(NackCause cause, String text, Duration retryAfter) {
-        Nack.Builder nack = Nack.newBuilder().setCause(cause).setReasonText(cut(text));
+        Nack.Builder nack = Nack.newBuilder().setCause(cause).setReasonText(Failure.cut(text, TEXT_BYTES_MAX));
         if (retryAfter != null) {
             nack.setRetryAfter(Times.ofDuration(retryAfter));
         }
         return nack.build();
-    }
-
-    /** Cuts a text to the broker's bound, at a whole character. */
-    private static String cut(String text) {
-        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
-        int length = Math.min(bytes.length, TEXT_BYTES_MAX);
-        while (length < bytes.length && (bytes[length] & 0xc0) == 0x80) {
-            length--;
-        }
-        return new String(bytes, 0, length, StandardCharsets.UTF_8);
     }
 
     @Override

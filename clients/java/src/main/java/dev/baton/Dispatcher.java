@@ -18,7 +18,6 @@ import dev.baton.v1.TaskDecline;
 import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskOffer;
 import dev.baton.v1.TaskRequest;
-import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
@@ -30,6 +29,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 
@@ -57,8 +57,6 @@ final class Dispatcher {
             NegotiationClosed.class);
 
     private static final Duration WAITED_FOR_SOON = Duration.ofSeconds(2);
-    private static final Set<TaskStatus> FINAL = Set.of(
-            TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
     private static final Set<String> TOO_LATE =
             Set.of("HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH");
     /** Refusals of an answer that no redelivery of its question mends. */
@@ -67,6 +65,7 @@ final class Dispatcher {
     private static final Set<String> GONE_ON =
             Set.of("NEGOTIATION_CLOSED", "NEGOTIATION_UNKNOWN", "OFFER_NOT_STANDING", "NOT_ASKED", "PERMISSION_DENIED");
     private static final String STOPPING = "the agent is stopping";
+    private static final String TOO_LONG = "the listener took too long";
 
     /** An offer whose listener runs. */
     private record Working(Offer offer, Handling handling) {}
@@ -170,6 +169,14 @@ final class Dispatcher {
         results.values().forEach(one -> one.fail(why));
     }
 
+    /** Lets each waiting call read the state at the broker. */
+    void wake() {
+        conversations.values().forEach(Conversation::wake);
+        answers.values().forEach(Conversation::wake);
+        negotiations.values().forEach(Conversation::wake);
+        results.values().forEach(Conversation::wake);
+    }
+
     /** Ends the wait for the result of a task that this agent has recalled. */
     void returned(String taskId, String handoffId, long epoch) {
         Conversation waiting = results.get(taskId);
@@ -186,20 +193,22 @@ final class Dispatcher {
         if (recalled == null) {
             return;
         }
+        long epoch = recalled.firstValidEpoch();
+        agent.workload().lost(recalled.taskId(), epoch);
         conversations.forEach((handoffId, waiting) -> {
-            if (waiting.isBefore(recalled.taskId(), recalled.epoch())) {
+            if (waiting.isBefore(recalled.taskId(), epoch)) {
                 String text = recalled.message();
                 waiting.fail(new HandoffFailedException(handoffId, recalled.code(), text, List.of()));
             }
         });
         Conversation waiting = results.get(recalled.taskId());
         // The queue of results begins with the epoch of the loan, which is one after this agent's own.
-        if (waiting != null && waiting.isBefore(recalled.taskId(), recalled.epoch() + 1)) {
+        if (waiting != null && waiting.isBefore(recalled.taskId(), epoch + 1)) {
             waiting.fail(recalled.asLoss());
         }
         offers.values().forEach(working -> {
             Offer offer = working.offer();
-            boolean isOfTask = offer.taskId().equals(recalled.taskId()) && offer.epoch() < recalled.epoch();
+            boolean isOfTask = offer.taskId().equals(recalled.taskId()) && offer.epoch() < epoch;
             if (isOfTask && !offer.awaitsContext()) {
                 working.handling().recall();
             }
@@ -274,7 +283,7 @@ final class Dispatcher {
 
     private Conversation waitingFor(Delivery<?> delivery) {
         Message payload = delivery.payload();
-        if (payload instanceof TaskStatusUpdate update && FINAL.contains(update.getStatus())) {
+        if (payload instanceof TaskStatusUpdate update && Tasks.FINAL.contains(update.getStatus())) {
             Conversation waiting = results.get(delivery.envelope().getTaskId());
             // The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
             return waiting != null && waiting.isOfEpoch(delivery.envelope().getEpoch()) ? waiting : null;
@@ -402,21 +411,28 @@ final class Dispatcher {
                 return;
             }
             Conversation mail = conversation(delivery.handoffId());
-            Offer offer = new Offer(agent, mail, delivery);
-            try {
-                Handling handling = new Handling("handoff " + offer.handoffId(), offer::inHand);
-                handling.run(() -> decide(offer, handling));
-            } finally {
-                close(offer.handoffId(), mail);
-            }
+            work(new Offer(agent, mail, delivery), mail);
         } finally {
             active.decrementAndGet();
         }
     }
 
+    private void work(Offer offer, Conversation mail) throws InterruptedException {
+        try {
+            Handling handling = new Handling("handoff " + offer.handoffId(), offer::inHand);
+            Throwable thrown = handling.run(() -> decide(offer, handling));
+            if (thrown != null) {
+                offer.task().ifPresent(task -> Failure.say(agent, task, thrown));
+            }
+        } finally {
+            offer.task().ifPresent(task -> agent.workload().end(task.tenure()));
+            close(offer.handoffId(), mail);
+        }
+    }
+
     private void decide(Offer offer, Handling handling) throws Exception {
         offers.put(offer.handoffId(), new Working(offer, handling));
-        try {
+        try (Parents.Scope parent = offer.parent()) {
             handoffListener.onHandoff(offer);
         } finally {
             offers.remove(offer.handoffId());
@@ -548,12 +564,16 @@ final class Dispatcher {
             return thread != Thread.currentThread();
         }
 
-        void run(Work work) throws InterruptedException {
+        /**
+         * Runs the listener. Returns the failure of its work: what it has thrown, or that it took too long. Null: it
+         * returned, its task was taken from it, or the agent is stopping.
+         */
+        Throwable run(Work work) throws InterruptedException {
             ScheduledFuture<?> alarm = timeout == null
                     ? null
                     : agent.scheduler()
                             .schedule(
-                                    () -> abort(NackCause.NACK_CAUSE_FAILURE, "the listener took too long"),
+                                    () -> abort(NackCause.NACK_CAUSE_FAILURE, TOO_LONG),
                                     timeout.toMillis(),
                                     TimeUnit.MILLISECONDS);
             running.add(this);
@@ -571,9 +591,16 @@ final class Dispatcher {
             }
             if (isRecalled) {
                 settleRecalled();
-            } else if (thrown != null && !isAborted) {
+                return null;
+            }
+            if (thrown != null && !isAborted) {
                 settle(thrown);
             }
+            boolean isOfStop = isStopping && (isAborted || Failure.isOfStop(thrown));
+            if (thrown == null || isOfStop) {
+                return null;
+            }
+            return isAborted ? new TimeoutException(TOO_LONG) : thrown;
         }
 
         /** Interrupts the listener. Its delivery is nacked at once, since a listener may ignore the interrupt. */

@@ -6,6 +6,7 @@ import dev.baton.v1.Credit;
 import dev.baton.v1.Delivery;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Hello;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Welcome;
 import io.grpc.Status;
@@ -39,6 +40,7 @@ final class Link {
     /** The agent's callbacks. */
     record Events(
             Consumer<Welcome> welcomed,
+            Runnable reconnected,
             Consumer<Delivery> delivered,
             Supplier<Heartbeat> heartbeat,
             Consumer<BatonException> ended) {}
@@ -46,6 +48,7 @@ final class Link {
     private final Connection connection;
     private final ScheduledExecutorService scheduler;
     private final Events events;
+    private final Hello hello;
     private int credit;
     private Thread keeper;
     private Session session;
@@ -53,10 +56,11 @@ final class Link {
     private boolean isClosing;
     private Duration backoff = BACKOFF_MIN;
 
-    Link(Connection connection, ScheduledExecutorService scheduler, Events events, int credit) {
+    Link(Connection connection, ScheduledExecutorService scheduler, Events events, Hello hello, int credit) {
         this.connection = connection;
         this.scheduler = scheduler;
         this.events = events;
+        this.hello = hello;
         this.credit = credit;
     }
 
@@ -80,6 +84,14 @@ final class Link {
 
     synchronized boolean isClosing() {
         return isClosing;
+    }
+
+    /** Sends a heartbeat soon, if the tasks that it lists have changed. */
+    void beatSoon() {
+        Session present = session();
+        if (present != null) {
+            present.beatSoon();
+        }
     }
 
     /** Sends one frame on the present session and returns its answer. */
@@ -198,7 +210,8 @@ final class Link {
     }
 
     private Session open() throws InterruptedException {
-        Session opened = Session.open(connection.forSession(), events.delivered(), events.heartbeat(), scheduler);
+        Session opened = Session.open(
+                connection.forSession(), hello, events.delivered(), events.heartbeat(), scheduler);
         events.welcomed().accept(opened.welcome());
         int outstandingMax;
         synchronized (this) {
@@ -231,6 +244,7 @@ final class Link {
                 }
                 present = openAgain(why);
                 LOG.log(Level.INFO, "connected again");
+                events.reconnected().run();
             }
         } catch (BatonException e) {
             LOG.log(Level.ERROR, "there will be no further session: {0}", e.getMessage());

@@ -1,7 +1,7 @@
 package dev.baton;
 
 import com.google.protobuf.Message;
-import com.google.protobuf.Struct;
+import dev.baton.TaskRecalledException.Reason;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.Handoff;
@@ -11,8 +11,8 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Task;
-import dev.baton.v1.TaskHop;
 import dev.baton.v1.TaskRecall;
+import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import io.grpc.Status;
 import java.lang.System.Logger.Level;
@@ -24,10 +24,6 @@ final class Loan {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration LOAN_TIMEOUT_MIN = Duration.ofSeconds(1);
     private static final Duration LOAN_TIMEOUT_MAX = Duration.ofDays(30);
-    private static final Duration WHOLE_TIMEOUT = Duration.ofSeconds(360);
-    /** The broker's timeouts end a delegation. This is the time for the news of it. */
-    private static final Duration NEWS_TIME = Duration.ofSeconds(60);
-
     private static final Duration TAKE_BACK_TIME = Duration.ofSeconds(10);
     private static final int ATTEMPTS_MAX = 10;
     private static final long ATTEMPT_MILLIS = 200;
@@ -35,11 +31,14 @@ final class Loan {
     private final Agent agent;
     private final Conversation results;
     private final Envelope request;
+    private final ProgressListener onProgress;
 
-    Loan(Agent agent, Conversation results, Envelope request) {
+    /** A null listener stands for none. */
+    Loan(Agent agent, Conversation results, Envelope request, ProgressListener onProgress) {
         this.agent = agent;
         this.results = results;
         this.request = request;
+        this.onProgress = onProgress;
     }
 
     /** Returns the request of a delegation. A null limit stands for none. */
@@ -55,25 +54,26 @@ final class Loan {
         return lent.build();
     }
 
-    /** Returns the time after which the broker's own timeouts have ended a delegation. */
-    static Duration limitOf(HandoffRequest lent) {
-        boolean hasWhole = lent.getTimeouts().hasWhole();
-        Duration whole = hasWhole ? Times.toDuration(lent.getTimeouts().getWhole()) : WHOLE_TIMEOUT;
-        return whole.plus(Times.toDuration(lent.getLoanTimeout())).plus(NEWS_TIME);
-    }
-
     /**
-     * Waits for the task's final status. Throws {@link TaskRecalledException}; {@link BatonException},
-     * DEADLINE_EXCEEDED.
+     * Waits for the task's final status. Reads the state at the broker where no notice comes, and at the deadline. Throws
+     * {@link TaskRecalledException}; {@link BatonException}, DEADLINE_EXCEEDED.
      */
     Outcome outcome(HandedOver lent, Deadline deadline) throws InterruptedException {
-        return outcome(lent, deadline, agent.lookInterval());
+        if (onProgress == null) {
+            return await(lent, deadline);
+        }
+        try (ProgressWatch watch = new ProgressWatch(agent, lent, onProgress)) {
+            Outcome outcome = await(lent, deadline);
+            watch.awaitEnd();
+            return outcome;
+        }
     }
 
-    private Outcome outcome(HandedOver lent, Deadline deadline, Duration lookInterval) throws InterruptedException {
+    private Outcome await(HandedOver lent, Deadline deadline) throws InterruptedException {
         boolean isBack = false;
         while (true) {
-            Delivery<?> delivery = results.next(deadline.leftAtMost(lookInterval));
+            Duration wait = isBack ? Agent.NOTICE_TIME : agent.lookInterval();
+            Delivery<?> delivery = results.next(deadline.leftAtMost(wait));
             if (delivery != null) {
                 Outcome outcome = outcomeOf(delivery, lent);
                 if (outcome != null) {
@@ -81,12 +81,14 @@ final class Loan {
                 }
                 continue;
             }
-            deadline.check("task " + lent.taskId() + " has not come back in time");
             Task task = look(lent);
             if (task != null && isBack) {
-                return withoutNews(lent, task); // mail about the end of the loan would have arrived by now
+                return withoutNews(lent, task); // another process of this agent has the notice
             }
             isBack = task != null;
+            if (!isBack) {
+                deadline.check("task " + lent.taskId() + " has not come back in time");
+            }
         }
     }
 
@@ -95,7 +97,12 @@ final class Loan {
         Message payload = delivery.payload();
         if (payload instanceof ErrorNotification told) {
             delivery.ackForSure();
-            TaskRecalledException.Reason reason = TaskRecalledException.Reason.LOAN_TIMEOUT;
+            Reason reason =
+                    switch (told.getErrorCode()) {
+                        case ERROR_CODE_TASK_ABANDONED -> Reason.ABANDONED;
+                        case ERROR_CODE_TASK_CANCELED -> Reason.CANCELED;
+                        default -> Reason.LOAN_TIMEOUT;
+                    };
             throw recalled(reason, told.getErrorMessage(), envelope.getEpoch(), true);
         }
         boolean isEnd;
@@ -139,20 +146,19 @@ final class Loan {
         }
     }
 
-    /**
-     * Returns the outcome of a task that a handoff returned unfinished. Throws {@link TaskRecalledException} for a
-     * recalled one.
-     */
+    /** Returns the end of the loan as the custody log has it. Throws {@link TaskRecalledException} without an outcome. */
     private Outcome withoutNews(HandedOver lent, Task task) {
-        List<TaskHop> hops = task.getHopsList();
-        TaskHop last = hops.isEmpty() ? TaskHop.getDefaultInstance() : hops.get(hops.size() - 1);
+        Returned returned = Returned.find(agent, lent, task);
+        if (returned != null && returned.reason() == null) {
+            return returned.outcome();
+        }
         boolean isOwner = task.getOwnerId().equals(agent.id());
-        if (isOwner && last.getReceiverId().equals(agent.id()) && last.getEpoch() == task.getEpoch()) {
-            Struct nothing = Struct.getDefaultInstance();
-            return new Outcome(lent.taskId(), task.getEpoch(), task.getStatus(), nothing, task.getDetails());
+        Reason reason = returned == null ? Reason.RECALL : returned.reason();
+        if (task.getStatus() == TaskStatus.TASK_STATUS_CANCELED) {
+            reason = Reason.CANCELED;
         }
         String text = "the loan has ended without a final status of the delegate";
-        throw recalled(TaskRecalledException.Reason.RECALL, text, task.getEpoch(), isOwner);
+        throw recalled(reason, text, task.getEpoch(), isOwner);
     }
 
     /**
@@ -163,7 +169,7 @@ final class Loan {
         String text = "the time limit of the delegating call passed";
         Receipt receipt = takeBack(text);
         if (receipt != null) {
-            throw recalled(TaskRecalledException.Reason.DEADLINE, text, receipt.getEpoch(), true);
+            throw recalled(Reason.DEADLINE, text, receipt.getEpoch(), true);
         }
         String handoffId = request.getMessageId();
         Handoff handoff;
@@ -181,23 +187,27 @@ final class Loan {
         }
         HandedOver lent = new Handover(agent, results, List.of(), request).goOnFrom(handoff);
         try {
-            return outcome(lent, Deadline.in(TAKE_BACK_TIME.multipliedBy(4)), TAKE_BACK_TIME);
+            // The loan has ended: within two looks the call has its end.
+            return await(lent, Deadline.in(TAKE_BACK_TIME.multipliedBy(4)));
         } catch (TaskRecalledException e) {
             // A loan that has ended by then without news has ended by the same limit.
-            throw byLimit(e, TaskRecalledException.Reason.RECALL);
+            throw byLimit(e, Reason.RECALL);
         }
     }
 
     /** Returns the end of a delegation with the limit of the call as the reason in place of another reason. */
-    static TaskRecalledException byLimit(TaskRecalledException end, TaskRecalledException.Reason other) {
+    static TaskRecalledException byLimit(TaskRecalledException end, Reason other) {
         boolean isByLimit = end.reason() == other && end.isOwner();
-        return isByLimit ? end.as(TaskRecalledException.Reason.DEADLINE) : end;
+        return isByLimit ? end.as(Reason.DEADLINE) : end;
     }
 
     /** Takes the task back for an interrupted call, which has no more use for the outcome. */
-    void takeBackOfInterrupted() {
+    void takeBackOfInterrupted(Tenure tenure) {
         try {
-            takeBack("the delegating call was interrupted");
+            Receipt receipt = takeBack("the delegating call was interrupted");
+            if (receipt != null) {
+                tenure.owned(receipt.getEpoch());
+            }
         } catch (BatonException e) {
             String text = "the loan of task {0} ends by its timeout: {1}";
             LOG.log(Level.WARNING, text, request.getTaskId(), e.getMessage());
@@ -245,7 +255,7 @@ final class Loan {
     }
 
     private TaskRecalledException recalled(
-            TaskRecalledException.Reason reason, String text, long epoch, boolean isOwner) {
+            Reason reason, String text, long epoch, boolean isOwner) {
         return new TaskRecalledException(request.getTaskId(), request.getMessageId(), reason, text, epoch, isOwner);
     }
 }

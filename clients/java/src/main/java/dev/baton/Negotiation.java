@@ -127,14 +127,15 @@ public final class Negotiation implements AutoCloseable {
     public HandedOver handOver(Bid bid, HandoffRequest terms, List<ContextSection> context)
             throws InterruptedException {
         Handover.checkContext(context);
+        Tenure tenure = agent.workload().of(about.taskId(), about.epoch());
         TaskAccept award = TaskAccept.newBuilder()
                 .setOfferId(bid.offerId())
-                .setHandoff(terms)
+                .setHandoff(Parents.named(agent, about, terms))
                 .build();
         Envelope envelope = agent.envelope(
                 bid.agentId(), new Envelopes.About(about.taskId(), about.epoch(), id), award);
         try {
-            return agent.handOver(envelope, context, Deadline.none());
+            return agent.handOver(tenure, envelope, context, Deadline.none());
         } finally {
             mail.wake();
         }

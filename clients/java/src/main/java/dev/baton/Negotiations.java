@@ -44,7 +44,11 @@ public final class Negotiations {
      */
     public Negotiation begin(String receiverId, Envelopes.About about, TaskRequest request)
             throws InterruptedException {
-        Envelope envelope = agent.envelope(receiverId, about, request);
+        boolean hasTerms = request.hasHandoff() && !about.taskId().isEmpty();
+        TaskRequest asked = hasTerms
+                ? request.toBuilder().setHandoff(Parents.named(agent, about, request.getHandoff())).build()
+                : request;
+        Envelope envelope = agent.envelope(receiverId, about, asked);
         // Opened before the request is sent, for an offer may arrive before the receipt.
         Negotiation negotiation = open(envelope.getMessageId(), about);
         try {

@@ -10,10 +10,7 @@ public final class NoAnswerException extends RuntimeException {
     public enum Reason {
         /** The question's deadline passed. */
         EXPIRED,
-        /**
-         * The next status update of the task or a move of the task withdrew the question, or another process of this
-         * agent got its answer.
-         */
+        /** The next status update of the task or a move of the task withdrew the question, or the task had none. */
         WITHDRAWN
     }
 

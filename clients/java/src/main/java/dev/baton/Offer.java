@@ -38,6 +38,8 @@ public final class Offer {
     private volatile Delivery<?> requestInHand;
     private volatile Delivery<?> contextInHand;
     private volatile boolean isOver;
+    private volatile OwnedTask task;
+    private volatile Thread listener;
 
     Offer(Agent agent, Conversation mail, Delivery<?> delivery) {
         this.agent = agent;
@@ -151,6 +153,30 @@ public final class Offer {
     /** Whether the context has not arrived. */
     boolean awaitsContext() {
         return contextInHand == null && !isOver;
+    }
+
+    /** Returns the task after the completion. */
+    Optional<OwnedTask> task() {
+        return Optional.ofNullable(task);
+    }
+
+    /** The agent owns the task from here on: the listener works on it. */
+    void own(OwnedTask owned) {
+        agent.workload().begin(owned.tenure());
+        task = owned;
+        if (isListener()) {
+            Parents.begin(Optional.of(owned)); // the listener's own scope ends it
+        }
+    }
+
+    /** Begins the scope of the listener, in which {@link #own} sets the parent of new tasks. */
+    Parents.Scope parent() {
+        listener = Thread.currentThread();
+        return Parents.begin(task());
+    }
+
+    private boolean isListener() {
+        return listener == Thread.currentThread();
     }
 
     void end() throws InterruptedException {

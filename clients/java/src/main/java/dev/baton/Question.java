@@ -1,9 +1,11 @@
 package dev.baton;
 
 import com.google.protobuf.Struct;
+import dev.baton.v1.AnsweredPrompt;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.Receipt;
+import dev.baton.v1.Task;
 import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskStatusUpdate;
@@ -75,12 +77,15 @@ public final class Question {
         return answer(text, null);
     }
 
-    /** Waits for the answer to a question. Throws {@link NoAnswerException}. */
+    /**
+     * Waits for the answer to a question, by its mail or, where another process of this agent got that, by the task.
+     * Throws {@link NoAnswerException}.
+     */
     static Answer answerTo(Agent agent, Conversation answers, String taskId, String questionId)
             throws InterruptedException {
         boolean wasClosed = false;
         while (true) {
-            Delivery<?> delivery = answers.next(agent.lookInterval());
+            Delivery<?> delivery = answers.next(wasClosed ? Agent.NOTICE_TIME : agent.lookInterval());
             if (delivery != null) {
                 delivery.ackForSure();
                 if (delivery.payload() instanceof TaskInput input) {
@@ -90,23 +95,37 @@ public final class Question {
                 String text = ((ErrorNotification) delivery.payload()).getErrorMessage();
                 throw new NoAnswerException(questionId, NoAnswerException.Reason.EXPIRED, text);
             }
+            Task task = look(agent, taskId);
+            if (task == null || task.getOpenPrompt().getMessageId().equals(questionId)) {
+                continue;
+            }
+            if (task.getLastAnswer().getQuestion().getMessageId().equals(questionId)) {
+                return of(task.getLastAnswer());
+            }
             if (wasClosed) {
                 // The answer, or the notice of the expiry, would have arrived by now.
                 String text = "the question is no longer open";
                 throw new NoAnswerException(questionId, NoAnswerException.Reason.WITHDRAWN, text);
             }
-            wasClosed = !isOpen(agent, taskId, questionId);
+            wasClosed = true;
         }
     }
 
-    private static boolean isOpen(Agent agent, String taskId, String questionId) {
+    /** Returns the answer that a task shows. */
+    static Answer of(AnsweredPrompt answered) {
+        TaskInput input = answered.getAnswer();
+        return new Answer(answered.getQuestion().getAskedAgentId(), input.getText(), input.getData());
+    }
+
+    /** Returns the task, or null if the broker cannot be asked now. */
+    private static Task look(Agent agent, String taskId) {
         try {
-            return agent.getTask(taskId).getOpenPrompt().getMessageId().equals(questionId);
+            return agent.getTask(taskId);
         } catch (BatonException e) {
             if (!e.isPassing()) {
                 throw e;
             }
-            return true;
+            return null;
         }
     }
 

@@ -6,16 +6,19 @@ import dev.baton.v1.ConnectRequest;
 import dev.baton.v1.ConnectResponse;
 import dev.baton.v1.Delivery;
 import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Hello;
 import dev.baton.v1.Welcome;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.Comparator;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
@@ -28,8 +31,12 @@ import java.util.function.Supplier;
 final class Session {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration CLOSE_TIME = Duration.ofSeconds(5);
+    /** The least time between two heartbeats that go out because their tasks have changed. */
+    private static final Duration CHANGES_INTERVAL = Duration.ofMillis(200);
 
     private final Consumer<Delivery> deliver;
+    private final Supplier<Heartbeat> heartbeat;
+    private final ScheduledExecutorService scheduler;
     private final AtomicLong lastRequestId = new AtomicLong();
     private final Map<Long, Waiting> answers = new ConcurrentHashMap<>();
     private final CompletableFuture<Welcome> welcome = new CompletableFuture<>();
@@ -37,23 +44,30 @@ final class Session {
     private ClientCallStreamObserver<ConnectRequest> out;
     private ScheduledFuture<?> beating;
     private SessionEndedException goAway;
+    private List<String> listedTaskIds = List.of();
+    private boolean isBeatingSoon;
+    private long changedNanos = System.nanoTime() - CHANGES_INTERVAL.toNanos();
 
     /** A frame without an answer, and the size of its envelope in bytes; 0 for a frame without one. */
     private record Waiting(CompletableFuture<ConnectResponse> answer, int envelopeBytesCount) {}
 
-    private Session(Consumer<Delivery> deliver) {
+    private Session(Consumer<Delivery> deliver, Supplier<Heartbeat> heartbeat, ScheduledExecutorService scheduler) {
         this.deliver = deliver;
+        this.heartbeat = heartbeat;
+        this.scheduler = scheduler;
     }
 
-    /** Opens the stream and waits for the broker's welcome. */
+    /** Opens the stream, names this process, and waits for the broker's welcome. */
     static Session open(
             BrokerServiceStub broker,
+            Hello hello,
             Consumer<Delivery> deliver,
             Supplier<Heartbeat> heartbeat,
             ScheduledExecutorService scheduler)
             throws InterruptedException {
-        Session session = new Session(deliver);
+        Session session = new Session(deliver, heartbeat, scheduler);
         broker.connect(session.new Reader());
+        session.say(hello);
         Welcome welcome;
         try {
             welcome = session.welcome.get(Connection.CALL_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
@@ -68,7 +82,7 @@ final class Session {
         }
         long millis = Math.max(100, Times.toDuration(welcome.getHeartbeatInterval()).toMillis());
         session.beating = scheduler.scheduleAtFixedRate(
-                () -> session.beat(heartbeat.get()), 0, millis, TimeUnit.MILLISECONDS);
+                session::beat, 0, millis, TimeUnit.MILLISECONDS);
         session.ended.thenRun(() -> session.beating.cancel(false));
         return session;
     }
@@ -143,15 +157,63 @@ final class Session {
         return new BatonException(io.grpc.Status.Code.DEADLINE_EXCEEDED, "no answer in time");
     }
 
-    private void beat(Heartbeat heartbeat) {
-        ConnectRequest frame = ConnectRequest.newBuilder().setHeartbeat(heartbeat).build();
+    /** Sends a heartbeat, after the last one for the same cause by 200 ms at least, if its tasks are other ones then. */
+    void beatSoon() {
+        long waitNanos;
+        synchronized (this) {
+            if (isBeatingSoon || ended.isDone()) {
+                return;
+            }
+            isBeatingSoon = true;
+            waitNanos = Math.max(0, changedNanos + CHANGES_INTERVAL.toNanos() - System.nanoTime());
+        }
+        try {
+            scheduler.schedule(this::beatIfChanged, waitNanos, TimeUnit.NANOSECONDS);
+        } catch (RejectedExecutionException e) {
+            // The agent is closed.
+        }
+    }
+
+    private void beatIfChanged() {
+        synchronized (this) {
+            isBeatingSoon = false; // before the tasks are read, so that a later change is not missed
+        }
+        Heartbeat next = heartbeat.get();
+        synchronized (this) {
+            if (next.getWorkingOnList().equals(listedTaskIds)) {
+                return; // work that began and ended meanwhile
+            }
+            changedNanos = System.nanoTime();
+        }
+        beat(next);
+    }
+
+    private void beat() {
+        beat(heartbeat.get());
+    }
+
+    private void beat(Heartbeat next) {
+        ConnectRequest frame = ConnectRequest.newBuilder().setHeartbeat(next).build();
         try {
             Limits.checkFrame(frame);
         } catch (BatonException e) {
             LOG.log(Level.WARNING, "the heartbeat goes without its content: {0}", e.getMessage());
-            frame = ConnectRequest.newBuilder().setHeartbeat(Heartbeat.getDefaultInstance()).build();
+            Heartbeat.Builder rest = Heartbeat.newBuilder().addAllWorkingOn(next.getWorkingOnList());
+            frame = ConnectRequest.newBuilder().setHeartbeat(rest).build();
         }
-        write(frame);
+        if (write(frame)) {
+            synchronized (this) {
+                listedTaskIds = next.getWorkingOnList();
+            }
+        }
+    }
+
+    private void say(Hello hello) {
+        ask(ConnectRequest.newBuilder().setHello(hello)).whenComplete((answer, error) -> {
+            if (error != null && !(error instanceof SessionEndedException)) {
+                LOG.log(Level.INFO, "the broker does not know the processes of an agent: {0}", error.getMessage());
+            }
+        });
     }
 
     private synchronized boolean write(ConnectRequest frame) {

@@ -89,10 +89,12 @@ public final class Takeover {
         OwnedTask task;
         try {
             Receipt receipt = agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS, digest, ""));
-            task = new OwnedTask(agent, offer.taskId(), receipt.getEpoch(), receipt.getTaskStatus(), "");
+            Tenure tenure = agent.workload().of(offer.taskId(), receipt.getEpoch());
+            task = new OwnedTask(agent, tenure, receipt.getTaskStatus(), "");
         } catch (BatonException e) {
             task = ownedBefore(e);
         }
+        offer.own(task);
         offer.end();
         return task;
     }

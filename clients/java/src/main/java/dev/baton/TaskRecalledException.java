@@ -19,7 +19,11 @@ public final class TaskRecalledException extends RuntimeException {
         /** A {@link Agent#recall} by this agent, or by an agent that had lent the task to it. */
         RECALL,
         /** An operator reassigned the task. */
-        REASSIGNED
+        REASSIGNED,
+        /** The delegate gave no sign of work for the request's silence_timeout, or was gone, and the broker took it back. */
+        ABANDONED,
+        /** The task was cancelled, with the task that it is a part of or for lack of use: it has ended. */
+        CANCELED
     }
 
     TaskRecalledException(String taskId, String handoffId, Reason reason, String message, long epoch, boolean isOwner) {

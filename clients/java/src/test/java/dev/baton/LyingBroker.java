@@ -21,10 +21,17 @@ import dev.baton.v1.GetAgentRequest;
 import dev.baton.v1.GetAgentResponse;
 import dev.baton.v1.GetHandoffRequest;
 import dev.baton.v1.GetHandoffResponse;
+import dev.baton.v1.GetTaskRequest;
+import dev.baton.v1.GetTaskResponse;
 import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffServiceGrpc;
 import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Hello;
 import dev.baton.v1.Receipt;
+import dev.baton.v1.ResumeTasksRequest;
+import dev.baton.v1.ResumeTasksResponse;
+import dev.baton.v1.Task;
+import dev.baton.v1.TaskServiceGrpc;
 import dev.baton.v1.Welcome;
 import io.grpc.Grpc;
 import io.grpc.Server;
@@ -51,12 +58,19 @@ final class LyingBroker implements AutoCloseable {
     /** The acks and nacks. */
     final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
     final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
+    final BlockingQueue<Hello> hellos = new LinkedBlockingQueue<>();
     /** The sessions with credit. Only then does a broker deliver, and only then does the client settle deliveries. */
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
     final AtomicInteger looks = new AtomicInteger();
     /** The answer to a look at any handoff; null if it is unknown or belongs to other agents. */
     volatile Handoff handoff = Handoff.getDefaultInstance();
+    /** The answer to a look at any task. */
+    volatile Task task = Task.getDefaultInstance();
+    /** The requests for tasks to resume. */
+    final BlockingQueue<ResumeTasksRequest> resumptions = new LinkedBlockingQueue<>();
+    /** The answers to them, one after the other; then none. */
+    final BlockingQueue<List<Task>> resumable = new LinkedBlockingQueue<>();
     /** Whether sessions are refused for now. */
     volatile boolean isAway;
     /** Answers an envelope; with a receipt unless a test replaces it. */
@@ -78,6 +92,7 @@ final class LyingBroker implements AutoCloseable {
                 .addService(new Agents())
                 .addService(new Broker())
                 .addService(new Handoffs())
+                .addService(new Tasks())
                 .build()
                 .start();
     }
@@ -209,6 +224,24 @@ final class LyingBroker implements AutoCloseable {
         }
     }
 
+    private final class Tasks extends TaskServiceGrpc.TaskServiceImplBase {
+        @Override
+        public void getTask(GetTaskRequest request, StreamObserver<GetTaskResponse> out) {
+            out.onNext(GetTaskResponse.newBuilder().setTask(task).build());
+            out.onCompleted();
+        }
+
+        @Override
+        public void resumeTasks(ResumeTasksRequest request, StreamObserver<ResumeTasksResponse> out) {
+            resumptions.add(request);
+            List<Task> tasks = resumable.poll();
+            out.onNext(ResumeTasksResponse.newBuilder()
+                    .addAllTasks(tasks == null ? List.of() : tasks)
+                    .build());
+            out.onCompleted();
+        }
+    }
+
     private final class Broker extends BrokerServiceGrpc.BrokerServiceImplBase {
         @Override
         public StreamObserver<ConnectRequest> connect(StreamObserver<ConnectResponse> unshared) {
@@ -261,6 +294,11 @@ final class LyingBroker implements AutoCloseable {
                     out.onNext(answer.setCredited(Credited.getDefaultInstance()).build());
                 }
                 case HEARTBEAT -> heartbeats.add(frame.getHeartbeat());
+                case HELLO -> {
+                    if (!sessions.contains(out)) {
+                        hellos.add(frame.getHello()); // before the session's credit
+                    }
+                }
                 case REQUEST_NOT_SET -> {}
             }
         }

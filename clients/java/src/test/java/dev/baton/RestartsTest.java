@@ -123,7 +123,8 @@ class RestartsTest {
                 Agent bob = living("bob").onHandoff(this::take).connect()) {
             OwnedTask owned = alice.ownedTasks().get(0);
             String handoffId = owned.openHandoffId();
-            assertEquals(new OwnedTask(alice, TASK, 1, TaskStatus.TASK_STATUS_CREATED, handoffId), owned);
+            List<Object> seen = List.of(owned.taskId(), owned.epoch(), owned.status(), owned.openHandoffId());
+            assertEquals(List.of(TASK, 1L, TaskStatus.TASK_STATUS_CREATED, handoffId), seen);
             RealBroker.until("the accept", () -> alice.getHandoff(handoffId).getState()
                     == HandoffState.HANDOFF_STATE_ACCEPTED);
             assertEquals(bob.id(), within(() -> alice.resumeHandOver(handoffId, SECTIONS)).ownerId());

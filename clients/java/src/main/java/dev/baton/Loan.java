@@ -83,7 +83,13 @@ final class Loan {
             }
             Task task = look(lent);
             if (task != null && isBack) {
-                return withoutNews(lent, task); // another process of this agent has the notice
+                try {
+                    return withoutNews(lent, task); // another process of this agent has the notice
+                } catch (BatonException e) {
+                    if (!e.isPassing()) {
+                        throw e;
+                    }
+                }
             }
             isBack = task != null;
             if (!isBack) {

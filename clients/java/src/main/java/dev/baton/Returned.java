@@ -7,6 +7,7 @@ import dev.baton.v1.GetCustodyLogRequest;
 import dev.baton.v1.GetCustodyLogResponse;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 
 /**
@@ -23,6 +24,28 @@ record Returned(Outcome outcome, TaskRecalledException.Reason reason) {
      * {@link VerificationException} if the delegate has not signed its final status.
      */
     static Returned find(Agent agent, HandedOver lent, Task task) {
+        try {
+            return findInLog(agent, lent, task);
+        } catch (BatonException e) {
+            if (e.isPassing()) {
+                throw e;
+            }
+            return ofTask(agent, lent, task); // the log is not for this agent
+        }
+    }
+
+    /** Returns what the task itself shows of its return. */
+    private static Returned ofTask(Agent agent, HandedOver lent, Task task) {
+        if (!task.getOwnerId().equals(agent.id()) || !task.hasResult()) {
+            return null;
+        }
+        TaskStatus status =
+                Tasks.FINAL.contains(task.getStatus()) ? task.getStatus() : TaskStatus.TASK_STATUS_COMPLETED;
+        Outcome outcome = new Outcome(lent.taskId(), task.getEpoch(), status, task.getResult(), task.getDetails());
+        return new Returned(outcome, null);
+    }
+
+    private static Returned findInLog(Agent agent, HandedOver lent, Task task) {
         // An agent that lent the task and had it lent again within that loan owned it twice: the last return counts.
         boolean isNested = task.getHopsList().stream()
                 .anyMatch(hop -> hop.getEpoch() > lent.epoch() && hop.getReceiverId().equals(agent.id()));

@@ -314,6 +314,7 @@ public final class Agent implements AutoCloseable {
     /** Proves the agent's identity and opens the session; deliveries and heartbeats begin. Tries once. */
     public Welcome connect() throws InterruptedException {
         link.begin("baton-link-" + id);
+        dispatcher.begin();
         return welcome;
     }
 
@@ -714,7 +715,7 @@ public final class Agent implements AutoCloseable {
         Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
         dispatcher.returned(taskId, handoffId, receipt.getEpoch());
         Tenure tenure = workload.of(taskId, receipt.getEpoch());
-        return new OwnedTask(this, tenure, receipt.getTaskStatus(), "");
+        return new OwnedTask(this, tenure, receipt.getTaskStatus(), "", false);
     }
 
     // The directory.
@@ -1142,9 +1143,10 @@ public final class Agent implements AutoCloseable {
                 .build();
     }
 
-    /** Lets the calls that wait read the state at the broker: now, and once more for what a late notice would say. */
+    /** A session follows another: asks for tasks to resume, and lets the calls that wait read the state at the broker: now, and once more for what a late notice would say. */
     private void reconnected() {
         dispatcher.wake();
+        dispatcher.begin();
         try {
             scheduler.schedule(dispatcher::wake, NOTICE_TIME.toMillis(), TimeUnit.MILLISECONDS);
         } catch (RejectedExecutionException e) {

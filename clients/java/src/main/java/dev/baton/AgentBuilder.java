@@ -37,6 +37,7 @@ public final class AgentBuilder {
     RecallListener recallListener;
     PromptListener promptListener;
     BidListener bidListener;
+    boolean resumes;
     ViewListener viewListener = (handoffId, view) -> {};
     final List<ClientInterceptor> interceptors = new ArrayList<>();
     /** The silence after which a call that waits reads the state at the broker. */
@@ -165,6 +166,17 @@ public final class AgentBuilder {
     /** Sets the listener of offered handoffs, also of those by an award, which accepts or rejects each. */
     public AgentBuilder onHandoff(HandoffListener listener) {
         this.handoffListener = Objects.requireNonNull(listener);
+        return this;
+    }
+
+    /**
+     * Sets whether the listener of handoffs also gets the tasks that an earlier process of this agent took over and did
+     * not end: after a restart, when the session has begun, and as slots get free. Such an offer is
+     * {@link Offer#isResumed}: its {@link Offer#accept} returns the task's last context at once, and
+     * {@link Takeover#complete} the task. Default: false.
+     */
+    public AgentBuilder resume(boolean resumes) {
+        this.resumes = resumes;
         return this;
     }
 

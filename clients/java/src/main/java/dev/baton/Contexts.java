@@ -90,6 +90,22 @@ public final class Contexts {
         return answer;
     }
 
+    /** Returns the whole sections of the latest version of a task's context; empty if this agent may read none. */
+    List<ContextSection> latest(String taskId) {
+        ContextVersion version;
+        try {
+            version = version(taskId, 0);
+        } catch (BatonException e) {
+            if (e.isPassing()) {
+                throw e;
+            }
+            return List.of();
+        }
+        return version.getSectionsList().stream()
+                .map(info -> whole(taskId, version.getVersion(), info))
+                .toList();
+    }
+
     /** Fetches the section that a message has as a change, or does not have: see {@link Takeover#fetch}. */
     Optional<ContextSection> fetch(String taskId, String name, Optional<ContextSection> sent) {
         Optional<ContextSection> applied = sent.flatMap(section -> applied(taskId, section));

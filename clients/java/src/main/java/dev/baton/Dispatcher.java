@@ -13,6 +13,7 @@ import dev.baton.v1.NackCause;
 import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.Task;
 import dev.baton.v1.TaskContextTransfer;
 import dev.baton.v1.TaskDecline;
 import dev.baton.v1.TaskInput;
@@ -92,6 +93,8 @@ final class Dispatcher {
     private final Map<String, Working> offers = new ConcurrentHashMap<>();
     private final Set<Handling> running = ConcurrentHashMap.newKeySet();
     private final AtomicInteger active = new AtomicInteger();
+    private final boolean resumes;
+    private final Resumption resumption;
     private volatile boolean isStopping;
 
     Dispatcher(Agent agent, ExecutorService executor, AgentBuilder from) {
@@ -104,6 +107,8 @@ final class Dispatcher {
         this.bidding = from.bidListener == null ? null : new Bidding(agent, from.bidListener);
         this.listeners = Map.copyOf(from.listeners);
         this.timeout = from.listenerTimeout;
+        this.resumes = from.resumes;
+        this.resumption = new Resumption(agent, this, executor);
     }
 
     boolean hasListeners() {
@@ -114,6 +119,19 @@ final class Dispatcher {
     /** The number of handoffs in progress. */
     int activeCount() {
         return active.get();
+    }
+
+    /** The number of handoffs that the capacity leaves room for; this many without a capacity. */
+    int freeSlots(int unlimited) {
+        int capacity = agent.capacity();
+        return capacity > 0 ? Math.max(0, capacity - active.get()) : unlimited;
+    }
+
+    /** A session has begun: asks for the tasks to resume, if the agent resumes. */
+    void begin() {
+        if (resumes && handoffListener != null) {
+            resumption.begin();
+        }
     }
 
     /** Routes the mail of one handoff to a queue, until {@link #close}. */
@@ -414,6 +432,35 @@ final class Dispatcher {
             work(new Offer(agent, mail, delivery), mail);
         } finally {
             active.decrementAndGet();
+            resumption.freed();
+        }
+    }
+
+    /** Runs the listener of handoffs for a task that this agent owns, and that no process works on. */
+    void resume(Task task) {
+        if (isStopping || handoffListener == null || agent.workload().hasTask(task.getTaskId())) {
+            return;
+        }
+        active.incrementAndGet();
+        try {
+            Offer offer = Offer.resumed(agent, task); // lists the task as one that this process works on
+            executor.execute(() -> resume(offer));
+        } catch (RejectedExecutionException e) {
+            active.decrementAndGet(); // the agent is closed
+        }
+    }
+
+    private void resume(Offer offer) {
+        Conversation mail = conversation(offer.handoffId());
+        try {
+            work(offer, mail);
+        } catch (BatonException e) {
+            LOG.log(Level.WARNING, "what became of {0} could not be told: {1}", offer.taskId(), e.getMessage());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } finally {
+            active.decrementAndGet();
+            resumption.freed();
         }
     }
 

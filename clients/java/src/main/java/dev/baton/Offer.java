@@ -1,6 +1,7 @@
 package dev.baton;
 
 import com.google.protobuf.Message;
+import dev.baton.v1.ContextSection;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
@@ -10,7 +11,9 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.Task;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskHop;
 import java.util.Collection;
 import java.util.EnumSet;
 import java.util.List;
@@ -22,7 +25,8 @@ import java.util.Set;
  *
  * <p>The agent extends the delivery while the listener works. After a crash, or an exception in the listener, the
  * broker redelivers the unacknowledged message and the listener runs again. An offer that an earlier process of this
- * agent accepted has no request; its {@link #accept} returns the context at once.
+ * agent accepted has no request; its {@link #accept} returns the context at once. With {@link AgentBuilder#resume} there
+ * are also offers of tasks that an earlier process took over: see {@link #isResumed}.
  */
 public final class Offer {
     private static final Set<HandoffState> ACCEPTED =
@@ -40,6 +44,7 @@ public final class Offer {
     private volatile boolean isOver;
     private volatile OwnedTask task;
     private volatile Thread listener;
+    private boolean isResumed;
 
     Offer(Agent agent, Conversation mail, Delivery<?> delivery) {
         this.agent = agent;
@@ -54,6 +59,35 @@ public final class Offer {
         } else {
             this.contextInHand = delivery;
         }
+    }
+
+    private Offer(Agent agent, Task task, TaskHop hop) {
+        this.agent = agent;
+        this.mail = null;
+        this.handoffId = hop.getHandoffId();
+        this.taskId = task.getTaskId();
+        this.epoch = task.getEpoch() - 1;
+        this.senderId = hop.getSenderId();
+        this.request = null;
+        this.isOver = true;
+    }
+
+    /** Returns the offer of a task that this agent owns already. */
+    static Offer resumed(Agent agent, Task task) {
+        int last = task.getHopsCount() - 1;
+        Offer offer = new Offer(agent, task, last < 0 ? TaskHop.getDefaultInstance() : task.getHops(last));
+        Tenure tenure = new Tenure(task.getTaskId(), task.getEpoch());
+        offer.isResumed = true;
+        offer.own(new OwnedTask(agent, tenure, task.getStatus(), task.getOpenHandoffId(), true));
+        return offer;
+    }
+
+    /**
+     * Returns whether an earlier process of this agent took the task over, and the task is this agent's. Then it cannot
+     * be rejected.
+     */
+    public boolean isResumed() {
+        return isResumed;
     }
 
     /** Returns the handoff's id. */
@@ -86,6 +120,9 @@ public final class Offer {
      * its inputs. Empty: it carries out none.
      */
     public Optional<Subtask> subtask() {
+        if (isResumed) {
+            return Subtask.of(agent.contexts().latest(taskId));
+        }
         Delivery<?> context = contextInHand;
         if (context != null) {
             return Subtask.of(((TaskContextTransfer) context.payload()).getSectionsList());
@@ -106,6 +143,10 @@ public final class Offer {
 
     /** As {@link #accept(String...)}, with what the candidate needs of each section: {@link Contexts#want}. */
     public Takeover accept(HandoffAccept accept) throws InterruptedException {
+        if (isResumed) {
+            List<ContextSection> sections = agent.persist(() -> agent.contexts().latest(taskId));
+            return new Takeover(agent, this, null, Handover.contextOf(sections));
+        }
         Delivery<?> asked = requestInHand;
         if (asked != null) {
             say(asked, accept);
@@ -127,7 +168,10 @@ public final class Offer {
     public void reject(RejectReason reason, String text, Collection<String> alternatives) throws InterruptedException {
         Delivery<?> asked = requestInHand;
         if (asked == null) {
-            throw new IllegalStateException("it was accepted; a Takeover can be refused by fail()");
+            String problem = isResumed
+                    ? "the task is this agent's; it ends by OwnedTask.fail"
+                    : "it was accepted; a Takeover can be refused by fail()";
+            throw new IllegalStateException(problem);
         }
         agent.reply(asked, HandoffReject.newBuilder()
                 .setReason(reason)

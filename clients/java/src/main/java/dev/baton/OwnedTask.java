@@ -20,18 +20,20 @@ public final class OwnedTask {
     private final Tenure tenure;
     private final TaskStatus status;
     private final String openHandoffId;
+    private final boolean isResumed;
 
-    OwnedTask(Agent agent, Tenure tenure, TaskStatus status, String openHandoffId) {
+    OwnedTask(Agent agent, Tenure tenure, TaskStatus status, String openHandoffId, boolean isResumed) {
         this.agent = agent;
         this.tenure = tenure;
         this.status = status;
         this.openHandoffId = openHandoffId;
+        this.isResumed = isResumed;
     }
 
     /** Converts a task of this agent from its protobuf form. */
     static OwnedTask of(Agent agent, Task task) {
         Tenure tenure = agent.workload().of(task.getTaskId(), task.getEpoch());
-        return new OwnedTask(agent, tenure, task.getStatus(), task.getOpenHandoffId());
+        return new OwnedTask(agent, tenure, task.getStatus(), task.getOpenHandoffId(), false);
     }
 
     /** Returns the owner. */
@@ -57,6 +59,11 @@ public final class OwnedTask {
     /** Returns the handoff that was open when this object was made, for {@link Agent#resumeHandOver}; empty without one. */
     public String openHandoffId() {
         return openHandoffId;
+    }
+
+    /** Returns whether an earlier process of this agent took the task over: see {@link AgentBuilder#resume}. */
+    public boolean isResumed() {
+        return isResumed;
     }
 
     /** Returns whether this agent owns the task, as far as this process knows: it has not ended, moved, or been lent. */

@@ -75,11 +75,15 @@ public final class Takeover {
     }
 
     /**
-     * Takes ownership of the task: this agent owns it from the return on. Throws {@link VerificationException},
+     * Takes ownership of the task: this agent owns it from the return on. Of a resumed task it returns what this agent
+     * owns already, and sends nothing. Throws {@link VerificationException},
      * CONTEXT_DIGEST_MISMATCH if the sections differ from the sender's digest; {@link BatonException} if it is too
      * late.
      */
     public OwnedTask complete() throws InterruptedException {
+        if (offer.isResumed()) {
+            return offer.task().orElseThrow();
+        }
         ByteString digest = ByteString.copyFrom(Signing.contextDigest(sections()));
         if (!digest.equals(context.getContextDigest())) {
             throw new VerificationException(
@@ -90,7 +94,7 @@ public final class Takeover {
         try {
             Receipt receipt = agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS, digest, ""));
             Tenure tenure = agent.workload().of(offer.taskId(), receipt.getEpoch());
-            task = new OwnedTask(agent, tenure, receipt.getTaskStatus(), "");
+            task = new OwnedTask(agent, tenure, receipt.getTaskStatus(), "", false);
         } catch (BatonException e) {
             task = ownedBefore(e);
         }
@@ -101,6 +105,9 @@ public final class Takeover {
 
     /** Refuses the context for the reason in {@code details}. The handoff fails and the sender keeps the task. */
     public void fail(String details) throws InterruptedException {
+        if (offer.isResumed()) {
+            throw new IllegalStateException("the task is this agent's; it ends by OwnedTask.fail");
+        }
         agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_FAILURE, ByteString.EMPTY, details));
         offer.end();
     }

@@ -36,6 +36,12 @@ final class Workload {
         return List.copyOf(all.subList(0, Math.min(all.size(), LISTED_MAX)));
     }
 
+    /** Whether this process works on the task. */
+    synchronized boolean hasTask(String taskId) {
+        return handled.stream().anyMatch(one -> one.taskId().equals(taskId))
+                || byHand.stream().anyMatch(one -> one.taskId().equals(taskId));
+    }
+
     /** A listener begins to work on a task that this agent owns. */
     void begin(Tenure tenure) {
         synchronized (this) {

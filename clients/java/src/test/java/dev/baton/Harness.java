@@ -5,6 +5,8 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
+import com.google.protobuf.Struct;
+import com.google.protobuf.Value;
 import com.google.protobuf.util.JsonFormat;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
@@ -36,7 +38,7 @@ final class Harness {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Gson JSON = new Gson();
 
-    private final Map<String, String> how = new ConcurrentHashMap<>();
+    private final Map<String, JsonObject> how = new ConcurrentHashMap<>();
     private final ExecutorService work = Executors.newCachedThreadPool(task -> {
         Thread thread = new Thread(task);
         thread.setDaemon(true);
@@ -89,7 +91,7 @@ final class Harness {
         JsonObject facts = new JsonObject();
         switch (text(command, "command")) {
             case "connect" -> connect(command);
-            case "handle" -> how.put(text(command, "type"), text(command, "as"));
+            case "handle" -> how.put(text(command, "type"), command);
             case "release" -> {
                 CountDownLatch waiting = released;
                 released = new CountDownLatch(1);
@@ -203,6 +205,9 @@ final class Harness {
             builder.listenerTimeout(
                     Duration.ofMillis(command.get("handler_timeout_ms").getAsLong()));
         }
+        if (command.has("resume")) {
+            builder.resume(command.get("resume").getAsBoolean());
+        }
         if (command.has("context")) {
             List<ContextSection> context = contextOf(command);
             builder.contextProvider(wanted -> context);
@@ -220,21 +225,37 @@ final class Harness {
         });
     }
 
-    private void take(Offer offer) throws InterruptedException {
+    private void take(Offer offer) throws InterruptedException, IOException {
         JsonObject handling = new JsonObject();
         handling.addProperty("handoff_id", offer.handoffId());
         handling.addProperty("task_id", offer.taskId());
-        String told = does("HandoffRequest", handling);
+        if (offer.isResumed()) {
+            JsonObject resumed = new JsonObject();
+            resumed.addProperty("task_id", offer.taskId());
+            resumed.addProperty("epoch", offer.epoch() + 1);
+            say("resumed", resumed);
+        }
+        String told = offer.isResumed()
+                ? text(how.getOrDefault("HandoffRequest", new JsonObject()), "as")
+                : does("HandoffRequest", handling);
         if (told.equals("reject")) {
             offer.reject(RejectReason.REJECT_REASON_NO_SKILL, "told to reject");
             return;
         }
         OwnedTask task = offer.accept().complete();
-        JsonObject owned = new JsonObject();
-        owned.addProperty("task_id", task.taskId());
-        owned.addProperty("handoff_id", offer.handoffId());
-        owned.addProperty("epoch", task.epoch());
-        say("owned", owned);
+        if (!task.isResumed()) {
+            JsonObject owned = new JsonObject();
+            owned.addProperty("task_id", task.taskId());
+            owned.addProperty("handoff_id", offer.handoffId());
+            owned.addProperty("epoch", task.epoch());
+            say("owned", owned);
+        }
+        if (told.equals("fail")) {
+            throw new IllegalStateException("told to fail");
+        }
+        if (told.equals("finish")) {
+            task.finish(resultOf(how.get("HandoffRequest")), "");
+        }
         if (told.equals("work")) {
             try {
                 new CountDownLatch(1).await();
@@ -244,6 +265,17 @@ final class Harness {
                 say("stopped", stopped);
             }
         }
+    }
+
+    private static Struct resultOf(JsonObject command) throws IOException {
+        Struct.Builder result = Struct.newBuilder();
+        if (command.has("bytes")) {
+            String text = "x".repeat(command.get("bytes").getAsInt());
+            result.putFields("text", Value.newBuilder().setStringValue(text).build());
+        } else {
+            JsonFormat.parser().merge(JSON.toJson(command.get("result")), result);
+        }
+        return result.build();
     }
 
     private static void recalled(Recalled recalled) {
@@ -306,7 +338,7 @@ final class Harness {
     private String does(String kind, JsonObject handling) throws InterruptedException {
         // Read before the report, since the suite may change the instruction at once after it.
         CountDownLatch waiting = released;
-        String told = how.getOrDefault(kind, "");
+        String told = text(how.getOrDefault(kind, new JsonObject()), "as");
         handling.addProperty("type", kind);
         say("handling", handling);
         switch (told) {

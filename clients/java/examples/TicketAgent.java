@@ -1,3 +1,4 @@
+import com.google.protobuf.Struct;
 import dev.baton.Agent;
 import dev.baton.AgentBuilder;
 import dev.baton.BatonException;
@@ -45,6 +46,7 @@ public final class TicketAgent {
                 .caFile(Path.of(arguments[1]))
                 .id(arguments[2])
                 .key(Keys.load(key))
+                .resume(arguments[4].equals("serve")) // also the tickets that an earlier process did not finish
                 .onHandoff(TicketAgent::take);
         int code = 0;
         try (Agent agent = from.build()) {
@@ -104,5 +106,6 @@ public final class TicketAgent {
                 "%s: taken over from %s at epoch %d, with %d sections%n",
                 task.taskId(), offer.senderId(), task.epoch(), takeover.sections().size());
         task.report("reading the history");
+        task.finish(Struct.getDefaultInstance(), "a loose cable");
     }
 }

@@ -257,6 +257,12 @@ public final class Offer {
             }
             return;
         }
+        boolean isCompletedHere = handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED
+                && handoff.getCandidateId().equals(agent.id());
+        if (isCompletedHere) {
+            String text = "another process of this agent has taken the task over";
+            throw new HandoffFailedException(handoffId, "HANDOFF_FINAL", text, List.of());
+        }
         if (!Handover.isOpen(handoff)) {
             String code = Handover.codeOf(handoff.getErrorCode(), handoff.getErrorCodeValue());
             throw new HandoffFailedException(handoffId, code, handoff.getErrorMessage(), List.of());

@@ -111,7 +111,7 @@ final class Resumption {
                 // The agent is closed.
             }
         } else {
-            Level level = isUnknown ? Level.INFO : Level.WARNING;
+            Level level = isUnknown ? Level.DEBUG : Level.WARNING;
             LOG.log(level, "no tasks are resumed: {0}", why.getMessage());
         }
     }

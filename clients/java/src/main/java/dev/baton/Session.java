@@ -211,7 +211,9 @@ final class Session {
     private void say(Hello hello) {
         ask(ConnectRequest.newBuilder().setHello(hello)).whenComplete((answer, error) -> {
             if (error != null && !(error instanceof SessionEndedException)) {
-                LOG.log(Level.INFO, "the broker does not know the processes of an agent: {0}", error.getMessage());
+                boolean isOlder = error instanceof BatonException e && e.reason().equals("NOT_SUPPORTED");
+                Level level = isOlder ? Level.DEBUG : Level.WARNING;
+                LOG.log(level, "the broker does not know this process: {0}", error.getMessage());
             }
         });
     }

@@ -65,8 +65,8 @@ final class LyingBroker implements AutoCloseable {
     final AtomicInteger looks = new AtomicInteger();
     /** The answer to a look at any handoff; null if it is unknown or belongs to other agents. */
     volatile Handoff handoff = Handoff.getDefaultInstance();
-    /** The answer to a look at any task. */
-    volatile Task task = Task.getDefaultInstance();
+    /** The answer to a look at any task; null if looks are refused. */
+    volatile Task task;
     /** The requests for tasks to resume. */
     final BlockingQueue<ResumeTasksRequest> resumptions = new LinkedBlockingQueue<>();
     /** The answers to them, one after the other; then none. */
@@ -227,7 +227,12 @@ final class LyingBroker implements AutoCloseable {
     private final class Tasks extends TaskServiceGrpc.TaskServiceImplBase {
         @Override
         public void getTask(GetTaskRequest request, StreamObserver<GetTaskResponse> out) {
-            out.onNext(GetTaskResponse.newBuilder().setTask(task).build());
+            Task shown = task;
+            if (shown == null) {
+                out.onError(Status.UNIMPLEMENTED.asRuntimeException());
+                return;
+            }
+            out.onNext(GetTaskResponse.newBuilder().setTask(shown).build());
             out.onCompleted();
         }
 

@@ -15,6 +15,7 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.Severity;
+import dev.baton.v1.Task;
 import java.nio.file.Path;
 import java.security.KeyPair;
 import java.time.Duration;
@@ -70,6 +71,7 @@ final class TakenTest {
             throws Exception {
         AgentBuilder builder = broker.agent("alice");
         builder.lookInterval = Duration.ofMillis(100);
+        broker.task = Task.getDefaultInstance(); // its loan is not seen to end
         broker.handoff = Handoff.newBuilder()
                 .setState(HandoffState.HANDOFF_STATE_COMPLETED)
                 .setCandidateId("bob")

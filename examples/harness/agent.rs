@@ -7,8 +7,8 @@ use std::{
 };
 
 use baton_client::{
-    About, Bid, BidEnd, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
-    context_of_sections,
+    About, Bid, BidEnd, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, OwnedTask, Recalled,
+    context_of, context_of_sections,
 };
 use baton_client::{
     ids::SystemIds,
@@ -43,7 +43,10 @@ impl Manners {
 
     pub(crate) fn set(&self, command: &Value) {
         let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
-        self.how.lock().expect("no holder panics").insert(text("type"), text("as"));
+        let mut how = self.how.lock().expect("no holder panics");
+        how.insert(text("type"), text("as"));
+        how.insert("bytes".to_owned(), command["bytes"].to_string());
+        drop(how);
         done(command, json!({}));
     }
 
@@ -57,9 +60,30 @@ impl Manners {
         self.how.lock().expect("no holder panics").get(kind).cloned().unwrap_or_default()
     }
 
-    /// Whether a handler that has taken a task over goes on to work on it.
-    fn works(&self) -> bool {
-        self.how("HandoffRequest") == "work"
+    /// Acts on a task that was taken over as the last `handle` says.
+    async fn work_on(&self, task: OwnedTask) -> Result<(), NotTaken> {
+        let done = match self.how("HandoffRequest").as_str() {
+            "fail" => Err(NotTaken::Failure("told to fail".to_owned())),
+            "finish" => task.finish(self.result()).await.map(drop).map_err(NotTaken::from),
+            "work" => {
+                // The work goes on after this handler: the notice of a recall waits for the context's ack.
+                let recalled = task.recalled();
+                tokio::spawn(async move {
+                    say(&json!({"event": "stopped", "task_id": recalled.await.task_id}));
+                    drop(task);
+                });
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if self.is_wrong(Wrong::SwallowsFailures) { Ok(()) } else { done }
+    }
+
+    /// The result of the last `handle`.
+    fn result(&self) -> Option<prost_types::Struct> {
+        let bytes = self.how("bytes").parse().unwrap_or_default();
+        let text = prost_types::Value { kind: Some(Kind::StringValue("x".repeat(bytes))) };
+        Some(prost_types::Struct { fields: [("text".to_owned(), text)].into() })
     }
 
     fn is_wrong(&self, wrong: Wrong) -> bool {
@@ -154,19 +178,18 @@ impl Handler for Mail {
                 }
                 let task = link.complete(&delivered).await?;
                 say(&json!({
-                    "event": "owned", "task_id": task.task_id, "handoff_id": handoff_id, "epoch": task.epoch,
+                    "event": "owned", "task_id": task.task_id, "handoff_id": handoff_id, "epoch": task.epoch(),
                 }));
-                // The work goes on after this handler: the notice of a recall waits for the context's ack.
-                if manners.works() {
-                    let recalled = task.recalled();
-                    tokio::spawn(async move {
-                        say(&json!({"event": "stopped", "task_id": recalled.await.task_id}));
-                    });
-                }
+                manners.work_on(task).await?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    async fn resumed(&self, _: Link, task: OwnedTask, _: v1::TaskContextTransfer) -> Result<(), NotTaken> {
+        say(&json!({"event": "resumed", "task_id": task.task_id, "epoch": task.epoch()}));
+        self.manners.work_on(task).await
     }
 
     async fn recalled(&self, _: Link, _: Delivered, recalled: Recalled) -> Result<(), NotTaken> {
@@ -283,6 +306,7 @@ impl Agent {
         if wrong == Some(Wrong::IgnoresTimeouts) {
             options.handler_timeout = None;
         }
+        options.resume &= wrong != Some(Wrong::NeverResumes);
         if wrong == Some(Wrong::GivesNoCredit) {
             options.credit = 1;
         }
@@ -367,7 +391,7 @@ impl Agent {
         tokio::spawn(async move {
             let text = |name: &str| command[name].as_str().unwrap_or_default();
             match link.recall(text("handoff_id"), text("text")).await {
-                Ok(task) => done(&command, json!({"epoch": task.epoch})),
+                Ok(task) => done(&command, json!({"epoch": task.epoch()})),
                 Err(error) => failed(&command, &error, wrong),
             }
         });
@@ -435,7 +459,8 @@ impl Agent {
             let tasks = match wrong {
                 Some(Wrong::ListsOnePage) => wrong::first_page(&link).await,
                 _ => link.owned_tasks().await.map(|tasks| {
-                    let tasks = tasks.into_iter().map(|task| (task.task_id, task.epoch, task.open_handoff_id));
+                    let tasks =
+                        tasks.into_iter().map(|task| (task.task_id.clone(), task.epoch(), task.open_handoff_id));
                     tasks.collect::<Vec<_>>()
                 }),
             };

@@ -92,6 +92,7 @@ fn options(command: &Value) -> Result<LinkOptions, Box<dyn std::error::Error>> {
         trust: Trust::default(),
         handler_timeout: milliseconds("handler_timeout_ms"),
         stop_grace: milliseconds("stop_grace_ms").unwrap_or_default(),
+        resume: command["resume"].as_bool().unwrap_or_default(),
     })
 }
 

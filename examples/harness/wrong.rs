@@ -77,6 +77,10 @@ pub(super) enum Wrong {
     LeavesRequests,
     /// Every offer is of round 0.
     ForgetsRounds,
+    /// The failure of the work on a task is not passed on.
+    SwallowsFailures,
+    /// Tasks of earlier processes are not asked for.
+    NeverResumes,
 }
 
 #[derive(Parser)]

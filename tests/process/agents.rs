@@ -257,7 +257,7 @@ async fn a_delegation_whose_call_is_dropped_is_taken_back() {
     let recalled = own.recalled();
     lending.abort();
     let recalled = tokio::time::timeout(PATIENCE, recalled).await.unwrap();
-    assert_eq!((recalled.task_id.as_str(), recalled.epoch, recalled.is_reassigned), (task.as_str(), 3, false));
+    assert_eq!((recalled.task_id.as_str(), recalled.epoch, recalled.reason), (task.as_str(), 3, RecallReason::Recall));
     is_dropped(&mut bob).await;
     is_owned(&alice, &task, 3).await;
     let first = [v1::SenderView::Idle, v1::SenderView::HandoffInitiated, v1::SenderView::AwaitingHandoffAccept];

@@ -209,6 +209,7 @@ impl Broker {
             trust: Trust::default(),
             handler_timeout: None,
             stop_grace: Duration::ZERO,
+            resume: false,
         };
         Link::connect(options, clock, Arc::new(SystemIds)).await.unwrap()
     }

@@ -44,6 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         trust: Trust::Broker,
         handler_timeout: None,
         stop_grace: Duration::from_secs(10),
+        resume: false,
     };
     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
     let stop = CancellationToken::new();
@@ -124,7 +125,7 @@ impl Handler for Tickets {
                 // From here on, and not before, the ticket is this agent's.
                 let task = link.complete(&delivered).await?;
                 let names: Vec<&str> = context.sections.iter().map(|section| section.name.as_str()).collect();
-                println!("{task_id}: taken over from {sender} at epoch {}, with {}", task.epoch, names.join(", "));
+                println!("{task_id}: taken over from {sender} at epoch {}, with {}", task.epoch(), names.join(", "));
             }
             _ => {} // news of other handoffs
         }

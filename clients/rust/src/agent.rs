@@ -10,7 +10,8 @@ use prost::Message as _;
 use tokio::time;
 
 use super::{
-    About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits, session::ANSWER_MAX,
+    About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits,
+    session::{ANSWER_MAX, Process},
 };
 use crate::{
     codes::Refusal as _,
@@ -163,7 +164,7 @@ impl Delivered {
 
 impl Agent {
     /// Authenticates the agent, unless the connection's certificate does, and opens a session with a credit of `credit`
-    /// deliveries.
+    /// deliveries. The session is a process of its own, whose heartbeats do not tell what it works on.
     pub async fn connect(
         client: &Client,
         identity: Identity,
@@ -171,11 +172,24 @@ impl Agent {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
+        let process = Process { instance_id: ids.message_id(clock.now()).to_string(), work: None };
+        Self::connect_as(client, identity, credit, clock, ids, process).await
+    }
+
+    /// The same for a session of this process.
+    pub(super) async fn connect_as(
+        client: &Client,
+        identity: Identity,
+        credit: u32,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn IdSource>,
+        process: Process,
+    ) -> Result<Self, ClientError> {
         let client = match client.is_certified {
             true => client.clone(),
             false => client.with_token(&client.prove(&identity).await?)?,
         };
-        let session = Session::open(&client).await?;
+        let session = Session::open_as(&client, Some(process)).await?;
         // A session begins with a credit of 0 (SPEC 4).
         session.credit(credit).await?;
         Ok(Self::on(session, client, Composer { identity, clock, ids }))

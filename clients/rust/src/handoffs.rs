@@ -1,7 +1,7 @@
 //! Handoffs as calls: hand a task over, delegate it, take one over, and resume the work of an earlier process of the
 //! same agent. `docs/agent-restarts.md` describes each crash point.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
@@ -9,7 +9,9 @@ use super::{
     About, ClientError, Delivered, Link, NotTaken, RecallReason, Returned, compose,
     contexts::is_about_delta,
     error::Refused,
+    scope,
     waiting::{Conversation, Letter, Subject},
+    work::Held,
 };
 use crate::{
     codes::ErrorCode,
@@ -19,9 +21,6 @@ use crate::{
 
 /// The redelivery delay of an accept that no call of this process waits for.
 pub(super) const UNCLAIMED_AFTER: Duration = Duration::from_secs(2);
-/// After this time without mail, a waiting call reads the handoff from the broker: another process may have received
-/// the message that ends it.
-pub(super) const LOOK_AFTER: Duration = Duration::from_secs(30);
 /// The page size for listing tasks.
 const TASKS_A_PAGE: u32 = 200;
 /// The longest reason of a cancel, in bytes.
@@ -93,19 +92,23 @@ pub enum HandOverError {
     Client(#[from] ClientError),
 }
 
-/// A task that this agent owns, at one epoch. After the task has moved on, the broker refuses its messages as
-/// `STALE_EPOCH`.
+/// A task that this agent owns. After another agent has taken it over, the broker refuses its messages as
+/// `STALE_EPOCH`. When it comes back to this agent by the end of a loan, the value is good again: clones share the epoch.
+///
+/// While a value of a task that this process has taken over lives, the process tells the broker that it works on the
+/// task: see [`v1::Heartbeat::working_on`].
 #[derive(Clone)]
 pub struct OwnedTask {
     link: Link,
+    held: Arc<Held>,
     /// The task id.
     pub task_id: String,
-    /// The epoch at which this agent owns it.
-    pub epoch: u64,
     /// The status at the time this value was made.
     pub status: v1::TaskStatus,
     /// The handoff that was open at the time this value was made; empty if none was. See [`Link::resume_hand_over`].
     pub open_handoff_id: String,
+    /// Whether the handler got the task by [`Handler::resumed`](super::Handler::resumed).
+    pub is_resumed: bool,
 }
 
 impl std::fmt::Debug for OwnedTask {
@@ -113,7 +116,7 @@ impl std::fmt::Debug for OwnedTask {
         formatter
             .debug_struct("OwnedTask")
             .field("task_id", &self.task_id)
-            .field("epoch", &self.epoch)
+            .field("epoch", &self.epoch())
             .field("status", &self.status)
             .field("open_handoff_id", &self.open_handoff_id)
             .finish_non_exhaustive()
@@ -151,7 +154,8 @@ impl OwnedTask {
         request: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
     ) -> Result<HandedOver, HandOverError> {
-        self.link.hand_over(to, &self.about(), request, sections).await
+        let envelope = self.link.composer().compose(to, MessageType::HandoffRequest, &self.about(), request);
+        self.link.hand_over_by(&envelope, sections).await
     }
 
     /// Delegates the task: see [`Link::delegate`].
@@ -169,8 +173,18 @@ impl OwnedTask {
         self.link.delegate(to, &self.about(), request, sections, limit).await
     }
 
+    /// The epoch at which this agent owns it, as far as this process knows.
+    pub fn epoch(&self) -> u64 {
+        self.held.epoch()
+    }
+
+    /// Whether this agent still owns the task, as far as this process knows.
+    pub(super) fn is_here(&self) -> bool {
+        self.held.is_here()
+    }
+
     pub(super) fn about(&self) -> About {
-        About::task(&self.task_id, self.epoch)
+        About::task(&self.task_id, self.epoch())
     }
 
     pub(super) const fn link(&self) -> &Link {
@@ -235,7 +249,7 @@ impl Link {
                 let received: v1::TaskContextTransfer = context.payload();
                 self.inner.known_sections.note(&receipt.task_id, &received.sections);
                 // The completion has closed the task's only open handoff (SPEC 2).
-                return Ok(task_of(self, &receipt));
+                return Ok(self.taken_over(task_of(self, &receipt)));
             }
             Err(error) => error,
         };
@@ -246,9 +260,16 @@ impl Link {
         let task = self.get_task(&handoff.task_id).await?;
         let came_by_it = task.hops.last().is_some_and(|hop| hop.handoff_id == handoff.handoff_id);
         match came_by_it && task.owner_id == self.id().as_str() {
-            true => Ok(self.owned(task)),
+            true => Ok(self.taken_over(self.owned(task))),
             false => Err(error), // the task has moved on since
         }
+    }
+
+    /// Notes that this process works on the task from now on, and the present handler too.
+    pub(super) fn taken_over(&self, task: OwnedTask) -> OwnedTask {
+        self.inner.work.take_up(&task.task_id, task.epoch());
+        scope::add(&task);
+        task
     }
 
     /// Reads the handoff if this refusal may mean that an earlier process has sent the same message; otherwise `None`.
@@ -262,6 +283,7 @@ impl Link {
 
     /// Runs a whole handoff: sends the request, sends the context to the agent that accepts, and waits for the end.
     /// `about` names the task and the epoch at which this agent owns it; the broker creates an unknown task at epoch 1.
+    /// A task that a handler creates is a part of the task that the handler works on: see [`in_task`](crate::in_task).
     /// `sections` has at most 64 sections, together at most one payload of 1 MiB; the agent receives the sections that
     /// its accept names, or all of them.
     ///
@@ -293,7 +315,18 @@ impl Link {
         request: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
     ) -> Result<HandedOver, HandOverError> {
-        self.hand_over_by(&self.composer().compose(to, MessageType::HandoffRequest, about, request), sections).await
+        let request = self.as_part(about, request);
+        self.hand_over_by(&self.composer().compose(to, MessageType::HandoffRequest, about, &request), sections).await
+    }
+
+    /// The request of a new task, as a part of the task whose handler makes it: see [`in_task`](crate::in_task).
+    pub(super) fn as_part(&self, about: &About, request: &v1::HandoffRequest) -> v1::HandoffRequest {
+        let mut request = request.clone();
+        // A task that this agent has got or got back exists, and its parent never changes.
+        if about.epoch <= 1 && request.parent_task_id.is_empty() {
+            request.parent_task_id = scope::parent().filter(|parent| *parent != about.task_id).unwrap_or_default();
+        }
+        request
     }
 
     /// Hands a task over by this signed request.
@@ -408,9 +441,17 @@ impl Link {
         answer.await?.handoff.ok_or_else(|| ClientError::Answer("there is no handoff in it".to_owned()))
     }
 
-    fn owned(&self, task: v1::Task) -> OwnedTask {
+    pub(super) fn owned(&self, task: v1::Task) -> OwnedTask {
         let (link, status) = (self.clone(), task.status());
-        OwnedTask { link, task_id: task.task_id, epoch: task.epoch, status, open_handoff_id: task.open_handoff_id }
+        let held = self.inner.work.hold(&task.task_id, task.epoch);
+        OwnedTask {
+            link,
+            held,
+            task_id: task.task_id,
+            status,
+            open_handoff_id: task.open_handoff_id,
+            is_resumed: false,
+        }
     }
 
     /// Handles an accept that no call of this process waits for and no provider answers: it is redelivered until a call
@@ -449,7 +490,7 @@ impl Link {
 
     /// Processes the mail of a handoff until the handoff ends, or until its task is recalled from this agent.
     async fn to_the_end(&self, mail: Conversation, progress: Progress) -> End {
-        let handoff_id = progress.about.correlation_id.clone();
+        let (handoff_id, epoch) = (progress.about.correlation_id.clone(), progress.about.epoch);
         let watch = self.inner.waiting.watch(&progress.about.task_id, progress.about.epoch, false);
         let end = tokio::select! {
             end = self.take_letters(mail, progress) => end,
@@ -460,30 +501,38 @@ impl Link {
                 rejections: Vec::new(),
             }),
         };
-        if end.is_ok() {
+        if let Ok(handed) = &end {
+            self.inner.work.went_away(&handed.task_id, epoch);
             self.show(&handoff_id, v1::SenderView::HandoffCompleted);
         }
         end
     }
 
     async fn take_letters(&self, mut mail: Conversation, mut progress: Progress) -> End {
+        let mut looks = self.looks();
         loop {
-            // Cancel-safe: a letter that arrives at the end of the time stays in the queue.
-            let letter = match time::timeout(LOOK_AFTER, self.next_letter(&mut mail)).await {
-                Ok(letter) => letter?,
-                Err(_) => match self.get_handoff(&progress.about.correlation_id).await {
-                    Ok(handoff) => match end_of(&handoff) {
-                        Some(end) => return end,
-                        None => continue,
-                    },
-                    // A refused read says nothing about the outcome; mail may still bring it.
-                    Err(ClientError::Refused(_)) => continue,
-                    Err(error) => return Err(error.into()),
-                },
+            // Cancel-safe: a letter that arrives with the look stays in the queue.
+            let end = tokio::select! {
+                biased;
+                letter = self.next_letter(&mut mail) => self.take_letter(letter?, &mut progress).await,
+                () = looks.due() => self.look_at_handoff(&mut progress).await,
             };
-            if let Some(end) = self.take_letter(letter, &mut progress).await {
+            if let Some(end) = end {
                 return end;
             }
+        }
+    }
+
+    /// Reads the handoff: another process of this agent may have got its mail. `Some`: it has ended.
+    async fn look_at_handoff(&self, progress: &mut Progress) -> Option<End> {
+        match self.get_handoff(&progress.about.correlation_id).await {
+            Ok(handoff) if handoff.state() == HandoffState::Accepted && !progress.is_sent => {
+                self.send_context(progress, &handoff.candidate_id, &accept_of(&handoff)).await
+            }
+            Ok(handoff) => end_of(&handoff),
+            // A refused read says nothing about the outcome; mail may still bring it.
+            Err(ClientError::Refused(_)) => None,
+            Err(error) => Some(Err(error.into())),
         }
     }
 
@@ -613,10 +662,11 @@ fn has_delta(context: &v1::TaskContextTransfer) -> bool {
 pub(super) fn task_of(link: &Link, receipt: &v1::Receipt) -> OwnedTask {
     OwnedTask {
         link: link.clone(),
+        held: link.inner.work.hold(&receipt.task_id, receipt.epoch),
         task_id: receipt.task_id.clone(),
-        epoch: receipt.epoch,
         status: receipt.task_status(),
         open_handoff_id: String::new(),
+        is_resumed: false,
     }
 }
 

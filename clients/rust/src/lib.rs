@@ -8,13 +8,13 @@
 //!
 //! Every receipt is verified with the broker's key, and every delivery with its sender's ([`Trust`]).
 //!
-//! An agent that first ends the tasks that an earlier process left, and then accepts what it is offered:
+//! An agent that accepts what it is offered, and ends the tasks that an earlier process left:
 //!
 //! ```no_run
 //! use std::{path::PathBuf, sync::Arc, time::Duration};
 //!
 //! use baton_client::{
-//!     ClientError, Delivered, Handler, Identity, Link, LinkOptions, NotTaken, Options, Trust,
+//!     ClientError, Delivered, Handler, Identity, Link, LinkOptions, NotTaken, Options, OwnedTask, Trust,
 //!     envelope::keys::PrivateKey,
 //!     ids::{AgentId, KeyId, SystemIds},
 //!     proto::v1::{self, MessageType},
@@ -38,6 +38,11 @@
 //!         }
 //!         Ok(())
 //!     }
+//!
+//!     async fn resumed(&self, _: Link, task: OwnedTask, _: v1::TaskContextTransfer) -> Result<(), NotTaken> {
+//!         task.finish(None).await?; // an earlier process took it over and did not end it
+//!         Ok(())
+//!     }
 //! }
 //!
 //! #[tokio::main]
@@ -57,11 +62,9 @@
 //!         trust: Trust::Broker,
 //!         handler_timeout: None,
 //!         stop_grace: Duration::from_secs(10),
+//!         resume: true,
 //!     };
 //!     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
-//!     for task in link.owned_tasks().await? {
-//!         task.finish(None).await?;
-//!     }
 //!     Ok(link.serve(Mail, CancellationToken::new()).await?)
 //! }
 //! ```
@@ -89,6 +92,7 @@ mod plans;
 mod questions;
 mod runs;
 mod schemas;
+mod scope;
 #[cfg(test)]
 mod script;
 mod serve;
@@ -97,6 +101,7 @@ mod threads;
 mod trace;
 mod trust;
 mod waiting;
+mod work;
 mod workspace;
 
 pub use baton_envelope::envelope;
@@ -118,6 +123,7 @@ pub use plans::{Plan, SubtaskInputs, SubtaskResults, subtask, subtask_result};
 pub use protocol::TraceContext;
 pub use questions::{Answer, Asked};
 pub use runs::{Run, Turn};
+pub use scope::{in_task, without_parent};
 pub use serve::{Handler, NotTaken};
 pub use session::Session;
 pub use threads::{Step, Thread, ThreadRun};

@@ -7,8 +7,12 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::{
-    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, contexts::KnownSections, limits,
-    waiting::Waiting,
+    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust,
+    contexts::KnownSections,
+    limits,
+    session::Process,
+    waiting::{Waiting, is_final},
+    work::Work,
 };
 use crate::{
     envelope,
@@ -43,6 +47,50 @@ pub struct LinkOptions {
     pub handler_timeout: Option<Duration>,
     /// How long handlers may run after the agent stops.
     pub stop_grace: Duration,
+    /// Whether [`Link::serve`] passes the tasks of this agent that none of its processes works on to
+    /// [`Handler::resumed`](super::Handler::resumed), for example after a restart.
+    pub resume: bool,
+}
+
+/// A waiting call reads the state at the broker at this interval: another process of the agent may have received the
+/// message that it waits for.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The time after a reconnect after which a waiting call reads the state once more.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// When a waiting call reads the state at the broker: at an interval, on a new session, and soon after that.
+pub(super) struct Looks {
+    present: watch::Receiver<Present>,
+    next: tokio::time::Instant,
+}
+
+impl Looks {
+    /// Waits for the next time. Cancel-safe.
+    pub(super) async fn due(&mut self) {
+        tokio::select! {
+            () = tokio::time::sleep_until(self.next) => self.next = tokio::time::Instant::now() + LOOK_EVERY,
+            () = next_session(&mut self.present) => {
+                self.next = tokio::time::Instant::now() + LOOK_AGAIN_AFTER;
+            }
+        }
+    }
+}
+
+impl Looks {
+    /// The next look comes soon.
+    pub(super) fn soon(&mut self) {
+        self.next = tokio::time::Instant::now() + LOOK_AGAIN_AFTER;
+    }
+}
+
+/// Waits for a session that opens from now on.
+async fn next_session(present: &mut watch::Receiver<Present>) {
+    while present.changed().await.is_ok() {
+        if matches!(*present.borrow_and_update(), Present::Live(_)) {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 /// An agent that stays connected while [`Link::serve`] runs. Clones share the connection.
@@ -61,6 +109,10 @@ pub(super) struct Inner {
     pub(super) waiting: Arc<Waiting>,
     /// The contents of sections, as bases of deltas.
     pub(super) known_sections: KnownSections,
+    /// The tasks that this process works on.
+    pub(super) work: Arc<Work>,
+    /// The id of this process.
+    pub(super) instance_id: String,
     composer: Composer,
     present: watch::Sender<Present>,
 }
@@ -85,7 +137,9 @@ impl Link {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
         let (present, _) = watch::channel(Present::Away(None));
         let known_sections = KnownSections::default();
-        let inner = Inner { options, waiting: Arc::default(), known_sections, composer, present };
+        let instance_id = composer.ids.message_id(composer.clock.now()).to_string();
+        let (waiting, work) = (Arc::default(), Work::new());
+        let inner = Inner { options, waiting, known_sections, work, instance_id, composer, present };
         let link = Self { inner: Arc::new(inner), views: None };
         link.open().await?;
         Ok(link)
@@ -108,6 +162,11 @@ impl Link {
     /// The agent's id.
     pub fn id(&self) -> &AgentId {
         &self.inner.composer.identity.agent
+    }
+
+    /// The id of this process, a UUID: what answers the messages that this link sends goes to it, while it is connected.
+    pub fn instance_id(&self) -> &str {
+        &self.inner.instance_id
     }
 
     /// The composer of the agent's messages.
@@ -141,6 +200,11 @@ impl Link {
     /// The agent, if a session is open.
     pub(super) fn present(&self) -> Option<Arc<Agent>> {
         self.session_to_serve().ok().and_then(|(agent, _)| agent)
+    }
+
+    /// The times at which a call that waits from now on looks at the broker.
+    pub(super) fn looks(&self) -> Looks {
+        Looks { present: self.inner.present.subscribe(), next: tokio::time::Instant::now() + LOOK_EVERY }
     }
 
     /// Waits until the link has ended. Returns the reason.
@@ -193,6 +257,9 @@ impl Link {
     /// Sends a message of this agent as [`Self::send`] does.
     pub(super) async fn send_composed(&self, mut envelope: v1::Envelope) -> Result<v1::Receipt, ClientError> {
         let sent = self.send_bytes(envelope.encode_to_vec().into()).await;
+        if let Ok(receipt) = &sent {
+            self.note_move(&envelope, receipt);
+        }
         let is_old = sent.as_ref().is_err_and(|error| error.reason() == Some("TIMESTAMP_OUTSIDE_WINDOW"));
         let Composer { identity, clock, .. } = &self.inner.composer;
         let now = clock.now();
@@ -203,7 +270,24 @@ impl Link {
         // The broker detects a repeat before it checks the time, so it has not accepted the message.
         envelope.timestamp = Some(now.into());
         envelope::sign(&mut envelope, &identity.key_id, &identity.key);
-        self.send_bytes(envelope.encode_to_vec().into()).await
+        let sent = self.send_bytes(envelope.encode_to_vec().into()).await;
+        if let Ok(receipt) = &sent {
+            self.note_move(&envelope, receipt);
+        }
+        sent
+    }
+
+    /// Notes where the task of an accepted message is.
+    fn note_move(&self, sent: &v1::Envelope, receipt: &v1::Receipt) {
+        let is_end = || {
+            let payload = sent.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
+            v1::TaskStatusUpdate::decode(payload).is_ok_and(|update| is_final(update.status()))
+        };
+        match sent.message_type() {
+            MessageType::TaskStatusUpdate if is_end() => self.inner.work.went_away(&sent.task_id, sent.epoch),
+            MessageType::TaskRecall => self.inner.work.came_back(&sent.task_id, receipt.epoch),
+            _ => {}
+        }
     }
 
     /// Sends a signed envelope unchanged; otherwise as [`Self::send`].
@@ -275,7 +359,9 @@ impl Link {
         // files take effect here.
         let client = Client::connect(broker).await?;
         let Composer { clock, ids, .. } = &self.inner.composer;
-        let agent = Agent::connect(&client, identity.clone(), *credit, Arc::clone(clock), Arc::clone(ids)).await?;
+        let (clock, ids) = (Arc::clone(clock), Arc::clone(ids));
+        let process = Process { instance_id: self.inner.instance_id.clone(), work: Some(Arc::clone(&self.inner.work)) };
+        let agent = Agent::connect_as(&client, identity.clone(), *credit, clock, ids, process).await?;
         // Set before the session is published, so that no delivery is checked by another rule of trust.
         let agent = Arc::new(agent.trusting(trust.clone()));
         self.inner.present.send_replace(Present::Live(Arc::clone(&agent)));
@@ -359,10 +445,12 @@ impl Link {
             trust: Trust::default(),
             handler_timeout: None,
             stop_grace: Duration::from_secs(60),
+            resume: false,
         };
         let (present, _) = watch::channel(Present::Live(Arc::new(agent)));
         let known_sections = KnownSections::default();
-        let inner = Inner { options, waiting: Arc::default(), known_sections, composer, present };
+        let (waiting, work, instance_id) = (Arc::default(), Work::new(), "p".to_owned());
+        let inner = Inner { options, waiting, known_sections, work, instance_id, composer, present };
         Self { inner: Arc::new(inner), views: None }
     }
 }

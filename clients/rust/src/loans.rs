@@ -15,7 +15,7 @@ use super::{
 use crate::{
     codes::ErrorCode,
     ids::AgentId,
-    proto::v1::{self, HandoffState, MessageType},
+    proto::v1::{self, HandoffState, MessageType, custody_entry::Event},
 };
 
 /// The loan timeout of [`Link::delegate`] if neither the request nor the call names a time.
@@ -26,8 +26,8 @@ const LOAN_TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(360);
 /// The broker's timeouts end a delegation. This is the time for the news of it.
 const NEWS_TIME: Duration = Duration::from_secs(60);
-/// After this time without mail, a waiting call reads the task.
-const LOOK_AFTER: Duration = Duration::from_secs(30);
+/// The entries of a custody log that one call reads.
+const ENTRIES_A_PAGE: u32 = 1000;
 const TAKE_BACK_TIME: Duration = Duration::from_secs(10);
 const ATTEMPTS_MAX: usize = 10;
 const ATTEMPT_WAIT: Duration = Duration::from_millis(200);
@@ -59,22 +59,39 @@ pub enum RecallReason {
     Recall,
     /// An operator reassigned the task.
     Reassigned,
+    /// The agent that had the task gave no sign of work for the request's `silence_timeout`, or was gone.
+    Abandoned,
+    /// The task was cancelled, for example with the task that it is a part of.
+    Canceled,
 }
 
 impl RecallReason {
-    /// The stable name: `LOAN_TIMEOUT`, `DEADLINE`, `RECALL` or `REASSIGNED`.
+    /// The stable name: `LOAN_TIMEOUT`, `DEADLINE`, `RECALL`, `REASSIGNED`, `ABANDONED` or `CANCELED`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LoanTimeout => "LOAN_TIMEOUT",
             Self::Deadline => "DEADLINE",
             Self::Recall => "RECALL",
             Self::Reassigned => "REASSIGNED",
+            Self::Abandoned => "ABANDONED",
+            Self::Canceled => "CANCELED",
+        }
+    }
+
+    /// The reason of a notice with this code; `None` for the code of any other notice.
+    const fn of(code: v1::ErrorCode) -> Option<Self> {
+        match code {
+            v1::ErrorCode::TaskRecalled => Some(Self::Recall),
+            v1::ErrorCode::TaskReassigned => Some(Self::Reassigned),
+            v1::ErrorCode::TaskAbandoned => Some(Self::Abandoned),
+            v1::ErrorCode::TaskCanceled => Some(Self::Canceled),
+            _ => None,
         }
     }
 }
 
-/// A task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator reassigned
-/// it.
+/// A task that was taken from this agent: another agent recalled it, its loan timeout passed, it was abandoned or
+/// cancelled, or an operator reassigned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recalled {
     /// The task id.
@@ -84,8 +101,8 @@ pub struct Recalled {
     pub handoff_id: String,
     /// The epoch after the recall. The broker refuses messages about the task of a lower one.
     pub epoch: u64,
-    /// Whether an operator reassigned the task. Otherwise its delegator, or the broker at the loan timeout, recalled it.
-    pub is_reassigned: bool,
+    /// Why. `Recall` also stands for the loan timeout, at which the broker recalls the task.
+    pub reason: RecallReason,
     /// The explanation as text.
     pub message: String,
 }
@@ -93,33 +110,33 @@ pub struct Recalled {
 impl Recalled {
     /// What the broker took from this agent by this message; `None` for any other message.
     pub(super) fn of(delivered: &Delivered) -> Option<Self> {
-        let told = notice_of(delivered)?;
+        let (reason, told) = notice_of(delivered)?;
         (told.next_step() == v1::NextStep::DropTask).then(|| Self {
             task_id: delivered.envelope.task_id.clone(),
             handoff_id: delivered.handoff_id().to_owned(),
             epoch: delivered.envelope.epoch,
-            is_reassigned: told.error_code() == v1::ErrorCode::TaskReassigned,
+            reason,
             message: told.error_message,
         })
     }
 
     /// The stable name of the code of its notice.
     pub(super) const fn code(&self) -> &'static str {
-        if self.is_reassigned { "TASK_REASSIGNED" } else { "TASK_RECALLED" }
-    }
-
-    /// The reason for a call that waits for the end of the loan.
-    const fn reason(&self) -> RecallReason {
-        if self.is_reassigned { RecallReason::Reassigned } else { RecallReason::Recall }
+        match self.reason {
+            RecallReason::Reassigned => "TASK_REASSIGNED",
+            RecallReason::Abandoned => "TASK_ABANDONED",
+            RecallReason::Canceled => "TASK_CANCELED",
+            RecallReason::LoanTimeout | RecallReason::Deadline | RecallReason::Recall => "TASK_RECALLED",
+        }
     }
 }
 
-/// The broker's notice of a recall or a reassignment; `None` for any other message.
-pub(super) fn notice_of(delivered: &Delivered) -> Option<v1::ErrorNotification> {
+/// The broker's notice that a task has been taken from an agent or has come back to one; `None` for any other message.
+pub(super) fn notice_of(delivered: &Delivered) -> Option<(RecallReason, v1::ErrorNotification)> {
     let is_notice = delivered.kind() == MessageType::ErrorNotification
         && delivered.envelope.sender_id == AgentId::broker().as_str();
     let told: v1::ErrorNotification = is_notice.then(|| delivered.payload())?;
-    matches!(told.error_code(), v1::ErrorCode::TaskRecalled | v1::ErrorCode::TaskReassigned).then_some(told)
+    RecallReason::of(told.error_code()).map(|reason| (reason, told))
 }
 
 /// The loan that a call of [`Link::delegate`] waits for.
@@ -160,7 +177,7 @@ impl OwnedTask {
     /// # }
     /// ```
     pub fn recalled(&self) -> impl Future<Output = Recalled> + Send + 'static {
-        let watch = self.link().inner.waiting.watch(&self.task_id, self.epoch, false);
+        let watch = self.link().inner.waiting.watch(&self.task_id, self.epoch(), false);
         async move {
             match watch.await {
                 Ok(taken) => taken.recalled,
@@ -217,6 +234,7 @@ impl Link {
         // Then the broker's loan timeout is the limit of the call, and either of the two may pass first.
         let is_one_time = request.loan_timeout.is_none() && limit.is_some();
         let (lent, limit) = loan_of(request, limit);
+        let lent = self.as_part(about, &lent);
         let envelope = self.composer().compose(to, MessageType::HandoffRequest, about, &lent);
         self.delegate_by(envelope, sections, limit, is_one_time).await
     }
@@ -237,6 +255,13 @@ impl Link {
             Err(_) => by_limit(self.end_at_limit(&envelope).await, &[RecallReason::Recall, RecallReason::LoanTimeout]),
         };
         guard.request = None;
+        match &ended {
+            Ok(Returned { task_id, epoch, .. })
+            | Err(HandOverError::Recalled { task_id, epoch, is_owner: true, .. }) => {
+                self.inner.work.came_back(task_id, *epoch);
+            }
+            Err(_) => {}
+        }
         ended
     }
 
@@ -259,7 +284,7 @@ impl Link {
             task_id,
             handoff_id,
             epoch: receipt.epoch,
-            is_reassigned: false,
+            reason: RecallReason::Recall,
             message,
         });
         Ok(task_of(self, &receipt))
@@ -273,31 +298,36 @@ impl Link {
         let mut results = self.inner.waiting.wait(Subject::Result(loan.task_id.clone()));
         let mut watch = self.inner.waiting.watch(&loan.task_id, request.epoch, true);
         self.hand_over_by(request, sections).await?;
-        let mut is_back = false;
+        let (mut looks, mut is_back) = (self.looks(), false);
         loop {
             let letter = tokio::select! {
                 letter = self.next_letter(&mut results) => letter?,
                 Ok(taken) = &mut watch => {
                     let Recalled { message, epoch, .. } = &taken.recalled;
-                    return Err(loan.recalled(taken.recalled.reason(), message, *epoch, taken.is_owner));
+                    return Err(loan.recalled(taken.recalled.reason, message, *epoch, taken.is_owner));
                 }
-                () = time::sleep(LOOK_AFTER) => {
+                () = looks.due() => {
                     let task = self.look(&loan).await?;
-                    // Mail about the end of the loan would have arrived by the next look.
+                    // Mail about the end of the loan may be on its way to this process; by the next look it has come.
                     if let (Some(task), true) = (&task, is_back) {
-                        return self.without_news(&loan, task);
+                        return self.without_news(&loan, task).await;
                     }
                     is_back = task.is_some();
+                    if is_back {
+                        looks.soon();
+                    }
                     continue;
                 }
             };
             let envelope = &letter.delivered.envelope;
             let (task_id, epoch) = (envelope.task_id.clone(), envelope.epoch);
-            if let Some(told) = notice_of(&letter.delivered) {
+            if let Some((reason, told)) = notice_of(&letter.delivered) {
                 letter.answer(Ok(()));
                 // The notice of an earlier loan may come late.
                 if epoch > loan.epoch {
-                    return Err(loan.recalled(RecallReason::LoanTimeout, &told.error_message, epoch, true));
+                    // The broker tells a delegator of no recall but its own, at the loan timeout.
+                    let reason = if reason == RecallReason::Recall { RecallReason::LoanTimeout } else { reason };
+                    return Err(loan.recalled(reason, &told.error_message, epoch, true));
                 }
                 continue;
             }
@@ -333,21 +363,74 @@ impl Link {
         }
     }
 
-    /// The outcome of a loan that has ended without mail.
-    fn without_news(&self, loan: &Loan, task: &v1::Task) -> Result<Returned, HandOverError> {
-        let is_owner = task.owner_id == self.id().as_str();
-        let by_handoff = |hop: &v1::TaskHop| hop.receiver_id == self.id().as_str() && hop.epoch == task.epoch;
-        if is_owner && task.hops.last().is_some_and(by_handoff) {
-            return Ok(Returned {
-                task_id: task.task_id.clone(),
-                epoch: task.epoch,
-                status: task.status(),
-                result: None,
-                details: task.details.clone(),
-            });
+    /// The outcome of a loan whose end reached no call of this process: the custody log has it.
+    async fn without_news(&self, loan: &Loan, task: &v1::Task) -> Result<Returned, HandOverError> {
+        let recalled = |reason, epoch| {
+            let text = "the loan has ended without a final status of the delegate";
+            Err(loan.recalled(reason, text, epoch, task.owner_id == self.id().as_str()))
+        };
+        let returned = |epoch, status, result, details: String| {
+            Ok(Returned { task_id: task.task_id.clone(), epoch, status, result, details })
+        };
+        let Some(found) = self.end_in_log(loan).await? else {
+            // No log can be read, or the task did not come back to this agent.
+            return match (&task.result, task.owner_id == self.id().as_str()) {
+                (Some(result), true) => {
+                    let (result, details) = (Some(result.clone()), task.details.clone());
+                    returned(task.epoch, v1::TaskStatus::Completed, result, details)
+                }
+                _ => recalled(RecallReason::Recall, task.epoch),
+            };
+        };
+        let entry = found.entry.unwrap_or_default();
+        match &entry.event {
+            Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::TaskStatusUpdate => {
+                let (trust, now) = (&self.inner.options.trust, self.composer().clock.now());
+                let envelope = self.ask(|client| {
+                    let envelope = found.envelope.clone();
+                    async move { client.verified(envelope, trust, now).await }
+                });
+                let payload = envelope.await?.payload.unwrap_or_default();
+                let update = v1::TaskStatusUpdate::decode(payload.value).unwrap_or_default();
+                returned(entry.epoch, update.status(), update.result, update.details)
+            }
+            // A handoff has returned the task, unfinished.
+            Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::HandoffComplete => {
+                returned(entry.epoch, task.status(), None, task.details.clone())
+            }
+            Some(Event::Time(_)) => recalled(RecallReason::LoanTimeout, entry.epoch),
+            _ => recalled(RecallReason::Recall, entry.epoch),
         }
-        let text = "the loan has ended without a final status of the delegate";
-        Err(loan.recalled(RecallReason::Recall, text, task.epoch, is_owner))
+    }
+
+    /// The entry by which this agent got the task back; `None` if there is none, or if the log cannot be read.
+    async fn end_in_log(&self, loan: &Loan) -> Result<Option<v1::CustodyLogEntry>, ClientError> {
+        let mut request =
+            v1::GetCustodyLogRequest { task_id: loan.task_id.clone(), page_size: ENTRIES_A_PAGE, ..Default::default() };
+        loop {
+            let page = self.ask(|client| {
+                let request = request.clone();
+                async move { client.answer(client.tasks().get_custody_log(request).await) }
+            });
+            let page = match page.await {
+                Ok(page) => page,
+                Err(ClientError::Refused(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let number = |found: &v1::CustodyLogEntry| found.entry.as_ref().map_or(0, |entry| entry.number);
+            let last = page.entries.last().map_or(request.after_number, number);
+            let is_end = |found: &v1::CustodyLogEntry| {
+                let is_of = |entry: &v1::CustodyEntry| entry.epoch > loan.epoch && entry.owner_id == self.id().as_str();
+                found.entry.as_ref().is_some_and(is_of)
+            };
+            if let Some(end) = page.entries.into_iter().find(is_end) {
+                return Ok(Some(end));
+            }
+            if last >= page.custody_length || last <= request.after_number {
+                return Ok(None);
+            }
+            request.after_number = last;
+        }
     }
 
     /// Takes the task back at the time limit of a call. If the loan has ended by then, its end is the result.
@@ -373,7 +456,7 @@ impl Link {
         let _: HandedOver = end_of(&handoff).unwrap_or_else(|| Err(not_lent()))?;
         // The loan ended while the call did. Its final status goes to the handler; the task tells the rest.
         let task = self.get_task(&loan.task_id).await?;
-        self.without_news(&loan, &task)
+        self.without_news(&loan, &task).await
     }
 
     /// Cancels the handoff of this request, or recalls the task that it lent. Returns the receipt of the recall; `None`

@@ -12,7 +12,8 @@ use tokio_stream::StreamExt as _;
 use super::{
     About, Client, ClientError, Delivered, HandOverError, HandedOver, Handler, Link, NotTaken, Returned,
     error::Refused,
-    handoffs::{LOOK_AFTER, UNCLAIMED_AFTER, name_of},
+    handoffs::{UNCLAIMED_AFTER, name_of},
+    link::Looks,
     loans,
     waiting::{Conversation, Letter, Subject},
 };
@@ -115,6 +116,7 @@ pub struct Negotiation {
     closed: Option<v1::Negotiation>,
     /// The offers that stood at the close and have not arrived as mail.
     missing: Vec<Offer>,
+    looks: Looks,
 }
 
 impl std::fmt::Debug for Negotiation {
@@ -261,6 +263,7 @@ impl Link {
             is_told: false,
             closed: None,
             missing: Vec::new(),
+            looks: self.looks(),
         }
     }
 }
@@ -456,8 +459,8 @@ impl Negotiation {
     /// The award of a task, which is the request of its handoff.
     fn award_of(&self, offer: &Offer, about: &About, terms: &v1::HandoffRequest) -> v1::Envelope {
         let about = About { correlation_id: self.id.clone(), ..about.clone() };
-        let accept =
-            v1::TaskAccept { offer_id: offer.offer_id.clone(), details: String::new(), handoff: Some(terms.clone()) };
+        let terms = self.link.as_part(&about, terms);
+        let accept = v1::TaskAccept { offer_id: offer.offer_id.clone(), details: String::new(), handoff: Some(terms) };
         self.link.composer().compose(&offer.agent_id, MessageType::TaskAccept, &about, &accept)
     }
 
@@ -468,21 +471,28 @@ impl Negotiation {
             self.close(state);
             return Ok(());
         }
-        let wait = if self.closed.is_some() { STRAY_OFFER_WAIT } else { LOOK_AFTER };
-        match time::timeout(wait, self.link.next_letter(&mut self.mail)).await {
-            Ok(Ok(letter)) => self.take(letter),
-            Ok(Err(HandOverError::Client(error))) => return Err(error),
-            Ok(Err(other)) => return Err(ClientError::SessionEnded(other.to_string())),
+        let is_closed = self.closed.is_some();
+        let letter = tokio::select! {
+            biased;
+            letter = self.link.next_letter(&mut self.mail) => Some(letter),
+            () = time::sleep(STRAY_OFFER_WAIT), if is_closed => None,
+            () = self.looks.due(), if !is_closed => None,
+        };
+        match letter {
+            Some(Ok(letter)) => self.take(letter),
+            Some(Err(HandOverError::Client(error))) => return Err(error),
+            Some(Err(other)) => return Err(ClientError::SessionEnded(other.to_string())),
             // The mail may have gone to another process of this agent.
-            Err(_) if self.closed.is_some() => {
+            None if is_closed => {
                 for offer in std::mem::take(&mut self.missing) {
                     self.hear_offer(offer);
                 }
             }
-            Err(_) => {
+            None => {
                 let state = self.state().await?;
-                if state.state() != NegotiationState::Open {
-                    self.close(state);
+                match state.state() {
+                    NegotiationState::Open => self.look_at_offers(&state),
+                    _ => self.close(state),
                 }
             }
         }
@@ -516,6 +526,18 @@ impl Negotiation {
         self.missing.retain(|missing| missing.offer_id != offer.offer_id);
         if self.known.insert(offer.offer_id.clone()) {
             self.heard.push_back(Heard::Offer(offer));
+        }
+    }
+
+    /// Hears the offers that were missing at the last look already; their mail is not on its way any more.
+    fn look_at_offers(&mut self, state: &v1::Negotiation) {
+        let was_missing = std::mem::take(&mut self.missing);
+        for offer in standing(state) {
+            match was_missing.iter().any(|missing| missing.offer_id == offer.offer_id) {
+                true => self.hear_offer(offer),
+                false if self.known.contains(&offer.offer_id) => {}
+                false => self.missing.push(offer),
+            }
         }
     }
 

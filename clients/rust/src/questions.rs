@@ -1,8 +1,6 @@
 //! Questions about a task: ask one agent and wait for its answer, or answer a question.
 
-use tokio::time;
-
-use super::{About, ClientError, Delivered, HandOverError, Link, OwnedTask, handoffs::LOOK_AFTER, waiting::Subject};
+use super::{About, ClientError, Delivered, HandOverError, Link, OwnedTask, waiting::Subject};
 use crate::proto::v1::{self, MessageType};
 
 /// How a question has ended.
@@ -68,10 +66,15 @@ impl Link {
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mut answers = self.inner.waiting.wait(Subject::Answer(question.clone()));
         self.send_composed(envelope).await?;
-        let mut was_closed = false;
+        let (mut looks, mut was_closed) = (self.looks(), false);
         loop {
-            match time::timeout(LOOK_AFTER, self.next_letter(&mut answers)).await {
-                Ok(letter) => {
+            let letter = tokio::select! {
+                biased;
+                letter = self.next_letter(&mut answers) => Some(letter),
+                () = looks.due() => None,
+            };
+            match letter {
+                Some(letter) => {
                     // No other call waits for this question: its id is new.
                     let letter = letter.map_err(|error| match error {
                         HandOverError::Client(error) => error,
@@ -81,15 +84,29 @@ impl Link {
                     letter.answer(Ok(()));
                     return Ok(asked);
                 }
-                // The mail of a question that has ended may still be on its way, so the second look decides.
-                Err(_) if was_closed => return Ok(Asked::Withdrawn),
-                Err(_) => {
-                    let open = self.get_task(&about.task_id).await?.open_prompt;
-                    was_closed = open.is_none_or(|prompt| prompt.message_id != question);
+                None => {
+                    let task = self.get_task(&about.task_id).await?;
+                    if let Some(answer) = answer_in(&task, &question) {
+                        return Ok(Asked::Answered(answer));
+                    }
+                    let is_open = task.open_prompt.is_some_and(|prompt| prompt.message_id == question);
+                    // The mail of a question that has ended may still be on its way, so the second look decides.
+                    if !is_open && was_closed {
+                        return Ok(Asked::Withdrawn);
+                    }
+                    was_closed = !is_open;
                 }
             }
         }
     }
+}
+
+/// The answer to this question, if the task shows it.
+fn answer_in(task: &v1::Task, question: &str) -> Option<Answer> {
+    let answered = task.last_answer.as_ref()?;
+    let asked = answered.question.as_ref()?;
+    let (v1::TaskInput { text, data }, agent_id) = (answered.answer.clone()?, asked.asked_agent_id.clone());
+    (asked.message_id == question).then_some(Answer { agent_id, text, data })
 }
 
 fn asked_of(delivered: &Delivered) -> Asked {

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
-use super::{Agent, Client, Composer, Identity, Session};
+use super::{Agent, Client, Composer, Identity, Session, work::Work};
 use crate::{
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
@@ -25,11 +25,16 @@ pub(super) struct Script {
 impl Script {
     /// Opens a session without a connection, and without heartbeats at intervals.
     pub(super) fn open() -> (Session, Self) {
+        Self::open_with(v1::Welcome::default(), None)
+    }
+
+    /// Opens a session with this welcome, of a process with this work.
+    pub(super) fn open_with(welcome: v1::Welcome, work: Option<Arc<Work>>) -> (Session, Self) {
         let key = PrivateKey::generate(&SystemIds);
         let (sender, frames) = mpsc::channel(64);
         let (responses, receiver) = mpsc::unbounded_channel();
         let receiver = UnboundedReceiverStream::new(receiver);
-        let session = Session::begun(v1::Welcome::default(), key.public(), sender, receiver);
+        let session = Session::begun(welcome, key.public(), sender, receiver, work);
         (session, Self { key, frames, responses })
     }
 

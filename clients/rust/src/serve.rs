@@ -8,10 +8,16 @@ use std::{
 };
 
 use prost::Message as _;
-use tokio::{task::JoinSet, time};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time,
+};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{Agent, Bid, BidEnd, ClientError, Delivered, Link, Recalled, link::Backoff, negotiations};
+use super::{
+    Agent, Bid, BidEnd, ClientError, Delivered, HandOverError, Link, OwnedTask, Recalled, link::Backoff, negotiations,
+    scope::Scope,
+};
 use crate::{
     proto::v1::{self, MessageType, NackCause},
     trace::in_trace,
@@ -23,11 +29,18 @@ const RETURNING_MAX: usize = 4096;
 const ACK_WAIT: Duration = Duration::from_secs(30);
 /// The longest text of a nack, in bytes.
 const REASON_TEXT_MAX: usize = 4096;
+/// The longest details of a status, in bytes.
+const DETAILS_MAX: usize = 16_384;
 
 /// Handles the mail of an agent.
 pub trait Handler: Send + Sync + 'static {
     /// Handles one message, whose signature is verified. `Ok` acks it. After a crash the message may be redelivered,
     /// with a higher `delivery.attempt`.
+    ///
+    /// A failure after [`Link::complete`], also a panic or a timeout, ends the task that the handler has taken over: the
+    /// link reports FAILED with the words of the failure as the details, unless the task has ended or moved on, and
+    /// acks the message. [`NotTaken::Later`] and [`NotTaken::GivenBack`] are no failures: the context comes again, and
+    /// `complete` returns the task again.
     ///
     /// The handler receives all mail except messages for which a call waits ([`Link::hand_over`],
     /// [`Link::resume_hand_over`], [`Link::delegate`], [`Link::negotiate`], [`super::OwnedTask::ask`]), and except every
@@ -38,8 +51,8 @@ pub trait Handler: Send + Sync + 'static {
     /// this kind.
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
-    /// Learns of a task that was taken from this agent: another agent recalled it, its loan timeout passed, or an
-    /// operator reassigned it. Before this call [`OwnedTask::recalled`](super::OwnedTask::recalled) has completed, and the calls of
+    /// Learns of a task that was taken from this agent: another agent recalled it, its loan timeout passed, it counts as
+    /// abandoned, it was cancelled, or an operator reassigned it. Before this call [`OwnedTask::recalled`](super::OwnedTask::recalled) has completed, and the calls of
     /// [`Link::hand_over`] and [`Link::delegate`] for the task have ended. `Ok` acks the notice. The default passes it
     /// to [`Self::handle`].
     ///
@@ -53,6 +66,21 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), NotTaken>> + Send {
         drop(recalled);
         self.handle(link, delivered)
+    }
+
+    /// Goes on with a task that no process of this agent works on, with the context of the last handoff by which the
+    /// agent got it; empty if the broker has none. Called while [`LinkOptions::resume`](super::LinkOptions::resume) is
+    /// set, at most once for a task and epoch. Afterwards as a handler of the context: a failure ends the task as FAILED.
+    /// The default leaves the task as it is.
+    fn resumed(
+        &self,
+        link: Link,
+        task: OwnedTask,
+        context: v1::TaskContextTransfer,
+    ) -> impl Future<Output = Result<(), NotTaken>> + Send {
+        let _ = (link, context);
+        tracing::warn!(task_id = %task.task_id, "this agent resumes tasks, and has no handler for them");
+        std::future::ready(Ok(()))
     }
 
     /// Decides about an offer. `asked` is a `TaskRequest`, or a `TaskOffer` by which the requester counters this agent's
@@ -134,6 +162,15 @@ impl From<ClientError> for NotTaken {
     }
 }
 
+impl From<HandOverError> for NotTaken {
+    fn from(error: HandOverError) -> Self {
+        match error {
+            HandOverError::Client(error) => error.into(),
+            other => Self::Failure(other.to_string()),
+        }
+    }
+}
+
 /// A message and its handoff. A redriven message has the same id under another handoff.
 type Key = (String, String);
 
@@ -144,6 +181,10 @@ struct Book {
     running: HashMap<Key, String>,
     /// Handled messages without an accepted ack, oldest first; at most [`RETURNING_MAX`].
     returning: VecDeque<Key>,
+    /// The tasks that were resumed, with their epochs; those of later epochs only.
+    resumed: HashMap<String, u64>,
+    /// Whether tasks are being resumed.
+    is_resuming: bool,
 }
 
 /// The state that serving shares with the tasks of its handlers.
@@ -195,6 +236,9 @@ impl Link {
                 }
             };
             backoff.session_begins();
+            if self.inner.options.resume && !std::mem::replace(&mut serving.book().is_resuming, true) {
+                running.spawn(Arc::clone(&serving).resume(stop.clone()));
+            }
             if serving.serve_session(&agent, &mut running, &stop).await {
                 // `over` comes last, because handlers may send over the link during the grace period.
                 serving.finish(&agent, running).await;
@@ -285,7 +329,8 @@ impl<H: Handler> Serving<H> {
         // A task of its own, so that a panic of the handler ends in a nack. The task is aborted when this future is
         // dropped, so no handler outlives serving.
         let trace = delivered.trace_context();
-        let giving = async move { give(&*handler, link, delivered).await };
+        let scope = Scope::default();
+        let giving = scope.clone().run(async move { give(&*handler, link, delivered).await });
         let mut task = AbortOnDropHandle::new(tokio::spawn(async move {
             match trace {
                 Some(context) => in_trace(context, giving).await,
@@ -293,20 +338,90 @@ impl<H: Handler> Serving<H> {
             }
         }));
         let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
-        let extending = self.extend(&key);
+        let handling = async {
+            let verdict = tokio::select! {
+                done = &mut task => done.unwrap_or_else(|error| Err(NotTaken::Failure(words_of(error)))),
+                () = time::sleep(timeout) => {
+                    Err(NotTaken::Failure(format!("the handler has not returned within {timeout:?}")))
+                }
+            };
+            // Without effect if the handler has returned. After a timeout it must not run beside the redelivery.
+            task.abort();
+            after_takeover(&scope, verdict).await
+        };
         let verdict = tokio::select! {
-            done = &mut task => done.unwrap_or_else(|_| Err(NotTaken::Failure("the handler panicked".to_owned()))),
-            () = time::sleep(timeout) => Err(NotTaken::Failure(format!("the handler has not returned within {timeout:?}"))),
+            verdict = handling => verdict,
             () = self.give_up.cancelled() => {
-                task.abort();
                 self.give_back(&key).await;
                 return;
             }
-            () = extending => unreachable!("it is extended for as long as this waits"),
+            () = self.extend(&key) => unreachable!("it is extended for as long as this waits"),
         };
-        // Without effect if the handler has returned. After a timeout it must not run beside the redelivery.
-        task.abort();
         self.settle(key, verdict).await;
+    }
+
+    /// Resumes tasks of this agent, as many at a time as the credit, until the broker has no more of them.
+    async fn resume(self: Arc<Self>, stop: CancellationToken) {
+        tokio::select! {
+            () = Arc::clone(&self).resume_all(stop) => {}
+            // Aborts the handlers. The tasks stay this agent's, and its next process resumes them.
+            () = self.give_up.cancelled() => {}
+        }
+        self.book().is_resuming = false;
+    }
+
+    async fn resume_all(self: Arc<Self>, stop: CancellationToken) {
+        let slots = self.link.inner.options.credit;
+        let mut running = JoinSet::new();
+        loop {
+            let free = slots.saturating_sub(u32::try_from(running.len()).unwrap_or(u32::MAX));
+            let found = tokio::select! {
+                found = self.link.resume_tasks(free) => found,
+                () = stop.cancelled() => break,
+            };
+            let tasks = match found {
+                Ok(tasks) => tasks,
+                Err(problem) => {
+                    tracing::warn!(%problem, "failed to resume tasks");
+                    break;
+                }
+            };
+            let is_full = tasks.len() >= free as usize;
+            for (task, handoff_id) in tasks {
+                // A handler that has left its task as it was would get it without end.
+                if self.book().resumed.insert(task.task_id.clone(), task.epoch()) != Some(task.epoch()) {
+                    running.spawn(Arc::clone(&self).work_on(task, handoff_id));
+                }
+            }
+            // The next ones when a slot is free.
+            if !is_full || running.join_next().await.is_none() {
+                break;
+            }
+        }
+        while running.join_next().await.is_some() {}
+    }
+
+    /// Runs the handler of a resumed task.
+    async fn work_on(self: Arc<Self>, task: OwnedTask, handoff_id: String) {
+        let scope = Scope::default();
+        scope.add(&task);
+        let (handler, link) = (Arc::clone(&self.handler), self.link.clone());
+        let running = scope.clone().run(async move {
+            let context = link.context_of_handoff(&handoff_id).await?;
+            handler.resumed(link, task, context).await
+        });
+        let mut running = AbortOnDropHandle::new(tokio::spawn(running));
+        let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
+        let verdict = tokio::select! {
+            done = &mut running => done.unwrap_or_else(|error| Err(NotTaken::Failure(words_of(error)))),
+            () = time::sleep(timeout) => {
+                Err(NotTaken::Failure(format!("the handler has not returned within {timeout:?}")))
+            }
+        };
+        running.abort();
+        if let Err(problem) = after_takeover(&scope, verdict).await {
+            tracing::warn!(%problem, "the handler of a resumed task failed");
+        }
     }
 
     async fn extend(&self, key: &Key) {
@@ -425,9 +540,103 @@ impl Book {
     }
 }
 
+/// The verdict of a handler. If it has failed after a takeover, the tasks that it took over end as FAILED: then the
+/// message has done its work.
+async fn after_takeover(scope: &Scope, verdict: Result<(), NotTaken>) -> Result<(), NotTaken> {
+    let failed = match verdict {
+        Ok(()) | Err(NotTaken::Later(..) | NotTaken::GivenBack(..)) => return verdict,
+        Err(failed) => failed,
+    };
+    let tasks = scope.tasks();
+    if tasks.is_empty() {
+        return Err(failed);
+    }
+    let text = failed.to_string();
+    for task in tasks.iter().filter(|task| task.is_here()) {
+        match task.fail(&text).await.map_err(NotTaken::from) {
+            Ok(_) => tracing::warn!(task_id = %task.task_id, problem = %text, "a handler failed; its task has ended"),
+            // The task has ended or moved on.
+            Err(NotTaken::TooLate(_)) => {}
+            // The redelivery of the context leads here again.
+            Err(refused) => return Err(refused),
+        }
+    }
+    Err(NotTaken::TooLate(text))
+}
+
+/// The words of a handler's panic.
+fn words_of(error: JoinError) -> String {
+    let panic = error.try_into_panic().ok();
+    let said = panic.as_ref().and_then(|panic| {
+        panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+    });
+    match said {
+        Some(words) => format!("the handler panicked: {words}"),
+        None => "the handler panicked".to_owned(),
+    }
+}
+
+impl Link {
+    /// Takes up at most `max_tasks` tasks of this agent that none of its processes works on, each with its last handoff.
+    async fn resume_tasks(&self, max_tasks: u32) -> Result<Vec<(OwnedTask, String)>, ClientError> {
+        let request = v1::ResumeTasksRequest { instance_id: self.inner.instance_id.clone(), max_tasks };
+        let answer = self.ask(|client| {
+            let request = request.clone();
+            async move { client.answer(client.tasks().resume_tasks(request).await) }
+        });
+        let take_up = |task: v1::Task| {
+            let handoff_id = task.hops.last().map(|hop| hop.handoff_id.clone()).unwrap_or_default();
+            let mut owned = self.owned(task);
+            self.inner.work.take_up(&owned.task_id, owned.epoch());
+            owned.is_resumed = true;
+            (owned, handoff_id)
+        };
+        Ok(answer.await?.tasks.into_iter().map(take_up).collect())
+    }
+
+    /// The context of a handoff, with a verified signature; empty if the broker has none.
+    async fn context_of_handoff(&self, handoff_id: &str) -> Result<v1::TaskContextTransfer, ClientError> {
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), include_context: true };
+        let answer = self.ask(|client| {
+            let request = request.clone();
+            async move { client.answer(client.handoffs().get_handoff(request).await) }
+        });
+        let envelope = match answer.await {
+            Ok(found) => found.context,
+            // Retention has removed the handoff.
+            Err(ClientError::Refused(_)) => return Ok(v1::TaskContextTransfer::default()),
+            Err(error) => return Err(error),
+        };
+        if envelope.is_empty() {
+            return Ok(v1::TaskContextTransfer::default());
+        }
+        let (trust, now) = (&self.inner.options.trust, self.composer().clock.now());
+        let verified = self.ask(|client| {
+            let envelope = envelope.clone();
+            async move { client.verified(envelope, trust, now).await }
+        });
+        let payload = verified.await?.payload.unwrap_or_default();
+        v1::TaskContextTransfer::decode(payload.value).map_err(|error| ClientError::Answer(error.to_string()))
+    }
+}
+
+impl OwnedTask {
+    /// Ends the task as FAILED, with these details, cut at 16384 bytes. A delegated task returns to the delegator.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::report`]; `HANDOFF_OPEN` while a handoff of the task is open.
+    pub async fn fail(&self, details: &str) -> Result<v1::Receipt, ClientError> {
+        let details = details[..details.floor_char_boundary(DETAILS_MAX)].to_owned();
+        let status = v1::TaskStatus::Failed.into();
+        self.report(&v1::TaskStatusUpdate { status, details, ..Default::default() }).await
+    }
+}
+
 /// Passes a message to the call that waits for it, to the provider, or to the handler.
 async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
     if let Some(recalled) = Recalled::of(&delivered) {
+        link.inner.work.went_away(&recalled.task_id, recalled.epoch.saturating_sub(1));
         link.inner.waiting.tell_all(&recalled);
         return handler.recalled(link, delivered, recalled).await;
     }

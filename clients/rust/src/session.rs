@@ -13,13 +13,13 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time,
 };
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Code, Status, Streaming};
 
-use super::{Client, ClientError, error::Refused};
+use super::{Client, ClientError, error::Refused, work::Work};
 use crate::{
     codes::ErrorCode,
     envelope::{FRAME_BYTES_MAX, keys::PublicKey, signing},
@@ -30,6 +30,8 @@ use crate::{
 const FRAMES_MAX: usize = 1024;
 /// The capacity of the queue of deliveries. At least the highest credit, so that the reader never blocks on it.
 const DELIVERIES_MAX: usize = 4096;
+/// The shortest time between two heartbeats by which a change of the work is told.
+const CHANGES_EVERY: Duration = Duration::from_millis(200);
 /// The time limit of answers that the broker gives at once. A session without one counts as ended for its request.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -64,12 +66,37 @@ impl Pending {
     }
 }
 
+/// The process behind a session.
+#[derive(Debug, Clone)]
+pub(super) struct Process {
+    /// A UUID, the same for all sessions of the process.
+    pub instance_id: String,
+    /// The tasks that it works on; `None`: its heartbeats do not tell them.
+    pub work: Option<Arc<Work>>,
+}
+
 /// The agent's own state, sent with every heartbeat.
 #[derive(Debug, Default)]
 struct OwnState {
     heartbeat: v1::Heartbeat,
     /// How many calls have set the state.
     calls: u64,
+    /// Fills `working_on`.
+    work: Option<Arc<Work>>,
+}
+
+impl OwnState {
+    fn now(&self) -> v1::Heartbeat {
+        self.told(self.heartbeat.clone())
+    }
+
+    /// The heartbeat with the tasks that the process works on.
+    fn told(&self, heartbeat: v1::Heartbeat) -> v1::Heartbeat {
+        match &self.work {
+            Some(work) => v1::Heartbeat { working_on: work.working_on(), ..heartbeat },
+            None => heartbeat,
+        }
+    }
 }
 
 /// An open session.
@@ -91,16 +118,27 @@ pub struct Session {
 
 impl Session {
     /// Opens a session for the agent of the client's token. The session sends heartbeats at the interval that the
-    /// broker asks for.
+    /// broker asks for. It names no process: what answers the messages that are sent on it goes to any session of the
+    /// agent.
     pub async fn open(client: &Client) -> Result<Self, ClientError> {
+        Self::open_as(client, None).await
+    }
+
+    /// Opens a session of this process.
+    pub(super) async fn open_as(client: &Client, process: Option<Process>) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
+        if let Some(process) = &process {
+            let hello = v1::Hello { instance_id: process.instance_id.clone(), tells_work: process.work.is_some() };
+            // The first frame, so that the broker knows the process before it dispatches to it. The queue is empty.
+            drop(frames.try_send(v1::ConnectRequest { request_id: 0, request: Some(Request::Hello(hello)) }));
+        }
         let (welcome, responses) = open_stream(client, ReceiverStream::new(receiver)).await?;
         // Without the broker's key no receipt can be verified, so such a session is of no use.
         let key = welcome.broker_key.as_ref().map(|key| PublicKey::parse(&key.public_key));
         let Some(Ok(broker_key)) = key else {
             return Err(ClientError::Answer("the welcome has no good key of the broker".to_owned()));
         };
-        Ok(Self::begun(welcome, broker_key, frames, responses))
+        Ok(Self::begun(welcome, broker_key, frames, responses, process.and_then(|process| process.work)))
     }
 
     /// The session of this stream, whose welcome has been read.
@@ -109,15 +147,16 @@ impl Session {
         broker_key: PublicKey,
         frames: mpsc::Sender<v1::ConnectRequest>,
         responses: impl Stream<Item = Result<v1::ConnectResponse, Status>> + Unpin + Send + 'static,
+        work: Option<Arc<Work>>,
     ) -> Self {
         let (sender, deliveries) = mpsc::channel(DELIVERIES_MAX);
         let pending = Arc::new(Mutex::new(Pending::default()));
         tokio::spawn(read(responses, sender, pending.clone()));
-        let own_state = Arc::default();
+        let own_state = Arc::new(Mutex::new(OwnState { work: work.clone(), ..OwnState::default() }));
         let interval = welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
         // `tokio::time::interval` panics on zero, and the value comes from the peer.
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
-            tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&own_state)));
+            tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&own_state), work));
         }
         Self {
             welcome,
@@ -194,7 +233,8 @@ impl Session {
         self.ask(Request::Credit(v1::Credit { max_outstanding }), self.answer_max).await.map(drop)
     }
 
-    /// Sends a heartbeat with this state, and repeats it in all later heartbeats.
+    /// Sends a heartbeat with this state, and repeats it in all later heartbeats. On a session of a
+    /// [`Link`](crate::Link), `working_on` is set here.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
         let own_state = || self.own_state.lock().expect("no holder panics");
         // Before it is sent, so that no older state follows it.
@@ -203,6 +243,7 @@ impl Session {
             own.calls += 1;
             (mem::replace(&mut own.heartbeat, heartbeat.clone()), own.calls)
         };
+        let heartbeat = own_state().told(heartbeat);
         let answered = self.ask(Request::Heartbeat(heartbeat), self.answer_max).await;
         answered.map(drop).inspect_err(|_| {
             let mut own = own_state();
@@ -285,17 +326,48 @@ pub(super) async fn open_stream(
     }
 }
 
-/// Sends heartbeats until the session is dropped.
-async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, own_state: Arc<Mutex<OwnState>>) {
-    let mut turns = tokio::time::interval(interval);
+/// Sends heartbeats until the session is dropped: at the interval, and soon after a change of the work.
+async fn beat(
+    frames: mpsc::WeakSender<v1::ConnectRequest>,
+    interval: Duration,
+    own_state: Arc<Mutex<OwnState>>,
+    work: Option<Arc<Work>>,
+) {
+    let mut turns = time::interval(interval);
+    let mut changes = work.map(|work| work.changes());
+    let mut told = Vec::new();
     loop {
-        turns.tick().await;
+        let is_turn = tokio::select! {
+            _ = turns.tick() => true,
+            () = changed(&mut changes) => false,
+        };
         // A strong sender here would keep the stream open after the session is dropped.
         let Some(frames) = frames.upgrade() else { return };
         let Ok(place) = frames.reserve().await else { return };
-        // Sent with the state locked, so that no newer state is sent before this one.
-        let own = own_state.lock().expect("no holder panics");
-        place.send(v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(own.heartbeat.clone())) });
+        {
+            // Sent with the state locked, so that no newer state is sent before this one.
+            let own = own_state.lock().expect("no holder panics");
+            let heartbeat = own.now();
+            // A task that came and went since the last heartbeat needs none.
+            if is_turn || heartbeat.working_on != told {
+                told.clone_from(&heartbeat.working_on);
+                place.send(v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat)) });
+            }
+        }
+        if !is_turn {
+            time::sleep(CHANGES_EVERY.min(interval)).await;
+        }
+    }
+}
+
+/// Waits for the next change of the work; for ever, if none is told.
+async fn changed(changes: &mut Option<watch::Receiver<()>>) {
+    let has_changed = match changes {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_changed {
+        std::future::pending::<()>().await;
     }
 }
 

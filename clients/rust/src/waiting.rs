@@ -63,7 +63,7 @@ impl Subject {
 }
 
 /// Whether a task with this status never changes again.
-fn is_final(status: v1::TaskStatus) -> bool {
+pub(super) fn is_final(status: v1::TaskStatus) -> bool {
     matches!(status, v1::TaskStatus::Completed | v1::TaskStatus::Failed | v1::TaskStatus::Canceled)
 }
 

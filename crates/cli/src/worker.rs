@@ -114,6 +114,7 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
         trust: args.trust(),
         handler_timeout: None,
         stop_grace: STOP_GRACE,
+        resume: false,
     };
     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
     say("connected", &json!({"agent": args.identity.id().to_string()}));
@@ -272,9 +273,9 @@ impl Worker {
         let receipt = link.complete(context).await?;
         // Only the receipt makes this agent the owner: the broker may still refuse the completion.
         state.owned.insert(about.task_id.clone(), context.payload());
-        say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch, "handoff": about.correlation_id}));
+        say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch(), "handoff": about.correlation_id}));
         // The completion raised the epoch. With the epoch of the context, the status would be refused as stale.
-        let task = About::task(&about.task_id, receipt.epoch);
+        let task = About::task(&about.task_id, receipt.epoch());
         let progress = v1::TaskStatusUpdate {
             status: v1::TaskStatus::InProgress.into(),
             progress: Some(0.5),

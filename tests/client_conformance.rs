@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
-const FAULTS: [(&str, &[&str]); 31] = [
+const FAULTS: [(&str, &[&str]); 33] = [
     (
         "naive",
         &[
@@ -49,6 +49,7 @@ const FAULTS: [(&str, &[&str]); 31] = [
             "client.late-ack-is-made-up-for",
             "client.running-handler-keeps-its-message",
             "client.silent-broker-is-noticed",
+            "client.session-begins-with-hello",
         ],
     ),
     ("acks-failures", &["client.throwing-handler-is-nacked", "client.throwing-offer-handler-is-nacked"]),
@@ -89,6 +90,7 @@ const FAULTS: [(&str, &[&str]); 31] = [
             "client.loan-timeout-ends-the-delegation",
             "client.delegation-ends-at-its-limit",
             "client.cancelled-delegation-is-recalled",
+            "client.result-of-another-process-is-found",
         ],
     ),
     ("keeps-recalled-tasks", &["client.recalled-task-is-dropped"]),
@@ -99,6 +101,8 @@ const FAULTS: [(&str, &[&str]); 31] = [
         "leaves-requests",
         &["client.request-gets-an-offer", "client.request-is-declined", "client.counter-offer-gets-an-offer"],
     ),
+    ("swallows-failures", &["client.failing-work-ends-the-task", "client.impossible-result-is-refused-locally"]),
+    ("never-resumes", &["client.tasks-are-resumed"]),
     ("forgets-rounds", &["client.counter-offer-gets-an-offer", "client.offer-is-withdrawn"]),
 ];
 

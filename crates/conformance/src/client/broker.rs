@@ -91,6 +91,10 @@ pub(super) struct State {
     pub negotiations: HashMap<String, v1::Negotiation>,
     /// The tasks that `GetTask` and `ListTasks` return, newest first.
     pub tasks: Vec<v1::Task>,
+    /// The tasks that the next `ResumeTasks` gives.
+    pub to_resume: Vec<v1::Task>,
+    /// The processes that have called `ResumeTasks`.
+    pub resumed_by: Vec<String>,
     challenges: HashSet<Vec<u8>>,
     tokens: HashSet<String>,
 }
@@ -485,8 +489,11 @@ impl TaskService for Scripted {
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
     }
 
-    async fn resume_tasks(&self, _: Request<v1::ResumeTasksRequest>) -> Answer<v1::ResumeTasksResponse> {
-        Err(NOT_IN_SCRIPT.status())
+    async fn resume_tasks(&self, request: Request<v1::ResumeTasksRequest>) -> Answer<v1::ResumeTasksResponse> {
+        self.check_token(&request)?;
+        let mut state = self.state();
+        state.resumed_by.push(request.into_inner().instance_id);
+        Ok(Response::new(v1::ResumeTasksResponse { tasks: std::mem::take(&mut state.to_resume) }))
     }
 
     async fn reassign_task(&self, _: Request<v1::ReassignTaskRequest>) -> Answer<v1::ReassignTaskResponse> {

@@ -120,6 +120,25 @@ pub(super) async fn accepted(fixture: &mut Fixture, session: &mut Session) -> Re
 
 /// Delivers the context, and receives the completion.
 pub(super) async fn taken_over(fixture: &mut Fixture, session: &mut Session, about: &About) -> Verdict {
+    let delivery_id = completed_by_client(fixture, session, about).await?;
+    fixture.acked("the completion has its receipt", session, &delivery_id).await?;
+    is_owned(fixture, about).await
+}
+
+/// Expects the event that the task is the client's.
+pub(super) async fn is_owned(fixture: &mut Fixture, about: &About) -> Verdict {
+    let step = "the completion has its receipt";
+    let owned = fixture.event(step, "the event owned", |event| event["event"] == "owned").await?;
+    expect(step, "owned.task_id", &json!(about.task_id), &owned["task_id"])?;
+    expect(step, "owned.epoch", &json!(2), &owned["epoch"])
+}
+
+/// Delivers the context, and answers the completion with its receipt. Returns the delivery of the context.
+pub(super) async fn completed_by_client(
+    fixture: &mut Fixture,
+    session: &mut Session,
+    about: &About,
+) -> Result<String, Failed> {
     let context = context();
     let envelope = fixture.alice.compose(AGENT, MessageType::TaskContextTransfer, about, &context);
     let delivery_id = fixture.deliver(session, &envelope);
@@ -133,11 +152,7 @@ pub(super) async fn taken_over(fixture: &mut Fixture, session: &mut Session, abo
     // The completion moves the ownership, which adds 1 to the epoch (SPEC 3).
     receipt.epoch += 1;
     fixture.signed_receipt(session, &sent, receipt);
-    let step = "the completion has its receipt";
-    fixture.acked(step, session, &delivery_id).await?;
-    let owned = fixture.event(step, "the event owned", |event| event["event"] == "owned").await?;
-    expect(step, "owned.task_id", &json!(about.task_id), &owned["task_id"])?;
-    expect(step, "owned.epoch", &json!(2), &owned["epoch"])
+    Ok(delivery_id)
 }
 
 async fn offer_is_taken_over(fixture: &mut Fixture) -> Verdict {

@@ -44,7 +44,7 @@ cases! {
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The broker's notice of a recall, to the client.
-fn notice(fixture: &Fixture, about: &About, next_step: v1::NextStep) -> v1::Envelope {
+pub(super) fn notice(fixture: &Fixture, about: &About, next_step: v1::NextStep) -> v1::Envelope {
     let told = v1::ErrorNotification {
         error_code: v1::ErrorCode::TaskRecalled.into(),
         error_message: "the loan has ended".to_owned(),
@@ -64,7 +64,7 @@ fn notice(fixture: &Fixture, about: &About, next_step: v1::NextStep) -> v1::Enve
 
 /// Lets the client delegate a task, with these further arguments, until alice owns it. Returns the command's id, the
 /// handoff and the request.
-async fn lent(
+pub(super) async fn lent(
     fixture: &mut Fixture,
     session: &mut Session,
     further: serde_json::Value,
@@ -88,7 +88,7 @@ async fn lent(
 }
 
 /// The handoff that lent the task to alice.
-fn completed(about: &About) -> v1::Handoff {
+pub(super) fn completed(about: &About) -> v1::Handoff {
     v1::Handoff {
         handoff_id: about.correlation_id.clone(),
         task_id: about.task_id.clone(),

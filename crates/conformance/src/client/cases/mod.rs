@@ -10,6 +10,7 @@ mod restarts;
 mod sending;
 mod stopping;
 mod verifying;
+mod working;
 
 use std::pin::Pin;
 
@@ -56,6 +57,7 @@ pub(super) fn all() -> Vec<&'static Case> {
         handoffs::CASES,
         restarts::CASES,
         loans::CASES,
+        working::CASES,
         negotiating::CASES,
         reconnecting::CASES,
         stopping::CASES,

@@ -159,6 +159,20 @@ pub(super) struct RequestArgs {
     /// no timeout.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "delegate")]
     loan_timeout: Option<Duration>,
+    /// The longest time of the loan that its delegate can ask for by `extend_by`, up to 30d. Default: the loan
+    /// cannot be extended.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "loan_timeout")]
+    loan_timeout_max: Option<Duration>,
+    /// The time without a sign of work after which the task counts as abandoned, from 5s to 1d. A delegated task then
+    /// returns. Default: silence is not judged.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    silence_timeout: Option<Duration>,
+    /// Whether an abandoned task returns to the sender.
+    #[arg(long, requires = "silence_timeout", conflicts_with = "delegate")]
+    return_when_abandoned: bool,
+    /// Wait for a receiver that is not registered yet, for the whole timeout.
+    #[arg(long)]
+    wait_for_agent: bool,
     /// The task that the new task is a part of.
     #[arg(long, value_name = "TASK")]
     parent: Option<TaskId>,
@@ -311,6 +325,10 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
         fallback_candidates: args.fallbacks.iter().map(ToString::to_string).collect(),
         mode: mode.into(),
         loan_timeout: span(args.loan_timeout)?,
+        loan_timeout_max: span(args.loan_timeout_max)?,
+        silence_timeout: span(args.silence_timeout)?,
+        return_when_abandoned: args.return_when_abandoned,
+        wait_for_agent: args.wait_for_agent,
         timeouts: Some(args.timeouts.to_proto()?),
         parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
         deliver_after: args.after.map(|span| SystemClock.now().plus(span).into()),

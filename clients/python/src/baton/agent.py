@@ -40,6 +40,7 @@ from baton.runs import Routing
 from baton.schemas import Schemas
 from baton.signing import sign_envelope, verify_receipt
 from baton.threads import Threads
+from baton.work import Work
 from baton.workspace import Workspace
 
 _LOG = logging.getLogger("baton")
@@ -103,6 +104,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         self.ack_wait = timedelta(seconds=30)
         self.known_sections = KnownSections()
         """The contents that this process has sent or received, as bases of deltas. For the client itself."""
+        self.work = Work(agent_id)
         self._key = key
         self._send_timeout = send_timeout
         self._connection = Connection(
@@ -376,6 +378,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         verify_receipt(receipt, await self._directory.key(self.welcome.broker_id, receipt.key_id))
         if receipt.message_id != envelope.message_id:
             raise VerificationError("SIGNATURE_INVALID", f"the receipt is for another message, {receipt.message_id}")
+        self.work.told(envelope, receipt)
         return receipt
 
     # -------------------------------------------------------------------------------------------------- looking

@@ -22,11 +22,13 @@ from baton.errors import (
     TaskRecalledError,
 )
 from baton.handoffs import ContextWanted, code_of, give_context, is_open
+from baton.limits import DETAILS_BYTES_MAX
 from baton.loans import Recalled, recalled_by
 from baton.negotiations import Negotiations, OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
 from baton.tasks import Offer, Tasks
 from baton.traces import for_handler
+from baton.work import CURRENT
 
 _LOG = logging.getLogger("baton")
 
@@ -185,6 +187,7 @@ class Dispatcher:
         if told is None or told.next_step != v1.NEXT_STEP_DROP_TASK:
             return
         task_id, epoch, text = envelope.task_id, envelope.epoch, told.error_message
+        self._agent.work.taken(task_id, epoch)
         for handoff_id, mail in self._conversations.items():
             if mail.task_id == task_id and mail.epoch < epoch:
                 mail.fail(HandoffFailedError(handoff_id, code_of(told.error_code), text))
@@ -342,21 +345,45 @@ class Dispatcher:
             await self._reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
             return
         self.active_count += 1
+        offer: Offer | None = None
         try:
             with self.conversation(delivery.handoff_id) as mail:
                 offer = Offer(self._agent, mail, delivery)
-                await self._guarded(lambda: offer.in_hand, offer.handoff_id, self._decided(offer, handler))
+                failure = await self._guarded(lambda: offer.in_hand, offer.handoff_id, self._decided(offer, handler))
+                await self._end_work(offer, failure)
         finally:
             self.active_count -= 1
+            if offer is not None and offer.handling.held is not None:
+                self._agent.work.release(offer.handling.held)
 
     async def _decided(self, offer: Offer, handler: HandoffHandler) -> None:
         self._offers[offer.handoff_id] = (offer, asyncio.current_task())
+        handling = CURRENT.set(offer.handling)
         try:
             await handler(offer)
         finally:
+            CURRENT.reset(handling)
             del self._offers[offer.handoff_id]
         if not offer.is_over:
             raise RuntimeError("the handler has neither rejected nor completed the handoff")
+
+    async def _end_work(self, offer: Offer, failure: BaseException | None) -> None:
+        """Ends the task of a handler that failed after the takeover as FAILED, with the words of the failure."""
+        held = offer.handling.held
+        if failure is None or held is None:
+            return
+        details = _words(failure).encode()[:DETAILS_BYTES_MAX].decode(errors="ignore")
+        while held.is_here:
+            try:
+                await self._agent.update_status(held.task_id, held.epoch, v1.TASK_STATUS_FAILED, details)
+            except BatonError as error:
+                if error.reason != "HANDOFF_OPEN":
+                    _LOG.warning("the failed task %s was not ended: %s", held.task_id, error)
+                    return
+                # The handler has left a handoff open: the task goes on with it, or stays here.
+                await asyncio.sleep(_WAITED_FOR_SOON.total_seconds())
+            else:
+                return
 
     async def _bid(self, delivery: Delivery) -> None:
         """Answers a request for offers, or a counter-offer, by the handler's offer or decline."""
@@ -417,10 +444,17 @@ class Dispatcher:
 
         await self._guarded(lambda: delivery, delivery.envelope.message_id, run())
 
-    async def _guarded(self, in_hand: Callable[[], Delivery | None], what: str, handling: Awaitable[None]) -> None:
-        """Awaits a handler; an exception of it becomes a nack of the delivery in hand."""
+    async def _guarded(  # noqa: C901
+        self, in_hand: Callable[[], Delivery | None], what: str, handling: Awaitable[None]
+    ) -> BaseException | None:
+        """Awaits a handler; an exception of it becomes a nack of the delivery in hand.
+
+        Returns the exception. None: there was none, the agent is stopping, or the task was taken from the handler.
+        """
+        failure: BaseException | None = None
+        clock = asyncio.timeout(self._timeout)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with clock:
                 await handling
         except asyncio.CancelledError as error:
             verdict: v1.Nack | None = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
@@ -431,24 +465,29 @@ class Dispatcher:
                 _LOG.info("the task of %s was recalled from its handler", what)
             elif task is None or not task.cancelling():
                 verdict = _verdict(error, what)  # the handler awaited something that was cancelled
+                failure = error
             elif not self._is_stopping:
                 if (delivery := in_hand()) is not None:
                     self._let_go(delivery)
                 raise
         except Exception as error:  # noqa: BLE001
-            verdict = _verdict(error, what)
+            failure = error
+            if isinstance(error, TimeoutError) and clock.expired():
+                failure = TimeoutError(f"the handler ran longer than {self._timeout} s")
+            verdict = _verdict(failure, what)
         else:
-            return
+            return None
         finally:
             self._recalled.discard(asyncio.current_task())
         delivery = in_hand()
         if delivery is None or delivery.is_settled:
-            return
+            return failure
         if verdict is None:
             await delivery.ack_for_sure()
         else:
             retry_after = verdict.retry_after.ToTimedelta() if verdict.HasField("retry_after") else None
             await delivery.nack(verdict.cause, verdict.reason_text, retry_after=retry_after)
+        return failure
 
     async def _by_default(self, delivery: Delivery) -> None:
         payload, envelope = delivery.payload, delivery.envelope
@@ -506,9 +545,14 @@ class Dispatcher:
             return error.is_passing  # any other refusal: the task has ended and was removed
 
 
+def _words(error: BaseException) -> str:
+    """Returns type and message of an exception, in characters that a message can carry."""
+    return f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+
+
 def _verdict(error: BaseException, what: str) -> v1.Nack | None:
     """Returns the nack for a handler's exception, or None to ack: a retry cannot help."""
-    text = f"{type(error).__name__}: {error}"
+    text = _words(error)
     failure = v1.Nack(cause=v1.NACK_CAUSE_FAILURE, reason_text=text)
     match error:
         case PoisonError():

@@ -163,6 +163,7 @@ class Handover:
 
     def _completed(self, owner_id: str) -> HandedOver:
         self._on_view(v1.SENDER_VIEW_HANDOFF_COMPLETED)
+        self._agent.work.handed(self._task_id, self._epoch + 1)
         rejections = tuple(self._rejections.values())
         return HandedOver(self._handoff_id, self._task_id, owner_id, self._epoch + 1, rejections)
 

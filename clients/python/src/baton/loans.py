@@ -231,7 +231,9 @@ async def _recall(agent: Handoffs, request: v1.Envelope, reason: str) -> v1.Rece
 async def take_back_of_cancelled(agent: Handoffs, request: v1.Envelope) -> None:
     """As `take_back`, for a cancelled call, which has no more use for the outcome."""
     try:
-        await take_back(agent, request, "the delegating call was cancelled")
+        receipt = await take_back(agent, request, "the delegating call was cancelled")
+        if receipt is not None:
+            agent.work.back(request.task_id, receipt.epoch)
     except BatonError as error:
         _LOG.warning("the loan of task %s ends by its timeout: %s", request.task_id, error)
 
@@ -302,12 +304,25 @@ class Loans(Handoffs):
         envelope = make_envelope(
             terms.request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
         )
+        try:
+            back = await self._delegate(envelope, sections, terms, on_view or (lambda _: None))
+        except TaskRecalledError as recalled:
+            if recalled.is_owner:
+                self.work.back(task_id, recalled.epoch)
+            raise
+        self.work.back(task_id, back.epoch)
+        return back
+
+    async def _delegate(
+        self, envelope: v1.Envelope, sections: list[v1.ContextSection], terms: Terms, on_view: OnView
+    ) -> Outcome:
         # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
         of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
+        task_id, epoch = envelope.task_id, envelope.epoch
         with self._dispatcher.results(task_id, epoch + 1) as results:
             try:
                 async with asyncio.timeout(terms.limit.total_seconds()) as clock:
-                    handed = await self._hand_over(envelope, sections, on_view or (lambda _: None))
+                    handed = await self._hand_over(envelope, sections, on_view)
                     with by_limit(*of_limit):
                         return await outcome(self, results, handed)
             except TimeoutError:

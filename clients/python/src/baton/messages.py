@@ -9,14 +9,18 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.delivery import Delivery, duration
 from baton.errors import VerificationError
+from baton.limits import ANSWER_BYTES_MAX, RESULT_BYTES_MAX, json_struct
 from baton.sections import for_wishes
 from baton.signing import context_digest
+from baton.work import Work
 
 
 class Messages:
     """The steps of a handoff, each as a call that returns the broker's receipt. Raises BatonError if it refuses."""
 
     agent_id: str
+    work: Work
+    """The tasks that this process works on. For the client itself."""
 
     async def send(
         self,
@@ -121,7 +125,7 @@ class Messages:
         """Answers a question to this agent: see `Question.answer`. `question_id` names the status update that asks."""
         answer = v1.TaskInput(text=text)
         if data is not None:
-            answer.data.update(data)
+            answer.data.CopyFrom(json_struct(data, "data", ANSWER_BYTES_MAX))
         return await self.send(answer, task_id=task_id, epoch=epoch, correlation_id=question_id)
 
     async def update_status(
@@ -139,11 +143,12 @@ class Messages:
         """Reports the status of a task that this agent owns: TASK_STATUS_*, with `progress` from 0 to 1.
 
         A final status cannot be changed. With `handoff_id` and IN_PROGRESS, the side of the open handoff whose step is
-        due gets more time.
+        due gets more time. `result` is JSON of at most 262144 bytes, in which 33 objects can be in each other. Another
+        one is not sent: raises BatonError, FIELD_INVALID, with what is wrong.
         """
         update = v1.TaskStatusUpdate(status=status, details=details, progress=progress)
         if result is not None:
-            update.result.update(result)
+            update.result.CopyFrom(json_struct(result, "result", RESULT_BYTES_MAX))
         return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +9,12 @@ from baton import handoffs, v1
 from baton.contexts import fetch_section
 from baton.conversation import Conversation
 from baton.delivery import Delivery
-from baton.errors import BatonError, HandoffFailedError
+from baton.errors import BatonError, HandoffFailedError, TaskRecalledError
 from baton.handoffs import DONE_OR_OVER, HandedOver, OnView, code_of, is_open
 from baton.loans import Loans, Outcome
 from baton.plans import Plans, SubtaskInputs, subtask_of
 from baton.questions import Answer, Questions
+from baton.work import Handling
 
 _PAGE_SIZE = 500
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
@@ -45,6 +45,8 @@ class Offer:
         self._request = delivery if self.request is not None else None
         self._context = None if self.request is not None else delivery
         self._is_over = False
+        self.handling = Handling()
+        """The handler of this offer. For the client itself."""
 
     async def accept(
         self,
@@ -84,6 +86,10 @@ class Offer:
         self._is_over = True
         await self._request.ack_for_sure()
         self._request = None
+
+    def taken(self, epoch: int) -> None:
+        """Records that this agent owns the task. Called by Takeover."""
+        self.handling.held = self._agent.work.took(self.task_id, epoch)
 
     @property
     def in_hand(self) -> Delivery | None:
@@ -208,6 +214,7 @@ class Takeover:
             owned = OwnedTask(agent, self.task_id, receipt.epoch, receipt.task_status)
         except BatonError as error:
             owned = await self._owned_before(error)
+        self.offer.taken(owned.epoch)
         await self._end()
         return owned
 
@@ -236,17 +243,36 @@ class Takeover:
         await self._delivery.ack_for_sure()
 
 
-@dataclass(frozen=True)
 class OwnedTask:
-    """A task that this agent owns at this epoch. After the task has moved on, calls raise STALE_EPOCH."""
+    """A task that this agent owns. Its epoch follows the loans of this agent that come back.
 
-    agent: "Tasks"
-    task_id: str
-    epoch: int
-    status: v1.TaskStatus = v1.TASK_STATUS_UNSPECIFIED
-    """The task's status when this object was made: TASK_STATUS_*."""
-    open_handoff_id: str = ""
-    """The handoff that was open at that time, for `Agent.resume_hand_over`; empty without one."""
+    After the task has moved on to another agent, calls raise STALE_EPOCH.
+    """
+
+    def __init__(
+        self,
+        agent: "Tasks",
+        task_id: str,
+        epoch: int,
+        status: v1.TaskStatus = v1.TASK_STATUS_UNSPECIFIED,
+        open_handoff_id: str = "",
+    ) -> None:
+        self.agent = agent
+        self.task_id = task_id
+        self.status = status
+        """The task's status when this object was made: TASK_STATUS_*."""
+        self.open_handoff_id = open_handoff_id
+        """The handoff that was open at that time, for `Agent.resume_hand_over`; empty without one."""
+        self._held = agent.work.of(task_id, epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The task's epoch at this agent: that of the takeover, or of the latest loan that came back."""
+        return self._held.epoch
+
+    def __repr__(self) -> str:
+        """Names the task and its epoch."""
+        return f"<OwnedTask {self.task_id} at epoch {self.epoch}>"
 
     async def report(
         self,
@@ -310,17 +336,24 @@ class OwnedTask:
         loan_timeout: timedelta | None = None,
         on_view: OnView | None = None,
     ) -> Outcome:
-        """Lends the task: see `Agent.delegate`."""
-        return await self.agent.delegate(
-            receiver_id,
-            self.task_id,
-            request,
-            context,
-            epoch=self.epoch,
-            timeout=timeout,
-            loan_timeout=loan_timeout,
-            on_view=on_view,
-        )
+        """Lends the task: see `Agent.delegate`. Once it is back, the next calls have its new epoch."""
+        try:
+            outcome = await self.agent.delegate(
+                receiver_id,
+                self.task_id,
+                request,
+                context,
+                epoch=self.epoch,
+                timeout=timeout,
+                loan_timeout=loan_timeout,
+                on_view=on_view,
+            )
+        except TaskRecalledError as back:
+            if back.is_owner:
+                self._held.back(back.epoch)
+            raise
+        self._held.back(outcome.epoch)
+        return outcome
 
 
 def owned_task(agent: "Tasks", task: v1.Task) -> OwnedTask:
@@ -342,6 +375,7 @@ class Tasks(Loans, Questions, Plans):
         receipt = await self.send(
             v1.TaskRecall(reason_text=reason), task_id=handoff.task_id, epoch=handoff.epoch, correlation_id=handoff_id
         )
+        self.work.back(handoff.task_id, receipt.epoch)
         self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
         return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
 

@@ -99,7 +99,7 @@ class LyingBroker(
         async for frame in requests:
             self.frames.append(frame)
             match frame.WhichOneof("request"):
-                case "credit":
+                case "hello" | "credit":
                     await self.out.put(v1.ConnectResponse(request_id=frame.request_id, credited=v1.Credited()))
                 case "acknowledgement":
                     for answer in self.on_acknowledgement(frame):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -98,13 +99,16 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         self.key_id = key_id
         self.capacity = capacity
         self.heartbeat = v1.Heartbeat(status="ok", capacity=capacity)
-        """The payload of the agent's heartbeats. It may be changed at any time; the agent sets active_tasks itself."""
+        """The payload of the agent's heartbeats. It may be changed at any time; the agent sets active_tasks and
+        working_on itself."""
         self.welcome = v1.Welcome()
         """The broker's welcome on the present session: its id, its key and its timing parameters."""
         self.ack_wait = timedelta(seconds=30)
         self.known_sections = KnownSections()
         """The contents that this process has sent or received, as bases of deltas. For the client itself."""
-        self.work = Work(agent_id)
+        self.instance_id = str(uuid.uuid4())
+        """The id of this process of the agent, a UUID. What answers to this process comes to it while it is connected."""
+        self.work = Work(agent_id, self._work_changed)
         self._key = key
         self._send_timeout = send_timeout
         self._connection = Connection(
@@ -124,6 +128,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
             heartbeat=self._beat,
             ended=self._ended,
             credit=credit,
+            instance_id=self.instance_id,
         )
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
         self._sorter: asyncio.Task[None] | None = None
@@ -447,7 +452,12 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         heartbeat = v1.Heartbeat()
         heartbeat.CopyFrom(self.heartbeat)
         heartbeat.active_tasks = heartbeat.active_tasks or self._dispatcher.active_count
+        heartbeat.working_on[:] = self.work.listed()
         return heartbeat
+
+    def _work_changed(self) -> None:
+        if self._link.session is not None:
+            self._link.session.beat_soon()
 
     def _arrived(self, delivery: v1.Delivery) -> None:
         self._arrivals.put_nowait(delivery)

@@ -39,6 +39,7 @@ class Link:
         heartbeat: Callable[[], v1.Heartbeat],
         ended: Callable[[BatonError], None],
         credit: int,
+        instance_id: str,
     ) -> None:
         self.credit = credit
         """The maximum number of unacknowledged deliveries, for this session and all later ones."""
@@ -47,6 +48,7 @@ class Link:
         self.session: Session | None = None
         """The present session."""
         self.is_closing = False
+        self._hello = v1.Hello(instance_id=instance_id, tells_work=True)
         self._connection = connection
         self._welcomed = welcomed
         self._deliver = deliver
@@ -121,6 +123,12 @@ class Link:
     async def _open(self) -> Session:
         metadata = await self._connection.for_session()
         session = await Session.open(self._connection.broker, metadata, self._deliver, self._heartbeat)
+        try:
+            await self._greet(session)
+        except BatonError:
+            await session.close()
+            raise
+        session.begin_beats()
         self._welcomed(session.welcome)
         self.session = session
         try:
@@ -130,6 +138,15 @@ class Link:
             await session.close()
             raise
         return session
+
+    async def _greet(self, session: Session) -> None:
+        """Names the process behind the session. A broker that knows no processes is served without it."""
+        try:
+            await session.ask(v1.ConnectRequest(hello=self._hello))
+        except BatonError as error:
+            if error.reason != "NOT_SUPPORTED":
+                raise
+            _LOG.debug("the broker knows no processes: %s", error)
 
     async def _keep_up(self, session: Session) -> None:
         backoff = _BACKOFF_SECONDS_MIN

@@ -1,6 +1,7 @@
 """One session with the broker: a `Connect` stream, its frames and its heartbeats. A session is used once."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -17,6 +18,8 @@ _LOG = logging.getLogger("baton")
 CALL_TIMEOUT_SECONDS = 30.0
 """The time limit of a call, or of an answer on the session, in seconds."""
 _CLOSE_SECONDS = 5.0
+BEAT_SECONDS_MIN = 0.2
+"""The minimum time between two heartbeats, in seconds."""
 
 
 class SessionEndedError(BatonError):
@@ -40,6 +43,7 @@ class Session:
         self._call = call
         self._deliver = deliver
         self._heartbeat = heartbeat
+        self._is_news = asyncio.Event()
         self._request_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[v1.ConnectResponse]] = {}
         # By request id, the bytes of each frame that the broker has not answered, even if its caller has given up.
@@ -49,7 +53,7 @@ class Session:
         self._writing = asyncio.Lock()
         self._end: SessionEndedError | None = None
         self._reader = asyncio.create_task(self._read())
-        self._beater = asyncio.create_task(self._beat())
+        self._beater: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -109,9 +113,18 @@ class Session:
             raise BatonError.from_status(response.error)
         return response
 
+    def begin_beats(self) -> None:
+        """Begins to send heartbeats, the first one at once."""
+        if self._end is None:
+            self._beater = asyncio.create_task(self._beat())
+
+    def beat_soon(self) -> None:
+        """Has the next heartbeat sent at once, but not within 0.2 s of the one before."""
+        self._is_news.set()
+
     async def close(self) -> None:
         """Half-closes the stream and reads the remaining frames."""
-        self._beater.cancel()
+        self._stop_beats()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._call.done_writing()
@@ -119,7 +132,11 @@ class Session:
         except (TimeoutError, asyncio.InvalidStateError, grpc.aio.UsageError, grpc.aio.AioRpcError):
             pass
         self._call.cancel()
-        await asyncio.gather(self._reader, self._beater, return_exceptions=True)
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    def _stop_beats(self) -> None:
+        if self._beater is not None:
+            self._beater.cancel()
 
     async def _write(self, frame: v1.ConnectRequest) -> None:
         check_frame(frame)
@@ -163,7 +180,7 @@ class Session:
             pass  # `close` cancelled the underlying call
         finally:
             self._end = end
-            self._beater.cancel()
+            self._stop_beats()
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(end)
@@ -179,15 +196,19 @@ class Session:
             _LOG.warning("the broker refused a frame that no call waits for: %s", frame.error.message)
 
     async def _beat(self) -> None:
-        """Sends a heartbeat at the broker's interval."""
+        """Sends a heartbeat at the broker's interval, and when there is news."""
         interval = self.welcome.heartbeat_interval
         seconds = max(interval.seconds + interval.nanos / 1e9, 0.1)
         while True:
+            self._is_news.clear()
             try:
                 await self._write_heartbeat(self._heartbeat())
             except SessionEndedError:
                 return
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(min(BEAT_SECONDS_MIN, seconds))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds - BEAT_SECONDS_MIN, 0)):
+                    await self._is_news.wait()
 
     async def _write_heartbeat(self, heartbeat: v1.Heartbeat) -> None:
         try:

@@ -372,7 +372,7 @@ async def acked_between_sessions(broker, agent):
     while agent._link.session is not None:
         await asyncio.sleep(0.001)
     await delivery.ack()
-    while broker.sessions < 2:
+    while broker.sessions < 2 or agent._link.session is None:
         await asyncio.sleep(0.001)
     return deliveries
 

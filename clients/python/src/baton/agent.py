@@ -107,7 +107,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         self.known_sections = KnownSections()
         """The contents that this process has sent or received, as bases of deltas. For the client itself."""
         self.instance_id = str(uuid.uuid4())
-        """The id of this process of the agent, a UUID. What answers to this process comes to it while it is connected."""
+        """The id of this process of the agent, a UUID. What answers this process comes to it while it is connected."""
         self.work = Work(agent_id, self._work_changed)
         self._key = key
         self._send_timeout = send_timeout
@@ -440,6 +440,8 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         return (await self._link.ask(v1.ConnectRequest(acknowledgement=acknowledgement))).acknowledged
 
     def _welcomed(self, welcome: v1.Welcome) -> None:
+        if self.welcome.broker_id:
+            self._dispatcher.look_soon()
         self.welcome = welcome
         self._directory.meet_broker(welcome)
         self.ack_wait = welcome.ack_wait.ToTimedelta() or self.ack_wait

@@ -16,7 +16,8 @@ class Conversation:
         """The task that the waiting call is about; empty for the agent's mail, and for an offer."""
         self.epoch = epoch
         """The lowest epoch of the task whose mail belongs to this queue."""
-        self._mail: asyncio.Queue[Delivery | Exception] = asyncio.Queue()
+        # None has the reader look at the state of its matter.
+        self._mail: asyncio.Queue[Delivery | Exception | None] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
         """Appends a delivery."""
@@ -26,21 +27,30 @@ class Conversation:
         """Ends the queue: `next` raises `why` after the queued deliveries."""
         self._mail.put_nowait(why)
 
+    def look(self) -> None:
+        """Ends a present or the next `next_within`, after the queued deliveries, as if its time had passed."""
+        self._mail.put_nowait(None)
+
     async def next(self) -> Delivery:
         """Waits for a delivery and removes it. Raises the error of `fail` at the end of the queue."""
+        while (delivery := await self._next()) is None:
+            pass
+        return delivery
+
+    async def next_within(self, seconds: float) -> Delivery | None:
+        """As `next`, but returns None if no delivery arrives in time, or at a `look`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._next()
+        except TimeoutError:
+            return None
+
+    async def _next(self) -> Delivery | None:
         delivery = await self._mail.get()
         if isinstance(delivery, Exception):
             self._mail.put_nowait(delivery)
             raise delivery
         return delivery
-
-    async def next_within(self, seconds: float) -> Delivery | None:
-        """As `next`, but returns None if no delivery arrives in time."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.next()
-        except TimeoutError:
-            return None
 
     def take_out(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Removes and returns the deliveries that match; the others keep their order."""
@@ -72,6 +82,12 @@ class Queues(Protocol):
 
     def negotiation(self, negotiation_id: str) -> AbstractContextManager[Conversation]:
         """Routes the mail of a negotiation of this agent."""
+
+    def known(self, message_or_handoff_id: str) -> None:
+        """Has a message acked that is still to come: the call that waited for it has read its content at the broker.
+
+        Of a handoff, those that its sender gets.
+        """
 
     def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
         """Ends the wait for the result of a task that this agent has recalled."""

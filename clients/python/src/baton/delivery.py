@@ -173,6 +173,34 @@ class Delivery:
         return f"<Delivery {kind} {self.envelope.message_id} of {self.envelope.sender_id}, attempt {self.attempt}>"
 
 
+class _Nobody:
+    """Acknowledges nothing: the message has no delivery."""
+
+    ack_wait = timedelta(seconds=30)
+
+    async def acknowledge(self, acknowledgement: v1.Acknowledgement) -> v1.Acknowledged:
+        return v1.Acknowledged(delivery_id=acknowledgement.delivery_id)
+
+    def handled(self, delivery: Delivery) -> None:
+        pass
+
+    def acked(self, delivery: Delivery) -> None:
+        pass
+
+    def not_acked(self, delivery: Delivery) -> bool:
+        return bool(delivery)
+
+    def settled(self, delivery: Delivery) -> None:
+        pass
+
+
+class ReadDelivery(Delivery):
+    """A message that was read at the broker instead of delivered: nothing is outstanding, and an ack has no effect."""
+
+    def __init__(self, delivery: v1.Delivery, payload: Any) -> None:
+        super().__init__(delivery, payload, _Nobody())
+
+
 def duration(span: timedelta | None) -> Duration | None:
     """Converts a time span to its protobuf form."""
     if span is None:

@@ -61,6 +61,9 @@ _NEWS = (
 _OF_A_NEGOTIATION = (v1.TaskOffer, v1.TaskDecline, v1.NegotiationClosed)
 # The requests for offers that are remembered for later counter-offers.
 _REQUESTS_MAX = 1024
+_KNOWN_MAX = 4096
+# The time after a reconnect in which a notice that waits at the broker arrives.
+_NEWS_SECONDS = 1.0
 # The time that a cancelled handler gets for its cleanup and for the nack of its delivery.
 _CANCEL_SECONDS = 10.0
 # Steps of an open handoff: one side of it waits for the answer.
@@ -119,6 +122,8 @@ class Dispatcher:
         self._held: dict[tuple[str, str], Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
+        # The messages and handoffs whose content a call has read at the broker; their mail has no reader.
+        self._known: OrderedDict[str, None] = OrderedDict()
 
     @property
     def has_handlers(self) -> bool:
@@ -170,9 +175,28 @@ class Dispatcher:
 
     def fail(self, why: BatonError) -> None:
         """Ends every queue with this error."""
-        for waiting in (self._conversations, self._results, self._answers, self._negotiations):
-            for mail in waiting.values():
-                mail.fail(why)
+        for mail in self._waiting_calls():
+            mail.fail(why)
+
+    def look_soon(self) -> None:
+        """Has every waiting call read the state of its matter after 1 s: a message may have gone elsewhere."""
+        loop = asyncio.get_running_loop()
+        for mail in self._waiting_calls():
+            loop.call_later(_NEWS_SECONDS, mail.look)
+
+    def _waiting_calls(self) -> list[Conversation]:
+        waiting = (self._conversations, self._results, self._answers, self._negotiations)
+        return [mail for calls in waiting for mail in calls.values()]
+
+    def known(self, message_or_handoff_id: str) -> None:
+        """Has a message acked that is still to come; of a handoff, those that its sender gets."""
+        self._known[message_or_handoff_id] = None
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def _is_known(self, delivery: Delivery) -> bool:
+        of_sender = isinstance(delivery.payload, v1.HandoffAccept | v1.HandoffReject | v1.HandoffComplete)
+        return delivery.envelope.message_id in self._known or (of_sender and delivery.handoff_id in self._known)
 
     def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
         """Ends the wait for the result of a task that this agent has recalled."""
@@ -219,7 +243,7 @@ class Dispatcher:
     def dispatch(self, delivery: Delivery) -> None:
         """Passes a delivery to its queue, its handler or the agent's mail."""
         self._stop_work(delivery)
-        if self.has_handlers or self._waiting_for(delivery) is not None:
+        if self.has_handlers or self._waiting_for(delivery) is not None or self._is_known(delivery):
             self._hold(delivery)  # before the next delivery is processed, which may be of the same message
             task = asyncio.create_task(self._give(delivery), context=for_handler(delivery.trace_context))
             self._running.add(task)
@@ -237,12 +261,14 @@ class Dispatcher:
             self._let_go(delivery)
             raise
 
-    async def _route(self, delivery: Delivery) -> None:
+    async def _route(self, delivery: Delivery) -> None:  # noqa: C901
         payload = delivery.payload
         mail = self._waiting_for(delivery)
         handler = self.handlers.get(type(payload))
         if mail is not None:
             mail.put(delivery)
+        elif self._is_known(delivery):
+            await delivery.ack_for_sure()
         elif self._is_stopping:
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
         elif self.handoff_handler and (isinstance(payload, v1.TaskContextTransfer) or delivery.handoff_request):

@@ -10,6 +10,7 @@ from baton import v1
 from baton.contexts import Contexts
 from baton.conversation import Conversation, Queues
 from baton.delivery import Delivery
+from baton.directory import Directory
 from baton.envelopes import make_envelope
 from baton.errors import BatonError, HandoffFailedError
 from baton.limits import check_payload
@@ -19,7 +20,7 @@ from baton.sections import for_wishes
 OnView = Callable[[v1.SenderView], None]
 """Gets each view that the sender has of its handoff: SENDER_VIEW_*, from IDLE to HANDOFF_COMPLETED."""
 
-LOOK_SECONDS = 30.0
+LOOK_SECONDS = 5.0
 """The silence after which a side asks the broker for the state of its handoff or delegated task, in seconds."""
 _OPEN = (
     v1.HANDOFF_STATE_REQUESTED,
@@ -120,6 +121,8 @@ class Handover:
             if not error.is_passing:
                 raise
             return None
+        if not is_open(handoff):
+            self._agent._dispatcher.known(self._handoff_id)  # noqa: SLF001
         return await self.go_on_from(handoff)
 
     async def _take(self, delivery: Delivery) -> HandedOver | None:
@@ -175,6 +178,7 @@ class Handoffs(Contexts):
     """The calls about handoffs and their tasks. `Agent` has them."""
 
     _dispatcher: Queues
+    _directory: Directory
 
     async def hand_over(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _TAKEN = (v1.ERROR_CODE_TASK_RECALLED, v1.ERROR_CODE_TASK_REASSIGNED)
 _TAKE_BACK_SECONDS = 10.0
 _TAKE_BACK_ATTEMPTS = 10
 _ATTEMPT_SECONDS = 0.2
+_LOG_PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ async def outcome(agent: Handoffs, results: Conversation, lent: HandedOver) -> O
             result = json_format.MessageToDict(payload.result)
             return Outcome(envelope.task_id, envelope.epoch + 1, payload.status, result, payload.details)
         task = await _look(agent, lent)
+        if task is not None and (found := await _end_in_log(agent, lent, task)):
+            return found
         if task is not None and is_back:
             return _without_news(agent, lent, task)
         # Mail about the end of the loan would have arrived by the next look.
@@ -162,6 +166,57 @@ async def _look(agent: Handoffs, lent: HandedOver) -> v1.Task | None:
         return None
     is_lent = any(loan.handoff_id == lent.handoff_id for loan in task.loans)
     return task if not is_lent and task.epoch > lent.epoch else None
+
+
+async def _end_in_log(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outcome | None:
+    """Reads in the custody log how a loan has ended. Returns None if the log does not show it.
+
+    Raises TaskRecalledError for a recalled task.
+    """
+    if task.owner_id != agent.agent_id:
+        return None
+    try:
+        found = await _first_entry_of(agent, task)
+    except BatonError as error:
+        if not error.is_passing:
+            raise
+        return None
+    if found is None:
+        return None
+    envelope, epoch = found.envelope, task.epoch
+    if envelope.message_type == v1.MESSAGE_TYPE_TASK_STATUS_UPDATE:
+        await agent._directory.verify(envelope)  # noqa: SLF001
+        update = v1.TaskStatusUpdate.FromString(envelope.payload.value)
+        agent._dispatcher.known(envelope.message_id)  # noqa: SLF001
+        return Outcome(task.task_id, epoch, update.status, json_format.MessageToDict(update.result), update.details)
+    reason = RecallReason.RECALL
+    if found.entry.HasField("time"):
+        reason = RecallReason.LOAN_TIMEOUT
+    elif found.entry.accepted.message_type != v1.MESSAGE_TYPE_TASK_RECALL:
+        return None
+    text = "the loan has ended without a final status of the delegate"
+    raise TaskRecalledError(task.task_id, lent.handoff_id, reason, text, epoch=epoch)
+
+
+async def _first_entry_of(agent: Handoffs, task: v1.Task) -> v1.CustodyLogEntry | None:
+    """Returns the entry that began the present epoch of a task."""
+    last = task.custody_length
+    while last > 0:
+        after = max(last - _LOG_PAGE, 0)
+        request = v1.GetCustodyLogRequest(task_id=task.task_id, after_number=after, page_size=last - after)
+        entries: list[v1.CustodyLogEntry] = []
+        while not entries or entries[-1].entry.number < last:
+            page = await agent._connection.call(agent._connection.tasks.GetCustodyLog, request)  # noqa: SLF001
+            if not page.entries:
+                return None
+            entries += page.entries
+            request.after_number = entries[-1].entry.number
+        for before, entry in itertools.pairwise(entries):
+            if before.entry.epoch < task.epoch == entry.entry.epoch:
+                return entry
+        # The entry before the first one of a page is the last one of the page before.
+        last = after + 1 if after else 0
+    return None
 
 
 def _without_news(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outcome:
@@ -263,6 +318,7 @@ async def end_at_deadline(agent: Handoffs, results: Conversation, request: v1.En
         raise AssertionError(f"handoff {handoff_id} is final and has no end")
     try:
         async with asyncio.timeout(_TAKE_BACK_SECONDS):
+            results.look()
             return await outcome(agent, results, lent)
     except TimeoutError:
         task = await agent.get_task(task_id)

@@ -238,14 +238,16 @@ class Negotiation:
             if not error.is_passing:
                 raise
             return False
-        if state.state == v1.NEGOTIATION_STATE_OPEN:
+        is_open = state.state == v1.NEGOTIATION_STATE_OPEN
+        if is_open and waits:
             return False
         due = [bid for bid in state.bids if bid.state in _STANDING and bid.offer_id not in self._seen]
         if due and waits:
             return True
         for bid in due:
             self._bid(self._of_state(bid))
-        self._close(state)
+        if not is_open:
+            self._close(state)
         return False
 
     def resumed(self, state: v1.Negotiation) -> None:

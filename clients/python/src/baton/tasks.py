@@ -8,7 +8,8 @@ from typing import Any
 from baton import handoffs, v1
 from baton.contexts import fetch_section
 from baton.conversation import Conversation
-from baton.delivery import Delivery
+from baton.delivery import Delivery, ReadDelivery
+from baton.envelopes import payload_of
 from baton.errors import BatonError, HandoffFailedError, TaskRecalledError
 from baton.handoffs import DONE_OR_OVER, HandedOver, OnView, code_of, is_open
 from baton.loans import Loans, Outcome
@@ -45,6 +46,7 @@ class Offer:
         self._request = delivery if self.request is not None else None
         self._context = None if self.request is not None else delivery
         self._is_over = False
+        self._saw_context = False
         self.handling = Handling()
         """The handler of this offer. For the client itself."""
 
@@ -123,7 +125,9 @@ class Offer:
         while True:
             delivery = await self._mail.next_within(handoffs.LOOK_SECONDS)
             if delivery is None:
-                await self._look()
+                found = await self._look()
+                if found is not None:
+                    return found
                 continue
             match delivery.payload:
                 case v1.TaskContextTransfer():
@@ -137,19 +141,27 @@ class Offer:
                 case _:
                     await delivery.ack_for_sure()
 
-    async def _look(self) -> None:
-        """Raises HandoffFailedError if the handoff has ended or has another candidate although no mail said so."""
+    async def _look(self) -> Delivery | None:
+        """Returns the context if it waits elsewhere: another process of this agent may have the delivery.
+
+        Raises HandoffFailedError if the handoff has ended or has another candidate although no mail said so.
+        """
         try:
-            handoff = await self._agent.get_handoff(self.handoff_id)
+            handoff, context = await self._agent.handoff_with_context(self.handoff_id)
         except BatonError as error:
             if not error.is_passing:
                 raise
-            return
+            return None
         if not is_open(handoff):
             raise HandoffFailedError(self.handoff_id, code_of(handoff.error_code), handoff.error_message)
         if handoff.candidate_id != self._agent.agent_id:
             text = f"the candidate is {handoff.candidate_id} now"
             raise HandoffFailedError(self.handoff_id, "OFFER_WITHDRAWN", text)
+        if context is None or not self._saw_context:
+            # The delivery itself would have arrived by the next look.
+            self._saw_context = context is not None
+            return None
+        return await self._agent.read_delivery(context, self.handoff_id)
 
 
 class Takeover:
@@ -378,6 +390,20 @@ class Tasks(Loans, Questions, Plans):
         self.work.back(handoff.task_id, receipt.epoch)
         self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
         return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
+
+    async def handoff_with_context(self, handoff_id: str) -> tuple[v1.Handoff, v1.Envelope | None]:
+        """Returns a handoff, and the envelope of its context if the broker has it and this agent may read it.
+
+        Raises BatonError, HANDOFF_UNKNOWN.
+        """
+        request = v1.GetHandoffRequest(handoff_id=handoff_id, include_context=True)
+        answer = await self._connection.call(self._connection.handoffs.GetHandoff, request)
+        return answer.handoff, answer.context if answer.HasField("context") else None
+
+    async def read_delivery(self, envelope: v1.Envelope, handoff_id: str) -> ReadDelivery:
+        """Verifies an envelope that was read at the broker. Raises VerificationError, BatonError."""
+        await self._directory.verify(envelope)
+        return ReadDelivery(v1.Delivery(envelope=envelope, handoff_id=handoff_id), payload_of(envelope))
 
     async def owned_tasks(self) -> list[OwnedTask]:
         """Returns the unfinished tasks that this agent owns, newest first: the starting point after a restart.

@@ -23,7 +23,7 @@ from baton.errors import (
 )
 from baton.handoffs import ContextWanted, code_of, give_context, is_open
 from baton.limits import DETAILS_BYTES_MAX
-from baton.loans import Recalled, recalled_by
+from baton.loans import Recalled, reason_of, recalled_by
 from baton.negotiations import Negotiations, OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
 from baton.tasks import Offer, Tasks
@@ -217,8 +217,7 @@ class Dispatcher:
                 mail.fail(HandoffFailedError(handoff_id, code_of(told.error_code), text))
         results = self._results.get(task_id)
         if results is not None and results.epoch <= epoch:
-            is_reassigned = told.error_code == v1.ERROR_CODE_TASK_REASSIGNED
-            reason = RecallReason.REASSIGNED if is_reassigned else RecallReason.RECALL
+            reason = reason_of(told)
             results.fail(TaskRecalledError(task_id, delivery.handoff_id, reason, text, epoch=epoch, is_owner=False))
         for offer, handling in self._offers.values():
             is_of_task = offer.task_id == task_id and offer.epoch < epoch and not offer.awaits_context
@@ -347,9 +346,10 @@ class Dispatcher:
     async def _tell_recalled(self, delivery: Delivery) -> None:
         if self.recall_handler is not None:
             envelope, told = delivery.envelope, delivery.payload
-            is_reassigned = told.error_code == v1.ERROR_CODE_TASK_REASSIGNED
+            reason = reason_of(told)
+            is_reassigned = reason is RecallReason.REASSIGNED
             recalled = Recalled(
-                envelope.task_id, delivery.handoff_id, envelope.epoch, told.error_message, is_reassigned
+                envelope.task_id, delivery.handoff_id, envelope.epoch, told.error_message, is_reassigned, reason
             )
             await self.recall_handler(recalled)
 

@@ -142,6 +142,10 @@ class RecallReason(StrEnum):
     """A `recall` of this agent, or of an agent that had lent the task to it."""
     REASSIGNED = "REASSIGNED"
     """An operator reassigned the task."""
+    ABANDONED = "ABANDONED"
+    """The delegate gave no sign of work for the silence timeout, or was GONE, and the broker recalled the task."""
+    CANCELED = "CANCELED"
+    """The task was cancelled with the task that it is a part of."""
 
 
 class TaskRecalledError(Exception):

@@ -11,10 +11,9 @@ from baton.contexts import Contexts
 from baton.conversation import Conversation, Queues
 from baton.delivery import Delivery
 from baton.directory import Directory
-from baton.envelopes import make_envelope
 from baton.errors import BatonError, HandoffFailedError
 from baton.limits import check_payload
-from baton.messages import context_of
+from baton.messages import NewRequest, context_of
 from baton.sections import for_wishes
 
 OnView = Callable[[v1.SenderView], None]
@@ -188,29 +187,31 @@ class Handoffs(Contexts):
         context: Iterable[v1.ContextSection],
         *,
         epoch: int = 1,
+        parent_task_id: str | None = None,
         on_view: OnView | None = None,
     ) -> HandedOver:
         """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
 
         Returns within the request's whole timeout. `on_view` gets each view that this agent has of the handoff, as
         SENDER_VIEW_*: IDLE and HANDOFF_INITIATED before the request is stored, then those that `get_handoff` shows.
+        Inside a handler of handoffs a new task is a part of the handler's, unless the request or `parent_task_id` names
+        another parent, or an empty one.
         Raises HandoffFailedError if the task stays with this agent; BatonError if the broker refuses the request or the
         context, or if the context is over 1 MiB, in which case nothing is sent. If the caller cancels the call, the
         handoff stays open for `resume_hand_over` until its timeouts.
         """
         sections = list(context)
         check_context(sections)
-        envelope = make_envelope(
-            request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
-        )
-        return await self._hand_over(envelope, sections, on_view or (lambda _: None))
+        made = self.new_request(request, receiver_id, task_id, epoch, parent_task_id)
+        return await self._hand_over(made, sections, on_view or (lambda _: None))
 
-    async def _hand_over(self, request: v1.Envelope, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
+    async def _hand_over(self, made: NewRequest, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
+        request = made.envelope
         handoff_id, task_id, epoch = request.message_id, request.task_id, request.epoch
         on_view(v1.SENDER_VIEW_IDLE)
         on_view(v1.SENDER_VIEW_HANDOFF_INITIATED)
         with self._dispatcher.conversation(handoff_id, task_id, epoch) as mail:
-            await self._sign_and_send(request)
+            await self._send_request(made)
             on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
             handover = Handover(
                 self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch, on_view=on_view

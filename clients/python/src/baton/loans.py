@@ -14,9 +14,9 @@ from google.protobuf import json_format
 
 from baton import handoffs, v1
 from baton.conversation import Conversation
-from baton.envelopes import make_envelope
 from baton.errors import BatonError, HandoffFailedError, RecallReason, TaskRecalledError
 from baton.handoffs import HandedOver, Handoffs, Handover, OnView
+from baton.messages import NewRequest
 
 _LOG = logging.getLogger("baton")
 
@@ -27,7 +27,12 @@ _LOAN_TIMEOUT_MAX = timedelta(days=30)
 _WHOLE_TIMEOUT_DEFAULT = timedelta(seconds=360)
 # The broker's own timeouts end a delegation. This is the time for the news of it.
 _NEWS_TIME = timedelta(seconds=60)
-_TAKEN = (v1.ERROR_CODE_TASK_RECALLED, v1.ERROR_CODE_TASK_REASSIGNED)
+_REASONS = {
+    v1.ERROR_CODE_TASK_RECALLED: RecallReason.RECALL,
+    v1.ERROR_CODE_TASK_REASSIGNED: RecallReason.REASSIGNED,
+    v1.ERROR_CODE_TASK_ABANDONED: RecallReason.ABANDONED,
+    v1.ERROR_CODE_TASK_CANCELED: RecallReason.CANCELED,
+}
 _TAKE_BACK_SECONDS = 10.0
 _TAKE_BACK_ATTEMPTS = 10
 _ATTEMPT_SECONDS = 0.2
@@ -60,13 +65,23 @@ class Recalled:
     """The explanation, for people."""
     is_reassigned: bool = False
     """Whether an operator reassigned the task."""
+    reason: RecallReason = RecallReason.RECALL
+    """RECALL also at the loan timeout; REASSIGNED, ABANDONED or CANCELED."""
 
 
 def recalled_by(notice: Any, broker_id: str) -> v1.ErrorNotification | None:
-    """Returns the payload of a delivery if it is the broker's notice of a recall or a reassignment."""
+    """Returns the payload of a delivery if it is the broker's notice that a task has left its owner.
+
+    That is a recall, a reassignment, a task without a sign of work, or a task that was cancelled as a part.
+    """
     payload = notice.payload
-    is_notice = isinstance(payload, v1.ErrorNotification) and payload.error_code in _TAKEN
+    is_notice = isinstance(payload, v1.ErrorNotification) and payload.error_code in _REASONS
     return payload if is_notice and notice.envelope.sender_id == broker_id else None
+
+
+def reason_of(told: v1.ErrorNotification) -> RecallReason:
+    """Returns the reason that a notice of `recalled_by` gives."""
+    return _REASONS[told.error_code]
 
 
 @dataclass(frozen=True)
@@ -127,10 +142,11 @@ async def outcome(agent: Handoffs, results: Conversation, lent: HandedOver) -> O
             if not is_end:
                 continue
             if isinstance(payload, v1.ErrorNotification):
+                reason = reason_of(payload)
                 raise TaskRecalledError(
                     envelope.task_id,
                     lent.handoff_id,
-                    RecallReason.LOAN_TIMEOUT,
+                    RecallReason.LOAN_TIMEOUT if reason is RecallReason.RECALL else reason,
                     payload.error_message,
                     epoch=envelope.epoch,
                 )
@@ -336,6 +352,7 @@ class Loans(Handoffs):
         context: Iterable[v1.ContextSection],
         *,
         epoch: int = 1,
+        parent_task_id: str | None = None,
         timeout: timedelta | None = None,  # noqa: ASYNC109
         loan_timeout: timedelta | None = None,
         on_view: OnView | None = None,
@@ -346,7 +363,7 @@ class Loans(Handoffs):
         the completion at which the broker returns the task without a result. Default: the request's, else `timeout`,
         else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
         the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
-        whole timeout of the handoff and the loan timeout limit the call.
+        whole timeout of the handoff and the loan timeout limit the call. `parent_task_id` is as for `hand_over`.
 
         Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
         RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
@@ -357,11 +374,9 @@ class Loans(Handoffs):
         sections = list(context)
         handoffs.check_context(sections)
         terms = loan_terms(request, timeout, loan_timeout)
-        envelope = make_envelope(
-            terms.request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
-        )
+        made = self.new_request(terms.request, receiver_id, task_id, epoch, parent_task_id)
         try:
-            back = await self._delegate(envelope, sections, terms, on_view or (lambda _: None))
+            back = await self._delegate(made, sections, terms, on_view or (lambda _: None))
         except TaskRecalledError as recalled:
             if recalled.is_owner:
                 self.work.back(task_id, recalled.epoch)
@@ -370,15 +385,16 @@ class Loans(Handoffs):
         return back
 
     async def _delegate(
-        self, envelope: v1.Envelope, sections: list[v1.ContextSection], terms: Terms, on_view: OnView
+        self, made: NewRequest, sections: list[v1.ContextSection], terms: Terms, on_view: OnView
     ) -> Outcome:
         # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
         of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
+        envelope = made.envelope
         task_id, epoch = envelope.task_id, envelope.epoch
         with self._dispatcher.results(task_id, epoch + 1) as results:
             try:
                 async with asyncio.timeout(terms.limit.total_seconds()) as clock:
-                    handed = await self._hand_over(envelope, sections, on_view)
+                    handed = await self._hand_over(made, sections, on_view)
                     with by_limit(*of_limit):
                         return await outcome(self, results, handed)
             except TimeoutError:

@@ -1,6 +1,7 @@
 """The messages of a handoff as calls."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,11 +9,23 @@ from google.protobuf.message import Message
 
 from baton import v1
 from baton.delivery import Delivery, duration
-from baton.errors import VerificationError
+from baton.envelopes import make_envelope
+from baton.errors import BatonError, VerificationError
 from baton.limits import ANSWER_BYTES_MAX, RESULT_BYTES_MAX, json_struct
 from baton.sections import for_wishes
 from baton.signing import context_digest
-from baton.work import Work
+from baton.work import Work, parent_here
+
+_PARENT_IS_GONE = {"NOT_OWNER", "TASK_FINAL"}
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """A request of a handoff that is to be sent."""
+
+    envelope: v1.Envelope
+    without_parent: v1.HandoffRequest | None
+    """The request without the parent that the client has added; None if it has added none."""
 
 
 class Messages:
@@ -50,14 +63,65 @@ class Messages:
         )
 
     async def request_handoff(
-        self, receiver_id: str, task_id: str, request: v1.HandoffRequest, *, epoch: int = 1
+        self,
+        receiver_id: str,
+        task_id: str,
+        request: v1.HandoffRequest,
+        *,
+        epoch: int = 1,
+        parent_task_id: str | None = None,
     ) -> v1.Receipt:
         """Requests a handoff to an agent, or to any agent of `type:NAME`. The receipt has the handoff_id.
 
-        An unknown `task_id` creates the task, owned by this agent at epoch 1. Raises BatonError, for example
-        HANDOFF_OPEN, STALE_EPOCH, LOOP_LIMIT, RECEIVER_UNKNOWN.
+        An unknown `task_id` creates the task, owned by this agent at epoch 1. Inside a handler of handoffs the new task
+        is a part of the handler's, unless the request or `parent_task_id` names another parent, or an empty one. Raises
+        BatonError, for example HANDOFF_OPEN, STALE_EPOCH, LOOP_LIMIT, RECEIVER_UNKNOWN.
         """
-        return await self.send(request, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
+        made = self.new_request(request, receiver_id, task_id, epoch, parent_task_id)
+        return await self._send_request(made)
+
+    def new_request(
+        self, request: v1.HandoffRequest, receiver_id: str, task_id: str, epoch: int, parent_task_id: str | None
+    ) -> "NewRequest":
+        """Returns the envelope of a request, with the parent of a new task. For the client itself."""
+        plain = v1.HandoffRequest()
+        plain.CopyFrom(request)
+        if parent_task_id is not None:
+            plain.parent_task_id = parent_task_id
+        is_open = epoch == 1 and parent_task_id is None and not plain.parent_task_id
+        parent = parent_here(self.agent_id, task_id) if is_open else ""
+        part = v1.HandoffRequest()
+        part.CopyFrom(plain)
+        part.parent_task_id = parent or plain.parent_task_id
+        envelope = make_envelope(part, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
+        return NewRequest(envelope, plain if parent else None)
+
+    async def _send_request(self, made: "NewRequest") -> v1.Receipt:
+        """Sends a request. If it is of a task that is there already, its parent by default is left out."""
+        try:
+            return await self._sign_and_send(made.envelope)
+        except BatonError as error:
+            if made.without_parent is None or not await self._is_of_known_task(made.envelope.task_id, error):
+                raise
+        # The broker has refused the first one, and so does not know its id.
+        made.envelope.payload.value = made.without_parent.SerializeToString()
+        return await self._sign_and_send(made.envelope)
+
+    async def _is_of_known_task(self, task_id: str, refusal: BatonError) -> bool:
+        """Whether a parent by default was refused: the task has another one or none, or the parent has moved on."""
+        if refusal.reason in _PARENT_IS_GONE:
+            return True
+        if not any(one.field.endswith("parent_task_id") for one in refusal.field_violations):
+            return False
+        try:
+            await self.get_task(task_id)
+        except BatonError:
+            return False
+        return True
+
+    async def get_task(self, task_id: str) -> v1.Task:
+        """Returns a task."""
+        raise NotImplementedError
 
     async def accept(
         self,

@@ -16,6 +16,7 @@ from baton.envelopes import make_envelope
 from baton.errors import BatonError, NegotiationFailedError
 from baton.following import delay_of
 from baton.handoffs import HandedOver, Handoffs, OnView, code_of
+from baton.messages import NewRequest
 
 _PAGE_SIZE = 200
 _STANDING = (v1.BID_STATE_OFFERED, v1.BID_STATE_COUNTERED)
@@ -170,7 +171,7 @@ class Negotiation:
             epoch=self._epoch,
             correlation_id=self.negotiation_id,
         )
-        return await self._agent._hand_over(envelope, sections, on_view or (lambda _: None))  # noqa: SLF001
+        return await self._agent._hand_over(NewRequest(envelope, None), sections, on_view or (lambda _: None))  # noqa: SLF001
 
     async def handed_over(self, context: Iterable[v1.ContextSection]) -> HandedOver:
         """Waits for the award that the broker makes under the mandate, and gives the context to the agent that accepts.

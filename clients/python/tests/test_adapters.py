@@ -42,6 +42,8 @@ async def pair(broker):
             await agent.register(agent_types=["billing"])
             await agent.connect()
         yield alice, seen
+        # No adapter leaves a task behind.
+        assert await alice.owned_tasks() == []
 
 
 def test_no_framework_is_imported_with_the_package():
@@ -75,7 +77,8 @@ async def test_a_langgraph_node_delegates_the_state(pair):
     assert seen[0]["session_variables"] == {"customer": "4711"}
     assert seen[0]["history_log"][0]["data"]["content"] == "What do I owe?"
     task = await alice.get_task(handoff["task_id"])
-    assert (task.owner_id, task.epoch) == ("alice", 3)
+    assert (task.owner_id, task.epoch, task.status) == ("alice", 3, v1.TASK_STATUS_COMPLETED)
+    assert task.result["total"] == 42.5
 
 
 @needs_broker

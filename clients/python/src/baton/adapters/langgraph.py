@@ -9,7 +9,7 @@ from langchain_core.load import dumpd
 from langchain_core.messages import BaseMessage, messages_to_dict
 
 from baton import Agent, json_section, v1
-from baton.adapters._outcome import shown
+from baton.adapters._outcome import delegate, shown
 
 
 class Node(Protocol):
@@ -46,8 +46,8 @@ def handoff_node(
             initial_context_summary=summary(state) if summary else "",
         )
         task_id = f"langgraph-{uuid.uuid4()}"
-        outcome = await agent.delegate(
-            receiver_id, task_id, request, state_sections(state), timeout=timeout, loan_timeout=loan_timeout
+        outcome = await delegate(
+            agent, receiver_id, task_id, request, state_sections(state), timeout=timeout, loan_timeout=loan_timeout
         )
         return {result_key: {"task_id": task_id} | shown(outcome)}
 

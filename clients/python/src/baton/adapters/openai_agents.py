@@ -15,7 +15,7 @@ from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputMessage, ResponseOutputText
 
 from baton import Agent, BatonError, HandoffFailedError, TaskRecalledError, json_section, v1
-from baton.adapters._outcome import shown
+from baton.adapters._outcome import delegate, shown
 
 _NAME_CHARACTERS_MAX = 40
 _PARAMETERS: dict[str, Any] = {
@@ -79,7 +79,8 @@ class _Remote(Model):
         """Delegates the conversation and returns the result as a message."""
         history = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
         request = v1.HandoffRequest(task_type=self._task_type, reason=v1.HANDOFF_REASON_SKILL)
-        outcome = await self._agent.delegate(
+        outcome = await delegate(
+            self._agent,
             self._receiver_id,
             f"handoff-{uuid.uuid4()}",
             request,
@@ -135,8 +136,14 @@ def handoff_tool(
         )
         sections = [json_section("task_description", asked)]
         try:
-            outcome = await agent.delegate(
-                receiver_id, f"tool-{uuid.uuid4()}", request, sections, timeout=timeout, loan_timeout=loan_timeout
+            outcome = await delegate(
+                agent,
+                receiver_id,
+                f"tool-{uuid.uuid4()}",
+                request,
+                sections,
+                timeout=timeout,
+                loan_timeout=loan_timeout,
             )
         except HandoffFailedError as error:
             return json.dumps({"error": error.reason, "message": error.message, "rejections": error.rejections})

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_ai import ModelRetry
 
 from baton import Agent, HandoffFailedError, TaskRecalledError, json_section, v1
-from baton.adapters._outcome import shown
+from baton.adapters._outcome import delegate, shown
 
 Handoff = Callable[[str, str], Awaitable[dict[str, Any]]]
 
@@ -38,8 +38,14 @@ def handoff(
         )
         sections = [json_section("task_description", {"summary": summary, "details": details})]
         try:
-            outcome = await agent.delegate(
-                receiver_id, f"tool-{uuid.uuid4()}", request, sections, timeout=timeout, loan_timeout=loan_timeout
+            outcome = await delegate(
+                agent,
+                receiver_id,
+                f"tool-{uuid.uuid4()}",
+                request,
+                sections,
+                timeout=timeout,
+                loan_timeout=loan_timeout,
             )
         except (HandoffFailedError, TaskRecalledError) as error:
             raise ModelRetry(f"the handoff did not succeed: {error}") from error

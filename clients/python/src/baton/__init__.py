@@ -37,6 +37,7 @@ from baton.tasks import Offer, OwnedTask, Takeover
 from baton.threads import Thread, ThreadRun, ThreadStep
 from baton.traces import current_trace, in_trace
 from baton.turns import ModelTurn, read_turn
+from baton.watching import Progress, progress_of
 from baton.workspace import Entry, Workspace
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "OwnedTask",
     "Plan",
     "PoisonError",
+    "Progress",
     "Question",
     "RecallReason",
     "Recalled",
@@ -92,6 +94,7 @@ __all__ = [
     "offer",
     "payload_of",
     "plan_of",
+    "progress_of",
     "public_bytes",
     "read_turn",
     "save_key",

@@ -82,6 +82,8 @@ class Connection:
         self.blobs = v1.BlobServiceStub(self._channel)
         self.threads = v1.ThreadServiceStub(self._channel)
         self.plans = v1.PlanServiceStub(self._channel)
+        self.dead_letters = v1.DeadLetterServiceStub(self._channel)
+        self.audit = v1.AuditServiceStub(self._channel)
         self.negotiations = v1.NegotiationServiceStub(self._channel)
 
     async def prove(self) -> str:

@@ -49,7 +49,9 @@ async def follow_log(connection: Connection, method: Any, request: Any, what: st
 
     def move(response: Any) -> None:
         if response.WhichOneof("update") == "entry":
-            request.after_number = response.entry.number
+            # An entry of a custody log is inside its envelope and receipt.
+            entry = response.entry
+            request.after_number = entry.entry.number if hasattr(entry, "entry") else entry.number
 
     async with contextlib.aclosing(follow(connection, method, request, move)) as responses:
         async for response in responses:

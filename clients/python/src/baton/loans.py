@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from baton.conversation import Conversation
 from baton.errors import BatonError, HandoffFailedError, RecallReason, TaskRecalledError
 from baton.handoffs import HandedOver, Handoffs, Handover, OnView
 from baton.messages import NewRequest
+from baton.watching import OnProgress, Watching, drained, tell_progress
 
 _LOG = logging.getLogger("baton")
 
@@ -37,6 +38,8 @@ _TAKE_BACK_SECONDS = 10.0
 _TAKE_BACK_ATTEMPTS = 10
 _ATTEMPT_SECONDS = 0.2
 _LOG_PAGE = 100
+# The time that the watch of a lent task gets for its last entries after the result.
+_PROGRESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -341,7 +344,7 @@ async def end_at_deadline(agent: Handoffs, results: Conversation, request: v1.En
         return _without_news(agent, lent, task)
 
 
-class Loans(Handoffs):
+class Loans(Handoffs, Watching):
     """The calls about lent tasks. `Agent` has them."""
 
     async def delegate(
@@ -356,6 +359,7 @@ class Loans(Handoffs):
         timeout: timedelta | None = None,  # noqa: ASYNC109
         loan_timeout: timedelta | None = None,
         on_view: OnView | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Outcome:
         """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
 
@@ -364,6 +368,8 @@ class Loans(Handoffs):
         else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
         the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
         whole timeout of the handoff and the loan timeout limit the call. `parent_task_id` is as for `hand_over`.
+        `on_progress`, a function or a coroutine function, gets each status update of the lent task in order, the final
+        one too. An error of that watch does not end the call.
 
         Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
         RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
@@ -376,7 +382,7 @@ class Loans(Handoffs):
         terms = loan_terms(request, timeout, loan_timeout)
         made = self.new_request(terms.request, receiver_id, task_id, epoch, parent_task_id)
         try:
-            back = await self._delegate(made, sections, terms, on_view or (lambda _: None))
+            back = await self._delegate(made, sections, terms, on_view or (lambda _: None), on_progress)
         except TaskRecalledError as recalled:
             if recalled.is_owner:
                 self.work.back(task_id, recalled.epoch)
@@ -384,8 +390,27 @@ class Loans(Handoffs):
         self.work.back(task_id, back.epoch)
         return back
 
+    @contextlib.asynccontextmanager
+    async def _progress_of(self, lent: HandedOver, on_progress: OnProgress | None) -> AsyncIterator[None]:
+        """Passes the progress of a lent task to a callback, inside the context manager."""
+        if on_progress is None:
+            yield
+            return
+        telling = asyncio.create_task(tell_progress(self.watch_task(lent.task_id), lent.epoch, on_progress))
+        try:
+            yield
+        except BaseException:
+            await drained(telling, 0)
+            raise
+        await drained(telling, _PROGRESS_SECONDS)
+
     async def _delegate(
-        self, made: NewRequest, sections: list[v1.ContextSection], terms: Terms, on_view: OnView
+        self,
+        made: NewRequest,
+        sections: list[v1.ContextSection],
+        terms: Terms,
+        on_view: OnView,
+        on_progress: OnProgress | None,
     ) -> Outcome:
         # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
         of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
@@ -395,8 +420,9 @@ class Loans(Handoffs):
             try:
                 async with asyncio.timeout(terms.limit.total_seconds()) as clock:
                     handed = await self._hand_over(made, sections, on_view)
-                    with by_limit(*of_limit):
-                        return await outcome(self, results, handed)
+                    async with self._progress_of(handed, on_progress):
+                        with by_limit(*of_limit):
+                            return await outcome(self, results, handed)
             except TimeoutError:
                 if not clock.expired():
                     raise

@@ -15,6 +15,7 @@ from baton.handoffs import DONE_OR_OVER, HandedOver, OnView, code_of, is_open
 from baton.loans import Loans, Outcome
 from baton.plans import Plans, SubtaskInputs, subtask_of
 from baton.questions import Answer, Questions
+from baton.watching import OnProgress
 from baton.work import Handling
 
 _PAGE_SIZE = 500
@@ -347,6 +348,7 @@ class OwnedTask:
         timeout: timedelta | None = None,  # noqa: ASYNC109
         loan_timeout: timedelta | None = None,
         on_view: OnView | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Outcome:
         """Lends the task: see `Agent.delegate`. Once it is back, the next calls have its new epoch."""
         try:
@@ -359,6 +361,7 @@ class OwnedTask:
                 timeout=timeout,
                 loan_timeout=loan_timeout,
                 on_view=on_view,
+                on_progress=on_progress,
             )
         except TaskRecalledError as back:
             if back.is_owner:

@@ -3,6 +3,9 @@
 from baton._gen.baton.v1.agent_pb2 import *
 from baton._gen.baton.v1.agent_service_pb2 import *
 from baton._gen.baton.v1.agent_service_pb2_grpc import AgentServiceStub as AgentServiceStub
+from baton._gen.baton.v1.audit_pb2 import *
+from baton._gen.baton.v1.audit_service_pb2 import *
+from baton._gen.baton.v1.audit_service_pb2_grpc import AuditServiceStub as AuditServiceStub
 from baton._gen.baton.v1.blob_service_pb2 import *
 from baton._gen.baton.v1.blob_service_pb2_grpc import BlobServiceStub as BlobServiceStub
 from baton._gen.baton.v1.broker_service_pb2 import *
@@ -11,6 +14,9 @@ from baton._gen.baton.v1.context_pb2 import *
 from baton._gen.baton.v1.context_service_pb2 import *
 from baton._gen.baton.v1.context_service_pb2_grpc import ContextServiceStub as ContextServiceStub
 from baton._gen.baton.v1.custody_pb2 import *
+from baton._gen.baton.v1.dead_letter_pb2 import *
+from baton._gen.baton.v1.dead_letter_service_pb2 import *
+from baton._gen.baton.v1.dead_letter_service_pb2_grpc import DeadLetterServiceStub as DeadLetterServiceStub
 from baton._gen.baton.v1.envelope_pb2 import *
 from baton._gen.baton.v1.error_pb2 import *
 from baton._gen.baton.v1.handoff_pb2 import *

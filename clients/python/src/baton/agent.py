@@ -37,6 +37,7 @@ from baton.errors import BatonError, VerificationError
 from baton.limits import check_envelope
 from baton.link import Link
 from baton.registry import Registry
+from baton.resuming import Resumption
 from baton.runs import Routing
 from baton.schemas import Schemas
 from baton.signing import sign_envelope, verify_receipt
@@ -130,6 +131,8 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
             credit=credit,
             instance_id=self.instance_id,
         )
+        self._resumption = Resumption(self, self._dispatcher)
+        self._resumes = False
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
         self._sorter: asyncio.Task[None] | None = None
         self._is_being_closed = False
@@ -238,15 +241,18 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
 
     # ---------------------------------------------------------------------------------------------- the session
 
-    async def connect(self) -> v1.Welcome:
+    async def connect(self, *, resume: bool = False) -> v1.Welcome:
         """Proves the agent's identity and opens the session. Tries once; raises BatonError.
 
         Deliveries and heartbeats begin. When the session ends, the agent opens another, after the delay that the broker
         named or with a backoff of 0.1 to 30 s, and sends every unanswered envelope again, byte for byte. The agent ends
         only when the broker refuses permanently (docs/errors.md lists the reasons) or its certificate is not trusted.
+        `resume` is that of `run`.
         """
         if self._sorter is not None:
             raise RuntimeError("connect is for once")
+        if resume:
+            self._resume()
         self._sorter = asyncio.create_task(self._sort())
         try:
             await self._link.begin()
@@ -256,11 +262,27 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
             raise
         return self.welcome
 
-    async def run(self) -> None:
-        """Connects if not connected, and serves until `close`. Raises BatonError if the agent ends before."""
+    async def run(self, *, resume: bool = False) -> None:
+        """Connects if not connected, and serves until `close`. Raises BatonError if the agent ends before.
+
+        With `resume` the handler of `on_handoff` also gets the tasks of this agent that no connected process works on,
+        for example after a restart: as an `Offer` with `resumed`, with the last context that the broker has. Its
+        `accept` and `complete` return at once, and the task has `resumed` too. The agent asks for such tasks when a
+        session begins, and when handlers end. It resumes as many as `capacity` has room for, at most 50 at a time
+        without one. A broker that cannot resume tasks is served without it.
+        """
         if self._sorter is None:
-            await self.connect()
+            await self.connect(resume=resume)
+        elif resume and not self._resumes:
+            self._resume()
+            if self._link.session is not None:
+                self._resumption.begin()
         await self._link.over()
+
+    def _resume(self) -> None:
+        if self._dispatcher.handoff_handler is None:
+            raise RuntimeError("only an agent with a handler of handoffs can resume tasks")
+        self._resumes = True
 
     async def close(self, grace: timedelta = timedelta(seconds=10)) -> None:
         """Accepts no more mail, waits up to `grace` for the handlers, then closes the session and the connection.
@@ -279,6 +301,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
 
     async def _close(self, grace: timedelta) -> None:
         await self._link.closing()
+        self._resumption.stop()
         await self._dispatcher.stop(grace)
         if self._link.session is not None:
             with contextlib.suppress(BatonError):
@@ -445,8 +468,11 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         self.welcome = welcome
         self._directory.meet_broker(welcome)
         self.ack_wait = welcome.ack_wait.ToTimedelta() or self.ack_wait
+        if self._resumes:
+            self._resumption.begin()
 
     def _ended(self, why: BatonError) -> None:
+        self._resumption.stop()
         self._dispatcher.fail(why)
         self._mail.fail(why)
 

@@ -104,29 +104,30 @@ class Connection:
         """Returns the session's metadata: a fresh token, or nothing with a client certificate."""
         return () if self._is_certified else _bearer(await self.prove())
 
-    async def call(self, method: Any, request: Message, more_seconds: float = 0.0) -> Any:
+    async def call(self, method: Any, request: Message, more_seconds: float = 0.0, *, as_agent: bool = False) -> Any:
         """Makes one unary call, and renews an expired token once. Raises BatonError.
 
-        The time limit is 30 s, and `more_seconds` for a call that waits at the broker.
+        The time limit is 30 s, and `more_seconds` for a call that waits at the broker. With `as_agent` the call has the
+        agent's token also if there is an operator's.
         """
         try:
-            return await self._once(method, request, self._caller(), more_seconds)
+            return await self._once(method, request, self._caller(as_agent=as_agent), more_seconds)
         except BatonError as error:
-            if not self._is_renewable(error):
+            if not self._is_renewable(error, as_agent=as_agent):
                 raise
         return await self._once(method, request, _bearer(await self.prove()), more_seconds)
 
-    async def stream(self, method: Any, request: Message) -> AsyncGenerator[Any, None]:
-        """Yields the responses of one call, and renews an expired token once. Raises BatonError."""
+    async def stream(self, method: Any, request: Message, *, as_agent: bool = False) -> AsyncGenerator[Any, None]:
+        """Yields the responses of one call, and renews an expired token once: see `call`. Raises BatonError."""
         is_renewed = False
         while True:
-            call = method(request, metadata=self._caller())
+            call = method(request, metadata=self._caller(as_agent=as_agent))
             try:
                 async for response in call:
                     yield response
             except grpc.aio.AioRpcError as error:
                 refusal = BatonError.from_call(error)
-                if is_renewed or not self._is_renewable(refusal):
+                if is_renewed or not self._is_renewable(refusal, as_agent=as_agent):
                     raise refusal from error
             else:
                 return
@@ -146,11 +147,12 @@ class Connection:
         """Closes the channel."""
         await self._channel.close()
 
-    def _caller(self) -> Metadata:
-        return _bearer(self._operator_token or self._token)
+    def _caller(self, *, as_agent: bool = False) -> Metadata:
+        return _bearer(self._token if as_agent else self._operator_token or self._token)
 
-    def _is_renewable(self, error: BatonError) -> bool:
-        return error.reason == "TOKEN_INVALID" and not self._operator_token and bool(self._token)
+    def _is_renewable(self, error: BatonError, *, as_agent: bool = False) -> bool:
+        is_of_agent = as_agent or not self._operator_token
+        return error.reason == "TOKEN_INVALID" and is_of_agent and bool(self._token)
 
     async def _once(self, method: Any, request: Message, metadata: Metadata, more_seconds: float = 0.0) -> Any:
         call: Awaitable[Any] = method(request, metadata=metadata, timeout=CALL_TIMEOUT_SECONDS + more_seconds)

@@ -61,6 +61,21 @@ class Contexts(Messages):
         found: v1.ContextVersion = (await self._connection.call(self._connection.contexts.GetContext, request)).version
         return found
 
+    async def latest_context(self, task_id: str) -> list[v1.ContextSection] | None:
+        """Returns the sections of a task's latest context, whole. None: the broker shows none to this agent.
+
+        Raises BatonError if an attempt later can help; VerificationError, CONTEXT_DIGEST_MISMATCH.
+        """
+        try:
+            version = await self.get_context(task_id)
+            if version.digests_only:
+                return None
+            return [await _fetch(self, version, info) for info in version.sections]
+        except BatonError as error:
+            if error.is_passing:
+                raise
+            return None
+
     async def context_versions(self, task_id: str) -> AsyncGenerator[v1.ContextVersion, None]:
         """Yields the versions that this agent may read, the newest first."""
         request = v1.ListContextVersionsRequest(task_id=task_id, page_size=_PAGE_SIZE)

@@ -26,9 +26,10 @@ from baton.limits import DETAILS_BYTES_MAX
 from baton.loans import Recalled, reason_of, recalled_by
 from baton.negotiations import Negotiations, OfferWanted, is_answered, negotiation_id_of
 from baton.questions import Question, is_question
-from baton.tasks import Offer, Tasks
+from baton.resuming import Resumer, last_context
+from baton.tasks import Offer
 from baton.traces import for_handler
-from baton.work import CURRENT
+from baton.work import CURRENT, Held
 
 _LOG = logging.getLogger("baton")
 
@@ -69,6 +70,9 @@ _CANCEL_SECONDS = 10.0
 # Steps of an open handoff: one side of it waits for the answer.
 _STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
 _WAITED_FOR_SOON = timedelta(seconds=2)
+# The handoffs in progress up to which tasks are resumed, for an agent without a capacity.
+_RESUMED_MAX = 50
+_RETRY_SECONDS = 1.0
 _TOO_LATE = {
     "HANDOFF_EXPIRED",
     "HANDOFF_FINAL",
@@ -83,7 +87,7 @@ _TOO_LATE = {
 }
 
 
-class Receiver(Tasks, Negotiations):
+class Receiver(Resumer, Negotiations):
     """The agent whose mail a dispatcher routes."""
 
     capacity: int
@@ -122,6 +126,7 @@ class Dispatcher:
         self._held: dict[tuple[str, str], Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
+        self._ended_one = asyncio.Event()
         # The messages and handoffs whose content a call has read at the broker; their mail has no reader.
         self._known: OrderedDict[str, None] = OrderedDict()
 
@@ -378,9 +383,57 @@ class Dispatcher:
                 failure = await self._guarded(lambda: offer.in_hand, offer.handoff_id, self._decided(offer, handler))
                 await self._end_work(offer, failure)
         finally:
-            self.active_count -= 1
-            if offer is not None and offer.handling.held is not None:
-                self._agent.work.release(offer.handling.held)
+            self._ended_work(None if offer is None else offer.handling.held)
+
+    def _ended_work(self, held: Held | None) -> None:
+        self.active_count -= 1
+        if held is not None:
+            self._agent.work.release(held)
+        self._ended_one.set()
+
+    async def free_slots(self) -> int:
+        """Waits until a handler of handoffs may begin. Returns how many may; 0: the agent is stopping."""
+        while not self._is_stopping:
+            self._ended_one.clear()
+            free = (self._agent.capacity or _RESUMED_MAX) - self.active_count
+            if free > 0:
+                return free
+            await self._ended_one.wait()
+        return 0
+
+    def take_up(self, task: v1.Task) -> bool:
+        """Begins the handler of a task of this agent. Returns False if this process has had the task already."""
+        handler = self.handoff_handler
+        is_offered = any(offer.task_id == task.task_id for offer, _ in self._offers.values())
+        if self._is_stopping or handler is None or is_offered or self._agent.work.had(task.task_id, task.epoch):
+            return False
+        self.active_count += 1
+        # From now on the heartbeats list it.
+        held = self._agent.work.took(task.task_id, task.epoch)
+        running = asyncio.create_task(self._resume(task, held, handler), context=for_handler(None))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return True
+
+    async def _resume(self, task: v1.Task, held: Held, handler: HandoffHandler) -> None:
+        try:
+            context = await self._context_of(task)
+            if not held.is_here:
+                return
+            offer = Offer(self._agent, Conversation(), context, task)
+            offer.handling.held = held
+            what = f"the resumed task {task.task_id}"
+            failure = await self._guarded(lambda: offer.in_hand, what, self._decided(offer, handler))
+            await self._end_work(offer, failure)
+        finally:
+            self._ended_work(held)
+
+    async def _context_of(self, task: v1.Task) -> Delivery:
+        while True:
+            try:
+                return await last_context(self._agent, task)
+            except BatonError as error:
+                await asyncio.sleep(error.retry_delay or _RETRY_SECONDS)
 
     async def _decided(self, offer: Offer, handler: HandoffHandler) -> None:
         self._offers[offer.handoff_id] = (offer, asyncio.current_task())

@@ -30,7 +30,9 @@ class Offer:
     accepted has no request; its `accept` returns the context at once.
     """
 
-    def __init__(self, agent: "Tasks", mail: Conversation, delivery: Delivery) -> None:
+    def __init__(
+        self, agent: "Tasks", mail: Conversation, delivery: Delivery, resumed_task: v1.Task | None = None
+    ) -> None:
         envelope = delivery.envelope
         self.handoff_id = delivery.handoff_id
         self.task_id = envelope.task_id
@@ -40,6 +42,11 @@ class Offer:
         """The task's present owner."""
         self.request = delivery.handoff_request
         """The request; None if an earlier process of this agent accepted it."""
+        self.resumed = resumed_task is not None
+        """Whether this agent owns the task already: an earlier process took it over, and no process works on it. Then
+        `accept` and `complete` return at once, and `epoch` is the task's epoch at this agent."""
+        self.resumed_task = resumed_task
+        """The resumed task when it was resumed; None for an offer."""
         self.is_award = self.request is not None and not isinstance(delivery.payload, v1.HandoffRequest)
         """Whether this is the award of a negotiation."""
         self._agent = agent
@@ -220,8 +227,14 @@ class Takeover:
         return inputs.filled(await self.offer._agent.join_plan(inputs.plan_id).results())  # noqa: SLF001
 
     async def complete(self, details: str = "") -> "OwnedTask":
-        """Takes ownership. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late."""
+        """Takes ownership. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late.
+
+        Of a resumed task it returns the task, with `resumed`, and sends nothing.
+        """
         agent = self.offer._agent  # noqa: SLF001
+        if self.offer.resumed_task is not None:
+            await self._end()
+            return owned_task(agent, self.offer.resumed_task, resumed=True)
         try:
             receipt = await agent.complete(self._delivery, details=details)
             owned = OwnedTask(agent, self.task_id, receipt.epoch, receipt.task_status)
@@ -232,8 +245,14 @@ class Takeover:
         return owned
 
     async def fail(self, details: str) -> None:
-        """Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task."""
+        """Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task.
+
+        A resumed task ends as FAILED.
+        """
         agent = self.offer._agent  # noqa: SLF001
+        if self.offer.resumed:
+            await (await self.complete()).report(details, status=v1.TASK_STATUS_FAILED)
+            return
         await agent.complete(self._delivery, v1.HANDOFF_OUTCOME_FAILURE, details)
         await self._end()
 
@@ -269,6 +288,8 @@ class OwnedTask:
         epoch: int,
         status: v1.TaskStatus = v1.TASK_STATUS_UNSPECIFIED,
         open_handoff_id: str = "",
+        *,
+        resumed: bool = False,
     ) -> None:
         self.agent = agent
         self.task_id = task_id
@@ -276,6 +297,9 @@ class OwnedTask:
         """The task's status when this object was made: TASK_STATUS_*."""
         self.open_handoff_id = open_handoff_id
         """The handoff that was open at that time, for `Agent.resume_hand_over`; empty without one."""
+        self.resumed = resumed
+        """Whether an earlier process of this agent took the task over: see `resume` of `Agent.run`. What that process
+        did before it ended may be done already."""
         self._held = agent.work.of(task_id, epoch)
 
     @property
@@ -371,9 +395,9 @@ class OwnedTask:
         return outcome
 
 
-def owned_task(agent: "Tasks", task: v1.Task) -> OwnedTask:
+def owned_task(agent: "Tasks", task: v1.Task, *, resumed: bool = False) -> OwnedTask:
     """Converts a task of this agent from its protobuf form."""
-    return OwnedTask(agent, task.task_id, task.epoch, task.status, task.open_handoff_id)
+    return OwnedTask(agent, task.task_id, task.epoch, task.status, task.open_handoff_id, resumed=resumed)
 
 
 class Tasks(Loans, Questions, Plans):
@@ -407,6 +431,15 @@ class Tasks(Loans, Questions, Plans):
         """Verifies an envelope that was read at the broker. Raises VerificationError, BatonError."""
         await self._directory.verify(envelope)
         return ReadDelivery(v1.Delivery(envelope=envelope, handoff_id=handoff_id), payload_of(envelope))
+
+    async def resume_tasks(self, instance_id: str, max_tasks: int) -> list[v1.Task]:
+        """Gives a process of this agent tasks that no connected process works on. For the client itself.
+
+        The tasks came by a handoff, have not ended and have no open handoff; oldest first. Raises BatonError.
+        """
+        request = v1.ResumeTasksRequest(instance_id=instance_id, max_tasks=max_tasks)
+        answer = await self._connection.call(self._connection.tasks.ResumeTasks, request, as_agent=True)
+        return list(answer.tasks)
 
     async def owned_tasks(self) -> list[OwnedTask]:
         """Returns the unfinished tasks that this agent owns, newest first: the starting point after a restart.

@@ -1,6 +1,7 @@
 """The tasks that this process works on: at which epoch it has each, and what its heartbeats list."""
 
 import contextvars
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ from baton import v1
 
 WORKING_ON_MAX = 1024
 """The maximum number of tasks that a heartbeat lists."""
+_LEFT_MAX = 4096
 FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
 """The statuses that end a task, or the loan by which the agent has it."""
 
@@ -55,6 +57,8 @@ class Work:
     changed: Callable[[], None] = field(default=lambda: None)
     """Called when the set of the tasks has changed."""
     _held: dict[str, Held] = field(default_factory=dict)
+    # The epochs of the tasks that a handler of this process has left open.
+    _left: OrderedDict[str, int] = field(default_factory=OrderedDict)
 
     def took(self, task_id: str, epoch: int) -> Held:
         """Records a takeover. Repeated for the same epoch, returns the same."""
@@ -70,7 +74,11 @@ class Work:
         return held if held is not None and held.epoch == epoch else Held(self.agent_id, task_id, epoch)
 
     def release(self, held: Held) -> None:
-        """Forgets a task whose handler has ended."""
+        """Forgets a task whose handler has ended, except that the task was here."""
+        if held.is_here:
+            self._left[held.task_id] = held.epoch
+            if len(self._left) > _LEFT_MAX:
+                self._left.popitem(last=False)
         if self._held.get(held.task_id) is held:
             del self._held[held.task_id]
             self.changed()
@@ -117,6 +125,10 @@ class Work:
         """Whether this process has taken the task over and works on it."""
         held = self._held.get(task_id)
         return held is not None and not held.is_over
+
+    def had(self, task_id: str, epoch: int) -> bool:
+        """Whether this process works on the task, or a handler of it has left the task open at this epoch."""
+        return self.has(task_id) or self._left.get(task_id) == epoch
 
 
 def parent_here(agent_id: str, task_id: str) -> str:

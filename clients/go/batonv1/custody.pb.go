@@ -185,6 +185,9 @@ type CustodyEntry struct {
 	//	*CustodyEntry_Reassigned
 	//	*CustodyEntry_MailOmitted
 	//	*CustodyEntry_Awarded
+	//	*CustodyEntry_Cancelled
+	//	*CustodyEntry_Silent
+	//	*CustodyEntry_Looked
 	Event isCustodyEntry_Event `protobuf_oneof:"event"`
 	// The task's owner after the event.
 	OwnerId string `protobuf:"bytes,10,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -199,8 +202,11 @@ type CustodyEntry struct {
 	// The agents among the possible next candidates that were GONE at that time. A replay needs them to choose the same
 	// candidate.
 	AbsentAgentIds []string `protobuf:"bytes,15,rep,name=absent_agent_ids,json=absentAgentIds,proto3" json:"absent_agent_ids,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The agents among the possible next candidates that had no room at that time. A replay needs them to choose the same
+	// candidate.
+	FullAgentIds  []string `protobuf:"bytes,16,rep,name=full_agent_ids,json=fullAgentIds,proto3" json:"full_agent_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CustodyEntry) Reset() {
@@ -344,6 +350,33 @@ func (x *CustodyEntry) GetAwarded() *CustodyAward {
 	return nil
 }
 
+func (x *CustodyEntry) GetCancelled() *CustodyCancellation {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_Cancelled); ok {
+			return x.Cancelled
+		}
+	}
+	return nil
+}
+
+func (x *CustodyEntry) GetSilent() *CustodySilence {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_Silent); ok {
+			return x.Silent
+		}
+	}
+	return nil
+}
+
+func (x *CustodyEntry) GetLooked() *CustodyLook {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_Looked); ok {
+			return x.Looked
+		}
+	}
+	return nil
+}
+
 func (x *CustodyEntry) GetOwnerId() string {
 	if x != nil {
 		return x.OwnerId
@@ -382,6 +415,13 @@ func (x *CustodyEntry) GetHandoffState() HandoffState {
 func (x *CustodyEntry) GetAbsentAgentIds() []string {
 	if x != nil {
 		return x.AbsentAgentIds
+	}
+	return nil
+}
+
+func (x *CustodyEntry) GetFullAgentIds() []string {
+	if x != nil {
+		return x.FullAgentIds
 	}
 	return nil
 }
@@ -441,6 +481,21 @@ type CustodyEntry_Awarded struct {
 	Awarded *CustodyAward `protobuf:"bytes,17,opt,name=awarded,proto3,oneof"`
 }
 
+type CustodyEntry_Cancelled struct {
+	// The broker cancelled the task: the task that it is a part of was cancelled, or no agent had worked on it.
+	Cancelled *CustodyCancellation `protobuf:"bytes,24,opt,name=cancelled,proto3,oneof"`
+}
+
+type CustodyEntry_Silent struct {
+	// The owner gave no sign of work for the silence_timeout of its request, or was GONE.
+	Silent *CustodySilence `protobuf:"bytes,25,opt,name=silent,proto3,oneof"`
+}
+
+type CustodyEntry_Looked struct {
+	// The broker looked again for a candidate of a handoff that waits.
+	Looked *CustodyLook `protobuf:"bytes,26,opt,name=looked,proto3,oneof"`
+}
+
 func (*CustodyEntry_Accepted) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Refused) isCustodyEntry_Event() {}
@@ -460,6 +515,58 @@ func (*CustodyEntry_Reassigned) isCustodyEntry_Event() {}
 func (*CustodyEntry_MailOmitted) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Awarded) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_Cancelled) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_Silent) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_Looked) isCustodyEntry_Event() {}
+
+// The broker looked again for a candidate, because an agent may have room, has registered or has come back.
+type CustodyLook struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents that could be asked in addition to the known candidates.
+	AgentIds      []string `protobuf:"bytes,1,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyLook) Reset() {
+	*x = CustodyLook{}
+	mi := &file_baton_v1_custody_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyLook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyLook) ProtoMessage() {}
+
+func (x *CustodyLook) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyLook.ProtoReflect.Descriptor instead.
+func (*CustodyLook) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CustodyLook) GetAgentIds() []string {
+	if x != nil {
+		return x.AgentIds
+	}
+	return nil
+}
 
 // An envelope in a custody log.
 type CustodyEnvelope struct {
@@ -492,7 +599,7 @@ type CustodyEnvelope struct {
 
 func (x *CustodyEnvelope) Reset() {
 	*x = CustodyEnvelope{}
-	mi := &file_baton_v1_custody_proto_msgTypes[2]
+	mi := &file_baton_v1_custody_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +611,7 @@ func (x *CustodyEnvelope) String() string {
 func (*CustodyEnvelope) ProtoMessage() {}
 
 func (x *CustodyEnvelope) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[2]
+	mi := &file_baton_v1_custody_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +624,7 @@ func (x *CustodyEnvelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyEnvelope.ProtoReflect.Descriptor instead.
 func (*CustodyEnvelope) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CustodyEnvelope) GetMessageId() string {
@@ -603,7 +710,7 @@ type CustodyPassedOver struct {
 
 func (x *CustodyPassedOver) Reset() {
 	*x = CustodyPassedOver{}
-	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	mi := &file_baton_v1_custody_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +722,7 @@ func (x *CustodyPassedOver) String() string {
 func (*CustodyPassedOver) ProtoMessage() {}
 
 func (x *CustodyPassedOver) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	mi := &file_baton_v1_custody_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +735,7 @@ func (x *CustodyPassedOver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyPassedOver.ProtoReflect.Descriptor instead.
 func (*CustodyPassedOver) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CustodyPassedOver) GetAgentId() string {
@@ -658,7 +765,7 @@ type CustodyTerms struct {
 
 func (x *CustodyTerms) Reset() {
 	*x = CustodyTerms{}
-	mi := &file_baton_v1_custody_proto_msgTypes[4]
+	mi := &file_baton_v1_custody_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +777,7 @@ func (x *CustodyTerms) String() string {
 func (*CustodyTerms) ProtoMessage() {}
 
 func (x *CustodyTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[4]
+	mi := &file_baton_v1_custody_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +790,7 @@ func (x *CustodyTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyTerms.ProtoReflect.Descriptor instead.
 func (*CustodyTerms) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CustodyTerms) GetTimeouts() *HandoffTimeouts {
@@ -713,7 +820,7 @@ type CustodyDelivery struct {
 
 func (x *CustodyDelivery) Reset() {
 	*x = CustodyDelivery{}
-	mi := &file_baton_v1_custody_proto_msgTypes[5]
+	mi := &file_baton_v1_custody_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +832,7 @@ func (x *CustodyDelivery) String() string {
 func (*CustodyDelivery) ProtoMessage() {}
 
 func (x *CustodyDelivery) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[5]
+	mi := &file_baton_v1_custody_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +845,7 @@ func (x *CustodyDelivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyDelivery.ProtoReflect.Descriptor instead.
 func (*CustodyDelivery) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CustodyDelivery) GetAgentId() string {
@@ -766,7 +873,7 @@ type CustodyTime struct {
 
 func (x *CustodyTime) Reset() {
 	*x = CustodyTime{}
-	mi := &file_baton_v1_custody_proto_msgTypes[6]
+	mi := &file_baton_v1_custody_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +885,7 @@ func (x *CustodyTime) String() string {
 func (*CustodyTime) ProtoMessage() {}
 
 func (x *CustodyTime) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[6]
+	mi := &file_baton_v1_custody_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +898,7 @@ func (x *CustodyTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyTime.ProtoReflect.Descriptor instead.
 func (*CustodyTime) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CustodyTime) GetOfTask() bool {
@@ -810,7 +917,7 @@ type CustodyAbsence struct {
 
 func (x *CustodyAbsence) Reset() {
 	*x = CustodyAbsence{}
-	mi := &file_baton_v1_custody_proto_msgTypes[7]
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +929,7 @@ func (x *CustodyAbsence) String() string {
 func (*CustodyAbsence) ProtoMessage() {}
 
 func (x *CustodyAbsence) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[7]
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +942,7 @@ func (x *CustodyAbsence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyAbsence.ProtoReflect.Descriptor instead.
 func (*CustodyAbsence) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{8}
 }
 
 // An operator redrove a handoff request, which starts a new handoff.
@@ -855,7 +962,7 @@ type CustodyRedrive struct {
 
 func (x *CustodyRedrive) Reset() {
 	*x = CustodyRedrive{}
-	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	mi := &file_baton_v1_custody_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +974,7 @@ func (x *CustodyRedrive) String() string {
 func (*CustodyRedrive) ProtoMessage() {}
 
 func (x *CustodyRedrive) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	mi := &file_baton_v1_custody_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +987,7 @@ func (x *CustodyRedrive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyRedrive.ProtoReflect.Descriptor instead.
 func (*CustodyRedrive) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CustodyRedrive) GetDeadLetterId() string {
@@ -920,7 +1027,7 @@ type CustodyMailOmitted struct {
 
 func (x *CustodyMailOmitted) Reset() {
 	*x = CustodyMailOmitted{}
-	mi := &file_baton_v1_custody_proto_msgTypes[9]
+	mi := &file_baton_v1_custody_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1039,7 @@ func (x *CustodyMailOmitted) String() string {
 func (*CustodyMailOmitted) ProtoMessage() {}
 
 func (x *CustodyMailOmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[9]
+	mi := &file_baton_v1_custody_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1052,91 @@ func (x *CustodyMailOmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyMailOmitted.ProtoReflect.Descriptor instead.
 func (*CustodyMailOmitted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{10}
+}
+
+// The owner gave no sign of work for the silence_timeout of its request, or was GONE.
+type CustodySilence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodySilence) Reset() {
+	*x = CustodySilence{}
+	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodySilence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodySilence) ProtoMessage() {}
+
+func (x *CustodySilence) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodySilence.ProtoReflect.Descriptor instead.
+func (*CustodySilence) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{11}
+}
+
+// The broker cancelled the task.
+type CustodyCancellation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task that this one is a part of, and that was cancelled. Empty: no agent had worked on the task for the retention
+	// of idle tasks.
+	ParentTaskId  string `protobuf:"bytes,1,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyCancellation) Reset() {
+	*x = CustodyCancellation{}
+	mi := &file_baton_v1_custody_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyCancellation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyCancellation) ProtoMessage() {}
+
+func (x *CustodyCancellation) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyCancellation.ProtoReflect.Descriptor instead.
+func (*CustodyCancellation) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CustodyCancellation) GetParentTaskId() string {
+	if x != nil {
+		return x.ParentTaskId
+	}
+	return ""
 }
 
 // An operator reassigned the task.
@@ -965,7 +1156,7 @@ type CustodyReassignment struct {
 
 func (x *CustodyReassignment) Reset() {
 	*x = CustodyReassignment{}
-	mi := &file_baton_v1_custody_proto_msgTypes[10]
+	mi := &file_baton_v1_custody_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1168,7 @@ func (x *CustodyReassignment) String() string {
 func (*CustodyReassignment) ProtoMessage() {}
 
 func (x *CustodyReassignment) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[10]
+	mi := &file_baton_v1_custody_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1181,7 @@ func (x *CustodyReassignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyReassignment.ProtoReflect.Descriptor instead.
 func (*CustodyReassignment) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CustodyReassignment) GetSubmitterId() string {
@@ -1036,7 +1227,7 @@ type CustodyAward struct {
 
 func (x *CustodyAward) Reset() {
 	*x = CustodyAward{}
-	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	mi := &file_baton_v1_custody_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1239,7 @@ func (x *CustodyAward) String() string {
 func (*CustodyAward) ProtoMessage() {}
 
 func (x *CustodyAward) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[11]
+	mi := &file_baton_v1_custody_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1252,7 @@ func (x *CustodyAward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyAward.ProtoReflect.Descriptor instead.
 func (*CustodyAward) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CustodyAward) GetTaskRequest() *Envelope {
@@ -1096,7 +1287,7 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"entryBytes\x12!\n" +
 	"\fcustody_hash\x18\x03 \x01(\fR\vcustodyHash\x12+\n" +
 	"\areceipt\x18\x04 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12.\n" +
-	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\x80\a\n" +
+	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\xca\b\n" +
 	"\fCustodyEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -1112,7 +1303,10 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"reassigned\x18\x14 \x01(\v2\x1d.baton.v1.CustodyReassignmentH\x00R\n" +
 	"reassigned\x12A\n" +
 	"\fmail_omitted\x18\x15 \x01(\v2\x1c.baton.v1.CustodyMailOmittedH\x00R\vmailOmitted\x122\n" +
-	"\aawarded\x18\x11 \x01(\v2\x16.baton.v1.CustodyAwardH\x00R\aawarded\x12\x19\n" +
+	"\aawarded\x18\x11 \x01(\v2\x16.baton.v1.CustodyAwardH\x00R\aawarded\x12=\n" +
+	"\tcancelled\x18\x18 \x01(\v2\x1d.baton.v1.CustodyCancellationH\x00R\tcancelled\x122\n" +
+	"\x06silent\x18\x19 \x01(\v2\x18.baton.v1.CustodySilenceH\x00R\x06silent\x12/\n" +
+	"\x06looked\x18\x1a \x01(\v2\x15.baton.v1.CustodyLookH\x00R\x06looked\x12\x19\n" +
 	"\bowner_id\x18\n" +
 	" \x01(\tR\aownerId\x12\x14\n" +
 	"\x05epoch\x18\v \x01(\x04R\x05epoch\x125\n" +
@@ -1121,8 +1315,11 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\n" +
 	"handoff_id\x18\r \x01(\tR\thandoffId\x12;\n" +
 	"\rhandoff_state\x18\x0e \x01(\x0e2\x16.baton.v1.HandoffStateR\fhandoffState\x12(\n" +
-	"\x10absent_agent_ids\x18\x0f \x03(\tR\x0eabsentAgentIdsB\a\n" +
-	"\x05event\"\xbf\x03\n" +
+	"\x10absent_agent_ids\x18\x0f \x03(\tR\x0eabsentAgentIds\x12$\n" +
+	"\x0efull_agent_ids\x18\x10 \x03(\tR\ffullAgentIdsB\a\n" +
+	"\x05event\"*\n" +
+	"\vCustodyLook\x12\x1b\n" +
+	"\tagent_ids\x18\x01 \x03(\tR\bagentIds\"\xbf\x03\n" +
 	"\x0fCustodyEnvelope\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x1a\n" +
@@ -1158,7 +1355,10 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\n" +
 	"handoff_id\x18\x03 \x01(\tR\thandoffId\x12#\n" +
 	"\rcandidate_ids\x18\x04 \x03(\tR\fcandidateIds\"\x14\n" +
-	"\x12CustodyMailOmitted\"\x99\x01\n" +
+	"\x12CustodyMailOmitted\"\x10\n" +
+	"\x0eCustodySilence\";\n" +
+	"\x13CustodyCancellation\x12$\n" +
+	"\x0eparent_task_id\x18\x01 \x01(\tR\fparentTaskId\"\x99\x01\n" +
 	"\x13CustodyReassignment\x12!\n" +
 	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\x12\x1f\n" +
 	"\vreceiver_id\x18\x02 \x01(\tR\n" +
@@ -1191,62 +1391,68 @@ func file_baton_v1_custody_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_custody_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_baton_v1_custody_proto_goTypes = []any{
 	(HandoffMail)(0),              // 0: baton.v1.HandoffMail
 	(*CustodyLogEntry)(nil),       // 1: baton.v1.CustodyLogEntry
 	(*CustodyEntry)(nil),          // 2: baton.v1.CustodyEntry
-	(*CustodyEnvelope)(nil),       // 3: baton.v1.CustodyEnvelope
-	(*CustodyPassedOver)(nil),     // 4: baton.v1.CustodyPassedOver
-	(*CustodyTerms)(nil),          // 5: baton.v1.CustodyTerms
-	(*CustodyDelivery)(nil),       // 6: baton.v1.CustodyDelivery
-	(*CustodyTime)(nil),           // 7: baton.v1.CustodyTime
-	(*CustodyAbsence)(nil),        // 8: baton.v1.CustodyAbsence
-	(*CustodyRedrive)(nil),        // 9: baton.v1.CustodyRedrive
-	(*CustodyMailOmitted)(nil),    // 10: baton.v1.CustodyMailOmitted
-	(*CustodyReassignment)(nil),   // 11: baton.v1.CustodyReassignment
-	(*CustodyAward)(nil),          // 12: baton.v1.CustodyAward
-	(*Receipt)(nil),               // 13: baton.v1.Receipt
-	(*Envelope)(nil),              // 14: baton.v1.Envelope
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(TaskStatus)(0),               // 16: baton.v1.TaskStatus
-	(HandoffState)(0),             // 17: baton.v1.HandoffState
-	(MessageType)(0),              // 18: baton.v1.MessageType
-	(ErrorCode)(0),                // 19: baton.v1.ErrorCode
-	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 21: baton.v1.LoopLimits
+	(*CustodyLook)(nil),           // 3: baton.v1.CustodyLook
+	(*CustodyEnvelope)(nil),       // 4: baton.v1.CustodyEnvelope
+	(*CustodyPassedOver)(nil),     // 5: baton.v1.CustodyPassedOver
+	(*CustodyTerms)(nil),          // 6: baton.v1.CustodyTerms
+	(*CustodyDelivery)(nil),       // 7: baton.v1.CustodyDelivery
+	(*CustodyTime)(nil),           // 8: baton.v1.CustodyTime
+	(*CustodyAbsence)(nil),        // 9: baton.v1.CustodyAbsence
+	(*CustodyRedrive)(nil),        // 10: baton.v1.CustodyRedrive
+	(*CustodyMailOmitted)(nil),    // 11: baton.v1.CustodyMailOmitted
+	(*CustodySilence)(nil),        // 12: baton.v1.CustodySilence
+	(*CustodyCancellation)(nil),   // 13: baton.v1.CustodyCancellation
+	(*CustodyReassignment)(nil),   // 14: baton.v1.CustodyReassignment
+	(*CustodyAward)(nil),          // 15: baton.v1.CustodyAward
+	(*Receipt)(nil),               // 16: baton.v1.Receipt
+	(*Envelope)(nil),              // 17: baton.v1.Envelope
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(TaskStatus)(0),               // 19: baton.v1.TaskStatus
+	(HandoffState)(0),             // 20: baton.v1.HandoffState
+	(MessageType)(0),              // 21: baton.v1.MessageType
+	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
+	(*HandoffTimeouts)(nil),       // 23: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 24: baton.v1.LoopLimits
 }
 var file_baton_v1_custody_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.CustodyLogEntry.entry:type_name -> baton.v1.CustodyEntry
-	13, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
-	14, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
-	15, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
-	3,  // 4: baton.v1.CustodyEntry.accepted:type_name -> baton.v1.CustodyEnvelope
-	3,  // 5: baton.v1.CustodyEntry.refused:type_name -> baton.v1.CustodyEnvelope
-	6,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
-	6,  // 7: baton.v1.CustodyEntry.given_up:type_name -> baton.v1.CustodyDelivery
-	7,  // 8: baton.v1.CustodyEntry.time:type_name -> baton.v1.CustodyTime
-	8,  // 9: baton.v1.CustodyEntry.gone:type_name -> baton.v1.CustodyAbsence
-	9,  // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
-	11, // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
-	10, // 12: baton.v1.CustodyEntry.mail_omitted:type_name -> baton.v1.CustodyMailOmitted
-	12, // 13: baton.v1.CustodyEntry.awarded:type_name -> baton.v1.CustodyAward
-	16, // 14: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
-	17, // 15: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
-	18, // 16: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
-	19, // 17: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
-	5,  // 18: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
-	4,  // 19: baton.v1.CustodyEnvelope.passed_over:type_name -> baton.v1.CustodyPassedOver
-	20, // 20: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
-	21, // 21: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
-	0,  // 22: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
-	14, // 23: baton.v1.CustodyAward.task_request:type_name -> baton.v1.Envelope
-	5,  // 24: baton.v1.CustodyAward.terms:type_name -> baton.v1.CustodyTerms
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	16, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
+	17, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
+	18, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
+	4,  // 4: baton.v1.CustodyEntry.accepted:type_name -> baton.v1.CustodyEnvelope
+	4,  // 5: baton.v1.CustodyEntry.refused:type_name -> baton.v1.CustodyEnvelope
+	7,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
+	7,  // 7: baton.v1.CustodyEntry.given_up:type_name -> baton.v1.CustodyDelivery
+	8,  // 8: baton.v1.CustodyEntry.time:type_name -> baton.v1.CustodyTime
+	9,  // 9: baton.v1.CustodyEntry.gone:type_name -> baton.v1.CustodyAbsence
+	10, // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
+	14, // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
+	11, // 12: baton.v1.CustodyEntry.mail_omitted:type_name -> baton.v1.CustodyMailOmitted
+	15, // 13: baton.v1.CustodyEntry.awarded:type_name -> baton.v1.CustodyAward
+	13, // 14: baton.v1.CustodyEntry.cancelled:type_name -> baton.v1.CustodyCancellation
+	12, // 15: baton.v1.CustodyEntry.silent:type_name -> baton.v1.CustodySilence
+	3,  // 16: baton.v1.CustodyEntry.looked:type_name -> baton.v1.CustodyLook
+	19, // 17: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
+	20, // 18: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
+	21, // 19: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
+	22, // 20: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
+	6,  // 21: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
+	5,  // 22: baton.v1.CustodyEnvelope.passed_over:type_name -> baton.v1.CustodyPassedOver
+	23, // 23: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
+	24, // 24: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
+	0,  // 25: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
+	17, // 26: baton.v1.CustodyAward.task_request:type_name -> baton.v1.Envelope
+	6,  // 27: baton.v1.CustodyAward.terms:type_name -> baton.v1.CustodyTerms
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_custody_proto_init() }
@@ -1270,6 +1476,9 @@ func file_baton_v1_custody_proto_init() {
 		(*CustodyEntry_Reassigned)(nil),
 		(*CustodyEntry_MailOmitted)(nil),
 		(*CustodyEntry_Awarded)(nil),
+		(*CustodyEntry_Cancelled)(nil),
+		(*CustodyEntry_Silent)(nil),
+		(*CustodyEntry_Looked)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1277,7 +1486,7 @@ func file_baton_v1_custody_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_custody_proto_rawDesc), len(file_baton_v1_custody_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

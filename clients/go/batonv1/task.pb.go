@@ -378,10 +378,11 @@ type Task struct {
 	UnrecordedMailCount uint64 `protobuf:"varint,31,opt,name=unrecorded_mail_count,json=unrecordedMailCount,proto3" json:"unrecorded_mail_count,omitempty"`
 	// The latest question that was answered, with its answer. Unset: none was. Not in lists.
 	LastAnswer *AnsweredPrompt `protobuf:"bytes,32,opt,name=last_answer,json=lastAnswer,proto3" json:"last_answer,omitempty"`
-	// The time at which the task counts as abandoned unless its owner gives a sign of work. Unset: silence is not judged.
-	SilentTime    *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=silent_time,json=silentTime,proto3" json:"silent_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The time without a sign of work after which the task counts as abandoned by its present owner. Unset: silence is not
+	// judged.
+	SilenceTimeout *durationpb.Duration `protobuf:"bytes,33,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -568,9 +569,9 @@ func (x *Task) GetLastAnswer() *AnsweredPrompt {
 	return nil
 }
 
-func (x *Task) GetSilentTime() *timestamppb.Timestamp {
+func (x *Task) GetSilenceTimeout() *durationpb.Duration {
 	if x != nil {
-		return x.SilentTime
+		return x.SilenceTimeout
 	}
 	return nil
 }
@@ -793,7 +794,9 @@ type TaskLoan struct {
 	// The completed handoff that lent the task. A TaskRecall names it as correlation_id.
 	HandoffId string `protobuf:"bytes,2,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
 	// The time at which the broker recalls the task. Unset: the loan has no timeout.
-	DueTime       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	DueTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	// The latest time to which the delegate can move it, by TaskStatusUpdate.extend_by. Unset: it cannot.
+	LatestDueTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=latest_due_time,json=latestDueTime,proto3" json:"latest_due_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +848,13 @@ func (x *TaskLoan) GetHandoffId() string {
 func (x *TaskLoan) GetDueTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.DueTime
+	}
+	return nil
+}
+
+func (x *TaskLoan) GetLatestDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LatestDueTime
 	}
 	return nil
 }
@@ -945,7 +955,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"L\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xd6\a\n" +
+	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xdd\a\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -973,9 +983,8 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\bseizures\x18\x1e \x03(\v2\x15.baton.v1.TaskSeizureR\bseizures\x122\n" +
 	"\x15unrecorded_mail_count\x18\x1f \x01(\x04R\x13unrecordedMailCount\x129\n" +
 	"\vlast_answer\x18  \x01(\v2\x18.baton.v1.AnsweredPromptR\n" +
-	"lastAnswer\x12;\n" +
-	"\vsilent_time\x18! \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"silentTimeB\v\n" +
+	"lastAnswer\x12B\n" +
+	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeoutB\v\n" +
 	"\t_progress\"\xc9\x01\n" +
 	"\x0eAnsweredPrompt\x120\n" +
 	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +
@@ -994,12 +1003,13 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12$\n" +
 	"\x0easked_agent_id\x18\x02 \x01(\tR\faskedAgentId\x12,\n" +
 	"\x06prompt\x18\x03 \x01(\v2\x14.baton.v1.TaskPromptR\x06prompt\x125\n" +
-	"\bask_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"\x83\x01\n" +
+	"\bask_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"\xc7\x01\n" +
 	"\bTaskLoan\x12!\n" +
 	"\fdelegator_id\x18\x01 \x01(\tR\vdelegatorId\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x02 \x01(\tR\thandoffId\x125\n" +
-	"\bdue_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\"|\n" +
+	"\bdue_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12B\n" +
+	"\x0flatest_due_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rlatestDueTime\"|\n" +
 	"\aTaskHop\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x1b\n" +
@@ -1063,18 +1073,19 @@ var file_baton_v1_task_proto_depIdxs = []int32{
 	8,  // 12: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
 	6,  // 13: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
 	5,  // 14: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
-	12, // 15: baton.v1.Task.silent_time:type_name -> google.protobuf.Timestamp
+	11, // 15: baton.v1.Task.silence_timeout:type_name -> google.protobuf.Duration
 	7,  // 16: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
 	3,  // 17: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
 	12, // 18: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
 	2,  // 19: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
 	12, // 20: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
 	12, // 21: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	12, // 22: baton.v1.TaskLoan.latest_due_time:type_name -> google.protobuf.Timestamp
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }

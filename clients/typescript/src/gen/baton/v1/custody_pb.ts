@@ -24,7 +24,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/custody.proto.
  */
 export const file_baton_v1_custody: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIs0FCgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASMwoKcmVhc3NpZ25lZBgUIAEoCzIdLmJhdG9uLnYxLkN1c3RvZHlSZWFzc2lnbm1lbnRIABI0CgxtYWlsX29taXR0ZWQYFSABKAsyHC5iYXRvbi52MS5DdXN0b2R5TWFpbE9taXR0ZWRIABIpCgdhd2FyZGVkGBEgASgLMhYuYmF0b24udjEuQ3VzdG9keUF3YXJkSAASEAoIb3duZXJfaWQYCiABKAkSDQoFZXBvY2gYCyABKAQSKQoLdGFza19zdGF0dXMYDCABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhIKCmhhbmRvZmZfaWQYDSABKAkSLQoNaGFuZG9mZl9zdGF0ZRgOIAEoDjIWLmJhdG9uLnYxLkhhbmRvZmZTdGF0ZRIYChBhYnNlbnRfYWdlbnRfaWRzGA8gAygJQgcKBWV2ZW50IsUCCg9DdXN0b2R5RW52ZWxvcGUSEgoKbWVzc2FnZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoBBIWCg5jb250ZW50X2RpZ2VzdBgDIAEoDBIrCgxtZXNzYWdlX3R5cGUYBCABKA4yFS5iYXRvbi52MS5NZXNzYWdlVHlwZRIRCglzZW5kZXJfaWQYBSABKAkSGgoScmVzb2x2ZWRfYWdlbnRfaWRzGAYgAygJEicKCmVycm9yX2NvZGUYByABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSJQoFdGVybXMYCCABKAsyFi5iYXRvbi52MS5DdXN0b2R5VGVybXMSMAoLcGFzc2VkX292ZXIYCSADKAsyGy5iYXRvbi52MS5DdXN0b2R5UGFzc2VkT3ZlchIWCg5jb250ZXh0X2RpZ2VzdBgKIAEoDCI6ChFDdXN0b2R5UGFzc2VkT3ZlchIQCghhZ2VudF9pZBgBIAEoCRITCgtyZWFzb25fdGV4dBgCIAEoCSJmCgxDdXN0b2R5VGVybXMSKwoIdGltZW91dHMYASABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSKQoLbG9vcF9saW1pdHMYAiABKAsyFC5iYXRvbi52MS5Mb29wTGltaXRzIkgKD0N1c3RvZHlEZWxpdmVyeRIQCghhZ2VudF9pZBgBIAEoCRIjCgRtYWlsGAIgASgOMhUuYmF0b24udjEuSGFuZG9mZk1haWwiHgoLQ3VzdG9keVRpbWUSDwoHb2ZfdGFzaxgBIAEoCCIQCg5DdXN0b2R5QWJzZW5jZSJuCg5DdXN0b2R5UmVkcml2ZRIWCg5kZWFkX2xldHRlcl9pZBgBIAEoCRIZChFmb3JtZXJfaGFuZG9mZl9pZBgCIAEoCRISCgpoYW5kb2ZmX2lkGAMgASgJEhUKDWNhbmRpZGF0ZV9pZHMYBCADKAkiFAoSQ3VzdG9keU1haWxPbWl0dGVkImkKE0N1c3RvZHlSZWFzc2lnbm1lbnQSFAoMc3VibWl0dGVyX2lkGAEgASgJEhMKC3JlY2VpdmVyX2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJEhIKCmhhbmRvZmZfaWQYBCABKAkidgoMQ3VzdG9keUF3YXJkEigKDHRhc2tfcmVxdWVzdBgBIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlEhUKDWNhbmRpZGF0ZV9pZHMYAiADKAkSJQoFdGVybXMYAyABKAsyFi5iYXRvbi52MS5DdXN0b2R5VGVybXMqfAoLSGFuZG9mZk1haWwSHAoYSEFORE9GRl9NQUlMX1VOU1BFQ0lGSUVEEAASGAoUSEFORE9GRl9NQUlMX1JFUVVFU1QQARIYChRIQU5ET0ZGX01BSUxfQ09OVEVYVBACEhsKF0hBTkRPRkZfTUFJTF9DT01QTEVUSU9OEANiBnByb3RvMw", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIu4GCgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASMwoKcmVhc3NpZ25lZBgUIAEoCzIdLmJhdG9uLnYxLkN1c3RvZHlSZWFzc2lnbm1lbnRIABI0CgxtYWlsX29taXR0ZWQYFSABKAsyHC5iYXRvbi52MS5DdXN0b2R5TWFpbE9taXR0ZWRIABIpCgdhd2FyZGVkGBEgASgLMhYuYmF0b24udjEuQ3VzdG9keUF3YXJkSAASMgoJY2FuY2VsbGVkGBggASgLMh0uYmF0b24udjEuQ3VzdG9keUNhbmNlbGxhdGlvbkgAEioKBnNpbGVudBgZIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlTaWxlbmNlSAASJwoGbG9va2VkGBogASgLMhUuYmF0b24udjEuQ3VzdG9keUxvb2tIABIQCghvd25lcl9pZBgKIAEoCRINCgVlcG9jaBgLIAEoBBIpCgt0YXNrX3N0YXR1cxgMIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEgoKaGFuZG9mZl9pZBgNIAEoCRItCg1oYW5kb2ZmX3N0YXRlGA4gASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhgKEGFic2VudF9hZ2VudF9pZHMYDyADKAkSFgoOZnVsbF9hZ2VudF9pZHMYECADKAlCBwoFZXZlbnQiIAoLQ3VzdG9keUxvb2sSEQoJYWdlbnRfaWRzGAEgAygJIsUCCg9DdXN0b2R5RW52ZWxvcGUSEgoKbWVzc2FnZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoBBIWCg5jb250ZW50X2RpZ2VzdBgDIAEoDBIrCgxtZXNzYWdlX3R5cGUYBCABKA4yFS5iYXRvbi52MS5NZXNzYWdlVHlwZRIRCglzZW5kZXJfaWQYBSABKAkSGgoScmVzb2x2ZWRfYWdlbnRfaWRzGAYgAygJEicKCmVycm9yX2NvZGUYByABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSJQoFdGVybXMYCCABKAsyFi5iYXRvbi52MS5DdXN0b2R5VGVybXMSMAoLcGFzc2VkX292ZXIYCSADKAsyGy5iYXRvbi52MS5DdXN0b2R5UGFzc2VkT3ZlchIWCg5jb250ZXh0X2RpZ2VzdBgKIAEoDCI6ChFDdXN0b2R5UGFzc2VkT3ZlchIQCghhZ2VudF9pZBgBIAEoCRITCgtyZWFzb25fdGV4dBgCIAEoCSJmCgxDdXN0b2R5VGVybXMSKwoIdGltZW91dHMYASABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSKQoLbG9vcF9saW1pdHMYAiABKAsyFC5iYXRvbi52MS5Mb29wTGltaXRzIkgKD0N1c3RvZHlEZWxpdmVyeRIQCghhZ2VudF9pZBgBIAEoCRIjCgRtYWlsGAIgASgOMhUuYmF0b24udjEuSGFuZG9mZk1haWwiHgoLQ3VzdG9keVRpbWUSDwoHb2ZfdGFzaxgBIAEoCCIQCg5DdXN0b2R5QWJzZW5jZSJuCg5DdXN0b2R5UmVkcml2ZRIWCg5kZWFkX2xldHRlcl9pZBgBIAEoCRIZChFmb3JtZXJfaGFuZG9mZl9pZBgCIAEoCRISCgpoYW5kb2ZmX2lkGAMgASgJEhUKDWNhbmRpZGF0ZV9pZHMYBCADKAkiFAoSQ3VzdG9keU1haWxPbWl0dGVkIhAKDkN1c3RvZHlTaWxlbmNlIi0KE0N1c3RvZHlDYW5jZWxsYXRpb24SFgoOcGFyZW50X3Rhc2tfaWQYASABKAkiaQoTQ3VzdG9keVJlYXNzaWdubWVudBIUCgxzdWJtaXR0ZXJfaWQYASABKAkSEwoLcmVjZWl2ZXJfaWQYAiABKAkSEwoLcmVhc29uX3RleHQYAyABKAkSEgoKaGFuZG9mZl9pZBgEIAEoCSJ2CgxDdXN0b2R5QXdhcmQSKAoMdGFza19yZXF1ZXN0GAEgASgLMhIuYmF0b24udjEuRW52ZWxvcGUSFQoNY2FuZGlkYXRlX2lkcxgCIAMoCRIlCgV0ZXJtcxgDIAEoCzIWLmJhdG9uLnYxLkN1c3RvZHlUZXJtcyp8CgtIYW5kb2ZmTWFpbBIcChhIQU5ET0ZGX01BSUxfVU5TUEVDSUZJRUQQABIYChRIQU5ET0ZGX01BSUxfUkVRVUVTVBABEhgKFEhBTkRPRkZfTUFJTF9DT05URVhUEAISGwoXSEFORE9GRl9NQUlMX0NPTVBMRVRJT04QA2IGcHJvdG8z", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
 
 /**
  * One entry of a custody log as a reader gets it. A replay of all entries from the first one gives the task's state.
@@ -182,6 +182,30 @@ export type CustodyEntry = Message<"baton.v1.CustodyEntry"> & {
      */
     value: CustodyAward;
     case: "awarded";
+  } | {
+    /**
+     * The broker cancelled the task: the task that it is a part of was cancelled, or no agent had worked on it.
+     *
+     * @generated from field: baton.v1.CustodyCancellation cancelled = 24;
+     */
+    value: CustodyCancellation;
+    case: "cancelled";
+  } | {
+    /**
+     * The owner gave no sign of work for the silence_timeout of its request, or was GONE.
+     *
+     * @generated from field: baton.v1.CustodySilence silent = 25;
+     */
+    value: CustodySilence;
+    case: "silent";
+  } | {
+    /**
+     * The broker looked again for a candidate of a handoff that waits.
+     *
+     * @generated from field: baton.v1.CustodyLook looked = 26;
+     */
+    value: CustodyLook;
+    case: "looked";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -226,6 +250,14 @@ export type CustodyEntry = Message<"baton.v1.CustodyEntry"> & {
    * @generated from field: repeated string absent_agent_ids = 15;
    */
   absentAgentIds: string[];
+
+  /**
+   * The agents among the possible next candidates that had no room at that time. A replay needs them to choose the same
+   * candidate.
+   *
+   * @generated from field: repeated string full_agent_ids = 16;
+   */
+  fullAgentIds: string[];
 };
 
 /**
@@ -234,6 +266,27 @@ export type CustodyEntry = Message<"baton.v1.CustodyEntry"> & {
  */
 export const CustodyEntrySchema: GenMessage<CustodyEntry> = /*@__PURE__*/
   messageDesc(file_baton_v1_custody, 1);
+
+/**
+ * The broker looked again for a candidate, because an agent may have room, has registered or has come back.
+ *
+ * @generated from message baton.v1.CustodyLook
+ */
+export type CustodyLook = Message<"baton.v1.CustodyLook"> & {
+  /**
+   * The agents that could be asked in addition to the known candidates.
+   *
+   * @generated from field: repeated string agent_ids = 1;
+   */
+  agentIds: string[];
+};
+
+/**
+ * Describes the message baton.v1.CustodyLook.
+ * Use `create(CustodyLookSchema)` to create a new message.
+ */
+export const CustodyLookSchema: GenMessage<CustodyLook> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 2);
 
 /**
  * An envelope in a custody log.
@@ -319,7 +372,7 @@ export type CustodyEnvelope = Message<"baton.v1.CustodyEnvelope"> & {
  * Use `create(CustodyEnvelopeSchema)` to create a new message.
  */
 export const CustodyEnvelopeSchema: GenMessage<CustodyEnvelope> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 2);
+  messageDesc(file_baton_v1_custody, 3);
 
 /**
  * An agent that the broker passed over, because it lacks a required skill or the desired type.
@@ -347,7 +400,7 @@ export type CustodyPassedOver = Message<"baton.v1.CustodyPassedOver"> & {
  * Use `create(CustodyPassedOverSchema)` to create a new message.
  */
 export const CustodyPassedOverSchema: GenMessage<CustodyPassedOver> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 3);
+  messageDesc(file_baton_v1_custody, 4);
 
 /**
  * The terms of a handoff: the request's wishes within the operator's bounds.
@@ -375,7 +428,7 @@ export type CustodyTerms = Message<"baton.v1.CustodyTerms"> & {
  * Use `create(CustodyTermsSchema)` to create a new message.
  */
 export const CustodyTermsSchema: GenMessage<CustodyTerms> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 4);
+  messageDesc(file_baton_v1_custody, 5);
 
 /**
  * The end of a delivery that belongs to a handoff.
@@ -403,7 +456,7 @@ export type CustodyDelivery = Message<"baton.v1.CustodyDelivery"> & {
  * Use `create(CustodyDeliverySchema)` to create a new message.
  */
 export const CustodyDeliverySchema: GenMessage<CustodyDelivery> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 5);
+  messageDesc(file_baton_v1_custody, 6);
 
 /**
  * A deadline passed. The handoff's state before the event says which one.
@@ -424,7 +477,7 @@ export type CustodyTime = Message<"baton.v1.CustodyTime"> & {
  * Use `create(CustodyTimeSchema)` to create a new message.
  */
 export const CustodyTimeSchema: GenMessage<CustodyTime> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 6);
+  messageDesc(file_baton_v1_custody, 7);
 
 /**
  * A candidate was GONE before it acked the request.
@@ -439,7 +492,7 @@ export type CustodyAbsence = Message<"baton.v1.CustodyAbsence"> & {
  * Use `create(CustodyAbsenceSchema)` to create a new message.
  */
 export const CustodyAbsenceSchema: GenMessage<CustodyAbsence> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 7);
+  messageDesc(file_baton_v1_custody, 8);
 
 /**
  * An operator redrove a handoff request, which starts a new handoff.
@@ -481,7 +534,7 @@ export type CustodyRedrive = Message<"baton.v1.CustodyRedrive"> & {
  * Use `create(CustodyRedriveSchema)` to create a new message.
  */
 export const CustodyRedriveSchema: GenMessage<CustodyRedrive> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 8);
+  messageDesc(file_baton_v1_custody, 9);
 
 /**
  * The log has no room for further plain mail.
@@ -496,7 +549,44 @@ export type CustodyMailOmitted = Message<"baton.v1.CustodyMailOmitted"> & {
  * Use `create(CustodyMailOmittedSchema)` to create a new message.
  */
 export const CustodyMailOmittedSchema: GenMessage<CustodyMailOmitted> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 9);
+  messageDesc(file_baton_v1_custody, 10);
+
+/**
+ * The owner gave no sign of work for the silence_timeout of its request, or was GONE.
+ *
+ * @generated from message baton.v1.CustodySilence
+ */
+export type CustodySilence = Message<"baton.v1.CustodySilence"> & {
+};
+
+/**
+ * Describes the message baton.v1.CustodySilence.
+ * Use `create(CustodySilenceSchema)` to create a new message.
+ */
+export const CustodySilenceSchema: GenMessage<CustodySilence> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 11);
+
+/**
+ * The broker cancelled the task.
+ *
+ * @generated from message baton.v1.CustodyCancellation
+ */
+export type CustodyCancellation = Message<"baton.v1.CustodyCancellation"> & {
+  /**
+   * The task that this one is a part of, and that was cancelled. Empty: no agent had worked on the task for the retention
+   * of idle tasks.
+   *
+   * @generated from field: string parent_task_id = 1;
+   */
+  parentTaskId: string;
+};
+
+/**
+ * Describes the message baton.v1.CustodyCancellation.
+ * Use `create(CustodyCancellationSchema)` to create a new message.
+ */
+export const CustodyCancellationSchema: GenMessage<CustodyCancellation> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 12);
 
 /**
  * An operator reassigned the task.
@@ -538,7 +628,7 @@ export type CustodyReassignment = Message<"baton.v1.CustodyReassignment"> & {
  * Use `create(CustodyReassignmentSchema)` to create a new message.
  */
 export const CustodyReassignmentSchema: GenMessage<CustodyReassignment> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 10);
+  messageDesc(file_baton_v1_custody, 13);
 
 /**
  * The broker opened a handoff for a negotiation. The id of the handoff is that of the negotiation.
@@ -573,7 +663,7 @@ export type CustodyAward = Message<"baton.v1.CustodyAward"> & {
  * Use `create(CustodyAwardSchema)` to create a new message.
  */
 export const CustodyAwardSchema: GenMessage<CustodyAward> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 11);
+  messageDesc(file_baton_v1_custody, 14);
 
 /**
  * The role of a delivery in a handoff.

@@ -38,7 +38,7 @@ class CustodyLogEntry(_message.Message):
     def __init__(self, entry: _Optional[_Union[CustodyEntry, _Mapping]] = ..., entry_bytes: _Optional[bytes] = ..., custody_hash: _Optional[bytes] = ..., receipt: _Optional[_Union[_broker_service_pb2.Receipt, _Mapping]] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ...) -> None: ...
 
 class CustodyEntry(_message.Message):
-    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "mail_omitted", "awarded", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids")
+    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "mail_omitted", "awarded", "cancelled", "silent", "looked", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids", "full_agent_ids")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TIME_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -51,12 +51,16 @@ class CustodyEntry(_message.Message):
     REASSIGNED_FIELD_NUMBER: _ClassVar[int]
     MAIL_OMITTED_FIELD_NUMBER: _ClassVar[int]
     AWARDED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TASK_STATUS_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_STATE_FIELD_NUMBER: _ClassVar[int]
     ABSENT_AGENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    FULL_AGENT_IDS_FIELD_NUMBER: _ClassVar[int]
     number: int
     entry_time: _timestamp_pb2.Timestamp
     accepted: CustodyEnvelope
@@ -69,13 +73,23 @@ class CustodyEntry(_message.Message):
     reassigned: CustodyReassignment
     mail_omitted: CustodyMailOmitted
     awarded: CustodyAward
+    cancelled: CustodyCancellation
+    silent: CustodySilence
+    looked: CustodyLook
     owner_id: str
     epoch: int
     task_status: _task_pb2.TaskStatus
     handoff_id: str
     handoff_state: _handoff_pb2.HandoffState
     absent_agent_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., mail_omitted: _Optional[_Union[CustodyMailOmitted, _Mapping]] = ..., awarded: _Optional[_Union[CustodyAward, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    full_agent_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., mail_omitted: _Optional[_Union[CustodyMailOmitted, _Mapping]] = ..., awarded: _Optional[_Union[CustodyAward, _Mapping]] = ..., cancelled: _Optional[_Union[CustodyCancellation, _Mapping]] = ..., silent: _Optional[_Union[CustodySilence, _Mapping]] = ..., looked: _Optional[_Union[CustodyLook, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ..., full_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CustodyLook(_message.Message):
+    __slots__ = ("agent_ids",)
+    AGENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    agent_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CustodyEnvelope(_message.Message):
     __slots__ = ("message_id", "sequence", "content_digest", "message_type", "sender_id", "resolved_agent_ids", "error_code", "terms", "passed_over", "context_digest")
@@ -150,6 +164,16 @@ class CustodyRedrive(_message.Message):
 class CustodyMailOmitted(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CustodySilence(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CustodyCancellation(_message.Message):
+    __slots__ = ("parent_task_id",)
+    PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    parent_task_id: str
+    def __init__(self, parent_task_id: _Optional[str] = ...) -> None: ...
 
 class CustodyReassignment(_message.Message):
     __slots__ = ("submitter_id", "receiver_id", "reason_text", "handoff_id")

@@ -81,6 +81,8 @@ pub(crate) fn parts() -> Vec<Part> {
         request: place,
         trace: None,
         latest_letter: 0,
+        sender_process: None,
+        candidate_process: None,
     };
     let stored = record.encode();
     vec![

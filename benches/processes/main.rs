@@ -113,6 +113,7 @@ impl Process {
             trust: Trust::Broker,
             handler_timeout: None,
             stop_grace: Duration::from_secs(1),
+            resume: false,
         };
         let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
         let stop = CancellationToken::new();

@@ -27,6 +27,7 @@ mod plans;
 mod policies;
 mod presence;
 mod privacy;
+mod processes;
 mod prompts;
 mod races;
 mod reassign;

@@ -136,7 +136,7 @@ async fn a_task_is_handed_over_in_one_call_and_its_end_is_typed() {
     let handed = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap();
     assert_eq!((handed.owner_id.as_str(), handed.epoch, handed.task_id), ("bob", 2, task.clone()));
     let owned = bob.link.owned_tasks().await.unwrap();
-    let owned: Vec<_> = owned.into_iter().map(|task| (task.task_id, task.epoch)).collect();
+    let owned: Vec<_> = owned.into_iter().map(|task| (task.task_id, task.epoch())).collect();
     assert_eq!(owned, [(task.clone(), 2)]);
     assert!(alice.link.owned_tasks().await.unwrap().is_empty());
     let too_late = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap_err();
@@ -160,7 +160,7 @@ async fn a_task_is_lent_in_one_call_and_comes_back_with_its_result() {
     let returned = alice.link.delegate("bob", &About::task(&task, 1), &a_request(), context(), None).await.unwrap();
     assert_eq!((returned.epoch, returned.status, returned.result), (3, v1::TaskStatus::Completed, Some(result())));
     let [own] = &alice.link.owned_tasks().await.unwrap()[..] else { panic!("the task is alice's again") };
-    assert_eq!((own.task_id.as_str(), own.epoch, own.open_handoff_id.as_str()), (task.as_str(), 3, ""));
+    assert_eq!((own.task_id.as_str(), own.epoch(), own.open_handoff_id.as_str()), (task.as_str(), 3, ""));
     own.finish(None).await.unwrap();
     assert!(alice.link.owned_tasks().await.unwrap().is_empty(), "a task that is final is not listed");
 }
@@ -333,13 +333,13 @@ async fn steps_that_an_earlier_process_made_are_done() {
     let at_context = Plan { dies_at: Some(MessageType::TaskContextTransfer), ..Plan::default() };
     let mut bob = Process::start(&broker, "bob", at_context).await;
     let handed = bob.sees(MessageType::TaskContextTransfer).await;
-    assert_eq!(bob.link.complete(&handed).await.unwrap().epoch, 2);
+    assert_eq!(bob.link.complete(&handed).await.unwrap().epoch(), 2);
     bob.dies().await;
 
     let mut bob = Process::start(&broker, "bob", Plan::default()).await;
     assert_eq!(bob.sees(MessageType::TaskContextTransfer).await.delivery.attempt, 2);
     let [own] = &bob.link.owned_tasks().await.unwrap()[..] else { panic!("bob owns it") };
-    assert_eq!((own.task_id.as_str(), own.epoch), (task.as_str(), 2));
+    assert_eq!((own.task_id.as_str(), own.epoch()), (task.as_str(), 2));
 }
 
 #[tokio::test]

@@ -173,7 +173,7 @@ async fn a_client_makes_deltas_by_itself_and_fetches_what_is_missing() {
 
     let refusal = alice.context(&task, 3).await.unwrap_err();
     assert_eq!(refusal.reason(), Some("PERMISSION_DENIED"), "a former owner reads no later version");
-    let (from, about) = (bob.clone(), About::task(&task, owned.epoch));
+    let (from, about) = (bob.clone(), About::task(&task, owned.epoch()));
     let sections = vec![section("notes", large(10))];
     let handed = tokio::spawn(async move { from.hand_over("alice", &about, &a_request(), sections).await });
     let delivered = others.recv().await.unwrap();

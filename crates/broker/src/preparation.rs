@@ -24,7 +24,7 @@ use crate::{
         plan::{Problem, Spec},
     },
     envelope::{self, Body, VerifiedEnvelope},
-    ids::{MessageId, TaskId},
+    ids::{InstanceId, MessageId, TaskId},
     json_schema::{CompiledSchemas, LISTED_MAX, Work},
     policy::{Action, Resource},
     proto::v1,
@@ -37,6 +37,8 @@ use crate::{
 pub struct PreparedMessage {
     envelope: Box<VerifiedEnvelope>,
     findings: Findings,
+    /// The process that sent it. `None`: it has not said.
+    process: Option<InstanceId>,
 }
 
 /// The outcome of the longer checks of a message.
@@ -75,6 +77,16 @@ pub(crate) struct CheckedSection {
 }
 
 impl PreparedMessage {
+    /// The same message, sent by this process.
+    pub fn from_process(self, process: Option<InstanceId>) -> Self {
+        Self { process, ..self }
+    }
+
+    /// The process that sent the message.
+    pub(crate) fn process(&self) -> Option<InstanceId> {
+        self.process
+    }
+
     /// A message whose checks are all short. Otherwise returns the envelope, which needs a [`Preparation`].
     pub fn of_short(envelope: Box<VerifiedEnvelope>) -> Result<Self, Box<VerifiedEnvelope>> {
         let findings = match envelope.body() {
@@ -101,7 +113,7 @@ impl PreparedMessage {
             | Body::Heartbeat(_)
             | Body::Mail => Findings::None,
         };
-        Ok(Self { envelope, findings })
+        Ok(Self { envelope, findings, process: None })
     }
 
     /// The message.
@@ -178,7 +190,7 @@ impl Preparation<'_> {
     /// now counts as unknown.
     pub fn prepare(&self, envelope: Box<VerifiedEnvelope>, is_last: bool) -> Result<Prepared, BrokerError> {
         match self.findings(&envelope, is_last) {
-            Ok(findings) => Ok(Prepared::Ready(PreparedMessage { envelope, findings })),
+            Ok(findings) => Ok(Prepared::Ready(PreparedMessage { envelope, findings, process: None })),
             Err(Interrupted::Behind) => Ok(Prepared::Behind(envelope)),
             Err(Interrupted::Failed(error)) => Err(error),
         }

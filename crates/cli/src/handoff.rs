@@ -170,9 +170,6 @@ pub(super) struct RequestArgs {
     /// Whether an abandoned task returns to the sender.
     #[arg(long, requires = "silence_timeout", conflicts_with = "delegate")]
     return_when_abandoned: bool,
-    /// Wait for a receiver that is not registered yet, for the whole timeout.
-    #[arg(long)]
-    wait_for_agent: bool,
     /// The task that the new task is a part of.
     #[arg(long, value_name = "TASK")]
     parent: Option<TaskId>,
@@ -328,7 +325,6 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
         loan_timeout_max: span(args.loan_timeout_max)?,
         silence_timeout: span(args.silence_timeout)?,
         return_when_abandoned: args.return_when_abandoned,
-        wait_for_agent: args.wait_for_agent,
         timeouts: Some(args.timeouts.to_proto()?),
         parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
         deliver_after: args.after.map(|span| SystemClock.now().plus(span).into()),

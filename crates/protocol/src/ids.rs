@@ -199,27 +199,6 @@ impl TaskId {
     }
 }
 
-/// One running instance of an agent: a UUID that the process makes when it starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceId(Uuid);
-
-impl InstanceId {
-    /// Parses a UUID in its hyphenated form, 36 characters, of any version.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
-        MessageId::parse(text).map(|id| Self(id.0))
-    }
-
-    /// The id with these 16 bytes.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(Uuid::from_bytes(bytes))
-    }
-
-    /// The 16 bytes of the id.
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0.into_bytes()
-    }
-}
-
 /// A message's id, its idempotency key. The id of a `HandoffRequest` is also the id of its handoff.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(Uuid);
@@ -268,6 +247,39 @@ impl fmt::Display for MessageId {
 }
 
 impl fmt::Debug for MessageId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// A process: one running instance of an agent. It makes its id when it starts and keeps it over reconnects.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(Uuid);
+
+impl InstanceId {
+    /// Parses a UUID in its hyphenated form, 36 characters, of any version.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        MessageId::parse(text).map(|id| Self(id.0))
+    }
+
+    /// The id with these 16 bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The id's 16 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(formatter)
+    }
+}
+
+impl fmt::Debug for InstanceId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
     }

@@ -77,7 +77,7 @@ impl ContextService for Contexts {
         if !envelope.is_empty() && decoded.message_type() != v1::MessageType::ContextCheckpoint {
             return Err(refuse(field("envelope.message_type", "must be CONTEXT_CHECKPOINT")));
         }
-        let receipt = super::submit(&self.broker, envelope, sender.as_ref()).await?;
+        let receipt = super::submit(&self.broker, envelope, sender.as_ref(), None).await?;
         // The sender has just stored the version, so it may see it.
         let task = parsed_id("task_id", &decoded.task_id, TaskId::parse)?;
         let message = MessageId::parse(&decoded.message_id).ok();

@@ -62,8 +62,12 @@ impl BrokerService for Messages {
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
         let sender = sender(&self.broker, &request)?;
-        let envelope = request.into_inner().envelope;
-        let receipt = super::submit(&self.broker, envelope, sender.as_ref()).await?;
+        let request = request.into_inner();
+        let process = super::instance(&request.instance_id)?;
+        if process.is_some() && sender.is_none() {
+            return Err(refuse(BrokerError::IdentityMissing));
+        }
+        let receipt = super::submit(&self.broker, request.envelope, sender.as_ref(), process).await?;
         Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
     }
 
@@ -72,6 +76,7 @@ impl BrokerService for Messages {
     async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
         let agent = auth::agent(&self.broker, &request)?;
         let request = request.into_inner();
+        let process = super::instance(&request.instance_id)?;
         if request.peek {
             let (broker, most) = (self.broker.clone(), request.max_deliveries);
             return Ok(Response::new(responses::stream(async move |taker| {
@@ -88,6 +93,11 @@ impl BrokerService for Messages {
         let (events, receiver) = Events::channel();
         let kind = ConsumerKind::Receive { deliveries_max };
         let consumer = self.broker.open(agent.clone(), kind, events).await.map_err(refuse_shared)?;
+        if let Some(instance) = process {
+            let (consumer, tells_work) = (consumer.id(), false);
+            let hello = Command::Hello { consumer, instance, tells_work, reply: None };
+            self.broker.send(hello).await.map_err(refuse_shared)?;
+        }
         // A call grants its credit once; a session changes it by frames.
         let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;

@@ -51,7 +51,7 @@ use crate::{
     },
     codes::{FieldViolation, Refusal},
     envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX, Parsed, VerifiedEnvelope},
-    ids::{AgentId, IdError},
+    ids::{AgentId, IdError, InstanceId},
     proto::{
         self,
         v1::{
@@ -255,14 +255,27 @@ async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Resul
 }
 
 /// Verifies an envelope, makes its longer checks, and returns the signed receipt once the message is stored. `sender` is
-/// the agent that the caller has proven to be.
-async fn submit(broker: &Broker, raw: Bytes, sender: Option<&AgentId>) -> Result<v1::Receipt, Status> {
+/// the agent that the caller has proven to be, and `process` its process, if it has said which.
+async fn submit(
+    broker: &Broker,
+    raw: Bytes,
+    sender: Option<&AgentId>,
+    process: Option<InstanceId>,
+) -> Result<v1::Receipt, Status> {
     let envelope = broker.verify(raw, sender).map_err(refuse_shared)?;
     let message = match PreparedMessage::of_short(envelope) {
         Ok(message) => message,
         Err(envelope) => prepared(broker, envelope).await.map_err(refuse_shared)?,
     };
-    broker.submit(message, sender.is_some()).await.map_err(refuse_shared)
+    broker.submit(message.from_process(process), sender.is_some()).await.map_err(refuse_shared)
+}
+
+/// The process that a call names, if it names one.
+fn instance(id: &str) -> Result<Option<InstanceId>, Status> {
+    if id.is_empty() {
+        return Ok(None);
+    }
+    InstanceId::parse(id).map(Some).map_err(|error| refuse(field("instance_id", &error.to_string())))
 }
 
 /// Runs the large work of a whole call, as [`read_large`] does.

@@ -121,7 +121,7 @@ impl PlanService for Plans {
         {
             return Err(refuse(field("envelope.message_type", "must be PLAN_SUBMISSION")));
         }
-        let receipt = super::submit(&self.broker, envelope.clone(), sender.as_ref()).await?;
+        let receipt = super::submit(&self.broker, envelope.clone(), sender.as_ref(), None).await?;
         // The submission is stored, so its sender may see the plan.
         let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
         let submitter = v1::Envelope::decode(envelope).ok().and_then(|sent| AgentId::parse(&sent.sender_id).ok());

@@ -130,7 +130,7 @@ pub(super) async fn open(
         agent,
         consumer,
         bounds: Bounds::of(&request),
-        said_hello: false,
+        process: None,
         has_credit: false,
         events,
         last_words,
@@ -154,8 +154,8 @@ struct Session {
     agent: AgentId,
     consumer: OpenConsumer,
     bounds: Bounds,
-    /// Whether the process behind the session was named.
-    said_hello: bool,
+    /// The process behind the session, once it was named.
+    process: Option<InstanceId>,
     /// Whether the session has set its credit.
     has_credit: bool,
     events: Events,
@@ -215,6 +215,7 @@ impl Session {
         };
         match prepared {
             Ok(message) => {
+                let message = message.from_process(self.process);
                 let command = Command::Submit { message, is_from_sender: true, reply: reply.into() };
                 drop(self.broker.send(command).await);
             }
@@ -273,6 +274,7 @@ impl Session {
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
                 Ok(match PreparedMessage::of_short(envelope) {
                     Ok(message) => {
+                        let message = message.from_process(self.process);
                         Asked::command(|reply| Command::Submit { message, is_from_sender: true, reply: reply.into() })
                     }
                     Err(envelope) => Asked::Long(envelope),
@@ -308,10 +310,10 @@ impl Session {
             Some(R::Hello(hello)) => {
                 let instance = InstanceId::parse(&hello.instance_id)
                     .map_err(|error| refused(super::field("hello.instance_id", &error.to_string())))?;
-                if self.said_hello || self.has_credit {
+                if self.process.is_some() || self.has_credit {
                     return Err(refused(super::field("hello", "comes once, before the first credit")));
                 }
-                self.said_hello = true;
+                self.process = Some(instance);
                 let tells_work = hello.tells_work;
                 Ok(Asked::command(move |reply| Command::Hello {
                     consumer,

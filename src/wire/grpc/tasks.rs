@@ -11,14 +11,14 @@ use super::{
 };
 use crate::{
     broker::{
-        Broker, BrokerError, Reassigned, Updates,
+        Broker, Reassigned, Updates,
         access::{Caller, Purpose},
         engine::{Command, Reassignment},
         queries::{CustodyPage, TaskFilter},
     },
     domain::{EntityId, Receiver, handoff::TaskStatus},
     envelope::Checks,
-    ids::{AgentId, TaskId},
+    ids::{AgentId, InstanceId, TaskId},
     proto::v1::{self, task_service_server::TaskService},
     wire::to_proto,
 };
@@ -67,9 +67,23 @@ impl TaskService for Tasks {
 
     async fn resume_tasks(
         &self,
-        _request: Request<v1::ResumeTasksRequest>,
+        request: Request<v1::ResumeTasksRequest>,
     ) -> Result<Response<v1::ResumeTasksResponse>, Status> {
-        Err(refuse(BrokerError::NotSupported { what: "resuming tasks" }))
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
+        let agent = caller.agent().map_err(refuse)?.clone();
+        let instance = parsed_id("instance_id", &request.get_ref().instance_id, InstanceId::parse)?;
+        let tasks_max = page_size(request.get_ref().max_tasks);
+        let owner = agent.clone();
+        let search = move |broker: &Broker, caller: &Caller| broker.view(caller).left_tasks(&owner).map_err(refuse);
+        let tasks = run_large(&self.broker, &caller, search).await?;
+        let command = |reply| Command::Resume { agent, instance, tasks, tasks_max, reply };
+        let given = self.broker.ask(command).await.map_err(refuse_shared)?;
+        let read = move |broker: &Broker, caller: &Caller| {
+            let view = broker.view(caller);
+            given.iter().map(|task| view.task(task).map(|task| to_proto::task(&task)).map_err(refuse)).collect()
+        };
+        let tasks = run_large(&self.broker, &caller, read).await?;
+        Ok(Response::new(v1::ResumeTasksResponse { tasks }))
     }
 
     async fn reassign_task(

@@ -59,7 +59,7 @@ impl WorkspaceService for Workspaces {
             return Err(refuse(field("envelope.message_type", "must be WORKSPACE_APPEND")));
         }
         let author = v1::Envelope::decode(envelope.clone()).unwrap_or_default().sender_id;
-        let receipt = super::submit(&self.broker, envelope, sender.as_ref()).await?;
+        let receipt = super::submit(&self.broker, envelope, sender.as_ref(), None).await?;
         let entry = self.entry_of(&receipt, &author).await?;
         Ok(Response::new(v1::AppendEntryResponse { receipt: Some(receipt), entry }))
     }

@@ -15,7 +15,7 @@ use crate::{
         mailbox::{ConsumerId, Fate},
         negotiation::Negotiation,
     },
-    ids::{AgentId, InstanceId, MessageId, WorkspaceId},
+    ids::{AgentId, InstanceId, MessageId, TaskId, WorkspaceId},
     preparation::PreparedMessage,
     proto::v1,
     records::{AuditAct, BlobRecord, DeadLetterRecord, InvitationRecord, RegistrationName, RegistrationRecord},
@@ -89,6 +89,20 @@ pub enum Command {
         tells_work: bool,
         /// Receives the credit in force. `None`: no answer.
         reply: Option<Reply<Credited>>,
+    },
+    /// Gives a process tasks of its agent that no connected process works on.
+    Resume {
+        /// The agent.
+        agent: AgentId,
+        /// The process. It has an open session.
+        instance: InstanceId,
+        /// The tasks that the process may get, in order. One that the agent no longer owns, that has ended or that is
+        /// being handed over is left out.
+        tasks: Vec<TaskId>,
+        /// The most tasks that the process gets.
+        tasks_max: usize,
+        /// Receives the tasks that the process gets.
+        reply: Reply<Vec<TaskId>>,
     },
     /// Records a heartbeat of an agent.
     Heartbeat {

@@ -381,6 +381,7 @@ mod tests {
         let input = Input::Handoff { task, input: handoff::Input::Request(request) };
         let made = step(&EntityId::Handoff(HANDOFF), &input, &mut Nothing, now()).unwrap();
         let facts = WriteFacts {
+            sender: None,
             sequence: 1,
             opening: Some(RequestPlace { message: HANDOFF, sequence: 1, expires_at: None }),
             log_clock: LogClock { logged_at: now(), set_back: std::time::Duration::ZERO },

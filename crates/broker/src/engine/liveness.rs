@@ -10,7 +10,7 @@ use super::{Engine, timers::Timer};
 use crate::{
     BrokerError,
     domain::{EntityId, Input, handoff, mailbox::ConsumerId},
-    ids::{AgentId, IdMap, TaskId},
+    ids::{AgentId, IdMap, InstanceId, TaskId},
     proto::v1,
     records::{CustodyEvent, EntityRecord},
     time::Timestamp,
@@ -69,7 +69,8 @@ impl Liveness {
     /// Notes whether a new session tells its work.
     pub(super) fn opened(&mut self, consumer: ConsumerId, agent: &AgentId, tells_work: bool, now: Timestamp) {
         let signs = self.agents.entry(agent.clone()).or_default();
-        signs.tells_work = tells_work;
+        // A process that takes mail beside one that tells its work says nothing about the work.
+        signs.tells_work |= tells_work;
         if tells_work {
             signs.processes.insert(consumer, Process { heard_at: now, works_on: BTreeSet::new() });
         }
@@ -94,6 +95,20 @@ impl Liveness {
         }
     }
 
+    /// Whether a connected process of the agent works on the task.
+    fn is_worked_on(&self, agent: &AgentId, task: &TaskId) -> bool {
+        let signs = self.agents.get(agent);
+        signs.is_some_and(|signs| signs.processes.values().any(|process| process.works_on.contains(task)))
+    }
+
+    /// Counts these tasks as listed by the session until its next heartbeat.
+    fn claim(&mut self, consumer: ConsumerId, agent: &AgentId, tasks: &[TaskId], now: Timestamp) {
+        let signs = self.agents.entry(agent.clone()).or_default();
+        let process = signs.processes.entry(consumer);
+        let process = process.or_insert_with(|| Process { heard_at: now, works_on: BTreeSet::new() });
+        process.works_on.extend(tasks.iter().cloned());
+    }
+
     /// Notes the end of a session.
     pub(super) fn closed(&mut self, consumer: ConsumerId, agent: &AgentId, now: Timestamp) {
         let Some(signs) = self.agents.get_mut(agent) else { return };
@@ -113,10 +128,48 @@ impl Engine {
     pub(super) fn hear_of_work(&mut self, consumer: Option<ConsumerId>, agent: &AgentId, heartbeat: &v1::Heartbeat) {
         let tasks = heartbeat.working_on.iter().filter_map(|id| TaskId::parse(id).ok()).collect();
         let now = self.timers.clock.running();
+        if let Some(consumer) = consumer {
+            self.hear_of_room(consumer, heartbeat);
+        }
         match consumer {
             Some(consumer) => self.liveness.heard(consumer, agent, tasks, now),
             None => self.liveness.heard_apart(agent, tasks, now),
         }
+    }
+
+    /// Gives a process the first of these tasks of its agent that no connected process works on.
+    pub(super) fn resume(
+        &mut self,
+        agent: &AgentId,
+        instance: InstanceId,
+        tasks: Vec<TaskId>,
+        tasks_max: usize,
+    ) -> Result<Vec<TaskId>, BrokerError> {
+        let Some(consumer) = self.session_of(agent, instance) else {
+            let problem = "must be a process with an open session that has said Hello".to_owned();
+            return Err(BrokerError::Fields {
+                violations: vec![crate::codes::FieldViolation { path: "instance_id".into(), problem }],
+            });
+        };
+        let mut given = Vec::new();
+        for task in tasks {
+            if given.len() == tasks_max {
+                break;
+            }
+            if self.liveness.is_worked_on(agent, &task) {
+                continue;
+            }
+            let mut transaction = self.transaction();
+            let record = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
+            // The task may have moved since the caller has read it.
+            let is_idle = record.as_deref().and_then(EntityRecord::as_task).is_some_and(|r| r.is_left_by(agent));
+            if is_idle && !given.contains(&task) {
+                given.push(task);
+            }
+        }
+        let now = self.timers.clock.running();
+        self.liveness.claim(consumer, agent, &given, now);
+        Ok(given)
     }
 
     /// Decides about a task whose owner may be silent. Returns whether the task has changed; if not, its timer is set to

@@ -12,13 +12,57 @@ use crate::{
         mailbox::{self, EnvelopeOwner, EnvelopePlace, Flow, Letter},
     },
     envelope::{self, Body},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, InstanceId, MessageId, TaskId},
     proto::{Any, v1},
     records::{EntityRecord, HandoffRecord, MessageRecord, encode_letter, letter_key, mail_timer_key},
     time::Timestamp,
 };
 
 impl Engine {
+    /// The process of this agent that has begun what the mail belongs to, or has taken it: the one that sent the request
+    /// or the accept of the handoff, asked the question, or opened the negotiation. `None`: any process.
+    pub(super) fn process_for(
+        &mut self,
+        transaction: &mut Transaction,
+        to: &AgentId,
+        mail: &Mail,
+        message: Option<ThisMessage<'_>>,
+    ) -> Result<Option<InstanceId>, BrokerError> {
+        let (about, task) = match mail {
+            Mail::ThisMessage => {
+                let Some(this) = message else { return Ok(None) };
+                let header = this.envelope.header();
+                (header.correlation, header.task.clone())
+            }
+            Mail::Notice { about, task, .. } => (*about, task.as_ref().map(|(task, _)| task.clone())),
+            // An offer is new work.
+            Mail::Opening { .. } => return Ok(None),
+            Mail::Closed(closed) => (Some(closed.negotiation), None),
+        };
+        if let Some(about) = about {
+            if let Some(record) = self.entity_record(transaction, &EntityId::Handoff(about))? {
+                return Ok(record.as_handoff().and_then(|record| record.process_of(to)));
+            }
+            if let Some(record) = self.entity_record(transaction, &EntityId::Negotiation(about))? {
+                let record = record.as_negotiation().filter(|record| record.negotiation.requester == *to);
+                return Ok(record.and_then(|record| record.requester_process));
+            }
+        }
+        // A word about a task that belongs to no open matter: the answer to a question, or the end of a loan.
+        let Some(task) = task else { return Ok(None) };
+        let Some(record) = self.entity_record(transaction, &EntityId::Task(task))? else { return Ok(None) };
+        let Some(record) = record.as_task() else { return Ok(None) };
+        if let Some((asked, process)) = record.asking
+            && about == Some(asked)
+        {
+            return Ok(Some(process));
+        }
+        let hop = record.task.hops.iter().rev().find(|hop| hop.sender == *to || hop.receiver == *to);
+        let Some(handoff) = hop.map(|hop| EntityId::Handoff(hop.handoff)) else { return Ok(None) };
+        let record = self.entity_record(transaction, &handoff)?;
+        Ok(record.as_deref().and_then(EntityRecord::as_handoff).and_then(|record| record.process_of(to)))
+    }
+
     /// Puts mail into an agent's mailbox. `message` is the input of the step, if the input is a message.
     pub(super) fn deliver(
         &mut self,
@@ -139,6 +183,7 @@ impl Engine {
 
     /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.
     pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
+        let letter = Letter { process: transaction.preferred.take(), ..letter };
         if let Some((entity @ EntityId::Handoff(_), Acked::Request | Acked::Context)) = &letter.report_to
             && let Some(record) = transaction.written(entity).and_then(|record| record.as_handoff())
         {

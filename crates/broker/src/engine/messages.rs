@@ -56,6 +56,8 @@ impl Engine {
             self.env.resources.metrics.repeated(envelope.header().message_type);
             return Ok(Accepted::Repeat(receipt));
         }
+        let sender = || envelope.header().sender.clone();
+        transaction.sender = message.process().map(|process| (sender(), process));
         self.take_new(transaction, message, now).map(Accepted::New)
     }
 

@@ -286,6 +286,10 @@ impl Engine {
                 self.hello(consumer, instance, tells_work);
                 self.answer_credit(consumer, reply);
             }
+            Command::Resume { agent, instance, tasks, tasks_max, reply } => {
+                let outcome = self.resume(&agent, instance, tasks, tasks_max).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
             Command::Close { consumer } => self.close_consumer(consumer, now),
             Command::Heartbeat { consumer, agent, heartbeat, reply } => {
                 self.hear_of_work(Some(consumer), &agent, &heartbeat);

@@ -390,6 +390,7 @@ impl Engine {
             match effect {
                 Effect::Deliver { to, mail: Mail::ThisMessage | Mail::Notice { .. }, .. } if unaware.contains(&to) => {}
                 Effect::Deliver { to, mail, priority, report_to } => {
+                    transaction.preferred = self.process_for(transaction, &to, &mail, cause.origin.message())?;
                     self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
                 }
                 Effect::Park { entity, to, reason, text, attempts } => {
@@ -529,7 +530,16 @@ impl Engine {
             };
             let changed = self.change_of(transaction, before.as_deref(), &entity, handoff_update.as_mut());
             let opening = cause.origin.opening();
-            let facts = WriteFacts { sequence, opening, log_clock, envelope, trace, graph, changed };
+            let facts = WriteFacts {
+                sequence,
+                opening,
+                log_clock,
+                envelope,
+                trace,
+                graph,
+                changed,
+                sender: transaction.sender.clone(),
+            };
             let after = EntityRecord::after(entity, before.as_deref(), facts);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
             // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     BrokerError,
     domain::EntityId,
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, InstanceId, MessageId, TaskId},
     preparation::CheckedContext,
     records::{EntityRecord, Expiration, LogEntry, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, Record, Table, Write},
@@ -31,6 +31,10 @@ pub(super) struct Transaction {
     pub(super) has_orders: bool,
     /// The message in hand, whose record is written after its step.
     pub(super) in_hand: Option<(MessageId, Bytes)>,
+    /// The sender of the message in hand with its process, if it has said which.
+    pub(super) sender: Option<(AgentId, InstanceId)>,
+    /// The process for which the next letter of the transaction waits.
+    pub(super) preferred: Option<InstanceId>,
     /// The context that the message in hand carries.
     pub(super) context: Option<(MessageId, Arc<CheckedContext>)>,
     /// The agent that the entries of logs in the transaction count for, where the transaction reads no entity that says so.

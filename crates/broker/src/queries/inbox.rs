@@ -8,13 +8,16 @@ use crate::{
     access::{Caller, Purpose, Reach},
     contexts::has_secret,
     domain::{handoff::Handoff, mailbox::EnvelopePlace},
-    ids::AgentId,
+    ids::{AgentId, TaskId},
     records::{List, TaskRecord, read_envelope},
     store::Key,
 };
 
 /// The most questions of one page: each may have 80 KiB, and a page has to fit in a frame.
 const QUESTIONS_A_PAGE_MAX: usize = 40;
+
+/// The tasks that one page of the search for left tasks has at most.
+const LEFT_A_PAGE: usize = 1000;
 
 impl View<'_> {
     /// The tasks with an open question to this agent, newest first, each with its question and what else the caller may
@@ -49,6 +52,22 @@ impl View<'_> {
                 .filter(|_| is_asked && is_wanted))
         };
         self.page(list.as_ref(), &format!("{filter:?}"), size.min(QUESTIONS_A_PAGE_MAX), token, read)
+    }
+
+    /// The tasks that a process of the agent may resume, oldest first.
+    pub fn left_tasks(&self, agent: &AgentId) -> Result<Vec<TaskId>, BrokerError> {
+        let filter = TaskFilter { owner: Some(agent.clone()), ..Default::default() };
+        let (mut left, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = self.tasks(&filter, LEFT_A_PAGE, &token)?;
+            let entries = page.entries.into_iter().filter(|record| record.is_left_by(agent));
+            left.extend(entries.map(|record| record.task.id.clone()));
+            token = page.next_token;
+            if token.is_empty() {
+                left.reverse();
+                return Ok(left);
+            }
+        }
     }
 
     /// The envelope of a handoff's context. `None`: the handoff has none, or the caller may not read it.

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     domain::{Entity, EntityId, handoff::Task},
+    ids::{AgentId, InstanceId},
     store::Key,
     time::Timestamp,
 };
@@ -99,6 +100,8 @@ pub struct WriteFacts {
     pub graph: Option<GraphRevision>,
     /// The sequence of the latest change of a task or a handoff: a new one if the step changes it. 0 for others.
     pub changed: u64,
+    /// The sender of the message that the step applies, with its process, if it has said which.
+    pub sender: Option<(AgentId, InstanceId)>,
 }
 
 impl EntityRecord {
@@ -110,7 +113,18 @@ impl EntityRecord {
                 let before = before.and_then(Self::as_handoff);
                 // Later messages of the handoff are in `opening` too, so the request of the first step goes first.
                 let request = before.map(|record| record.request).or(facts.opening);
+                let process_of = |agent: &AgentId| facts.sender.as_ref().filter(|(sender, _)| sender == agent);
+                // A process keeps what it has begun: a later message of another one changes nothing.
+                let sender_process = before
+                    .and_then(|record| record.sender_process)
+                    .or_else(|| process_of(&handoff.sender).map(|(_, process)| *process));
+                let before_of_candidate = before.filter(|record| record.handoff.candidate == handoff.candidate);
+                let candidate_process = before_of_candidate
+                    .and_then(|record| record.candidate_process)
+                    .or_else(|| process_of(&handoff.candidate).map(|(_, process)| *process));
                 Self::Handoff(HandoffRecord {
+                    sender_process,
+                    candidate_process,
                     handoff,
                     sequence: before.map_or(facts.sequence, |record| record.sequence),
                     changed: facts.changed,
@@ -164,7 +178,12 @@ impl EntityRecord {
             Entity::Negotiation(negotiation) => {
                 let before = before.and_then(Self::as_negotiation);
                 let asked = u32::try_from(negotiation.threads.len()).expect("a request asks at most 1,000 agents");
+                let of_requester = facts.sender.as_ref().filter(|(sender, _)| *sender == negotiation.requester);
+                let requester_process = before
+                    .and_then(|record| record.requester_process)
+                    .or_else(|| of_requester.map(|(_, process)| *process));
                 Self::Negotiation(NegotiationRecord {
+                    requester_process,
                     negotiation,
                     sequence: before.map_or(facts.sequence, |record| record.sequence),
                     log_clock: facts.log_clock,
@@ -622,7 +641,12 @@ impl EntityRecord {
 
 impl TaskRecord {
     fn after(task: Arc<Task>, before: Option<&Self>, facts: WriteFacts) -> Self {
+        let latest = task.prompts.last().map(|prompt| prompt.id);
+        let asked_before = before.and_then(|record| record.asking).filter(|(asked, _)| Some(*asked) == latest);
+        let of_owner = facts.sender.as_ref().filter(|(sender, _)| *sender == task.owner);
+        let asks_now = || Some((task.open_prompt()?.id, of_owner?.1));
         Self {
+            asking: asked_before.or_else(asks_now),
             task,
             custody: before.map(|record| record.custody).unwrap_or_default(),
             log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),

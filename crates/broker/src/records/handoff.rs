@@ -8,7 +8,9 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ChangePlace, DecodeError, List, Reader, TracePlace, id_bytes, moment, texts,
+    ChangePlace, DecodeError, List, Reader, TracePlace, id_bytes,
+    letter::{process_bytes, process_from},
+    moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -20,7 +22,7 @@ use crate::{
         },
         routing::{HandoffRef, RunId, TurnId},
     },
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, InstanceId, MessageId, TaskId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -41,6 +43,10 @@ pub struct HandoffRecord {
     pub trace: Option<Box<TracePlace>>,
     /// The place in the candidate's mailbox of the latest offer or context. 0: none was delivered.
     pub latest_letter: u64,
+    /// The process of the sender that sent the request. `None`: it has not said.
+    pub sender_process: Option<InstanceId>,
+    /// The process of the candidate that answered the offer.
+    pub candidate_process: Option<InstanceId>,
 }
 
 /// The request of a handoff, which is delivered to one candidate after another.
@@ -96,6 +102,14 @@ impl HandoffPlace {
 }
 
 impl HandoffRecord {
+    /// The process of this agent that takes part in the handoff.
+    pub fn process_of(&self, agent: &AgentId) -> Option<InstanceId> {
+        if self.handoff.sender == *agent {
+            return self.sender_process;
+        }
+        self.candidate_process.filter(|_| self.handoff.candidate == *agent)
+    }
+
     /// Whether the handoff's request is a mandate: the broker tells each candidate with a message of its own.
     pub fn is_under_mandate(&self) -> bool {
         self.handoff.negotiation == Some(self.request.message)
@@ -184,6 +198,8 @@ impl HandoffRecord {
             redrive_of_handoff_id: handoff.redrive_of.map(id_bytes).unwrap_or_default(),
             negotiation_id: handoff.negotiation.map(id_bytes).unwrap_or_default(),
             trace: self.trace.as_deref().map(place_to_storage),
+            sender_process: process_bytes(self.sender_process),
+            candidate_process: process_bytes(self.candidate_process),
             changed: self.changed,
             waiting_for: handoff.waiting.map_or(0, Waiting::number),
             wait_for_agent: handoff.wait_for_agent,
@@ -259,9 +275,20 @@ impl HandoffRecord {
             sequence: stored.request_sequence,
             expires_at: stored.expires_at.map(moment),
         };
+        let sender_process = process_from(reader, &stored.sender_process)?;
+        let candidate_process = process_from(reader, &stored.candidate_process)?;
         let trace = place_from_storage(reader, stored.trace)?;
         let (sequence, changed, latest_letter) = (stored.sequence, stored.changed, stored.latest_letter);
-        Ok(Self { handoff: Arc::new(handoff), sequence, changed, request, trace, latest_letter })
+        Ok(Self {
+            handoff: Arc::new(handoff),
+            sequence,
+            changed,
+            request,
+            trace,
+            latest_letter,
+            sender_process,
+            candidate_process,
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
         handoff::{Acked, Priority},
         mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Flow, Letter},
     },
-    ids::AgentId,
+    ids::{AgentId, InstanceId},
     proto::storage,
     store::{Key, KeyRange, Table},
 };
@@ -69,6 +69,7 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         envelope_owner: letter.envelope_owner.number(),
         trace: letter.trace.as_deref().map(context_to_storage),
         stored_at: letter.stored_at.unix_nanoseconds(),
+        process_id: process_bytes(letter.process),
     }
 }
 
@@ -92,6 +93,20 @@ pub(super) fn attempt_from_storage(reader: &Reader, stored: storage::AttemptReco
         end: reader.some(end, "the end of an attempt")?,
         text: stored.text,
     })
+}
+
+/// Encodes the id of a process: 16 bytes, or none.
+pub(super) fn process_bytes(process: Option<InstanceId>) -> Bytes {
+    process.map(|process| Bytes::copy_from_slice(process.as_bytes())).unwrap_or_default()
+}
+
+/// Decodes the id of a process: 16 bytes, or none.
+pub(super) fn process_from(reader: &Reader, stored: &[u8]) -> Result<Option<InstanceId>, DecodeError> {
+    if stored.is_empty() {
+        return Ok(None);
+    }
+    let bytes = stored.try_into().map_err(|_| reader.error("the id of a process has 16 bytes"))?;
+    Ok(Some(InstanceId::from_bytes(bytes)))
 }
 
 pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterRecord) -> Result<Letter, DecodeError> {
@@ -127,5 +142,6 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
             .collect::<Result<_, _>>()?,
         envelope_owner: reader.some(EnvelopeOwner::from_number(stored.envelope_owner), "envelope_owner")?,
         trace: stored.trace.map(|trace| context_from_storage(reader, trace)).transpose()?.map(Box::new),
+        process: process_from(reader, &stored.process_id)?,
     })
 }

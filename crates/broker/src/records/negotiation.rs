@@ -9,7 +9,9 @@ use prost::Message;
 use super::{
     DecodeError, List, LogClock, Reader, TracePlace,
     handoff::{nanoseconds, span_unless_zero, timeouts_from_storage, work_from_storage, work_to_storage},
-    id_bytes, moment, texts,
+    id_bytes,
+    letter::{process_bytes, process_from},
+    moment, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -21,7 +23,7 @@ use crate::{
             ThreadState,
         },
     },
-    ids::{AgentId, MessageId},
+    ids::{AgentId, InstanceId, MessageId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -42,6 +44,8 @@ pub struct NegotiationRecord {
     pub asked: u32,
     /// The place in a trace.
     pub trace: Option<Box<TracePlace>>,
+    /// The process of the requester. `None`: it has not said.
+    pub requester_process: Option<InstanceId>,
 }
 
 /// The number of bids in one row. A step rewrites the rows in which it changes a bid.
@@ -117,6 +121,7 @@ impl NegotiationRecord {
             set_back: nanoseconds(self.log_clock.set_back),
             envelope_sequence: self.envelope.unwrap_or_default(),
             trace: self.trace.as_deref().map(place_to_storage),
+            requester_process: process_bytes(self.requester_process),
         }
         .encode_to_vec()
         .into()
@@ -174,9 +179,11 @@ impl NegotiationRecord {
         let log_clock =
             LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
         let envelope = Some(stored.envelope_sequence).filter(|sequence| *sequence != 0);
+        let requester_process = process_from(&reader, &stored.requester_process)?;
         let trace = place_from_storage(&reader, stored.trace)?;
         let negotiation = Arc::new(negotiation);
-        Ok(Self { negotiation, sequence: stored.sequence, log_clock, envelope, asked: stored.asked, trace })
+        let (sequence, asked) = (stored.sequence, stored.asked);
+        Ok(Self { negotiation, sequence, log_clock, envelope, asked, trace, requester_process })
     }
 
     /// The keys of the rows that have the negotiation's bids.
@@ -465,7 +472,15 @@ mod tests {
         };
         let log_clock = LogClock { logged_at: at(31), set_back: Duration::from_secs(5) };
         let negotiation = Arc::new(negotiation);
-        NegotiationRecord { negotiation, sequence: 17, log_clock, envelope: Some(18), asked: 2, trace: None }
+        NegotiationRecord {
+            negotiation,
+            sequence: 17,
+            log_clock,
+            envelope: Some(18),
+            asked: 2,
+            trace: None,
+            requester_process: Some(InstanceId::from_bytes([5; 16])),
+        }
     }
 
     #[test]

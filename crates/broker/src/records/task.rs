@@ -10,14 +10,16 @@ use super::{
     ChangePlace, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogClock, LogItem, LogPage, Reader,
     by_name,
     handoff::{nanoseconds, span_unless_zero},
-    id_bytes, moment, texts,
+    id_bytes,
+    letter::{process_bytes, process_from},
+    moment, texts,
 };
 use crate::{
     domain::{
         handoff::{Answer, Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus, TransferTerms},
         plan::PlanRef,
     },
-    ids::{AgentId, PlanId, TaskId},
+    ids::{AgentId, InstanceId, MessageId, PlanId, TaskId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -50,6 +52,8 @@ pub struct TaskRecord {
     /// The agents that a participant has asked about the task: the receivers of its `TaskRequest`s, at most
     /// [`Self::ASKED_MAX`].
     pub asked: Vec<AgentId>,
+    /// The latest question, with the process that asked it. `None`: none was asked, or the process has not said.
+    pub asking: Option<(MessageId, InstanceId)>,
     /// The sequence of the request or award that created the task, which is also that of its first handoff.
     pub sequence: u64,
     /// The sequence of the latest change of [`Self::task`], its place in the list by update.
@@ -86,6 +90,16 @@ impl TaskRecord {
             Some(hop) => hop.handoff == place.handoff,
             None => false,
         }
+    }
+
+    /// Whether a process of the agent may resume the task: the agent owns it and got it by a handoff, it has not ended,
+    /// and nobody is asked to take it.
+    pub fn is_left_by(&self, agent: &AgentId) -> bool {
+        let task = &self.task;
+        task.owner == *agent
+            && !task.status.is_final()
+            && task.open_handoff.is_none()
+            && task.hops.iter().any(|hop| hop.receiver == *agent)
     }
 
     /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`. It never goes back,
@@ -192,6 +206,8 @@ impl TaskRecord {
             told_absence: self.told_absence,
             updated: self.updated,
             asked_agent_ids: texts(&self.asked),
+            asking_message_id: self.asking.map(|(asked, _)| id_bytes(asked)).unwrap_or_default(),
+            asking_process: process_bytes(self.asking.map(|(_, process)| process)),
             context_versions: self.context_versions,
             last_context_version: self.last_context,
             plan_id: task.plan.as_ref().map(|plan| plan.plan.to_string()).unwrap_or_default(),
@@ -222,6 +238,9 @@ impl TaskRecord {
             mail_unrecorded: stored.mail_unrecorded,
             told_absence: stored.told_absence,
             asked: stored.asked_agent_ids.iter().map(|id| reader.agent(id)).collect::<Result<_, _>>()?,
+            asking: reader
+                .optional_message_id(&stored.asking_message_id)?
+                .zip(process_from(&reader, &stored.asking_process)?),
             sequence: stored.sequence,
             updated: stored.updated,
             // A record older than this field has nearly the same time in its task.

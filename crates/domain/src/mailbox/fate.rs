@@ -167,7 +167,7 @@ mod tests {
     fn deliver(letter: Letter, fate: &Fate, second: i64) -> Next {
         let mut mailbox = Mailbox::default();
         mailbox.add(letter);
-        let lease = mailbox.dispatch(ConsumerId(1), at(second), LIMITS.ack_wait).expect("the letter waits");
+        let lease = mailbox.dispatch(ConsumerId(1), None, at(second), LIMITS.ack_wait).expect("the letter waits");
         let letter = mailbox.letter(1).unwrap().clone();
         after(letter, &lease, fate, LIMITS, || 128, at(second + 1))
     }

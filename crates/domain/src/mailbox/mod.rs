@@ -11,6 +11,7 @@
 mod backoff;
 mod expiry;
 mod fate;
+mod processes;
 mod turns;
 
 use std::{
@@ -18,10 +19,12 @@ use std::{
     time::Duration,
 };
 
+use self::processes::Processes;
 pub use self::{
     backoff::{ATTEMPTS_MAX, backoff},
     expiry::{Expiry, expires_at, soon},
     fate::{Fate, LeaseLimits, Next, RETRY_AFTER_MAX, after},
+    processes::PROCESS_GRACE,
     turns::{Flow, Ready},
 };
 
@@ -31,7 +34,7 @@ use super::{
     numbered,
 };
 use crate::{
-    ids::{IdMap, MessageId, TaskId},
+    ids::{IdMap, InstanceId, MessageId, TaskId},
     time::Timestamp,
 };
 
@@ -78,6 +81,8 @@ pub struct Letter {
     pub envelope_owner: EnvelopeOwner,
     /// The trace context that the agent continues.
     pub trace: Option<Box<TraceContext>>,
+    /// The process of the agent that has begun what the message is about. `None`: any process gets the letter.
+    pub process: Option<InstanceId>,
 }
 
 /// The owner of the bytes of a letter's message, which decides when they are deleted.
@@ -171,6 +176,7 @@ impl Letter {
             attempts: Vec::new(),
             envelope_owner: EnvelopeOwner::Letter,
             trace: None,
+            process: None,
         }
     }
 
@@ -242,8 +248,10 @@ struct Entry {
 pub struct Mailbox {
     entries: BTreeMap<u64, Entry>,
     lines: IdMap<TaskId, BTreeSet<u64>>,
-    /// The letters that are first of their line, not leased and not delayed.
+    /// The letters that are first of their line, not leased and not delayed, and that any process may get.
     ready: Ready,
+    /// The processes of the agent, with the ready letters that wait for each.
+    processes: Processes,
     /// The letters that are first of their line and not leased, with the time until which they are delayed.
     delayed: BTreeSet<(Timestamp, u64)>,
     lease_ends: BTreeSet<(Timestamp, u64)>,
@@ -287,13 +295,29 @@ impl Mailbox {
         !self.lease_ends.is_empty()
     }
 
-    /// Dispatches the next letter, if one is ready.
-    pub fn dispatch(&mut self, consumer: ConsumerId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
+    /// Dispatches the next letter to a consumer of this process, if one is ready: one that waits for the process, or one
+    /// that any process may get.
+    pub fn dispatch(
+        &mut self,
+        consumer: ConsumerId,
+        process: Option<InstanceId>,
+        now: Timestamp,
+        ack_wait: Duration,
+    ) -> Option<Lease> {
         self.wake(now);
         // Without these turns, a steady flow of high priority would starve the rest (SPEC 4). The age decides the priority
         // alone: within it, the senders take turns here too.
-        let sequence = self.ready.first(self.turn % AGE_TURN == AGE_TURN - 1)?;
-        self.ready.end_turn(&self.entries[&sequence].letter);
+        let is_turn_by_age = self.turn % AGE_TURN == AGE_TURN - 1;
+        let own = process.and_then(|process| self.processes.first(process, is_turn_by_age));
+        let sequence = match (own, self.ready.first(is_turn_by_age)) {
+            (Some(own), Some(open)) => self.nearer(own, open, is_turn_by_age),
+            (own, open) => own.or(open)?,
+        };
+        let letter = &self.entries[&sequence].letter;
+        match own.filter(|own| *own == sequence).and(process) {
+            Some(process) => self.processes.end_turn(process, letter),
+            None => self.ready.end_turn(letter),
+        }
         // Only a dispatch counts, so an empty mailbox does not use up the turn by age.
         self.turn += 1;
         self.withdraw(sequence);
@@ -304,6 +328,18 @@ impl Mailbox {
         entry.lease = Some(lease);
         self.lease_ends.insert((lease.deadline, sequence));
         Some(lease)
+    }
+
+    /// Which of two letters goes first: one that waits for the process of the consumer, or one that any process may get.
+    fn nearer(&self, own: u64, open: u64, is_turn_by_age: bool) -> u64 {
+        let priority = |sequence: &u64| self.entries[sequence].letter.priority;
+        match is_turn_by_age {
+            true => own.min(open),
+            // Answers go before new work of the same priority, which they complete. An answer needs a message of the
+            // process, so they cannot be without end.
+            false if priority(&own) >= priority(&open) => own,
+            false => open,
+        }
     }
 
     /// The leased letter with this place and delivery attempt.
@@ -398,9 +434,38 @@ impl Mailbox {
     /// The time of the next end of a lease or delay, after `now`.
     pub fn next_deadline(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.wake(now);
-        let lease = self.next_lease_end();
         let delay = self.delayed.first().map(|(end, _)| *end);
-        lease.into_iter().chain(delay).min()
+        self.next_lease_end().into_iter().chain(delay).chain(self.processes.next_release()).min()
+    }
+
+    /// Notes that a process takes mail. The letters that prefer it wait for it from now on.
+    pub fn process_opened(&mut self, process: InstanceId) {
+        self.processes.open(process);
+        let prefers = |letter: &Letter| letter.process == Some(process);
+        let open: Vec<u64> = (self.entries.values().map(|entry| &entry.letter))
+            .filter(|letter| prefers(letter) && self.ready.contains(letter))
+            .map(|letter| letter.sequence)
+            .collect();
+        for sequence in open {
+            let letter = &self.entries[&sequence].letter;
+            self.ready.remove(letter);
+            self.processes.hold(letter, letter.not_before);
+        }
+    }
+
+    /// Notes that the last consumer of a process has closed. The letters that prefer it wait until this time.
+    pub fn process_closed(&mut self, process: InstanceId, waits_until: Timestamp) {
+        self.processes.close(process, waits_until);
+    }
+
+    /// Holds letters for unknown processes until this time: after a start no process has had the time to come back.
+    pub fn wait_for_processes_until(&mut self, at: Timestamp) {
+        self.processes.unknown_until = at;
+    }
+
+    /// Whether letters may wait for a process that has closed.
+    pub fn waits_for_process(&self) -> bool {
+        self.processes.next_release().is_some()
     }
 
     fn end_lease(&mut self, sequence: u64) -> Option<Lease> {
@@ -424,7 +489,9 @@ impl Mailbox {
     fn withdraw(&mut self, sequence: u64) {
         let Some(entry) = self.entries.get(&sequence) else { return };
         self.delayed.remove(&(entry.letter.not_before, sequence));
-        self.ready.remove(&entry.letter);
+        if !self.processes.withdraw(&entry.letter) {
+            self.ready.remove(&entry.letter);
+        }
     }
 
     fn is_first(&self, letter: &Letter) -> bool {
@@ -438,6 +505,12 @@ impl Mailbox {
             && not_before <= now
         {
             self.delayed.pop_first();
+            let letter = &self.entries[&sequence].letter;
+            if !self.processes.hold(letter, now) {
+                self.ready.insert(letter);
+            }
+        }
+        for sequence in self.processes.release(now) {
             self.ready.insert(&self.entries[&sequence].letter);
         }
     }
@@ -474,7 +547,7 @@ mod tests {
     }
 
     fn dispatch_all(mailbox: &mut Mailbox, now: i64) -> Vec<u64> {
-        std::iter::from_fn(|| mailbox.dispatch(CONSUMER, at(now), ACK_WAIT).map(|lease| lease.sequence)).collect()
+        std::iter::from_fn(|| mailbox.dispatch(CONSUMER, None, at(now), ACK_WAIT).map(|lease| lease.sequence)).collect()
     }
 
     #[test]
@@ -568,7 +641,7 @@ mod tests {
         let mut mailbox = mailbox_of(&[("alice", ""), ("alice", ""), ("alice", ""), ("alice", ""), ("bob", "")]);
         let mut order = Vec::new();
         for _ in 0..2 {
-            order.push(mailbox.dispatch(CONSUMER, at(1), ACK_WAIT).unwrap().sequence);
+            order.push(mailbox.dispatch(CONSUMER, None, at(1), ACK_WAIT).unwrap().sequence);
         }
         mailbox.requeue(mailbox.letter(5).unwrap().clone());
         mailbox.add(Letter { flow: flow("carol", ""), ..letter(6, "", Priority::Medium) });
@@ -612,7 +685,7 @@ mod tests {
                     let new = Letter::new(next, message, flow(sender, key), at(0));
                     mailbox.add(Letter { task, priority, ..new });
                 }
-                2 => held.extend(mailbox.dispatch(CONSUMER, at(1), ACK_WAIT)),
+                2 => held.extend(mailbox.dispatch(CONSUMER, None, at(1), ACK_WAIT)),
                 _ => {
                     if held.is_empty() {
                         continue;
@@ -636,7 +709,7 @@ mod tests {
             mailbox.remove(lease.sequence);
             acked += 1;
         }
-        while let Some(lease) = mailbox.dispatch(CONSUMER, at(1), ACK_WAIT) {
+        while let Some(lease) = mailbox.dispatch(CONSUMER, None, at(1), ACK_WAIT) {
             mailbox.remove(lease.sequence);
             acked += 1;
         }
@@ -647,12 +720,12 @@ mod tests {
     #[test]
     fn the_end_of_a_session_gives_its_leases_back_and_only_those() {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
-        mailbox.dispatch(ConsumerId(1), at(1), ACK_WAIT);
-        mailbox.dispatch(ConsumerId(2), at(1), ACK_WAIT);
+        mailbox.dispatch(ConsumerId(1), None, at(1), ACK_WAIT);
+        mailbox.dispatch(ConsumerId(2), None, at(1), ACK_WAIT);
         let held = mailbox.held_by(ConsumerId(1));
         assert_eq!(held.len(), 1);
         mailbox.requeue(held[0].0.clone());
-        let lease = mailbox.dispatch(ConsumerId(3), at(2), ACK_WAIT).unwrap();
+        let lease = mailbox.dispatch(ConsumerId(3), None, at(2), ACK_WAIT).unwrap();
         assert_eq!((lease.sequence, lease.attempt), (1, 2));
         assert_eq!(mailbox.leased(1, 1), Err(NotLeased), "the first lease is over");
         assert!(mailbox.leased(2, 1).is_ok());
@@ -661,7 +734,7 @@ mod tests {
     #[test]
     fn failures_are_counted_apart_from_other_ends_and_a_bounded_history_is_kept() {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium)]);
-        let lease = mailbox.dispatch(CONSUMER, at(1), ACK_WAIT).unwrap();
+        let lease = mailbox.dispatch(CONSUMER, None, at(1), ACK_WAIT).unwrap();
         let mut letter = mailbox.letter(1).unwrap().clone();
         letter.attempt_ended(&lease, AttemptEnd::SessionEnded, "", at(2));
         letter.attempt_ended(&lease, AttemptEnd::Shutdown, "", at(3));

@@ -74,6 +74,21 @@ impl Ready {
         }
     }
 
+    /// Whether the letter is there.
+    pub(super) fn contains(&self, letter: &Letter) -> bool {
+        self.by_age.contains_key(&letter.sequence)
+    }
+
+    /// The letters, oldest first.
+    pub(super) fn letters(&self) -> impl Iterator<Item = u64> {
+        self.by_age.keys().copied()
+    }
+
+    /// Whether no letter is there.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_age.is_empty()
+    }
+
     /// The next letter of the highest priority. `is_turn_by_age`: of the priority that has the oldest letter.
     pub fn first(&self, is_turn_by_age: bool) -> Option<u64> {
         match is_turn_by_age {

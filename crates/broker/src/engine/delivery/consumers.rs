@@ -3,9 +3,10 @@
 use super::{Delivery, Engine};
 use crate::{
     Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
-    domain::mailbox::{ConsumerId, Fate, Mailbox},
+    domain::mailbox::{ConsumerId, Fate, Mailbox, PROCESS_GRACE},
     engine::{ConsumerKind, timers::Timer},
     ids::{AgentId, InstanceId},
+    proto::v1,
     time::Timestamp,
 };
 
@@ -19,6 +20,8 @@ pub(in crate::engine) struct Consumer {
     kind: ConsumerKind,
     /// The process behind the session. `None`: it has not said.
     process: Option<InstanceId>,
+    /// The capacity and the tasks of its process, by its latest heartbeat. `None`: it states no capacity.
+    slots: Option<(u32, u32)>,
     events: Events,
     /// The credit: the most deliveries that the consumer holds at a time.
     outstanding_max: u32,
@@ -28,6 +31,18 @@ pub(in crate::engine) struct Consumer {
 }
 
 impl Consumer {
+    /// The process behind the consumer. `None`: it has not said.
+    pub(super) fn process(&self) -> Option<InstanceId> {
+        self.process
+    }
+
+    /// How many more tasks its process can take, by its latest heartbeat; without a capacity there, fewer deliveries in
+    /// flight mean more room.
+    pub(super) fn free_slots(&self) -> i64 {
+        let reserved = i64::from(self.outstanding);
+        self.slots.map_or(0, |(capacity, busy)| i64::from(capacity) - i64::from(busy)) - reserved
+    }
+
     /// Whether the consumer takes one more delivery now.
     pub(super) fn has_room(&self) -> bool {
         self.outstanding < self.outstanding_max && !self.is_done()
@@ -75,6 +90,12 @@ impl Delivery {
         assert!(former.is_none(), "a consumer's id is used once");
     }
 
+    /// Whether a consumer of this process of the agent is open.
+    fn has_consumer_of(&self, agent: &AgentId, process: InstanceId) -> bool {
+        let consumers = self.consumers_of.get(agent).into_iter().flatten();
+        consumers.filter_map(|id| self.consumers.get(id)).any(|consumer| consumer.process == Some(process))
+    }
+
     fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
         let consumer = self.consumers.remove(&id)?;
         let others = self.consumers_of.get_mut(&consumer.agent).expect("a consumer is among its agent's");
@@ -97,7 +118,10 @@ impl Engine {
     ) {
         if !self.delivery.mailboxes.contains_key(agent) {
             // `load_some` loads nothing for an agent without a mailbox in memory.
-            self.delivery.mailboxes.insert(agent.clone(), Mailbox::default());
+            let mut mailbox = Mailbox::default();
+            // After a start, or after all consumers of the agent were away, each process gets the time to come back.
+            mailbox.wait_for_processes_until(self.timers.clock.now.plus(PROCESS_GRACE));
+            self.delivery.mailboxes.insert(agent.clone(), mailbox);
             if let Err(error) = self.load_some(agent, 0) {
                 self.delivery.mailboxes.remove(agent);
                 // The consumer's stream of events ends without an error; the log has the cause.
@@ -108,6 +132,7 @@ impl Engine {
             agent: agent.clone(),
             kind,
             process: None,
+            slots: None,
             events,
             outstanding_max: 0,
             outstanding: 0,
@@ -124,8 +149,27 @@ impl Engine {
     pub(in crate::engine) fn hello(&mut self, id: ConsumerId, process: InstanceId, tells_work: bool) {
         if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
             consumer.process = Some(process);
+            if let Some(mailbox) = self.delivery.mailboxes.get_mut(&consumer.agent) {
+                mailbox.process_opened(process);
+            }
             let now = self.timers.clock.running();
             self.liveness.opened(id, &consumer.agent, tells_work, now);
+        }
+    }
+
+    /// An open session of this process of the agent.
+    pub(in crate::engine) fn session_of(&self, agent: &AgentId, process: InstanceId) -> Option<ConsumerId> {
+        let of_agent = self.delivery.consumers_of.get(agent)?;
+        let is_its = |id: &&ConsumerId| self.delivery.consumers[*id].process == Some(process);
+        of_agent.iter().find(is_its).copied()
+    }
+
+    /// Notes the room of the process behind a session, by its heartbeat. A closed consumer ignores it.
+    pub(in crate::engine) fn hear_of_room(&mut self, id: ConsumerId, heartbeat: &v1::Heartbeat) {
+        if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
+            let listed = u32::try_from(heartbeat.working_on.len()).unwrap_or(u32::MAX);
+            let busy = heartbeat.active_tasks.max(listed);
+            consumer.slots = Some((heartbeat.capacity, busy)).filter(|(capacity, _)| *capacity > 0);
         }
     }
 
@@ -151,6 +195,12 @@ impl Engine {
     pub(in crate::engine) fn close_consumer(&mut self, id: ConsumerId, now: Timestamp) {
         let Some(consumer) = self.delivery.remove_consumer(id) else { return };
         self.liveness.closed(id, &consumer.agent, self.timers.clock.running());
+        if let Some(process) = consumer.process
+            && !self.delivery.has_consumer_of(&consumer.agent, process)
+            && let Some(mailbox) = self.delivery.mailboxes.get_mut(&consumer.agent)
+        {
+            mailbox.process_closed(process, now.plus(PROCESS_GRACE));
+        }
         let is_session = consumer.kind == ConsumerKind::Session;
         self.env.directory.change_presence(&consumer.agent, |presence| {
             if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }

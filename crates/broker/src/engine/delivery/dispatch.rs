@@ -1,8 +1,8 @@
 //! Loading mail from the store into mailboxes, and dispatching it to consumers.
 
-use std::ops::Bound;
+use std::{cmp::Reverse, ops::Bound};
 
-use super::{Engine, ack};
+use super::{Engine, ack, consumers::Consumer};
 use crate::{
     BrokerError, OutgoingDelivery,
     domain::{EntityId, handoff::Acked, mailbox::ConsumerId},
@@ -55,17 +55,19 @@ impl Engine {
         self.batch.touched.insert(agent);
     }
 
-    /// Dispatches mail until no consumer has room or no letter is ready. The consumers take turns.
+    /// Dispatches mail until no consumer has room or no letter is ready. The next letter goes to the consumer whose process
+    /// has the most room; those with equal room take turns.
     pub(in crate::engine) fn dispatch(&mut self, agent: &AgentId, now: Timestamp) {
         // A copy of the list, because a dispatch may close a consumer that has had its last delivery.
         let consumers = self.delivery.consumers_of.get(agent).cloned().unwrap_or_default();
         // After a failed commit the state on disk is unknown, so nothing is dispatched before the recovery.
         let mut more = !self.batch.failed;
+        let mut order = consumers;
         while more {
-            more = false;
-            for &id in &consumers {
-                more |= self.dispatch_one(agent, id, now);
+            if order.len() > 1 {
+                order.sort_by_key(|id| Reverse(self.delivery.consumers.get(id).map(Consumer::free_slots)));
             }
+            more = order.iter().any(|&id| self.dispatch_one(agent, id, now));
         }
         self.set_mailbox_timer(agent, now);
         self.delivery.forget_if_idle(agent);
@@ -77,7 +79,9 @@ impl Engine {
         let Some(consumer) = self.delivery.consumers.get_mut(&id).filter(|consumer| consumer.has_room()) else {
             return false;
         };
-        let Some(lease) = mailbox.dispatch(id, now, self.env.settings.ack_wait) else { return false };
+        let Some(lease) = mailbox.dispatch(id, consumer.process(), now, self.env.settings.ack_wait) else {
+            return false;
+        };
         consumer.lease_begun();
         self.env.resources.metrics.deliveries_in_flight.inc();
         let letter = mailbox.letter(lease.sequence).expect("it was just dispatched");

@@ -89,7 +89,7 @@ async def main() -> int:
         await agent.connect()
         if options.command == "serve":
             print(f"{agent.agent_id}: waiting for tickets", flush=True)
-            await agent.run()
+            await agent.run(resume=True)
             return 0
         return await offer(agent, options.to, options.task, options.title)
 

@@ -16,6 +16,7 @@ from baton import (
     Negotiation,
     Offer,
     OfferWanted,
+    OwnedTask,
     PoisonError,
     Recalled,
     RetryLaterError,
@@ -74,7 +75,7 @@ class Harness:
         self.agent: Agent | None = None
         self.grace = timedelta()
         self.context: list[v1.ContextSection] = []
-        self.how: dict[str, str] = {}
+        self.how: dict[str, dict[str, Any]] = {}
         self.released = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
         self.calls: dict[int, asyncio.Task[None]] = {}
@@ -122,7 +123,7 @@ class Harness:
         if "context" in command:
             self.context = sections_of(command["context"])
             agent.context_provider(self.provide)
-        await agent.connect()
+        await agent.connect(resume=command.get("resume", False))
         watching = asyncio.create_task(self.watch(agent))
         self.tasks.add(watching)
 
@@ -133,20 +134,33 @@ class Harness:
             say("ended", **account(error))
 
     async def take(self, offer: Offer) -> None:
+        if offer.resumed:
+            task = await (await offer.accept()).complete()
+            say("resumed", task_id=task.task_id, epoch=task.epoch)
+            await self.work(task)
+            return
         say("handling", type="HandoffRequest", handoff_id=offer.handoff_id, task_id=offer.task_id)
-        how = await self.does("HandoffRequest")
-        if how == "reject":
+        if await self.does("HandoffRequest") == "reject":
             await offer.reject(v1.REJECT_REASON_NO_SKILL, "told to reject")
             return
-        takeover = await offer.accept()
-        task = await takeover.complete()
+        task = await (await offer.accept()).complete()
         say("owned", task_id=task.task_id, handoff_id=offer.handoff_id, epoch=task.epoch)
-        if how == "work":
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                say("stopped", task_id=task.task_id)
-                raise
+        await self.work(task)
+
+    async def work(self, task: OwnedTask) -> None:
+        """Does with a task what the instructions for handoffs say."""
+        told = self.how.get("HandoffRequest", {})
+        match told.get("as"):
+            case "work":
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    say("stopped", task_id=task.task_id)
+                    raise
+            case "finish":
+                await task.finish({"text": "x" * told["bytes"]} if "bytes" in told else told["result"])
+            case "fail":
+                raise RuntimeError("told to fail")
 
     async def recalled(self, recalled: Recalled) -> None:
         say("recalled", task_id=recalled.task_id, handoff_id=recalled.handoff_id, epoch=recalled.epoch)
@@ -175,7 +189,7 @@ class Harness:
 
     async def does(self, kind: str) -> str:
         """Returns the instructions for a handler of this message type; the caller handles the rest."""
-        how = self.how.get(kind, "")
+        how: str = self.how.get(kind, {}).get("as", "")
         match how:
             case "throw":
                 raise RuntimeError("told to throw")
@@ -188,7 +202,7 @@ class Harness:
         return how
 
     async def handle(self, command: dict[str, Any]) -> None:
-        self.how[command["type"]] = command["as"]
+        self.how[command["type"]] = command
 
     async def release(self, _: dict[str, Any]) -> None:
         self.released.set()

@@ -78,6 +78,10 @@ class LyingBroker(
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "it is not there, or not alice's")
         return v1.GetHandoffResponse(handoff=self.handoff)
 
+    async def Receive(self, request, context):
+        async for response in self.receive(request, context):
+            yield response
+
     async def Connect(self, requests, context):
         assert dict(context.invocation_metadata())["authorization"] == "Bearer secret"
         self.sessions += 1

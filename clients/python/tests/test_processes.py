@@ -173,3 +173,22 @@ def test_the_task_of_the_handler_is_the_parent(work):
         assert parent_here("alice", "part") == ""
     finally:
         CURRENT.reset(token)
+
+
+async def test_a_look_into_the_mailbox_takes_nothing(broker, server):  # noqa: F811
+    asked = []
+
+    async def receive(request, context):
+        asked.append((request, dict(context.invocation_metadata())["authorization"]))
+        yield v1.ReceiveResponse(delivery=v1.Delivery(envelope=of_bob(broker, v1.Info(text="hello"))))
+        forged = of_bob(broker, v1.Info(text="hello"))
+        forged.signature = bytes(64)
+        yield v1.ReceiveResponse(delivery=v1.Delivery(envelope=forged))
+
+    broker.receive = receive
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as alice:
+        [waiting] = await alice.peek()
+        assert (waiting.payload.text, waiting.envelope.sender_id) == ("hello", "bob")
+    [(request, token)] = asked
+    assert (request.peek, request.instance_id, token) == (True, alice.instance_id, "Bearer secret")
+    assert broker.sessions == 0

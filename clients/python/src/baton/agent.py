@@ -20,7 +20,7 @@ from baton.connection import Connection, File, Identity
 from baton.contexts import KnownSections
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
-from baton.delivery import Delivery
+from baton.delivery import Delivery, ReadDelivery
 from baton.directory import Directory
 from baton.dispatch import (
     ContextProvider,
@@ -337,6 +337,28 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
                     raise
                 return
             yield delivery
+
+    async def peek(self) -> list[Delivery]:
+        """Returns what waits in the mailbox now, in order, and leaves it there: nothing is outstanding after the call.
+
+        No attempt counts. The agent needs no session. A delivery of the list cannot be acked or nacked. A message that
+        does not verify is left out. Raises BatonError.
+        """
+        waiting: list[Delivery] = []
+        request = v1.ReceiveRequest(peek=True, instance_id=self.instance_id)
+        if not self._connection.has_token:
+            await self._connection.prove()
+        async with contextlib.aclosing(
+            self._connection.stream(self._connection.broker.Receive, request, as_agent=True)
+        ) as responses:
+            async for response in responses:
+                envelope = response.delivery.envelope
+                try:
+                    await self._directory.verify(envelope)
+                    waiting.append(ReadDelivery(response.delivery, payload_of(envelope)))
+                except VerificationError as error:
+                    _LOG.warning("message %s of %s: %s", envelope.message_id, envelope.sender_id, error)
+        return waiting
 
     # ------------------------------------------------------------------------------------------------- sending
 

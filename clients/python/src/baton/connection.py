@@ -143,6 +143,11 @@ class Connection:
         except grpc.aio.AioRpcError as error:
             raise BatonError.from_call(error) from error
 
+    @property
+    def has_token(self) -> bool:
+        """Whether the agent has proved its identity: by a token, or by its client certificate."""
+        return self._is_certified or bool(self._token)
+
     async def close(self) -> None:
         """Closes the channel."""
         await self._channel.close()

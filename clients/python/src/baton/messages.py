@@ -203,14 +203,24 @@ class Messages:
         result: Mapping[str, Any] | None = None,
         receiver_id: str = "",
         handoff_id: str = "",
+        extend_by: timedelta | None = None,
+        keep_parts: bool = False,
     ) -> v1.Receipt:
         """Reports the status of a task that this agent owns: TASK_STATUS_*, with `progress` from 0 to 1.
 
         A final status cannot be changed. With `handoff_id` and IN_PROGRESS, the side of the open handoff whose step is
         due gets more time. `result` is JSON of at most 262144 bytes, in which 33 objects can be in each other. Another
-        one is not sent: raises BatonError, FIELD_INVALID, with what is wrong.
+        one is not sent: raises BatonError, FIELD_INVALID, with what is wrong. `extend_by` asks that the loan of the
+        task is due this much later than now: see `OwnedTask.extend`. With CANCELED the open parts of the task are
+        cancelled too, down the tree, unless `keep_parts`.
         """
-        update = v1.TaskStatusUpdate(status=status, details=details, progress=progress)
+        update = v1.TaskStatusUpdate(
+            status=status,
+            details=details,
+            progress=progress,
+            extend_by=duration(extend_by),
+            keep_parts=keep_parts,
+        )
         if result is not None:
             update.result.CopyFrom(json_struct(result, "result", RESULT_BYTES_MAX))
         return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)

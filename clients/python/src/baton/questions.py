@@ -140,3 +140,18 @@ class Questions(Handoffs):
         with self._dispatcher.answers(envelope.message_id) as mail:
             await self._sign_and_send(envelope)
             return await answer_to(self, mail, task_id, envelope.message_id)
+
+    async def resume_ask(self, task_id: str) -> Answer:
+        """Goes on waiting for the answer to the task's open question, which an earlier process may have asked.
+
+        Without an open question it returns the answer to the latest question that was answered. Raises NoAnswerError,
+        WITHDRAWN if the task has neither; otherwise as `ask`.
+        """
+        task = await self.get_task(task_id)
+        question_id = task.open_prompt.message_id
+        if question_id:
+            with self._dispatcher.answers(question_id) as mail:
+                return await answer_to(self, mail, task_id, question_id)
+        if not task.HasField("last_answer"):
+            raise NoAnswerError("", "WITHDRAWN", f"task {task_id} has no open question, and none was answered")
+        return answer_of(task.last_answer)

@@ -324,6 +324,22 @@ class OwnedTask:
             self.task_id, self.epoch, status, details, progress=progress, receiver_id=receiver_id
         )
 
+    async def extend(self, by: timedelta, details: str = "") -> v1.Receipt:
+        """Asks that the loan by which this agent has the task is due `by` later than now, with an IN_PROGRESS status.
+
+        The limit is the request's `loan_timeout_max`, from the takeover on; a longer time counts as that limit, and a
+        time that is no later changes nothing. Raises BatonError if the loan cannot be extended.
+        """
+        return await self.agent.update_status(
+            self.task_id, self.epoch, v1.TASK_STATUS_IN_PROGRESS, details, extend_by=by
+        )
+
+    async def cancel(self, details: str = "", *, keep_parts: bool = False) -> v1.Receipt:
+        """Ends the task as CANCELED. Its open parts are cancelled with it, down the tree, unless `keep_parts`."""
+        return await self.agent.update_status(
+            self.task_id, self.epoch, v1.TASK_STATUS_CANCELED, details, keep_parts=keep_parts
+        )
+
     async def checkpoint(self, context: Iterable[v1.ContextSection]) -> v1.Receipt:
         """Stores a context of the task without a handoff: see `Agent.checkpoint`."""
         return await self.agent.checkpoint(self.task_id, self.epoch, context)

@@ -239,11 +239,17 @@ async def _first_entry_of(agent: Handoffs, task: v1.Task) -> v1.CustodyLogEntry 
 
 
 def _without_news(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outcome:
-    """Returns the outcome of a task that a handoff returned unfinished. Raises TaskRecalledError for a recalled one."""
+    """Returns the outcome of a task that a handoff returned unfinished, or that came back with a result.
+
+    Raises TaskRecalledError for a recalled one.
+    """
     last = task.hops[-1] if task.hops else v1.TaskHop()
     is_owner = task.owner_id == agent.agent_id
     if is_owner and last.receiver_id == agent.agent_id and last.epoch == task.epoch:
         return Outcome(task.task_id, task.epoch, task.status, {}, task.details)
+    if is_owner and task.HasField("result") and task.epoch == lent.epoch + 1:
+        # The log, which cannot be read, has the status of the delegate.
+        return Outcome(task.task_id, task.epoch, task.status, json_format.MessageToDict(task.result), task.details)
     text = "the loan has ended without a final status of the delegate"
     raise TaskRecalledError(
         task.task_id, lent.handoff_id, RecallReason.RECALL, text, epoch=task.epoch, is_owner=is_owner

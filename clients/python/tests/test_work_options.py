@@ -58,6 +58,9 @@ async def test_another_call_goes_on_with_an_open_question(broker):
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         again = asyncio.create_task(alice.resume_ask(TASK))
+        async with asyncio.timeout(30):
+            while not alice._dispatcher._answers:
+                await asyncio.sleep(0.01)
         await question.answer("the one in the hall")
         assert (await within(again)).text == "the one in the hall"
 

@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use baton_broker_core::{
     codes::ErrorCode,
     engine::{ConsumerKind, Fate},
+    proto::v1::{self, MessageType},
     store::{Order, Store as _, Table},
 };
 use prost::Message as _;
@@ -259,4 +260,24 @@ fn a_large_mailbox_is_handed_out_whole_and_in_order() {
     }
     assert_eq!(sequences.len(), LETTERS);
     assert!(sequences.is_sorted());
+}
+
+#[test]
+fn mail_with_a_later_time_waits_for_it_also_over_a_restart() {
+    let mut world = World::with(&["a", "b"]);
+    let hour = Duration::from_secs(3600);
+    let later =
+        v1::Info { text: "later".into(), deliver_after: Some(world.now.plus(50 * hour).into()), ..Default::default() };
+    let envelope = world.envelope("a", "b", MessageType::Info, &later);
+    world.send(envelope).unwrap();
+    world.pass(49 * hour);
+    world.restart();
+    let mut b = world.connect("b");
+    assert!(b.deliveries().is_empty(), "its lifetime begins with its delivery, and a restart does not deliver it");
+    world.pass(hour);
+    assert_eq!(world.take_and_ack(&mut b).message_type(), MessageType::Info);
+
+    let too_late = v1::Info { deliver_after: Some(world.now.plus(721 * hour).into()), ..later };
+    let envelope = world.envelope("a", "b", MessageType::Info, &too_late);
+    assert_refused(world.send(envelope), ErrorCode::FieldInvalid);
 }

@@ -186,7 +186,7 @@ fn without_that_the_former_owner_is_told_once() {
     let notice = v1::ErrorNotification::decode(notice.payload.unwrap().value).unwrap();
     let told = (notice.error_code(), notice.severity());
     assert_eq!(told, (v1::ErrorCode::TaskAbandoned, v1::Severity::Critical));
-    world.pass(3 * SILENCE);
+    world.pass_working(&b, &[], 3 * SILENCE);
     assert!(a.deliveries().is_empty());
     world.audit("t");
 }

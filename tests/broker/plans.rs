@@ -516,7 +516,14 @@ fn only_max_concurrency_handoffs_are_open() {
 fn subtasks_wait_for_the_one_worker_that_does_one_at_a_time() {
     let mut world = World::with(&["alice", "bob:worker"]);
     world.equip("bob", &[], 1);
-    let slow = |number| v1::Subtask { timeout: None, attempts_max: 2, ..subtask(&format!("s{number}"), &[]) };
+    // The worker gives no sign between its messages.
+    let patient = prost_types::Duration { seconds: 24 * 3600, nanos: 0 };
+    let slow = |number| v1::Subtask {
+        timeout: None,
+        silence_timeout: Some(patient),
+        attempts_max: 2,
+        ..subtask(&format!("s{number}"), &[])
+    };
     let whole = prost_types::Duration { seconds: 7200, nanos: 0 };
     let plan = v1::Plan { whole_timeout: Some(whole), ..plan_of((0..5).map(slow).collect()) };
     world.submit(v1::Plan { max_concurrency: 5, ..plan }).unwrap();

@@ -111,7 +111,7 @@ impl PreparedMessage {
             | Body::TaskAccept { .. }
             | Body::NegotiationClosed
             | Body::Heartbeat(_)
-            | Body::Mail => Findings::None,
+            | Body::Mail { .. } => Findings::None,
         };
         Ok(Self { envelope, findings, process: None })
     }

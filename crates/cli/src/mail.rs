@@ -1,5 +1,7 @@
 //! `baton mail`: receive, send.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
@@ -7,13 +9,14 @@ use tokio_stream::StreamExt as _;
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    handoff, json,
+    duration, handoff, json,
     output::{self, Output},
 };
 use baton_client::{
     About,
     ids::TaskId,
     proto::v1::{self, MessageType, acknowledgement::Outcome},
+    time::{Clock as _, SystemClock},
 };
 
 #[derive(Debug, Subcommand)]
@@ -64,6 +67,9 @@ pub(super) struct SendArgs {
     /// Send a Delegation: an order of work. To lend a task, use `baton handoff request --delegate`.
     #[arg(long)]
     delegation: bool,
+    /// The time from now before which it is not delivered, at most 30d. Default: none.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    after: Option<Duration>,
     /// A task of this agent that the mail is about.
     #[arg(long, value_name = "TASK")]
     task: Option<TaskId>,
@@ -99,11 +105,12 @@ async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> R
     let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
     let about = args.task.map(|task| About::task(task.as_str(), 0)).unwrap_or_default();
     let data = args.data.as_deref().map(parse_data).transpose()?;
+    let deliver_after = args.after.map(|span| SystemClock.now().plus(span).into());
     let envelope = if args.delegation {
-        let payload = v1::Delegation { description: args.text, input: data, ..v1::Delegation::default() };
+        let payload = v1::Delegation { description: args.text, input: data, deliver_after };
         composer.encode(&args.to, MessageType::Delegation, &about, &payload)
     } else {
-        let payload = v1::Info { topic: args.topic, text: args.text, data, ..v1::Info::default() };
+        let payload = v1::Info { topic: args.topic, text: args.text, data, deliver_after };
         composer.encode(&args.to, MessageType::Info, &about, &payload)
     };
     let receipt = client.send(envelope).await?;

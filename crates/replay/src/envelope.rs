@@ -36,7 +36,7 @@ pub struct Resolved<'a> {
 pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<Input> {
     let message = match body {
         Body::Heartbeat(_)
-        | Body::Mail
+        | Body::Mail { .. }
         | Body::Append(_)
         | Body::Plan(_)
         | Body::TaskRequest(_)

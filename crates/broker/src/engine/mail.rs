@@ -163,7 +163,13 @@ impl Engine {
         now: Timestamp,
     ) {
         let header = this.envelope.header();
+        let held_until = match this.envelope.body() {
+            Body::Mail { deliver_after } => deliver_after.unwrap_or(now).max(now),
+            _ => now,
+        };
         let deadline = match this.envelope.body() {
+            // The lifetime of mail that is held begins with its delivery.
+            Body::Mail { deliver_after: Some(_) } => Some(held_until.plus(self.env.settings.mail_lifetime)),
             // The question is open for as long as its sender says.
             Body::Status { prompt: Some(prompt), .. } => prompt.answer_before,
             _ => deadline_of(transaction, report_to.as_ref()),
@@ -175,6 +181,7 @@ impl Engine {
             report_to,
             envelope_owner,
             trace: self.continued_by(transaction, header),
+            not_before: held_until,
             ..Letter::new(this.sequence, header.message_id, flow, now)
         };
         let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };

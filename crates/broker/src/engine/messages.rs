@@ -94,7 +94,7 @@ impl Engine {
                 self.env.resources.metrics.count(Event::Accepted(envelope.header().message_type));
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
-            Body::Mail => self.take_mail(transaction, envelope, now),
+            Body::Mail { .. } => self.take_mail(transaction, envelope, now),
             Body::Plan(plan) => self.submit_plan(transaction, message, plan, now),
             Body::Append(append) => self.append_entry(transaction, envelope, append, now),
             Body::TaskRequest(request) => self.take_task_request(transaction, envelope, request, now),
@@ -430,6 +430,11 @@ impl Engine {
         let sequence = self.new_sequence(&mut transaction);
         let owner = owner_of(&mut transaction, sequence, task.is_some(), receivers.len());
         let this = ThisMessage { envelope, sequence, owner, copy: None };
+        let deliver_after = match envelope.body() {
+            Body::Mail { deliver_after } => *deliver_after,
+            _ => None,
+        };
+        admission::check_deliver_after(deliver_after, now).map_err(refused)?;
         for to in &receivers {
             let flow = Flow::of(header.sender.clone());
             self.deliver_this(&mut transaction, to, this, (owner, None), (Priority::default(), flow), now);

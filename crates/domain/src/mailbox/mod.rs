@@ -189,10 +189,10 @@ impl Letter {
         }
     }
 
-    /// Bounds the wait of a letter that was stored before the clock was set back: a letter without a failed attempt is
-    /// ready now, any other after its last wait, counted from now at the latest.
+    /// Bounds the wait of a letter that was stored before the clock was set back: it is ready after its last wait, counted from
+    /// now at the latest. A letter without a failed attempt waits only if its sender asked for that.
     pub fn bound_wait(&mut self, now: Timestamp) {
-        let waits_from = self.attempts.last().map_or(self.not_before, |attempt| attempt.ended_at);
+        let waits_from = self.attempts.last().map_or(self.stored_at, |attempt| attempt.ended_at);
         // The length of the wait is kept, and its end moved: the clock that set the end is not the present one.
         let wait = self.not_before.since(waits_from);
         self.not_before = self.not_before.min(now.plus(wait));

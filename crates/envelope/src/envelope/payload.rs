@@ -103,7 +103,10 @@ pub enum Body {
     /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
-    Mail,
+    Mail {
+        /// The time before which it is not delivered. `None`: at once.
+        deliver_after: Option<Timestamp>,
+    },
 }
 
 /// A question as received. The text of the question stays in the envelope.
@@ -280,7 +283,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         fallback_candidates,
         parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
         wait_for_agent: body.wait_for_agent,
-        deliver_after: checks.time("envelope.payload.deliver_after", body.deliver_after.as_ref()),
+        deliver_after: deliver_after(body.deliver_after.as_ref(), checks),
         task_type: body.task_type,
     }))
 }
@@ -594,16 +597,21 @@ fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body 
     checks.text("envelope.payload.error_message", &body.error_message, TEXT_BYTES_MAX);
     checks.text("envelope.payload.next_step_text", &body.next_step_text, TEXT_BYTES_MAX);
     checks.optional_id("envelope.payload.origin_agent_id", &body.origin_agent_id, AgentId::parse);
-    Body::Mail
+    Body::Mail { deliver_after: None }
 }
 
 fn delegation(body: v1::Delegation, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
-    Body::Mail
+    Body::Mail { deliver_after: deliver_after(body.deliver_after.as_ref(), checks) }
 }
 
 fn info(body: v1::Info, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.topic", &body.topic, 256);
     checks.text("envelope.payload.text", &body.text, INFO_BYTES_MAX);
-    Body::Mail
+    Body::Mail { deliver_after: deliver_after(body.deliver_after.as_ref(), checks) }
+}
+
+/// Reads the time before which a message is not delivered. Its bound depends on the clock of the broker.
+fn deliver_after(at: Option<&prost_types::Timestamp>, checks: &mut Checks) -> Option<Timestamp> {
+    checks.time("envelope.payload.deliver_after", at)
 }

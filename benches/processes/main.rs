@@ -153,7 +153,7 @@ impl Handler for Worker {
             MessageType::TaskContextTransfer => {
                 let task = link.complete(&delivered).await?;
                 if let Some(took) = &self.took {
-                    drop(took.send(Moment::now()));
+                    let _ = took.send(Moment::now());
                 }
                 if self.ends_it {
                     drop(task.finish(None).await?);

@@ -136,7 +136,7 @@ async fn a_task_is_handed_over_in_one_call_and_its_end_is_typed() {
     let handed = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap();
     assert_eq!((handed.owner_id.as_str(), handed.epoch, handed.task_id), ("bob", 2, task.clone()));
     let owned = bob.link.owned_tasks().await.unwrap();
-    let owned: Vec<_> = owned.into_iter().map(|task| (task.task_id, task.epoch())).collect();
+    let owned: Vec<_> = owned.into_iter().map(|task| (task.task_id.clone(), task.epoch())).collect();
     assert_eq!(owned, [(task.clone(), 2)]);
     assert!(alice.link.owned_tasks().await.unwrap().is_empty());
     let too_late = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap_err();

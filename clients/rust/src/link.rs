@@ -1,6 +1,6 @@
 //! A link keeps an agent connected over successive sessions, and resends unanswered messages.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -61,16 +61,16 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// When a waiting call reads the state at the broker: at an interval, on a new session, and soon after that.
 pub(super) struct Looks {
     present: watch::Receiver<Present>,
-    next: tokio::time::Instant,
+    next: Pin<Box<tokio::time::Sleep>>,
 }
 
 impl Looks {
     /// Waits for the next time. Cancel-safe.
     pub(super) async fn due(&mut self) {
         tokio::select! {
-            () = tokio::time::sleep_until(self.next) => self.next = tokio::time::Instant::now() + LOOK_EVERY,
+            () = self.next.as_mut() => self.next = Box::pin(tokio::time::sleep(LOOK_EVERY)),
             () = next_session(&mut self.present) => {
-                self.next = tokio::time::Instant::now() + LOOK_AGAIN_AFTER;
+                self.next = Box::pin(tokio::time::sleep(LOOK_AGAIN_AFTER));
             }
         }
     }
@@ -79,7 +79,7 @@ impl Looks {
 impl Looks {
     /// The next look comes soon.
     pub(super) fn soon(&mut self) {
-        self.next = tokio::time::Instant::now() + LOOK_AGAIN_AFTER;
+        self.next = Box::pin(tokio::time::sleep(LOOK_AGAIN_AFTER));
     }
 }
 
@@ -90,7 +90,7 @@ async fn next_session(present: &mut watch::Receiver<Present>) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// An agent that stays connected while [`Link::serve`] runs. Clones share the connection.
@@ -204,7 +204,7 @@ impl Link {
 
     /// The times at which a call that waits from now on looks at the broker.
     pub(super) fn looks(&self) -> Looks {
-        Looks { present: self.inner.present.subscribe(), next: tokio::time::Instant::now() + LOOK_EVERY }
+        Looks { present: self.inner.present.subscribe(), next: Box::pin(tokio::time::sleep(LOOK_EVERY)) }
     }
 
     /// Waits until the link has ended. Returns the reason.

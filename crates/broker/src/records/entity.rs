@@ -25,6 +25,7 @@ use crate::{
 
 /// An entity as stored: its state, and the broker's notes.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "tasks are most of all entities, and each is behind an Arc")]
 pub enum EntityRecord {
     /// A task, with the latest of its handoffs.
     Task(TaskRecord),

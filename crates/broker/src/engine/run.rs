@@ -1,8 +1,9 @@
 //! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
 mod handoff_update;
+mod unasked;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use self::handoff_update::HandoffUpdate;
 use super::{Engine, absences::owners_of, authorization::Work, transaction::Transaction};
@@ -647,76 +648,5 @@ impl Engine {
         }
         transaction.put_entity(EntityRecord::Task(record));
         Ok(())
-    }
-
-    /// Runs a step without a caller, of an entity that may have been removed. Returns false if the step changes
-    /// nothing.
-    pub(super) fn run_unasked(
-        &mut self,
-        transaction: &mut Transaction,
-        about: &EntityId,
-        input: &Input,
-        event: &CustodyEvent<'_>,
-        now: Timestamp,
-    ) -> Result<bool, BrokerError> {
-        // A letter can outlive its entity: a redriven one may report to a handoff that was removed with its task.
-        if self.entity_record(transaction, about)?.is_none() {
-            return Ok(false);
-        }
-        match self.run(transaction, about, input, Cause { origin: Origin::Broker, event: Some(event) }, now) {
-            Ok(has_changed) => Ok(has_changed),
-            Err(error) => {
-                let refusal = error.by_machine()?;
-                // A machine answers an event that no longer applies with no change, so a rejection is a bug.
-                tracing::error!(%about, %refusal, "the state machine rejected an input that it must accept");
-                Err(BrokerError::Internal)
-            }
-        }
-    }
-
-    /// Runs the step that a call asks for, of an entity without a custody log. Returns false if the step changes
-    /// nothing: a repeat.
-    pub(super) fn apply(&mut self, about: &EntityId, input: &Input, now: Timestamp) -> Result<bool, Refused> {
-        // Their names have owners, so they are registered by `register_revision` alone.
-        if matches!(about, EntityId::Graph(_) | EntityId::Spec(..)) {
-            return Err(refused(BrokerError::Internal));
-        }
-        if self.batch.failed {
-            // After a failed commit the state on disk is unknown, so no input can be checked against it.
-            return Err(refused(BrokerError::StoreUnavailable));
-        }
-        self.check_retry(about, input)?;
-        self.check_begin(about, input)?;
-        self.check_stored_by_call(about, input)?;
-        let mut transaction = self.transaction();
-        let cause = Cause { origin: Origin::Broker, event: None };
-        let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;
-        if has_changed {
-            self.check_use(&mut transaction, input).map_err(refused)?;
-            self.stage(transaction);
-        }
-        Ok(has_changed)
-    }
-
-    /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.
-    pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
-        let mut transaction = self.transaction();
-        let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time(entity), now)?;
-        if has_moved {
-            self.stage(transaction);
-            self.end_unanswered();
-        }
-        Ok(has_moved)
-    }
-
-    /// The running time of the entity's next deadline. `None`: the entity has ended, does not exist, or has no
-    /// deadline.
-    pub(super) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
-        let mut transaction = self.transaction();
-        let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
-        let state = record.entity();
-        let log_clock = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.log_clock());
-        let followed = log_clock.map_or(Duration::ZERO, |log_clock| log_clock.set_back);
-        Ok(state.next_deadline().map(|at| at.plus(followed)))
     }
 }

@@ -138,6 +138,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             task_id: ids.task.clone(),
             ..Default::default()
         }),
+        both!("TaskService/ResumeTasks", Identity, |_ids| v1::ResumeTasksRequest::default()),
         both!("TaskService/ReassignTask", Permission, |ids| v1::ReassignTaskRequest {
             task_id: ids.task.clone(),
             expected_epoch: 1,

@@ -69,8 +69,8 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::ResumeTasksRequest>,
     ) -> Result<Response<v1::ResumeTasksResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let agent = caller.agent().map_err(refuse)?.clone();
+        let agent = auth::agent(&self.broker, &request)?;
+        let caller = Caller::Agent(agent.clone());
         let instance = parsed_id("instance_id", &request.get_ref().instance_id, InstanceId::parse)?;
         let tasks_max = page_size(request.get_ref().max_tasks);
         let owner = agent.clone();

@@ -200,7 +200,7 @@ fn a_whole_handoff_by_hand() {
     let task = receipt["taskId"].as_str().unwrap();
     let back = json_of(&mut with(&["handoff", "request", "--to", "alice", "--task", task, "--epoch", "2"], &bob, &[]));
     assert_eq!(json_of(&mut run(&["handoff", "show", task]))["handoffId"], back["handoffId"]);
-    let rejected = json_of(&mut with(&["handoff", "reject", task, "--reason", "overloaded"], &alice, &[]));
+    let rejected = json_of(&mut with(&["handoff", "reject", task, "--reason", "other"], &alice, &[]));
     assert_eq!(rejected["handoffState"], "HANDOFF_STATE_REJECTED");
     assert_eq!(json_of(&mut run(&["task", "list", "--owner", "bob"])).as_array().unwrap().len(), 1);
     assert_eq!(json_of(&mut run(&["agent", "list", "--type", "people"])).as_array().unwrap().len(), 2);

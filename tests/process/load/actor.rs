@@ -268,8 +268,14 @@ impl Actor {
             }
         }
         self.ledger.ending(self.name, message, End::Acked);
-        agent.session.ack(delivery).await?;
-        self.ledger.ended(self.name, message, End::Acked);
+        match agent.session.ack(delivery).await {
+            Ok(()) => self.ledger.ended(self.name, message, End::Acked),
+            // The handoff has ended meanwhile, and its offer or context was withdrawn.
+            Err(ClientError::Refused(refused)) if refused.reason == "DELIVERY_UNKNOWN" && is_of_handoff(&delivered) => {
+                self.ledger.withdrawn(self.name, message);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -343,6 +349,11 @@ impl Actor {
     fn reply<M: prost::Message + prost::Name>(&self, to: &Delivered, kind: MessageType, payload: &M) -> v1::Envelope {
         self.composer.compose(&to.envelope.sender_id, kind, &to.about(), payload)
     }
+}
+
+/// Whether the broker withdraws the message once its handoff has ended or gone on.
+fn is_of_handoff(delivered: &Delivered) -> bool {
+    matches!(delivered.kind(), MessageType::HandoffRequest | MessageType::TaskContextTransfer)
 }
 
 fn nack(cause: NackCause) -> v1::Nack {

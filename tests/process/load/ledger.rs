@@ -230,6 +230,15 @@ impl Ledger {
         });
     }
 
+    /// Records that the broker has withdrawn a delivery that the agent was about to end.
+    pub(crate) fn withdrawn(&self, agent: &str, message: &str) {
+        self.change(|state| {
+            let key = (agent.to_owned(), message.to_owned());
+            state.ends_under_way.remove(&key);
+            state.mail.entry(key).or_default().in_doubt = None;
+        });
+    }
+
     /// Records that the broker has confirmed the end of the delivery.
     pub(crate) fn ended(&self, agent: &str, message: &str, end: End) {
         self.change(|state| {
@@ -363,7 +372,7 @@ impl State {
     /// A receipt promises mail to the receiver, who may already have received it.
     fn promise(&mut self, receiver: String, message: String) {
         let key = (receiver, message);
-        if !key.0.is_empty() && !self.mail.contains_key(&key) {
+        if !key.0.is_empty() && !self.mail.contains_key(&key) && !self.may_be_withdrawn(&key.1) {
             self.mail_open.insert(key);
         }
     }
@@ -414,9 +423,17 @@ impl State {
         self.progress.redeliveries += usize::from(mail.deliveries > 1);
         if let Some(end) = mail.ended {
             self.fault(format!("{message} is delivered to {agent} again after the broker answered that it is {end:?}"));
-        } else {
+        } else if !self.may_be_withdrawn(&key.1) {
             self.mail_open.insert(key);
         }
+    }
+
+    /// Whether the broker withdraws the message once its handoff has ended or gone on: an offer or a context.
+    fn may_be_withdrawn(&self, message: &str) -> bool {
+        let sent = self.index_of.get(message).map(|&index| &self.sent[index].envelope);
+        sent.is_some_and(|envelope| {
+            matches!(envelope.message_type(), MessageType::HandoffRequest | MessageType::TaskContextTransfer)
+        })
     }
 
     fn check_delivered(&mut self, agent: &str, delivery: &v1::Delivery, index: usize) {
@@ -448,7 +465,8 @@ impl State {
         }
     }
 
-    /// Every message with a receipt was delivered and acked, or is a dead letter. Nothing else is a dead letter.
+    /// Every message with a receipt was delivered and acked, or is a dead letter; an offer or a context may have been
+    /// withdrawn. Nothing else is a dead letter.
     fn check_mail(&mut self, left: &Left) {
         let mut faults = Vec::new();
         for (agent, message) in &left.mail {
@@ -464,6 +482,7 @@ impl State {
             match end {
                 Some(End::Acked) if !is_dead => {}
                 Some(End::Poisoned) if is_dead => {}
+                None if !is_dead && self.may_be_withdrawn(&key.1) => {}
                 other => faults.push(format!("{key:?} ended as {other:?}, and as a dead letter: {is_dead}")),
             }
         }

@@ -572,9 +572,12 @@ mod tests {
 
     #[test]
     fn after_a_clock_that_was_ahead_a_letter_waits_no_longer_than_it_was_to_wait() {
-        let mut fresh = Letter { not_before: at(1000), ..letter(1, "", Priority::Medium) };
+        let mut fresh = Letter { stored_at: at(1000), not_before: at(1000), ..letter(1, "", Priority::Medium) };
         fresh.bound_wait(at(20));
         assert_eq!(fresh.not_before, at(20));
+        let mut held = Letter { stored_at: at(10), not_before: at(1000), ..letter(1, "", Priority::Medium) };
+        held.bound_wait(at(20));
+        assert_eq!(held.not_before, at(1000), "its sender asked for that");
         let lease = Lease { sequence: 1, attempt: 1, consumer: CONSUMER, since: at(990), deadline: at(1020) };
         let mut failed = letter(1, "", Priority::Medium);
         failed.attempt_ended(&lease, AttemptEnd::Failure, "", at(1000));

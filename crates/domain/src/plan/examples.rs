@@ -21,6 +21,7 @@ pub(super) fn plan(mode: Mode, lines: &[&str]) -> Spec {
             consumes: words(parts.next()),
             task_type: "subtask".to_owned(),
             timeout: Duration::from_secs(100),
+            silence_timeout: Duration::from_secs(60),
             attempts_max: 1,
             ..Subtask::default()
         }

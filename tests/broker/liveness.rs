@@ -313,3 +313,16 @@ fn terms_out_of_their_bounds_are_refused() {
         assert_refused(world.send(world.request_with("a", "b", 1, &terms)), ErrorCode::FieldInvalid);
     }
 }
+
+#[test]
+fn signs_of_work_do_not_move_the_hard_limit_of_a_loan() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect_telling("b"));
+    world.hand_over_on(&mut a, &mut b, 1, &v1::HandoffRequest { loan_timeout: span(50 * SECOND), ..lent() });
+    world.pass_working(&b, &["t"], 45 * SECOND);
+    assert_eq!(world.owner_and_epoch(), ("b".into(), 2));
+    world.works_on(&b, &["t"]);
+    world.pass(6 * SECOND);
+    assert_eq!(world.owner_and_epoch(), ("a".into(), 3));
+    world.audit("t");
+}

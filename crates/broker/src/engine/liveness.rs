@@ -9,7 +9,11 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{Engine, timers::Timer};
 use crate::{
     BrokerError,
-    domain::{EntityId, Input, handoff, mailbox::ConsumerId},
+    domain::{
+        Entity, EntityId, Input,
+        handoff::{self, Task},
+        mailbox::ConsumerId,
+    },
     ids::{AgentId, IdMap, InstanceId, TaskId},
     proto::v1,
     records::{CustodyEvent, EntityRecord},
@@ -183,6 +187,17 @@ impl Engine {
         };
         let (Some(timeout), Some(_)) = (state.silence_timeout(), state.silent_at()) else { return Ok(false) };
         let running = self.timers.clock.running();
+        let of_task = |of: fn(&Task) -> Option<Timestamp>| {
+            move |entity: &Entity| match entity {
+                Entity::Task(task) => of(task),
+                _ => None,
+            }
+        };
+        // The timer may be early, and then it is set anew.
+        if self.time_of(&entity, of_task(Task::silent_at))?.is_none_or(|at| at > running) {
+            return Ok(false);
+        }
+        let due = self.time_of(&entity, of_task(Task::due))?;
         let is_gone = self.env.directory.is_gone(&state.owner, now);
         if !is_gone {
             let heard_within = self.env.settings.heartbeat_interval * 3;
@@ -194,7 +209,8 @@ impl Engine {
                 Some(signs) => signs.last_sign(task, running, heard_within).map(|sign| sign.plus(timeout)),
             };
             if let Some(next) = next.filter(|next| *next > running) {
-                self.timers.set(Timer::Entity(entity), next);
+                // A loan or a question may be due before that.
+                self.timers.set(Timer::Entity(entity), due.map_or(next, |due| due.min(next)));
                 return Ok(true);
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Cause, Origin, RunError};
 use crate::{
     BrokerError, Refused,
-    domain::{EntityId, Input},
+    domain::{Entity, EntityId, Input},
     engine::{Engine, transaction::Transaction},
     records::CustodyEvent,
     refused,
@@ -81,11 +81,20 @@ impl Engine {
     /// The running time of the entity's next deadline. `None`: the entity has ended, does not exist, or has no
     /// deadline.
     pub(in crate::engine) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
+        self.time_of(entity, Entity::next_deadline)
+    }
+
+    /// The running time of a time of the entity, in its log's time, that `of` names.
+    pub(in crate::engine) fn time_of(
+        &mut self,
+        entity: &EntityId,
+        of: impl Fn(&Entity) -> Option<Timestamp>,
+    ) -> Result<Option<Timestamp>, BrokerError> {
         let mut transaction = self.transaction();
         let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
         let state = record.entity();
         let log_clock = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.log_clock());
         let followed = log_clock.map_or(Duration::ZERO, |log_clock| log_clock.set_back);
-        Ok(state.next_deadline().map(|at| at.plus(followed)))
+        Ok(of(&state).map(|at| at.plus(followed)))
     }
 }

@@ -385,11 +385,13 @@ impl Engine {
         // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
         // from the record that this step makes.
         self.write_entities(transaction, writes, cause, &not_free, log_clock, now)?;
-        // The agents that never got what is withdrawn from them.
-        let mut unaware: Vec<AgentId> = Vec::new();
+        // The agents that never got what is withdrawn from them, each with the id of its handoff or negotiation.
+        let mut unaware: Vec<(AgentId, MessageId)> = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Deliver { to, mail: Mail::ThisMessage | Mail::Notice { .. }, .. } if unaware.contains(&to) => {}
+                Effect::Deliver { to, mail, .. }
+                    if matter_of(&mail, cause.origin.message())
+                        .is_some_and(|id| unaware.contains(&(to.clone(), id))) => {}
                 Effect::Deliver { to, mail, priority, report_to } => {
                     transaction.preferred = self.process_for(transaction, &to, &mail, cause.origin.message())?;
                     self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
@@ -409,8 +411,11 @@ impl Engine {
                 Effect::Send { to, signal } => follow_ups.to_send.push_back((to, signal)),
                 Effect::Order(order) => follow_ups.orders.push(order),
                 Effect::Withdraw { entity, from } => {
-                    if self.withdraw(transaction, &entity, &from)? {
-                        unaware.push(from);
+                    let is_unaware = self.withdraw(transaction, &entity, &from)?;
+                    if let EntityId::Handoff(id) | EntityId::Negotiation(id) = entity
+                        && is_unaware
+                    {
+                        unaware.push((from, id));
                     }
                 }
                 Effect::WithdrawMessage { message, from } => self.withdraw_message(transaction, message, &from)?,
@@ -648,5 +653,14 @@ impl Engine {
         }
         transaction.put_entity(EntityRecord::Task(record));
         Ok(())
+    }
+}
+
+/// The handoff or the negotiation that a message of a step is about. An agent that never heard of it hears no word of it.
+fn matter_of(mail: &Mail, message: Option<ThisMessage<'_>>) -> Option<MessageId> {
+    match mail {
+        Mail::ThisMessage => message?.envelope.header().correlation,
+        Mail::Notice { about, .. } => *about,
+        Mail::Opening { .. } | Mail::Closed(_) => None,
     }
 }

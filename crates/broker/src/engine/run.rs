@@ -411,7 +411,8 @@ impl Engine {
                 Effect::Send { to, signal } => follow_ups.to_send.push_back((to, signal)),
                 Effect::Order(order) => follow_ups.orders.push(order),
                 Effect::Withdraw { entity, from } => {
-                    let is_unaware = self.withdraw(transaction, &entity, &from)?;
+                    let sender = cause.origin.message().map(|this| &this.envelope.header().sender);
+                    let is_unaware = self.withdraw(transaction, &entity, &from, sender == Some(&from))?;
                     if let EntityId::Handoff(id) | EntityId::Negotiation(id) = entity
                         && is_unaware
                     {

@@ -48,6 +48,7 @@ impl Engine {
         transaction: &mut Transaction,
         entity: &EntityId,
         from: &AgentId,
+        answers: bool,
     ) -> Result<bool, BrokerError> {
         let place = match entity {
             EntityId::Negotiation(negotiation) => {
@@ -63,6 +64,8 @@ impl Engine {
             }
         };
         match place {
+            // An agent that has ended the matter by its own answer acks the delivery after that.
+            Some(place) if answers && self.delivery.lease(from, place).is_some() => Ok(false),
             Some(place) => self.withdraw_letter(transaction, from, place),
             None => Ok(false),
         }

@@ -65,8 +65,11 @@ async fn is_told(who: &Actor, task: &str, handoff: &str) -> Verdict {
     let step = format!("{} is told", who.id());
     loop {
         let delivered = who.next(&step).await?;
-        who.ack(&delivered).await?;
         let envelope = &delivered.envelope;
+        // An offer that has ended is withdrawn, also from the one that holds it.
+        if envelope.message_type() != MessageType::HandoffRequest {
+            who.ack(&delivered).await?;
+        }
         if envelope.message_type() != MessageType::ErrorNotification || envelope.task_id != task {
             continue;
         }

@@ -155,6 +155,8 @@ func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) 
 		}, nil
 	case entry.GetTime().GetOfTask():
 		recalled.Reason = RecalledByLoanTimeout
+	case entry.GetSilent() != nil:
+		recalled.Reason = RecalledAsAbandoned
 	case entry.GetTaskStatus() == v1.TaskStatus_TASK_STATUS_CANCELED:
 		recalled.Reason = RecalledByCancel
 	}

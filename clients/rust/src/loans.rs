@@ -399,6 +399,8 @@ impl Link {
                 returned(entry.epoch, task.status(), None, task.details.clone())
             }
             Some(Event::Time(_)) => recalled(RecallReason::LoanTimeout, entry.epoch),
+            Some(Event::Silent(_)) => recalled(RecallReason::Abandoned, entry.epoch),
+            Some(Event::Cancelled(_)) => recalled(RecallReason::Canceled, entry.epoch),
             _ => recalled(RecallReason::Recall, entry.epoch),
         }
     }

@@ -115,11 +115,11 @@ test("a task is handed over without serve", async () => {
 
 test("a failed handoff is a typed error", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
-  serve(bob, { offer: (offer) => offer.reject({ reason: v1.RejectReason.OVERLOADED }) });
+  serve(bob, { offer: (offer) => offer.reject({ reason: v1.RejectReason.OTHER }) });
   await assert.rejects(patient(alice.handOver(bob.id, unique("ticket"), SUPPORT, GOALS)), (error) => {
     assert.ok(error instanceof HandoffFailed);
     assert.equal(error.reason, "NO_CANDIDATE");
-    assert.deepEqual(error.rejections, [{ agentId: bob.id, reason: v1.RejectReason.OVERLOADED, text: "" }]);
+    assert.deepEqual(error.rejections, [{ agentId: bob.id, reason: v1.RejectReason.OTHER, text: "" }]);
     return true;
   });
   serve(alice, {});

@@ -479,7 +479,7 @@ test("the signals of handled messages are collected, also with the listener of a
     },
     offer: async (offer) => {
       listen(offer.signal);
-      await offer.reject({ reason: v1.RejectReason.OVERLOADED });
+      await offer.reject({ reason: v1.RejectReason.OTHER });
     },
   });
   await alice.send(bob.id, {}, hello());

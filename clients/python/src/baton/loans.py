@@ -211,6 +211,8 @@ async def _end_in_log(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outco
     reason = RecallReason.RECALL
     if found.entry.HasField("time"):
         reason = RecallReason.LOAN_TIMEOUT
+    elif found.entry.HasField("silent"):
+        reason = RecallReason.ABANDONED
     elif found.entry.accepted.message_type != v1.MESSAGE_TYPE_TASK_RECALL:
         return None
     text = "the loan has ended without a final status of the delegate"

@@ -1,33 +1,32 @@
 //! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
 mod handoff_update;
+mod reading;
 mod unasked;
 
 use std::{collections::VecDeque, sync::Arc};
 
 use self::handoff_update::HandoffUpdate;
-use super::{Engine, absences::owners_of, authorization::Work, transaction::Transaction};
+pub(super) use self::reading::OpenTransaction;
+use super::{Engine, absences::owners_of, transaction::Transaction};
 use crate::{
     BrokerError, Refused,
     domain::{
-        Effect, Entity, EntityId, Handling, Input, Mail, MessageType, ReadError, Reader, Signal, StepError, Transition,
+        Effect, Entity, EntityId, Handling, Input, Mail, MessageType, ReadError, Signal, StepError, Transition,
         coordinator::Order,
         handoff::{Cancellation, Handoff, Rejection, TaskSignal},
         mailbox::EnvelopeOwner,
         matching::ended_offer,
-        negotiation::{Award, Mandate, NegotiationSignal, WaitingMail},
-        plan::Report,
+        negotiation::{Award, NegotiationSignal},
         step,
-        workspace::{Entry, WorkspaceId},
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, MessageId, TaskId},
     records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, List, LogClock, LogEntry, LogItem, NotFree, RequestPlace,
-        TaskRecord, WriteFacts, custody_entry,
+        CustodyEvent, EntityRecord, EnvelopeFacts, LogClock, LogEntry, LogItem, NotFree, RequestPlace, TaskRecord,
+        WriteFacts, custody_entry,
     },
     refused,
-    store::Order as ScanOrder,
     time::Timestamp,
 };
 
@@ -133,94 +132,6 @@ pub(super) struct ThisMessage<'a> {
     pub(super) owner: EnvelopeOwner,
     /// The sequence of the copy of the envelope that a new entity keeps.
     pub(super) copy: Option<u64>,
-}
-
-/// The open transaction as the reader of a step.
-pub(super) struct OpenTransaction<'a> {
-    engine: &'a mut Engine,
-    transaction: &'a mut Transaction,
-    now: Timestamp,
-    /// The handoff that the step is about.
-    handoff: Option<MessageId>,
-    /// The agents that the step asked about and that are gone or full, for the custody log.
-    not_free: NotFree,
-    /// The cause of the last failed read.
-    failure: Option<BrokerError>,
-}
-
-impl<'a> OpenTransaction<'a> {
-    pub(super) fn new(engine: &'a mut Engine, transaction: &'a mut Transaction, now: Timestamp) -> Self {
-        Self { engine, transaction, now, handoff: None, not_free: NotFree::default(), failure: None }
-    }
-
-    /// The cause of a failed read.
-    pub(super) fn failure(self) -> BrokerError {
-        self.failure.unwrap_or(BrokerError::Internal)
-    }
-}
-
-impl Reader for OpenTransaction<'_> {
-    fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError> {
-        let found = self.engine.entity_record(self.transaction, id).map_err(|error| {
-            self.failure = Some(error);
-            ReadError
-        })?;
-        Ok(found.map(|record| record.entity()))
-    }
-
-    fn is_gone(&mut self, agent: &AgentId) -> bool {
-        // The custody entry records the gone agents: a replay has no directory, and must give the same answer.
-        let directory = &self.engine.env.directory;
-        let is_gone = directory.is_gone(agent, self.now) || directory.has_left(agent);
-        if is_gone {
-            self.not_free.absent.push(agent.clone());
-        }
-        is_gone
-    }
-
-    fn is_full(&mut self, agent: &AgentId) -> bool {
-        let is_full = self.engine.has_no_room(agent, self.handoff, self.now);
-        if is_full {
-            self.not_free.full.push(agent.clone());
-        }
-        is_full
-    }
-
-    fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
-        self.engine.workspace_entry(self.transaction, workspace, sequence).map_err(|error| {
-            self.failure = Some(error);
-            ReadError
-        })
-    }
-
-    fn parts(&mut self, parent: &TaskId, after: u64, most: usize) -> Result<Vec<(u64, TaskId)>, ReadError> {
-        self.engine.parts_after(parent, after, most).map_err(|error| {
-            self.failure = Some(error);
-            ReadError
-        })
-    }
-
-    fn waiting_mail(&mut self, negotiation: MessageId, agent: &AgentId) -> Result<WaitingMail, ReadError> {
-        self.engine.waiting_request(self.transaction, negotiation, agent).map_err(|error| {
-            self.failure = Some(error);
-            ReadError
-        })
-    }
-
-    fn load(&mut self, agent: &AgentId) -> u32 {
-        self.engine.env.directory.load(agent, self.now)
-    }
-
-    fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
-        match mandate {
-            Some(mandate) => self.engine.check_hand_off(&Work::of_mandate(from, mandate), to).is_ok(),
-            None => self.engine.env.directory.is_registered(to),
-        }
-    }
-
-    fn report(&mut self, message: MessageId) -> Result<Option<Report>, ReadError> {
-        Ok(self.engine.report(self.transaction, message))
-    }
 }
 
 impl Engine {
@@ -425,13 +336,6 @@ impl Engine {
         }
         self.tell_of_arrivals(transaction, &owners, now)?;
         Ok(true)
-    }
-
-    /// The stored parts of a task behind this place in their list, each with its place.
-    fn parts_after(&self, parent: &TaskId, after: u64, most: usize) -> Result<Vec<(u64, TaskId)>, BrokerError> {
-        let list = List::of_parts(parent);
-        let found = self.env.store.scan(list.table, list.range_after(after), ScanOrder::Ascending, most)?;
-        found.iter().map(|(key, part)| Ok((list.number(key)?, TaskRecord::listed(&part.value)?))).collect()
     }
 
     /// The log time of a step, and the part of the clock's set-backs that the log has followed by then.

@@ -178,6 +178,10 @@ type Agent struct {
 // the broker cannot be reached; after the first session the agent keeps trying. ctx bounds only Connect; Close ends the
 // agent.
 func Connect(ctx context.Context, options Options) (*Agent, error) {
+	return connect(ctx, options, uuid.NewString())
+}
+
+func connect(ctx context.Context, options Options, instanceID string) (*Agent, error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
@@ -225,7 +229,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		works:        map[*work]bool{},
 		holds:        map[*hold]bool{},
 		lookAfter:    lookDefault,
-		instanceID:   uuid.NewString(),
+		instanceID:   instanceID,
 		workChanged:  make(chan struct{}, 1),
 		changed:      make(chan struct{}),
 		token:        options.Token,

@@ -234,10 +234,22 @@ func TestTwoSessionsOfAnAgentGetTheirOwnResults(t *testing.T) {
 	all.Wait()
 }
 
-// steal acks the next message of a kind as another process of the agent that does not know what to do with it.
-func steal[P any](t *testing.T, options Options) {
+// twin connects another process under the instance id of this one: the broker gives the mail of either to whichever has
+// room, as a broker does that does not know processes.
+func twin(t *testing.T, options Options, of *Agent) *Agent {
 	t.Helper()
-	next[P](t, connected(t, options))
+	agent, err := connect(patient(t), options, of.instanceID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = agent.Close() })
+	return agent
+}
+
+// steal acks the next message of a kind as another process of the agent that does not know what to do with it.
+func steal[P any](t *testing.T, options Options, from *Agent) {
+	t.Helper()
+	next[P](t, twin(t, options, from))
 }
 
 func TestAResultThatAnotherProcessTookIsReadAtTheBroker(t *testing.T) {
@@ -256,7 +268,7 @@ func TestAResultThatAnotherProcessTookIsReadAtTheBroker(t *testing.T) {
 		Result: ok[*structpb.Struct](t)(structpb.NewStruct(map[string]any{"cause": 7})),
 	}
 	ok[*v1.Receipt](t)(task.Update(patient(t), update))
-	steal[*v1.TaskStatusUpdate](t, options)
+	steal[*v1.TaskStatusUpdate](t, options, alice)
 	began := time.Now()
 	one := await(t, lending)
 	if one.err != nil || one.outcome.Status != update.GetStatus() || one.outcome.Details != "no such router" ||
@@ -306,7 +318,7 @@ func TestAnAcceptThatAnotherProcessTookIsSeenAtTheBroker(t *testing.T) {
 	}()
 	request, _ := next[*v1.HandoffRequest](t, bob)
 	ok[*v1.Receipt](t)(bob.Accept(patient(t), request, nil))
-	other := connected(t, options)
+	other := twin(t, options, alice)
 	next[*v1.HandoffAccept](t, other)
 	transfer, payload := next[*v1.TaskContextTransfer](t, bob)
 	if len(payload.GetSections()) != 1 {
@@ -345,7 +357,7 @@ func TestAContextThatAnotherProcessTookIsReadAtTheBroker(t *testing.T) {
 		_, err := alice.HandOver(patient(t), bob.ID(), unique("ticket"), 1, supportRequest(), section)
 		handed <- err
 	}()
-	steal[*v1.TaskContextTransfer](t, options)
+	steal[*v1.TaskContextTransfer](t, options, bob)
 	if err := await(t, handed); err != nil || await(t, owned) == nil {
 		t.Error(err)
 	}

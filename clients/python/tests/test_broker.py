@@ -135,23 +135,28 @@ async def test_a_handoff_that_nobody_takes_fails(broker):
         assert (await alice.get_task("ticket-1")).owner_id == "alice"
 
 
-async def test_beyond_its_capacity_an_agent_rejects(broker):
-    working, go_on = asyncio.Event(), asyncio.Event()
+async def test_beyond_its_capacity_an_agent_is_waited_for(broker):
+    working, go_on, count = asyncio.Event(), asyncio.Event(), 0
     async with broker.agent("alice") as alice, broker.agent("bob", capacity=1) as bob:
 
         @bob.on_handoff
         async def take(offer):
+            nonlocal count
+            count += 1
             working.set()
             await go_on.wait()
-            await (await offer.accept()).complete()
+            # Its owner has no room as long as the task is open.
+            await (await (await offer.accept()).complete()).finish()
 
         await begin(alice, bob)
         first = asyncio.create_task(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
         await within(working.wait())
-        with pytest.raises(HandoffFailedError, match="NO_CANDIDATE"):
-            await within(alice.hand_over("bob", "ticket-2", request(), SECTIONS))
+        second = asyncio.create_task(alice.hand_over("bob", "ticket-2", request(), SECTIONS))
+        while not [one async for one in alice.list_handoffs(open_only=True) if one.waiting_for]:
+            await asyncio.sleep(0.01)
+        assert (count, second.done()) == (1, False)
         go_on.set()
-        assert (await within(first)).owner_id == "bob"
+        assert [(await within(each)).owner_id for each in (first, second)] == ["bob", "bob"]
 
 
 async def test_a_takeover_that_fails_leaves_the_task(broker):

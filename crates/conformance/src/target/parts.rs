@@ -66,9 +66,10 @@ async fn is_told(who: &Actor, task: &str, handoff: &str) -> Verdict {
     loop {
         let delivered = who.next(&step).await?;
         let envelope = &delivered.envelope;
-        // An offer that has ended is withdrawn, also from the one that holds it.
+        let acked = who.ack(&delivered).await;
+        // An offer that has ended is withdrawn, also from the one that holds it: there is nothing left to ack then.
         if envelope.message_type() != MessageType::HandoffRequest {
-            who.ack(&delivered).await?;
+            acked?;
         }
         if envelope.message_type() != MessageType::ErrorNotification || envelope.task_id != task {
             continue;

@@ -29,6 +29,7 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffTimeouts;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
+import dev.baton.v1.ListHandoffsRequest;
 import dev.baton.v1.Presence;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RejectReason;
@@ -36,6 +37,7 @@ import dev.baton.v1.Task;
 import dev.baton.v1.TaskContextTransfer;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
+import dev.baton.v1.WaitingFor;
 import io.grpc.Status;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -153,23 +155,28 @@ class BrokerTest {
     }
 
     @Test
-    void beyondItsCapacityAnAgentRejects() throws Exception {
+    void beyondItsCapacityAnAgentIsWaitedFor() throws Exception {
         CountDownLatch working = new CountDownLatch(1);
         CountDownLatch goOn = new CountDownLatch(1);
+        // The owner of an open task has no room for another.
         HandoffListener slow = offer -> {
             working.countDown();
             goOn.await();
-            take(offer);
+            offer.accept().complete().finish(Struct.getDefaultInstance(), "");
         };
+        ListHandoffsRequest all = ListHandoffsRequest.getDefaultInstance();
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").capacity(1).onHandoff(slow))) {
             Future<HandedOver> first = soon(() -> alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS));
             working.await();
-            assertThrows(
-                    HandoffFailedException.class,
-                    () -> alice.handOver(bob.id(), "ticket-2", 1, request(), SECTIONS));
+            Future<HandedOver> second = soon(() -> alice.handOver(bob.id(), "ticket-2", 1, request(), SECTIONS));
+            RealBroker.until(
+                    "the second waits",
+                    () -> alice.handoffs().list(all).stream()
+                            .anyMatch(one -> one.getWaitingFor() == WaitingFor.WAITING_FOR_CAPACITY));
+            assertFalse(second.isDone());
             goOn.countDown();
-            assertEquals("bob", within(first).ownerId());
+            assertEquals(List.of("bob", "bob"), List.of(within(first).ownerId(), within(second).ownerId()));
         }
     }
 

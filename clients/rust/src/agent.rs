@@ -172,8 +172,21 @@ impl Agent {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
-        let process = Process { instance_id: ids.message_id(clock.now()).to_string(), work: None };
-        Self::connect_as(client, identity, credit, clock, ids, process).await
+        let instance_id = ids.message_id(clock.now()).to_string();
+        Self::connect_again(client, identity, credit, clock, ids, instance_id).await
+    }
+
+    /// The same for a process that had a session before. A process keeps its id over all of its sessions, and the broker
+    /// gives it what it has begun; the mail of an unknown process waits two seconds for its return.
+    pub async fn connect_again(
+        client: &Client,
+        identity: Identity,
+        credit: u32,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn IdSource>,
+        instance_id: String,
+    ) -> Result<Self, ClientError> {
+        Self::connect_as(client, identity, credit, clock, ids, Process { instance_id, work: None }).await
     }
 
     /// The same for a session of this process.
@@ -187,7 +200,7 @@ impl Agent {
     ) -> Result<Self, ClientError> {
         let client = match client.is_certified {
             true => client.clone(),
-            false => client.with_token(&client.prove(&identity).await?)?,
+            false => client.sign_in(&identity).await?,
         };
         let session = Session::open_as(&client, Some(process)).await?;
         // A session begins with a credit of 0 (SPEC 4).
@@ -230,7 +243,7 @@ impl Agent {
             // A token ends with the broker's process or after 12 h (SPEC 5). A certified connection has no token to
             // renew.
             Err(error) if error.reason() == Some("TOKEN_INVALID") && !self.client.is_certified => {
-                let client = self.client.with_token(&self.client.prove(&self.composer.identity).await?)?;
+                let client = self.client.sign_in(&self.composer.identity).await?;
                 // Concurrent calls may each get a token. All of them are valid, and the last one is kept.
                 *self.renewed.lock().expect("no holder panics") = Some(client.clone());
                 call(client).await

@@ -41,6 +41,8 @@ pub(crate) struct Actor {
     ledger: Arc<Ledger>,
     mind: Mutex<Mind>,
     phase: watch::Receiver<Phase>,
+    /// The id of the process, which stays over all of its sessions.
+    instance_id: String,
 }
 
 /// The state of the agent, which outlives its connections.
@@ -70,7 +72,7 @@ impl Actor {
     ) -> Self {
         let others = everybody.iter().copied().filter(|other| *other != name).collect();
         let mind = Mind { rng: Rng::new(seed), tasks: BTreeMap::new(), answered: HashSet::new() };
-        Self { name, others, composer: composer(name), ledger, mind: Mutex::new(mind), phase }
+        Self { name, others, composer: composer(name), ledger, mind: Mutex::new(mind), phase, instance_id: new_task() }
     }
 
     /// Works over one connection after another. Never ends on its own.
@@ -91,7 +93,9 @@ impl Actor {
     async fn live_on(self: Arc<Self>, options: &Options) -> Result<(), ClientError> {
         let client = Client::connect(options).await?;
         let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
-        let agent = Arc::new(Agent::connect(&client, identity(self.name), CREDIT, clock, ids).await?);
+        let agent = Arc::new(
+            Agent::connect_again(&client, identity(self.name), CREDIT, clock, ids, self.instance_id.clone()).await?,
+        );
         for (envelope, raw) in self.ledger.outbox(self.name) {
             self.send(&agent, &envelope, raw).await?;
         }

@@ -10,7 +10,7 @@ use baton_client::{About, Client};
 use serde_json::Value;
 use tonic::Streaming;
 
-use crate::broker::{Broker, PATIENCE, a_request, card, composer, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, new_task};
 
 struct Watch(Streaming<v1::WatchHandoffsResponse>);
 
@@ -272,4 +272,31 @@ async fn baton_top_shows_whose_turn_it_is_and_ends_in_order_with_ctrl_c() {
     assert_eq!(top.interrupt(), Some(0));
     let wrong = broker.command(&["top", "--every", "1ms"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_watch_of_a_task_goes_on_after_the_broker_was_killed() {
+    let broker = Broker::start();
+    let _sessions = (broker.agent("a").await, broker.agent("b").await);
+    let first = request(&broker, "a", "b").await;
+    let mut watch = Follower::of(broker.command(&["task", "watch", &first.task_id, "--output", "jsonl"]));
+    let number = |shown: &Value| shown["entry"]["entry"]["number"].as_str().unwrap().to_owned();
+    assert_eq!(number(&watch.next()), "1");
+    let address = broker.address.clone();
+    let folder = broker.kill();
+    let mut again = baton();
+    again.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
+    let broker = Broker::spawn(again, folder);
+    cancel(&broker, "a", "b", &first).await;
+    let mut numbers = vec!["1".to_owned()];
+    loop {
+        let shown = watch.next();
+        numbers.push(number(&shown));
+        if shown["entry"]["entry"]["handoffState"] == "HANDOFF_STATE_CANCELLED" {
+            break;
+        }
+    }
+    let expected: Vec<String> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    assert_eq!(numbers, expected, "each entry came once");
+    watch.stop();
 }

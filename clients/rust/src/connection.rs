@@ -1,6 +1,6 @@
 //! Connections to a broker: addresses, TLS, credentials, and the stubs of each service.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tonic::{
     Request, Status,
@@ -151,6 +151,8 @@ pub struct Client {
     pub(super) is_certified: bool,
     channel: Channel,
     token: Token,
+    /// The agent that this client has signed in as.
+    identity: Option<Arc<Identity>>,
     compression: Option<CompressionEncoding>,
 }
 
@@ -183,7 +185,7 @@ impl Client {
         let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
         let is_certified = options.certificate.is_some();
         let compression = options.compression.map(Into::into);
-        let client = Self { server, is_certified, channel, token: Token::default(), compression };
+        let client = Self { server, is_certified, channel, token: Token::default(), identity: None, compression };
         match &options.token {
             Some(token) => client.with_token(token),
             None => Ok(client),
@@ -195,13 +197,43 @@ impl Client {
     pub(super) fn of_no_server() -> Self {
         // Nothing listens on port 1, and no connection is tried before the first call.
         let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
-        Self { server: String::new(), is_certified: true, channel, token: Token::default(), compression: None }
+        Self {
+            server: String::new(),
+            is_certified: true,
+            channel,
+            token: Token::default(),
+            identity: None,
+            compression: None,
+        }
     }
 
     /// The same connection with this token.
     pub fn with_token(&self, token: &str) -> Result<Self, ClientError> {
         let value = format!("Bearer {token}").parse().map_err(|_| ClientError::Token)?;
-        Ok(Self { token: Token(Some(value)), ..self.clone() })
+        Ok(Self { token: Token(Some(value)), identity: None, ..self.clone() })
+    }
+
+    /// The same connection as this agent, which proves its key. A [`Watch`](crate::Watch) of the client proves it again
+    /// when the token has ended.
+    pub async fn sign_in(&self, identity: &Identity) -> Result<Self, ClientError> {
+        let client = self.with_token(&self.prove(identity).await?)?;
+        Ok(Self { identity: Some(Arc::new(identity.clone())), ..client })
+    }
+
+    /// The same connection with a new token for the agent that it has signed in as; `None` if it has not.
+    pub(super) async fn sign_in_again(&self) -> Option<Result<Self, ClientError>> {
+        let identity = self.identity.clone()?;
+        Some(self.sign_in(&identity).await)
+    }
+
+    /// Whether the client can prove who it is again.
+    pub(super) fn has_signed_in(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// The failure of a stream.
+    pub(super) fn failure(&self, status: &Status) -> ClientError {
+        ClientError::of(&self.server, status)
     }
 
     /// Answers a challenge with the agent's key. Returns the token; see [`Self::with_token`].

@@ -101,6 +101,7 @@ mod threads;
 mod trace;
 mod trust;
 mod waiting;
+mod watching;
 mod work;
 mod workspace;
 
@@ -129,6 +130,7 @@ pub use session::Session;
 pub use threads::{Step, Thread, ThreadRun};
 pub use trace::{current_trace, in_trace};
 pub use trust::{Trust, vouch};
+pub use watching::{Watch, Watched};
 pub use workspace::{Workspace, WorkspaceUpdate};
 
 /// The schema: its messages, with a client of each service.

@@ -88,7 +88,7 @@ impl OptionalIdentityArgs {
     pub(super) async fn client(&self, connection: &ConnectionArgs) -> Result<Client, Failure> {
         let Some(identity) = self.load()? else { return connection.client().await };
         let client = connection.client_without_token().await?;
-        Ok(client.with_token(&client.prove(&identity).await?)?)
+        Ok(client.sign_in(&identity).await?)
     }
 
     /// The agent, with its key. `None`: act as an operator.
@@ -161,7 +161,7 @@ impl ConnectionArgs {
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let Some(identity) = self.saved_identity()? else { return Ok(Client::connect(&self.options()?).await?) };
         let client = self.client_without_token().await?;
-        Ok(client.with_token(&client.prove(&identity).await?)?)
+        Ok(client.sign_in(&identity).await?)
     }
 
     /// The agent of the profile, with its key, unless a token or a certificate says who calls.

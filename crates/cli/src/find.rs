@@ -1,7 +1,6 @@
 //! `baton agent list`, `find` and `watch`: looking agents up.
 
 use clap::{Args, ValueEnum};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -255,9 +254,8 @@ pub(super) async fn watch(args: WatchArgs, connection: &ConnectionArgs, output: 
         skill: args.skill,
         cards_only: args.cards_only,
     };
-    let mut updates = client.answer(client.agents().watch_agents(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(&client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.event {
             Some(event) if output.is_table() => say_event(update.cursor, event),
             Some(_) => output.next(&json::of(&update)?)?,

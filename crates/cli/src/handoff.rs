@@ -488,7 +488,7 @@ pub(super) async fn as_agent(
 ) -> Result<(Client, Composer), Failure> {
     let identity = identity.load()?;
     let client = connection.client_without_token().await?;
-    let client = client.with_token(&client.prove(&identity).await?)?;
+    let client = client.sign_in(&identity).await?;
     let composer = Composer { identity, clock: std::sync::Arc::new(SystemClock), ids: std::sync::Arc::new(SystemIds) };
     Ok((client, composer))
 }

@@ -1,7 +1,6 @@
 //! `baton handoff watch`: the steps of one handoff, or the changes of all.
 
 use clap::Args;
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -50,10 +49,10 @@ pub(super) async fn run(args: WatchArgs, connection: &ConnectionArgs, output: &O
 async fn watch_one(id: &Prefix, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
     let request = v1::WatchHandoffRequest { handoff_id: id.handoff(&client).await?.to_string() };
-    let mut updates = client.answer(client.handoffs().watch_handoff(request).await)?;
+    let mut updates = super::watching::open(&client, request).await?;
     let mut printed = 0;
-    while let Some(update) = updates.next().await {
-        let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
+    while let Some(update) = updates.next().await? {
+        let handoff = update.handoff.unwrap_or_default();
         if output.is_table() {
             // Each update has every step so far, and only the new ones are printed.
             handoff.transitions.iter().skip(printed).for_each(say_step);
@@ -73,9 +72,8 @@ async fn watch_all(args: WatchArgs, connection: &ConnectionArgs, output: &Output
         sender_id: resolve::agent_filter(args.from.as_ref(), &client).await?,
         task_type: args.task_type.unwrap_or_default(),
     };
-    let mut updates = client.answer(client.handoffs().watch_handoffs(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(&client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.event {
             Some(event) if output.is_table() => say_event(update.cursor, event),
             Some(_) => output.next(&json::of(&update)?)?,

@@ -52,6 +52,7 @@ mod task;
 mod thread;
 mod token;
 mod top;
+mod watching;
 mod worker;
 mod workspace;
 

@@ -81,7 +81,7 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, outpu
         MailCommand::Send(args) => return send(*args, connection, output).await,
     };
     let client = connection.client_without_token().await?;
-    let client = client.with_token(&client.prove(&identity.load()?).await?)?;
+    let client = client.sign_in(&identity.load()?).await?;
     let max_deliveries = max.unwrap_or(0);
     // A look without an ack would count as an attempt, and end in a dead letter.
     let request = v1::ReceiveRequest { max_deliveries, peek: !ack, ..v1::ReceiveRequest::default() };

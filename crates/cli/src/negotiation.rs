@@ -3,7 +3,6 @@
 use std::{borrow::Cow, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -381,9 +380,8 @@ async fn list(
 
 async fn watch(client: &Client, negotiation: String, output: &Output) -> Result<(), Failure> {
     let request = v1::WatchNegotiationRequest { negotiation_id: negotiation };
-    let mut updates = client.answer(client.negotiations().watch_negotiation(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(client, request).await?;
+    while let Some(update) = updates.next().await? {
         let Some(negotiation) = &update.negotiation else { continue };
         if output.is_table() {
             let offers = negotiation.bids.iter().filter(|bid| !bid.offer_id.is_empty()).count();

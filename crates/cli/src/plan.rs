@@ -10,7 +10,6 @@ use std::{
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -302,10 +301,9 @@ async fn watch(client: &Client, plan: &PlanId, after: Option<u64>, output: &Outp
 /// Prints the entries of a plan's log. Returns the final state, if the last entries have it.
 async fn print_log(client: &Client, plan: &PlanId, after: u64, output: &Output) -> Result<Option<PlanState>, Failure> {
     let request = v1::WatchPlanRequest { plan_id: plan.to_string(), after_number: after };
-    let mut updates = client.answer(client.plans().watch_plan(request).await)?;
+    let mut updates = super::watching::open(client, request).await?;
     let mut end = None;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    while let Some(update) = updates.next().await? {
         if let Some(Update::Entry(v1::PlanEntry { event: Some(event), .. })) = &update.update {
             end = match event {
                 Event::Ended(ended) => Some(ended.state()),

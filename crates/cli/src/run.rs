@@ -3,7 +3,6 @@
 use std::{borrow::Cow, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -328,9 +327,8 @@ fn lines(run: &v1::Run) -> Vec<(Cow<'static, str>, String)> {
 }
 
 async fn watch(client: &Client, request: v1::WatchRunRequest, output: Output) -> Result<(), Failure> {
-    let mut updates = client.answer(client.routing().watch_run(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.update {
             Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
             Some(Update::Gap(gap)) if output.is_table() => {

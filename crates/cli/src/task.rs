@@ -4,7 +4,6 @@ use std::{borrow::Cow, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use prost::Message as _;
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -418,9 +417,8 @@ fn only_loan(task: &v1::Task, delegator: &AgentId) -> Result<String, Failure> {
 
 async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output) -> Result<(), Failure> {
     let request = v1::WatchTaskRequest { task_id: id.to_string(), after_number };
-    let mut updates = client.answer(client.tasks().watch_task(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.update {
             Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
             Some(Update::Gap(gap)) if output.is_table() => {

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use clap::{Args, Subcommand};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -239,9 +238,8 @@ fn lines(thread: &v1::Thread) -> Vec<(Cow<'static, str>, String)> {
 }
 
 async fn watch(client: &Client, request: v1::WatchThreadRequest, output: Output) -> Result<(), Failure> {
-    let mut updates = client.answer(client.threads().watch_thread(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.update {
             Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
             Some(Update::Gap(gap)) if output.is_table() => {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
@@ -159,7 +158,7 @@ impl ReaderArgs {
         let key = super::connection::read_key(&path)?;
         let identity = baton_client::Identity { agent, key_id: self.key_id, key };
         let client = connection.client_without_token().await?;
-        Ok(client.with_token(&client.prove(&identity).await?)?)
+        Ok(client.sign_in(&identity).await?)
     }
 }
 
@@ -290,9 +289,8 @@ async fn append(args: AppendArgs, connection: &ConnectionArgs, output: &Output) 
 }
 
 async fn watch(client: &Client, request: v1::WatchEntriesRequest, output: &Output) -> Result<(), Failure> {
-    let mut updates = client.answer(client.workspaces().watch_entries(request).await)?;
-    while let Some(update) = updates.next().await {
-        let update = client.answer(update.map(tonic::Response::new))?;
+    let mut updates = super::watching::open(client, request).await?;
+    while let Some(update) = updates.next().await? {
         match &update.update {
             Some(Update::Entry(entry)) if output.is_table() => {
                 let time = output::moment(entry.create_time.as_ref());

@@ -49,7 +49,7 @@ async fn register_one(operator: Client, identity: Identity) -> Result<(), Failur
 
 /// Authenticates the agent and opens a session over this connection.
 pub(super) async fn open(connection: &Client, identity: &Identity) -> Result<Pipeline, Failure> {
-    let proven = connection.with_token(&connection.prove(identity).await?)?;
+    let proven = connection.sign_in(identity).await?;
     Ok(Pipeline::open(&proven).await?)
 }
 

@@ -117,7 +117,7 @@ async fn measure(args: &PlanArgs, connection: &ConnectionArgs, run: &Run) -> Res
     let plain =
         part(&target, run, ("handoffs", handoffs), &mut working, delegate_all(args, &target, &cast, handoffs)).await?;
     let client = target.connect().await?;
-    let client = client.with_token(&client.prove(&cast.submitter).await?)?;
+    let client = client.sign_in(&cast.submitter).await?;
     let planned =
         part(&target, run, ("subtasks", handoffs), &mut working, submit_all(args, &client, &cast, &name)).await?;
     run.stop();

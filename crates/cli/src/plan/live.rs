@@ -1,7 +1,6 @@
 //! `baton plan watch` on a terminal: a line for each subtask and a bar, drawn again at each change.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tokio_stream::StreamExt as _;
 
 use super::{output, state, subtask_state};
 use crate::Failure;
@@ -21,9 +20,9 @@ pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, 
     let view = View::new(&run);
     while run.end_time.is_none() {
         let request = v1::WatchPlanRequest { plan_id: plan.to_string(), after_number: run.log_length };
-        let mut updates = client.answer(client.plans().watch_plan(request).await)?;
-        while let Some(update) = updates.next().await {
-            match client.answer(update.map(tonic::Response::new))?.update {
+        let mut updates = crate::watching::open(client, request).await?;
+        while let Some(update) = updates.next().await? {
+            match update.update {
                 Some(Update::Entry(entry)) => apply(&mut run, &entry),
                 Some(Update::Gap(_)) => run = get(client, plan).await?,
                 Some(Update::CaughtUp(_)) | None => {}

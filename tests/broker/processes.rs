@@ -29,6 +29,12 @@ impl World {
         session
     }
 
+    fn reports(&mut self, session: &Session, capacity: u32, active_tasks: u32) {
+        let heartbeat = v1::Heartbeat { capacity, active_tasks, ..Default::default() };
+        let (consumer, agent) = (session.consumer, session.agent.clone());
+        self.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
+    }
+
     fn send_from(&mut self, process: InstanceId, envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
         let message = self.prepared(envelope)?.from_process(Some(process));
         self.ask(|reply| Command::Submit { message, is_from_sender: true, reply })
@@ -130,14 +136,38 @@ fn new_work_goes_to_the_process_with_the_most_room() {
     let mut world = World::with(&["a", "b"]);
     let (mut p, mut q) = (world.connect_process("b", P), world.connect_process("b", Q));
     for (session, active_tasks) in [(&p, 3), (&q, 1)] {
-        let heartbeat = v1::Heartbeat { capacity: 4, active_tasks, ..Default::default() };
-        let (consumer, agent) = (session.consumer, session.agent.clone());
-        world.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
+        world.reports(session, 4, active_tasks);
     }
     for _ in 0..2 {
         world.send(world.info("a", "b", "work")).unwrap();
     }
     assert_eq!((p.deliveries().len(), q.deliveries().len()), (0, 2));
+}
+
+#[test]
+fn the_capacity_of_an_agent_is_the_sum_of_its_processes() {
+    let mut world = World::with(&["a", "b"]);
+    let load = |world: &World| {
+        let entry = world.engine.directory().get(&AgentId::parse("b").unwrap()).unwrap();
+        let load = world.engine.directory().busy(&entry, world.now).load;
+        (load.in_use, load.capacity)
+    };
+    let (p, q) = (world.connect_process("b", P), world.connect_process("b", Q));
+    world.reports(&p, 4, 3);
+    assert_eq!(load(&world), (3, 4));
+    world.reports(&q, 2, 1);
+    assert_eq!(load(&world), (4, 6));
+    world.reports(&p, 4, 0);
+    assert_eq!(load(&world), (1, 6), "a process replaces what it said before");
+    let again = world.connect_process("b", P);
+    world.reports(&again, 4, 2);
+    assert_eq!(load(&world), (3, 6), "a process that is back counts once");
+    world.disconnect(p);
+    assert_eq!(load(&world), (3, 6));
+    world.disconnect(again);
+    assert_eq!(load(&world), (1, 2));
+    world.disconnect(q);
+    assert_eq!(load(&world), (1, 2), "what the last one has said stays");
 }
 
 #[test]

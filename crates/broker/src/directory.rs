@@ -65,6 +65,31 @@ pub struct Presence {
     pub signs: Signs,
     /// The latest heartbeat, and its time of arrival.
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
+    /// The sum of what the connected processes have said; of the last one, if none is connected.
+    pub reported: Reported,
+}
+
+/// What heartbeats say about work and room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// The active and queued tasks.
+    pub in_use: u32,
+    /// The number of tasks at a time. 0: not stated.
+    pub capacity: u32,
+}
+
+impl Reported {
+    /// What one heartbeat says.
+    pub(super) fn of(heartbeat: &v1::Heartbeat) -> Self {
+        let in_use = heartbeat.active_tasks.saturating_add(heartbeat.queue_length);
+        Self { in_use, capacity: heartbeat.capacity }
+    }
+
+    /// What two processes say together.
+    pub(super) fn and(self, other: Self) -> Self {
+        let in_use = self.in_use.saturating_add(other.in_use);
+        Self { in_use, capacity: self.capacity.saturating_add(other.capacity) }
+    }
 }
 
 /// The load of an agent, and the numbers that it comes from.
@@ -346,11 +371,8 @@ impl Directory {
         let snapshot = |entry: &Arc<Entry>| {
             let presence = presence.get(&entry.id).unwrap_or(&unseen);
             let activity = activity.get(&entry.id).unwrap_or(&idle);
-            let reported = presence.heartbeat.as_ref();
-            let reported = reported
-                .map_or((0, 0), |(beat, _)| (beat.active_tasks.saturating_add(beat.queue_length), beat.capacity));
             let stated = entry.record.card.capacity;
-            let (in_use, capacity) = (activity.in_use(reported.0), reported.1);
+            let (in_use, capacity) = (activity.in_use(presence.reported.in_use), presence.reported.capacity);
             let load = Load::new(Some((in_use, 0, capacity)), in_use, stated, activity.is_overloaded(now));
             Snapshot {
                 liveness: rule.liveness(presence.signs, now),

@@ -14,12 +14,13 @@ use super::{
 use crate::{
     Away, BrokerError, Refused,
     codes::{FieldViolation, Refusal},
+    directory::Reported,
     domain::{
         EntityId, Handling, Header, Input, Receiver,
         admission::{self, AdmissionError, CHAIN_MAX, Chain, Standing},
         check_fallbacks,
         handoff::{Handoff, LoopLimits, Message, Priority, Rejection, Task},
-        mailbox::{EnvelopeOwner, Flow},
+        mailbox::{ConsumerId, EnvelopeOwner, Flow},
         routing::{self, RunId, TurnId, check_handoff},
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
@@ -89,8 +90,7 @@ impl Engine {
         }
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
-                self.hear_of_work(None, &envelope.header().sender, heartbeat);
-                self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
+                self.take_heartbeat(None, &envelope.header().sender, heartbeat.clone(), now);
                 self.env.resources.metrics.count(Event::Accepted(envelope.header().message_type));
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
@@ -191,17 +191,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a heartbeat in memory.
-    pub(super) fn take_heartbeat(&mut self, agent: &AgentId, heartbeat: v1::Heartbeat, now: Timestamp) {
-        let in_use = |beat: &v1::Heartbeat| beat.active_tasks.saturating_add(beat.queue_length);
-        let (mut before, after) = (0, in_use(&heartbeat));
+    /// Records a heartbeat of this session, or a signed one without a session, in memory.
+    pub(super) fn take_heartbeat(
+        &mut self,
+        consumer: Option<ConsumerId>,
+        agent: &AgentId,
+        heartbeat: v1::Heartbeat,
+        now: Timestamp,
+    ) {
+        self.hear_of_work(consumer, agent, &heartbeat);
+        let (own, others) = (Reported::of(&heartbeat), self.delivery.reported_beside(agent, consumer));
+        let after = match consumer {
+            // It is of one of the processes that tell it on their sessions.
+            None if others != Reported::default() => others,
+            _ => own.and(others),
+        };
+        let mut before = Reported::default();
         self.env.directory.change_presence(agent, |presence| {
-            before = presence.heartbeat.as_ref().map_or(0, |(beat, _)| in_use(beat));
+            before = std::mem::replace(&mut presence.reported, after);
             presence.heartbeat = Some((heartbeat, now));
         });
         self.env.directory.change_activity(agent, |known| {
             known.known_at_report = known.known();
-            if after < before {
+            if after.in_use < before.in_use {
                 known.load_fell();
             }
         });

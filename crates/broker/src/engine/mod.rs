@@ -292,8 +292,7 @@ impl Engine {
             }
             Command::Close { consumer } => self.close_consumer(consumer, now),
             Command::Heartbeat { consumer, agent, heartbeat, reply } => {
-                self.hear_of_work(Some(consumer), &agent, &heartbeat);
-                self.take_heartbeat(&agent, heartbeat, now);
+                self.take_heartbeat(Some(consumer), &agent, heartbeat, now);
                 self.answer_credit(consumer, reply);
             }
             // The commit registers the watcher, whose first update then shows the state that this batch leaves.

@@ -3,6 +3,7 @@
 use super::{Delivery, Engine};
 use crate::{
     Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
+    directory::Reported,
     domain::mailbox::{ConsumerId, Fate, Mailbox, PROCESS_GRACE},
     engine::{ConsumerKind, timers::Timer},
     ids::{AgentId, InstanceId},
@@ -22,6 +23,8 @@ pub(in crate::engine) struct Consumer {
     process: Option<InstanceId>,
     /// The capacity and the tasks of its process, by its latest heartbeat. `None`: it states no capacity.
     slots: Option<(u32, u32)>,
+    /// What its latest heartbeat says. `None`: it has sent none.
+    reported: Option<Reported>,
     events: Events,
     /// The credit: the most deliveries that the consumer holds at a time.
     outstanding_max: u32,
@@ -96,6 +99,16 @@ impl Delivery {
         consumers.filter_map(|id| self.consumers.get(id)).any(|consumer| consumer.process == Some(process))
     }
 
+    /// The sum of what the processes of the agent have said, except the one of this session.
+    pub(in crate::engine) fn reported_beside(&self, agent: &AgentId, id: Option<ConsumerId>) -> Reported {
+        let process = id.and_then(|id| self.consumers.get(&id)).and_then(|consumer| consumer.process);
+        // A former session of a process may still be open.
+        let is_same = |other: &Consumer| process.is_some() && other.process == process;
+        let others = self.consumers_of.get(agent).into_iter().flatten().filter(|other| Some(**other) != id);
+        let others = others.filter_map(|other| self.consumers.get(other)).filter(|other| !is_same(other));
+        others.filter_map(|other| other.reported).fold(Reported::default(), Reported::and)
+    }
+
     fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
         let consumer = self.consumers.remove(&id)?;
         let others = self.consumers_of.get_mut(&consumer.agent).expect("a consumer is among its agent's");
@@ -133,6 +146,7 @@ impl Engine {
             kind,
             process: None,
             slots: None,
+            reported: None,
             events,
             outstanding_max: 0,
             outstanding: 0,
@@ -167,6 +181,7 @@ impl Engine {
     /// Notes the room of the process behind a session, by its heartbeat. A closed consumer ignores it.
     pub(in crate::engine) fn hear_of_room(&mut self, id: ConsumerId, heartbeat: &v1::Heartbeat) {
         if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
+            consumer.reported = Some(Reported::of(heartbeat));
             let listed = u32::try_from(heartbeat.working_on.len()).unwrap_or(u32::MAX);
             let busy = heartbeat.active_tasks.max(listed);
             consumer.slots = Some((heartbeat.capacity, busy)).filter(|(capacity, _)| *capacity > 0);
@@ -202,7 +217,12 @@ impl Engine {
             mailbox.process_closed(process, now.plus(PROCESS_GRACE));
         }
         let is_session = consumer.kind == ConsumerKind::Session;
+        let others = self.delivery.reported_beside(&consumer.agent, None);
         self.env.directory.change_presence(&consumer.agent, |presence| {
+            // What the last process has said stays until another one says more.
+            if consumer.reported.is_some() && others != Reported::default() {
+                presence.reported = others;
+            }
             if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }
         });
         // The presence lease of the agent runs from the end of its last session (SPEC 6).

@@ -226,12 +226,13 @@ export function codeOf(code: ErrorCode): string {
   return (ErrorCode as Partial<Record<number, string>>)[code] ?? String(code);
 }
 
-/** Reads a handoff; returns undefined after a passing error. */
+/** Reads a handoff; returns undefined after a passing error, and for one that the broker does not show: mail tells its end. */
 export async function lookAt(agent: AgentCore, handoffId: string): Promise<Handoff | undefined> {
   try {
     return await agent.getHandoff(handoffId);
   } catch (error) {
-    if (isPassing(BatonError.of(error))) return undefined;
+    const { reason } = BatonError.of(error);
+    if (isPassing(BatonError.of(error)) || reason === "HANDOFF_UNKNOWN") return undefined;
     throw error;
   }
 }

@@ -11,7 +11,7 @@ import { Later } from "./jobs.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
 import type { OnProgress } from "./progress.js";
 import { sleep } from "./session.js";
-import { isFinalState } from "./states.js";
+import { isFinalState, isFinalStatus } from "./states.js";
 import {
   type Envelope,
   ErrorCode,
@@ -22,7 +22,7 @@ import {
   type Receipt,
   type Task,
   TaskRecallSchema,
-  type TaskStatus,
+  TaskStatus,
 } from "./v1.js";
 
 /** The loan timeout of `delegate` when the call names neither a loan timeout nor a time limit. */
@@ -179,10 +179,14 @@ async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Prom
   const ended = await agent.tasks.finalStatusAt(taskId, isOwner ? epoch - 1n : lent.epoch, custodyLength).catch((error: unknown) => {
     if (isPassing(BatonError.of(error))) throw error;
     agent.log(`the end of the loan of task ${taskId} cannot be read`, error); // the custody log may not be this agent's to read
-    return undefined;
+    return null;
   });
   if (ended?.update && ended.entry.ownerId === agent.id) {
     return { taskId, epoch: ended.entry.epoch, status: ended.update.status, result: ended.update.result ?? {}, details: ended.update.details };
+  }
+  // Without a log that can be read, the task has the result, but not how the loan ended.
+  if ((ended === null || custodyLength === 0n) && isOwner && task.result !== undefined) {
+    return { taskId, epoch, status: isFinalStatus(status) ? status : TaskStatus.COMPLETED, result: task.result, details };
   }
   const last = hops.at(-1);
   if (isOwner && last?.receiverId === agent.id && last.epoch === epoch) return { taskId, epoch, status, result: {}, details };

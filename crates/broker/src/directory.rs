@@ -5,7 +5,9 @@
 mod activity;
 mod index;
 mod keys;
+mod reported;
 
+pub use self::reported::Reported;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -67,29 +69,6 @@ pub struct Presence {
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
     /// The sum of what the connected processes have said; of the last one, if none is connected.
     pub reported: Reported,
-}
-
-/// What heartbeats say about work and room.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reported {
-    /// The active and queued tasks.
-    pub in_use: u32,
-    /// The number of tasks at a time. 0: not stated.
-    pub capacity: u32,
-}
-
-impl Reported {
-    /// What one heartbeat says.
-    pub(super) fn of(heartbeat: &v1::Heartbeat) -> Self {
-        let in_use = heartbeat.active_tasks.saturating_add(heartbeat.queue_length);
-        Self { in_use, capacity: heartbeat.capacity }
-    }
-
-    /// What two processes say together.
-    pub(super) fn and(self, other: Self) -> Self {
-        let in_use = self.in_use.saturating_add(other.in_use);
-        Self { in_use, capacity: self.capacity.saturating_add(other.capacity) }
-    }
 }
 
 /// The load of an agent, and the numbers that it comes from.

@@ -93,10 +93,14 @@ impl Delivery {
         assert!(former.is_none(), "a consumer's id is used once");
     }
 
-    /// Whether a consumer of this process of the agent is open.
-    fn has_consumer_of(&self, agent: &AgentId, process: InstanceId) -> bool {
-        let consumers = self.consumers_of.get(agent).into_iter().flatten();
-        consumers.filter_map(|id| self.consumers.get(id)).any(|consumer| consumer.process == Some(process))
+    /// The open consumers of an agent.
+    fn open_of(&self, agent: &AgentId) -> impl Iterator<Item = (ConsumerId, &Consumer)> {
+        self.consumers_of.get(agent).into_iter().flatten().map(|id| (*id, &self.consumers[id]))
+    }
+
+    /// An open consumer of this process of the agent.
+    fn consumer_of(&self, agent: &AgentId, process: InstanceId) -> Option<ConsumerId> {
+        self.open_of(agent).find(|(_, consumer)| consumer.process == Some(process)).map(|(id, _)| id)
     }
 
     /// The sum of what the processes of the agent have said, except the one of this session.
@@ -104,9 +108,8 @@ impl Delivery {
         let process = id.and_then(|id| self.consumers.get(&id)).and_then(|consumer| consumer.process);
         // A former session of a process may still be open.
         let is_same = |other: &Consumer| process.is_some() && other.process == process;
-        let others = self.consumers_of.get(agent).into_iter().flatten().filter(|other| Some(**other) != id);
-        let others = others.filter_map(|other| self.consumers.get(other)).filter(|other| !is_same(other));
-        others.filter_map(|other| other.reported).fold(Reported::default(), Reported::and)
+        let others = self.open_of(agent).filter(|(other, consumer)| Some(*other) != id && !is_same(consumer));
+        others.filter_map(|(_, other)| other.reported).fold(Reported::default(), Reported::and)
     }
 
     fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
@@ -173,9 +176,7 @@ impl Engine {
 
     /// An open session of this process of the agent.
     pub(in crate::engine) fn session_of(&self, agent: &AgentId, process: InstanceId) -> Option<ConsumerId> {
-        let of_agent = self.delivery.consumers_of.get(agent)?;
-        let is_its = |id: &&ConsumerId| self.delivery.consumers[*id].process == Some(process);
-        of_agent.iter().find(is_its).copied()
+        self.delivery.consumer_of(agent, process)
     }
 
     /// Notes the room of the process behind a session, by its heartbeat. A closed consumer ignores it.
@@ -211,7 +212,7 @@ impl Engine {
         let Some(consumer) = self.delivery.remove_consumer(id) else { return };
         self.liveness.closed(id, &consumer.agent, self.timers.clock.running());
         if let Some(process) = consumer.process
-            && !self.delivery.has_consumer_of(&consumer.agent, process)
+            && self.delivery.consumer_of(&consumer.agent, process).is_none()
             && let Some(mailbox) = self.delivery.mailboxes.get_mut(&consumer.agent)
         {
             mailbox.process_closed(process, now.plus(PROCESS_GRACE));

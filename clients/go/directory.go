@@ -91,26 +91,9 @@ func (a *Agent) DeregisterAgent(
 // process goes on from the cursor of the last event that it handled. The iteration has no end of its own: it ends with
 // the cause of ctx, with Agent.Err, or with the broker's refusal.
 func (a *Agent) WatchAgents(ctx context.Context, request *v1.WatchAgentsRequest) iter.Seq2[*v1.WatchAgentsResponse, error] {
-	return func(yield func(*v1.WatchAgentsResponse, error) bool) {
-		asked, isCaughtUp := proto.CloneOf(request), false
-		err := follow(ctx, a, stream[v1.WatchAgentsResponse]{
-			open: func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchAgentsResponse], error) {
-				return a.agents.WatchAgents(a.Authorize(ctx), asked)
-			},
-			take: func(event *v1.WatchAgentsResponse) (bool, error) {
-				asked.AfterCursor = max(asked.GetAfterCursor(), event.GetCursor())
-				if event.GetCaughtUp() {
-					if isCaughtUp {
-						return true, nil
-					}
-					isCaughtUp = true
-				}
-				return yield(event, nil), nil
-			},
-			isOver: isNeverOver,
-		})
-		if err != nil {
-			yield(nil, err)
-		}
+	asked := proto.CloneOf(request)
+	open := func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchAgentsResponse], error) {
+		return a.agents.WatchAgents(a.Authorize(ctx), asked)
 	}
+	return followChanges(ctx, a, &asked.AfterCursor, open)
 }

@@ -87,6 +87,34 @@ func followOnce[A any](ctx context.Context, s stream[A]) (bool, error) {
 	}
 }
 
+// followChanges follows changes that have a cursor, with one caught_up, without an end. open begins the call after the
+// cursor, which each change moves on.
+func followChanges[A any, E interface {
+	*A
+	GetCursor() uint64
+	GetCaughtUp() bool
+}](
+	ctx context.Context, a *Agent, cursor *uint64,
+	open func(context.Context) (grpc.ServerStreamingClient[A], error),
+) iter.Seq2[*A, error] {
+	return func(yield func(*A, error) bool) {
+		isCaughtUp := false
+		take := func(event *A) (bool, error) {
+			*cursor = max(*cursor, E(event).GetCursor())
+			if E(event).GetCaughtUp() {
+				if isCaughtUp {
+					return true, nil
+				}
+				isCaughtUp = true
+			}
+			return yield(event, nil), nil
+		}
+		if err := follow(ctx, a, stream[A]{open: open, take: take, isOver: isNeverOver}); err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
 // logStream is a call that follows a log with numbered entries.
 type logStream[A any] struct {
 	// open begins the call after a number.

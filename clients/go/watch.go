@@ -96,26 +96,9 @@ func (a *Agent) WatchHandoff(ctx context.Context, handoffID string) iter.Seq2[*v
 func (a *Agent) WatchHandoffs(
 	ctx context.Context, request *v1.WatchHandoffsRequest,
 ) iter.Seq2[*v1.WatchHandoffsResponse, error] {
-	return func(yield func(*v1.WatchHandoffsResponse, error) bool) {
-		asked, isCaughtUp := proto.CloneOf(request), false
-		err := follow(ctx, a, stream[v1.WatchHandoffsResponse]{
-			open: func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchHandoffsResponse], error) {
-				return a.handoffs.WatchHandoffs(a.Authorize(ctx), asked)
-			},
-			take: func(event *v1.WatchHandoffsResponse) (bool, error) {
-				asked.AfterCursor = max(asked.GetAfterCursor(), event.GetCursor())
-				if event.GetCaughtUp() {
-					if isCaughtUp {
-						return true, nil
-					}
-					isCaughtUp = true
-				}
-				return yield(event, nil), nil
-			},
-			isOver: isNeverOver,
-		})
-		if err != nil {
-			yield(nil, err)
-		}
+	asked := proto.CloneOf(request)
+	open := func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchHandoffsResponse], error) {
+		return a.handoffs.WatchHandoffs(a.Authorize(ctx), asked)
 	}
+	return followChanges(ctx, a, &asked.AfterCursor, open)
 }

@@ -44,6 +44,25 @@ async def follow(
         await asyncio.sleep(max(delay, delay_of(attempt)))
 
 
+async def follow_changes(connection: Connection, method: Any, request: Any) -> AsyncGenerator[Any, None]:
+    """As `follow`, for changes after `request.after_cursor`, with one `caught_up`.
+
+    Leaves out events of a later schema.
+    """
+
+    def move(response: Any) -> None:
+        request.after_cursor = max(request.after_cursor, response.cursor)
+
+    is_caught_up = False
+    async with contextlib.aclosing(follow(connection, method, request, move)) as responses:
+        async for response in responses:
+            event = response.WhichOneof("event")
+            if event is None or (event == "caught_up" and is_caught_up):
+                continue
+            is_caught_up = is_caught_up or event == "caught_up"
+            yield response
+
+
 async def follow_log(connection: Connection, method: Any, request: Any, what: str) -> AsyncGenerator[Any, None]:
     """As `follow`, for a log with numbered entries after `request.after_number`. Raises GapError at a gap."""
 

@@ -12,7 +12,7 @@ from baton import v1
 from baton.connection import Connection
 from baton.delivery import duration
 from baton.errors import BatonError
-from baton.following import follow
+from baton.following import follow_changes
 from baton.keys import public_bytes
 
 _FOUND_PAGE_MAX = 1000
@@ -197,17 +197,9 @@ class Registry:
             after_cursor=after_cursor, agent_type=agent_type, skill=skill, cards_only=cards_only
         )
 
-        def move(response: v1.WatchAgentsResponse) -> None:
-            request.after_cursor = max(request.after_cursor, response.cursor)
-
-        is_caught_up = False
-        stream = follow(self._connection, self._connection.agents.WatchAgents, request, move)
+        stream = follow_changes(self._connection, self._connection.agents.WatchAgents, request)
         async with contextlib.aclosing(stream) as responses:
             async for response in responses:
-                event = response.WhichOneof("event")
-                if event is None or (event == "caught_up" and is_caught_up):
-                    continue  # an event of a later schema, or the second beginning of the same watch
-                is_caught_up = is_caught_up or event == "caught_up"
                 yield response
 
 

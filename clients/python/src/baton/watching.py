@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from baton import v1
 from baton.connection import Connection
-from baton.following import follow, follow_log
+from baton.following import follow, follow_changes, follow_log
 from baton.work import FINAL
 
 _LOG = logging.getLogger("baton")
@@ -189,17 +189,9 @@ class Watching:
             after_cursor=after_cursor, task_id=task_id, sender_id=sender_id, task_type=task_type
         )
 
-        def move(response: v1.WatchHandoffsResponse) -> None:
-            request.after_cursor = max(request.after_cursor, response.cursor)
-
-        is_caught_up = False
-        stream = follow(self._connection, self._connection.handoffs.WatchHandoffs, request, move)
+        stream = follow_changes(self._connection, self._connection.handoffs.WatchHandoffs, request)
         async with contextlib.aclosing(stream) as responses:
             async for response in responses:
-                event = response.WhichOneof("event")
-                if event is None or (event == "caught_up" and is_caught_up):
-                    continue
-                is_caught_up = is_caught_up or event == "caught_up"
                 yield response
 
     async def reassign_task(self, task_id: str, expected_epoch: int, to: str, reason: str = "") -> v1.Task:

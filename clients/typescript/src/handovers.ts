@@ -231,8 +231,8 @@ export async function lookAt(agent: AgentCore, handoffId: string): Promise<Hando
   try {
     return await agent.getHandoff(handoffId);
   } catch (error) {
-    const { reason } = BatonError.of(error);
-    if (isPassing(BatonError.of(error)) || reason === "HANDOFF_UNKNOWN") return undefined;
+    const failure = BatonError.of(error);
+    if (isPassing(failure) || failure.reason === "HANDOFF_UNKNOWN") return undefined;
     throw error;
   }
 }

@@ -103,10 +103,16 @@ test("a cancelled task ends the calls of its owner", async () => {
   const { owned } = working(bob);
   const [loan, offered] = [unique("lent"), unique("offered")];
   alice.serve({}).catch(() => undefined);
-  const lending = alice.delegate(bob.id, loan, WORK, []);
+  const lent = new Queue<boolean>();
+  const onView = (view: v1.SenderView): void => {
+    if (view === v1.SenderView.HANDOFF_COMPLETED) lent.push(true);
+  };
+  const lending = alice.delegate(bob.id, loan, WORK, [], { onView });
   const handing = alice.handOver(carol.id, offered, WORK, []);
   for (const call of [lending, handing]) call.catch(() => undefined);
   await patient(owned.next());
+  // Until the delegator knows that the task is lent, a cancellation ends the handoff instead.
+  await patient(lent.next());
   for (const [taskId, epoch] of [[loan, 3n], [offered, 1n]] as const) {
     await notice(alice, taskId, epoch, v1.ErrorCode.TASK_CANCELED, v1.NextStep.DROP_TASK);
   }

@@ -44,7 +44,7 @@ async def start(agent: Agent, task_id: str, to: str) -> None:
     say("made", digest=context_digest(context).hex())
     request = v1.HandoffRequest(task_type="relay", initial_context_summary="once around")
     handed = await agent.hand_over(to, task_id, request, context)
-    say("handed", receiver=handed.owner_id, epoch=handed.epoch, rejections=list(handed.rejections))
+    say("handed", receiver=handed.owner_id, epoch=handed.epoch, rejections=list(map(str, handed.rejections)))
     await back.wait()
 
 
@@ -75,7 +75,7 @@ async def route(agent: Agent, targets: str) -> None:
             try:
                 handed = await task.hand_over(step.receiver_id, step.proposal, takeover.sections)
             except HandoffFailedError as failed:
-                say("failed", target=target, remaining=tools.remaining, rejections=list(failed.rejections))
+                say("failed", target=target, remaining=tools.remaining, rejections=list(map(str, failed.rejections)))
             else:
                 say("handed", receiver=handed.owner_id, epoch=handed.epoch, remaining=tools.remaining)
                 moved.set()

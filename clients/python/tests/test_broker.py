@@ -14,6 +14,7 @@ from baton import (
     BatonError,
     HandoffFailedError,
     PoisonError,
+    Rejection,
     RetryLaterError,
     UntrustedError,
     VerificationError,
@@ -118,7 +119,9 @@ async def test_a_rejected_handoff_is_offered_again(broker):
 
         await begin(alice, bob, carol)
         handed = await within(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
-        assert (handed.owner_id, handed.rejections) == ("carol", ("bob: too much to do",))
+        rejected = Rejection("bob", v1.REJECT_REASON_OVERLOADED, "too much to do")
+        assert (handed.owner_id, handed.rejections) == ("carol", (rejected,))
+        assert str(rejected) == "bob: too much to do"
 
 
 async def test_a_handoff_that_nobody_takes_fails(broker):
@@ -131,7 +134,9 @@ async def test_a_handoff_that_nobody_takes_fails(broker):
         await begin(alice, bob)
         with pytest.raises(HandoffFailedError) as failed:
             await within(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
-        assert (failed.value.reason, failed.value.rejections) == ("NO_CANDIDATE", ("bob: REJECT_REASON_NO_SKILL",))
+        rejected = Rejection("bob", v1.REJECT_REASON_NO_SKILL, "")
+        assert (failed.value.reason, failed.value.rejections) == ("NO_CANDIDATE", (rejected,))
+        assert str(rejected) == "bob: NO_SKILL"
         assert (await alice.get_task("ticket-1")).owner_id == "alice"
 
 

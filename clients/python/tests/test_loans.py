@@ -15,6 +15,7 @@ from baton import (
     HandedOver,
     HandoffFailedError,
     RecallReason,
+    Rejection,
     TaskRecalledError,
     json_section,
     make_envelope,
@@ -319,7 +320,8 @@ async def test_a_loan_that_is_rejected_is_a_failed_handoff(broker):
         await begin(alice, bob)
         with pytest.raises(HandoffFailedError) as failed:
             await within(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=60 * SECOND))
-        assert (failed.value.reason, failed.value.rejections) == ("NO_CANDIDATE", ("bob: routers only",))
+        rejected = Rejection("bob", v1.REJECT_REASON_NO_SKILL, "routers only")
+        assert (failed.value.reason, failed.value.rejections) == ("NO_CANDIDATE", (rejected,))
 
 
 async def test_the_sender_sees_its_views_from_the_first_on(broker):

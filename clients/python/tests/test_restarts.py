@@ -12,7 +12,7 @@ from brokers import PATIENCE_SECONDS, needs_broker, within
 from mortal import AS_RECEIVER, AS_SENDER, REQUEST, SECTIONS, TASK
 
 import baton.handoffs
-from baton import BatonError, Delivery, HandoffFailedError, generate_key, load_key, save_key, v1
+from baton import BatonError, Delivery, HandoffFailedError, Rejection, generate_key, load_key, save_key, v1
 
 pytestmark = needs_broker
 
@@ -208,7 +208,7 @@ async def test_a_resumed_handoff_fails_as_it_has_failed(broker):
             with pytest.raises(HandoffFailedError) as failed:
                 await within(alice.resume_hand_over(receipt.handoff_id, SECTIONS))
             assert failed.value.reason == "NO_CANDIDATE"
-            assert failed.value.rejections == ("bob: routers only",)
+            assert failed.value.rejections == (Rejection("bob", v1.REJECT_REASON_NO_SKILL, "routers only"),)
         with pytest.raises(BatonError, match="NOT_OWNER"):
             await bob.resume_hand_over(receipt.handoff_id, SECTIONS)
 

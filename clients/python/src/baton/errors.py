@@ -9,6 +9,8 @@ from typing import Self
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from baton import v1
+
 _DETAILS = "grpc-status-details-bin"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _PASSING = {
@@ -116,10 +118,33 @@ class UntrustedError(BatonError):
         return False
 
 
+@dataclass(frozen=True)
+class Rejection:
+    """A candidate's refusal of a handoff. As text: the agent, and its explanation or the reason."""
+
+    agent_id: str
+    """The candidate."""
+    reason: v1.RejectReason
+    """REJECT_REASON_*."""
+    text: str
+    """The candidate's explanation, for people; may be empty."""
+
+    def __str__(self) -> str:
+        """Names the agent, with its explanation, or the reason without one."""
+        return f"{self.agent_id}: {self.text or _name_of(self.reason)}"
+
+
+def _name_of(reason: v1.RejectReason) -> str:
+    try:
+        return v1.RejectReason.Name(reason).removeprefix("REJECT_REASON_")
+    except ValueError:
+        return str(reason)  # a reason of a newer schema
+
+
 class HandoffFailedError(Exception):
     """A handoff ended without moving the task. Its sender still owns it, at the same epoch."""
 
-    def __init__(self, handoff_id: str, reason: str, message: str, rejections: Sequence[str] = ()) -> None:
+    def __init__(self, handoff_id: str, reason: str, message: str, rejections: Sequence[Rejection] = ()) -> None:
         super().__init__(f"{reason}: {message}")
         self.handoff_id = handoff_id
         """The handoff's id."""
@@ -128,7 +153,7 @@ class HandoffFailedError(Exception):
         self.message = message
         """The explanation, for people."""
         self.rejections = tuple(rejections)
-        """The rejections in order, each as text with the agent and the reason. Only the sender's side knows them."""
+        """The agents that did not take the task, in order. Only the sender's side knows them."""
 
 
 class RecallReason(StrEnum):

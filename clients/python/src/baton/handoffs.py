@@ -11,7 +11,7 @@ from baton.contexts import Contexts
 from baton.conversation import Conversation, Queues
 from baton.delivery import Delivery
 from baton.directory import Directory
-from baton.errors import BatonError, HandoffFailedError
+from baton.errors import BatonError, HandoffFailedError, Rejection
 from baton.limits import check_payload
 from baton.messages import NewRequest, context_of
 from baton.sections import for_wishes
@@ -57,8 +57,8 @@ class HandedOver:
     """The task's new owner."""
     epoch: int
     """The epoch that began with the new owner."""
-    rejections: tuple[str, ...]
-    """The agents that did not take the task before, each as text with the reason."""
+    rejections: tuple[Rejection, ...]
+    """The agents that did not take the task before, in order."""
 
 
 class Handover:
@@ -83,7 +83,7 @@ class Handover:
         self._task_id = task_id
         self._epoch = epoch
         self._is_context_sent = False
-        self._rejections: dict[str, str] = {}
+        self._rejections: dict[str, Rejection] = {}
 
     async def end(self) -> HandedOver:
         """Processes the mail of the handoff to its end. Raises HandoffFailedError."""
@@ -161,7 +161,7 @@ class Handover:
         return None if handoff is None else await self.go_on_from(handoff)
 
     def _rejected(self, candidate_id: str, reason: v1.RejectReason, text: str) -> None:
-        self._rejections[candidate_id] = f"{candidate_id}: {text or v1.RejectReason.Name(reason)}"
+        self._rejections[candidate_id] = Rejection(candidate_id, reason, text)
 
     def _completed(self, owner_id: str) -> HandedOver:
         self._on_view(v1.SENDER_VIEW_HANDOFF_COMPLETED)

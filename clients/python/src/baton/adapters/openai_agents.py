@@ -146,7 +146,8 @@ def handoff_tool(
                 loan_timeout=loan_timeout,
             )
         except HandoffFailedError as error:
-            return json.dumps({"error": error.reason, "message": error.message, "rejections": error.rejections})
+            rejections = [str(one) for one in error.rejections]
+            return json.dumps({"error": error.reason, "message": error.message, "rejections": rejections})
         except TaskRecalledError as error:
             return json.dumps({"error": "TASK_RECALLED", "reason": error.reason, "message": error.message})
         except BatonError as error:

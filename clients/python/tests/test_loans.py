@@ -343,3 +343,84 @@ async def test_the_sender_sees_its_views_from_the_first_on(broker):
             "AWAITING_CONTEXT_ACK",
             "HANDOFF_COMPLETED",
         ]
+
+
+async def test_a_second_call_about_a_task_that_is_waited_for_is_refused_and_the_first_gets_its_result(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        may_accept, may_finish, owned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @bob.on_handoff
+        async def take(offer):
+            await may_accept.wait()
+            task = await (await offer.accept()).complete()
+            owned.set()
+            await may_finish.wait()
+            await task.finish({"cause": "a loose cable"})
+
+        await begin(alice, bob)
+        views = []
+        first = asyncio.create_task(alice.delegate("bob", TASK, REQUEST, SECTIONS, on_view=views.append))
+        for phase in (may_accept, may_finish):  # while the handoff is open, and while bob has the task
+            if phase is may_finish:
+                await within(owned.wait())
+            while v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT not in views:
+                await asyncio.sleep(0.01)
+            seen = len(views)
+            for call in (alice.delegate, alice.hand_over):
+                with pytest.raises(BatonError, match="another call of this process waits for task") as refused:
+                    await within(call("bob", TASK, REQUEST, SECTIONS, on_view=views.append))
+                assert refused.value.reason == "HANDOFF_OPEN"
+                open_handoff = await anext(alice.list_handoffs(task_id=TASK))
+                assert refused.value.metadata == {"handoff_id": open_handoff.handoff_id}
+            assert phase is may_finish or len(views) == seen
+            phase.set()
+        assert (await within(first)).result == {"cause": "a loose cable"}
+        # From now on the broker answers.
+        with pytest.raises(BatonError) as refused:
+            await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))
+        assert refused.value.reason == "STALE_EPOCH"
+
+
+async def test_a_second_hand_over_of_a_task_that_is_waited_for_is_refused(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        may_accept = asyncio.Event()
+
+        @bob.on_handoff
+        async def take(offer):
+            await may_accept.wait()
+            await (await offer.accept()).complete()
+
+        await begin(alice, bob)
+        first = asyncio.create_task(alice.hand_over("bob", TASK, REQUEST, SECTIONS))
+        await asyncio.sleep(0)
+        for call in (alice.delegate, alice.hand_over):
+            with pytest.raises(BatonError, match="HANDOFF_OPEN: another call of this process"):
+                await within(call("bob", TASK, REQUEST, SECTIONS))
+        may_accept.set()
+        assert (await within(first)).owner_id == "bob"
+
+
+async def test_a_task_that_comes_back_inside_its_loan_can_be_handed_on(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob, broker.agent("carol") as carol:
+        owned = asyncio.Queue()
+
+        @alice.on_handoff
+        async def hand_on(offer):
+            task = await (await offer.accept()).complete()
+            # The wait for the result of the outer loan would lose it to a second one.
+            with pytest.raises(BatonError, match="HANDOFF_OPEN"):
+                await task.delegate("carol", REQUEST, SECTIONS)
+            owned.put_nowait(await task.hand_over("carol", REQUEST, SECTIONS))
+
+        @bob.on_handoff
+        async def lend_back(offer):
+            task = await (await offer.accept()).complete()
+            await task.finish((await task.delegate("alice", REQUEST, SECTIONS)).result)
+
+        @carol.on_handoff
+        async def finish(offer):
+            await (await (await offer.accept()).complete()).finish({"by": "carol"})
+
+        await begin(alice, bob, carol)
+        assert (await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))).result == {"by": "carol"}
+        assert owned.get_nowait().owner_id == "carol"

@@ -11,11 +11,13 @@ from baton.delivery import Delivery
 class Conversation:
     """A queue of deliveries that can end with an error."""
 
-    def __init__(self, task_id: str = "", epoch: int = 0) -> None:
+    def __init__(self, task_id: str = "", epoch: int = 0, handoff_id: str = "") -> None:
         self.task_id = task_id
         """The task that the waiting call is about; empty for the agent's mail, and for an offer."""
         self.epoch = epoch
         """The lowest epoch of the task whose mail belongs to this queue."""
+        self.handoff_id = handoff_id
+        """The handoff that the waiting call is about; empty for another matter."""
         # None has the reader look at the state of its matter.
         self._mail: asyncio.Queue[Delivery | Exception | None] = asyncio.Queue()
 
@@ -74,14 +76,20 @@ class Queues(Protocol):
     def conversation(self, handoff_id: str, task_id: str = "", epoch: int = 0) -> AbstractContextManager[Conversation]:
         """Routes the mail of one handoff. Its sender names the task and its own epoch."""
 
-    def results(self, task_id: str, epoch: int) -> AbstractContextManager[Conversation]:
-        """Routes a task's final status from this epoch on."""
+    def results(self, task_id: str, epoch: int, handoff_id: str) -> AbstractContextManager[Conversation]:
+        """Routes the final status, from this epoch on, of a task that this handoff lends."""
 
     def answers(self, question_id: str) -> AbstractContextManager[Conversation]:
         """Routes the answer to a question."""
 
     def negotiation(self, negotiation_id: str) -> AbstractContextManager[Conversation]:
         """Routes the mail of a negotiation of this agent."""
+
+    def waited_for(self, task_id: str, epoch: int, *, is_loan: bool) -> str:
+        """Returns the handoff of the call that waits for this task, if another call at this epoch would disturb it.
+
+        Empty: none does. There is one wait for the result of a task, so a loan is also disturbed at a later epoch.
+        """
 
     def known(self, message_or_handoff_id: str) -> None:
         """Has a message acked that is still to come: the call that waited for it has read its content at the broker.

@@ -149,23 +149,34 @@ class Dispatcher:
 
         Its sender names the task and its own epoch, so that a recall of the task ends the queue.
         """
-        return self._waiting(self._conversations, handoff_id, task_id, epoch)
+        return self._waiting(self._conversations, handoff_id, task_id, epoch, handoff_id)
 
     def answers(self, question_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """Routes the answer to a question to a queue, inside the context manager."""
-        return self._waiting(self._answers, question_id, "", 0)
+        return self._waiting(self._answers, question_id)
 
     def negotiation(self, negotiation_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """Routes the mail of a negotiation of this agent to a queue, inside the context manager."""
-        return self._waiting(self._negotiations, negotiation_id, "", 0)
+        return self._waiting(self._negotiations, negotiation_id)
 
-    def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
-        """Routes a task's final status from this epoch on to a queue, inside the context manager."""
-        return self._waiting(self._results, task_id, task_id, epoch)
+    def results(self, task_id: str, epoch: int, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
+        """Routes the final status of a lent task from this epoch on to a queue, inside the context manager."""
+        return self._waiting(self._results, task_id, task_id, epoch, handoff_id)
+
+    def waited_for(self, task_id: str, epoch: int, *, is_loan: bool) -> str:
+        """Returns the handoff of the call that waits for this task, if another call at this epoch would disturb it."""
+        results = self._results.get(task_id)
+        # The result of a loan has an epoch above that of the call.
+        if results is not None and (is_loan or epoch < results.epoch):
+            return results.handoff_id
+        calls = (mail for mail in self._conversations.values() if mail.task_id == task_id and epoch <= mail.epoch)
+        return next((mail.handoff_id for mail in calls), "")
 
     @contextlib.contextmanager
-    def _waiting(self, waiting: dict[str, Conversation], name: str, task_id: str, epoch: int) -> Iterator[Conversation]:
-        mail = waiting[name] = Conversation(task_id, epoch)
+    def _waiting(
+        self, waiting: dict[str, Conversation], name: str, task_id: str = "", epoch: int = 0, handoff_id: str = ""
+    ) -> Iterator[Conversation]:
+        mail = waiting[name] = Conversation(task_id, epoch, handoff_id)
         for left in self._agent.take_back(lambda delivery: self._waiting_for(delivery) is mail):
             self._hold(left)
             mail.put(left)

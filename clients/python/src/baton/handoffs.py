@@ -197,13 +197,23 @@ class Handoffs(Contexts):
         Inside a handler of handoffs a new task is a part of the handler's, unless the request or `parent_task_id` names
         another parent, or an empty one.
         Raises HandoffFailedError if the task stays with this agent; BatonError if the broker refuses the request or the
-        context, or if the context is over 1 MiB, in which case nothing is sent. If the caller cancels the call, the
+        context, or if the context is over 1 MiB, in which case nothing is sent. The same for HANDOFF_OPEN while another
+        call of this process hands over or lends the task at this epoch. If the caller cancels the call, the
         handoff stays open for `resume_hand_over` until its timeouts.
         """
         sections = list(context)
         check_context(sections)
+        self._refuse_second(task_id, epoch, is_loan=False)
         made = self.new_request(request, receiver_id, task_id, epoch, parent_task_id)
         return await self._hand_over(made, sections, on_view or (lambda _: None))
+
+    def _refuse_second(self, task_id: str, epoch: int, *, is_loan: bool) -> None:
+        """Refuses a call about a task that another call of this process waits for."""
+        handoff_id = self._dispatcher.waited_for(task_id, epoch, is_loan=is_loan)
+        if handoff_id:
+            text = f"another call of this process waits for task {task_id}, by handoff {handoff_id}"
+            metadata = {"handoff_id": handoff_id}
+            raise BatonError(grpc.StatusCode.FAILED_PRECONDITION, text, reason="HANDOFF_OPEN", metadata=metadata)
 
     async def _hand_over(self, made: NewRequest, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
         request = made.envelope

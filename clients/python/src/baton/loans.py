@@ -383,11 +383,13 @@ class Loans(Handoffs, Watching):
         RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
         `reason` is NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as for `hand_over`.
         After a restart, `owned_tasks` lists the task once it is back, and the TaskStatusUpdate handler gets its final
-        status.
+        status. Raises BatonError, HANDOFF_OPEN, and sends nothing, while another call of this process waits for the
+        task.
         """
         sections = list(context)
         handoffs.check_context(sections)
         terms = loan_terms(request, timeout, loan_timeout)
+        self._refuse_second(task_id, epoch, is_loan=True)
         made = self.new_request(terms.request, receiver_id, task_id, epoch, parent_task_id)
         try:
             back = await self._delegate(made, sections, terms, on_view or (lambda _: None), on_progress)
@@ -424,7 +426,7 @@ class Loans(Handoffs, Watching):
         of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
         envelope = made.envelope
         task_id, epoch = envelope.task_id, envelope.epoch
-        with self._dispatcher.results(task_id, epoch + 1) as results:
+        with self._dispatcher.results(task_id, epoch + 1, envelope.message_id) as results:
             try:
                 async with asyncio.timeout(terms.limit.total_seconds()) as clock:
                     handed = await self._hand_over(made, sections, on_view)

@@ -12,6 +12,7 @@ from baton.delivery import Delivery
 from baton.envelopes import bytes_section, handoff_id_of, json_section, make_envelope, payload_of
 from baton.errors import (
     BatonError,
+    ConfigurationError,
     FieldViolation,
     GapError,
     HandoffFailedError,
@@ -46,6 +47,7 @@ __all__ = [
     "Answer",
     "BatonError",
     "Bid",
+    "ConfigurationError",
     "ContextWanted",
     "Delivery",
     "Entry",

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,6 +33,7 @@ from baton.dispatch import (
     TaskRequestHandler,
 )
 from baton.envelopes import make_envelope, mandate_of, payload_of
+from baton.environment import read_settings
 from baton.errors import BatonError, VerificationError
 from baton.limits import check_envelope
 from baton.link import Link
@@ -50,6 +51,17 @@ _LOG = logging.getLogger("baton")
 _HANDLED_MAX = 4096
 _SIGN_AGAIN_AFTER = timedelta(seconds=1)
 """The age of a message from which a refusal of its time is due to the wait, and not to a wrong clock."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """The options of an `Agent` that neither the environment nor a profile has."""
+
+    credit: int
+    capacity: int
+    handler_timeout: timedelta | None
+    send_timeout: timedelta
+    pinned_keys: Mapping[str, Iterable[v1.AgentKey]] | None
+    operator_keys: Mapping[str, bytes] | None
 
 
 class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
@@ -139,6 +151,40 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         # The messages that are handled and whose ack the broker may not have, with the delivery_id of the latest ack.
         self._handled: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._mail = Conversation()
+
+    @classmethod
+    def from_env(cls, profile: str | None = None, **options: Unpack[AgentOptions]) -> Self:
+        """Makes the agent that the environment names, or a profile of the command line.
+
+            async with Agent.from_env(capacity=8) as bob:
+                await bob.run()
+
+        A variable takes precedence over the value of the profile, and an empty one counts as absent:
+
+        - BATON_SERVER is the broker's address, 127.0.0.1:22866 by default.
+        - BATON_CA is the CA file. Default: ./baton-data/tls/ca.pem for the broker that runs on ./baton-data, otherwise
+          the system's CAs.
+        - BATON_AGENT_ID and BATON_AGENT_KEY are the agent's id and the file of its key, both or neither.
+          BATON_AGENT_KEY_ID is the key's id, `k1` by default.
+        - BATON_TOKEN is `operator_token`.
+        - BATON_CERT and BATON_CERT_KEY are the files of a client certificate, both or neither.
+
+        `profile`, else BATON_PROFILE, names a profile of `baton profile add`; by default it is the one of `baton
+        profile use`, if any. Raises ConfigurationError if no agent is named or a named file cannot be used: its text
+        has the variable or the file, and what to do.
+        """
+        found = read_settings(profile)
+        return cls(
+            found.server,
+            found.agent_id,
+            found.key,
+            key_id=found.key_id,
+            ca_file=found.ca_file,
+            cert_file=found.cert_file,
+            cert_key_file=found.cert_key_file,
+            operator_token=found.operator_token,
+            **options,
+        )
 
     async def __aenter__(self) -> Self:
         """Returns the agent; `connect` or `run` opens the session."""

@@ -118,6 +118,10 @@ class UntrustedError(BatonError):
         return False
 
 
+class ConfigurationError(Exception):
+    """What `Agent.from_env` needs is absent or invalid. The text names the variable or the file, and what to do."""
+
+
 @dataclass(frozen=True)
 class Rejection:
     """A candidate's refusal of a handoff. As text: the agent, and its explanation or the reason."""

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
@@ -281,6 +281,11 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
 
         return register
 
+    @property
+    def has_handlers(self) -> bool:
+        """Whether any handler is registered."""
+        return self._dispatcher.has_handlers
+
     def _before_connect(self) -> None:
         if self._sorter is not None:
             raise RuntimeError("handlers come before connect")
@@ -366,7 +371,7 @@ class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
         await session.ask(v1.ConnectRequest(credit=v1.Credit(max_outstanding=max_outstanding)))
         self._link.credit = max_outstanding
 
-    async def deliveries(self) -> AsyncIterator[Delivery]:
+    async def deliveries(self) -> AsyncGenerator[Delivery, None]:
         """Yields the agent's mail, for agents without handlers. One loop may read it at a time.
 
         Each sender's signature is verified end to end. A message that does not verify is not yielded: the agent nacks

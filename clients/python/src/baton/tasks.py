@@ -307,6 +307,11 @@ class OwnedTask:
         """The task's epoch at this agent: that of the takeover, or of the latest loan that came back."""
         return self._held.epoch
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this agent still has the task, as far as this process knows: not ended, and not handed on or lent."""
+        return self._held.is_here
+
     def __repr__(self) -> str:
         """Names the task and its epoch."""
         return f"<OwnedTask {self.task_id} at epoch {self.epoch}>"

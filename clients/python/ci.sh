@@ -64,6 +64,8 @@ echo "# format, lint, types"
 ruff format --check .
 ruff check .
 mypy
+python pages.py "$work/pages" README.md ../../docs/tutorials/python.md
+mypy "$work"/pages/*.py
 echo "# tests"
 # Without its framework an adapter's test is skipped.
 python -c 'import agents, langgraph.graph, pydantic_ai'

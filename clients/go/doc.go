@@ -9,6 +9,7 @@
 // Workspace has the shared entries of a task, and a Run the turns of models that route through a graph. Send and the
 // methods for the single steps of a handoff (RequestHandoff, Accept, SendContext, Complete and so on) verify and return
 // the broker's signed receipt. The messages are those of package batonv1, generated from the broker's schema.
+// OptionsFromEnv reads the Options of Connect from the environment, or from a profile of the command line.
 //
 // A refusal of the broker is an *Error with a stable Reason. A handoff that ends without moving its task is a
 // *HandoffFailedError, and a question that ends without an answer a *NoAnswerError. A message that does not verify is a

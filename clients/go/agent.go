@@ -163,8 +163,10 @@ type Agent struct {
 	// Whether credit was given since the agent began to wait for mail; it may be 0, for a pause.
 	isCredited bool
 	waiting    map[string]*conversation
-	works      map[*work]bool
-	holds      map[*hold]bool
+	// The ownerships of tasks that HandOver, ResumeHandOver and Delegate hand over, with the number of their calls.
+	handing map[tenure]int
+	works   map[*work]bool
+	holds   map[*hold]bool
 	// What calls of this process know the end of.
 	settled remembered
 	// The ownerships of tasks that this process has taken over.
@@ -226,6 +228,7 @@ func connect(ctx context.Context, options Options, instanceID string) (*Agent, e
 		mail:         make(chan *Delivery, creditMax),
 		letters:      newJobs(),
 		waiting:      map[string]*conversation{},
+		handing:      map[tenure]int{},
 		works:        map[*work]bool{},
 		holds:        map[*hold]bool{},
 		lookAfter:    lookDefault,

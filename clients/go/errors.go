@@ -74,6 +74,9 @@ func (e *VerificationError) Error() string { return fmt.Sprintf("baton: %s: %s",
 var (
 	// ErrClosed is the error of every call after Close.
 	ErrClosed = errors.New("baton: the agent is closed")
+	// ErrWaitedFor is the error of a call that would wait for what another call of this Agent waits for: a second Delegate
+	// or HandOver of a task, or a second resumption of a handoff or a question. The second call has sent nothing.
+	ErrWaitedFor = errors.New("baton: another call of this agent waits for it")
 	// errSessionEnded ends a question without an answer; the caller may repeat it on the next session.
 	errSessionEnded = &Error{Code: codes.Unavailable, Message: "the session has ended"}
 )

@@ -64,7 +64,7 @@ type WantedContext struct {
 // HandOver fails with a HandoffFailedError if the task stays with this agent, and with an Error if the broker refuses
 // the request or the context. If ctx ends first, the handoff continues: ResumeHandOver joins it, Cancel ends it, and
 // otherwise its timeouts end it. HandOver receives its mail also without Serve; all other mail goes to Serve.
-// WithSenderView shows its progress.
+// WithSenderView shows its progress. HandOver fails with ErrWaitedFor if another call hands the task over at this epoch.
 func (a *Agent) HandOver(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
@@ -78,7 +78,48 @@ func (a *Agent) HandOver(
 	return a.handOver(ctx, envelope, sections, request.GetMode() == v1.HandoffMode_HANDOFF_MODE_DELEGATE)
 }
 
+// tenure is the ownership of a task by this agent in one epoch.
+type tenure struct {
+	taskID string
+	epoch  uint64
+}
+
+// hands notes that a call hands a task over, until release. It fails with ErrWaitedFor if another call does. A task that
+// has come back has a later epoch.
+func (a *Agent) hands(of tenure) (release func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.handing[of] > 0 {
+		return nil, waitedFor(ofTask(of.taskID))
+	}
+	return a.handsAlso(of), nil
+}
+
+// handsAlso is hands for a handoff that has begun. The caller holds a.mu.
+func (a *Agent) handsAlso(of tenure) (release func()) {
+	a.handing[of]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.handing[of]--; a.handing[of] == 0 {
+			delete(a.handing, of)
+		}
+	}
+}
+
 func (a *Agent) handOver(
+	ctx context.Context, request *v1.Envelope, sections []*v1.ContextSection, isLoan bool,
+) (*HandedOver, error) {
+	release, err := a.hands(tenure{request.GetTaskId(), request.GetEpoch()})
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return a.handOverOnce(ctx, request, sections, isLoan)
+}
+
+// handOverOnce is handOver for a caller that has called hands.
+func (a *Agent) handOverOnce(
 	ctx context.Context, request *v1.Envelope, sections []*v1.ContextSection, isLoan bool,
 ) (*HandedOver, error) {
 	view := senderViewOf(ctx)
@@ -149,6 +190,12 @@ func (a *Agent) ResumeHandOver(
 	h := &handOver{agent: a, mail: mail, sections: sections, view: senderViewOf(ctx)}
 	h.isLoan = handoff.GetMode() == v1.HandoffMode_HANDOFF_MODE_DELEGATE
 	h.HandoffID, h.TaskID, h.epoch = handoffID, handoff.GetTaskId(), handoff.GetEpoch()
+	if !isFinalState(handoff.GetState()) {
+		a.mu.Lock()
+		release := a.handsAlso(tenure{h.TaskID, h.epoch})
+		a.mu.Unlock()
+		defer release()
+	}
 	defer a.watchHandOver(mail, handoffID, h.TaskID, h.epoch)()
 	h.knows(handoff)
 	if isFinalState(handoff.GetState()) {

@@ -244,6 +244,8 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 // Delegate lends a task and waits for its final status: HandOver with HANDOFF_MODE_DELEGATE, then the result. On return
 // this agent owns the task again, at the next epoch.
 //
+// Delegate fails with ErrWaitedFor if another call of this Agent hands the task over, or waits for its result.
+//
 // ctx limits the whole call, and HandoffRequest.LoanTimeout the loan at the broker, 1 s to 30 days after the
 // completion; default: the time until the deadline of ctx, or without a deadline LoanTimeoutDefault. When ctx ends, the
 // agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without a
@@ -271,6 +273,11 @@ func (a *Agent) Delegate(
 	if err != nil {
 		return nil, err
 	}
+	release, err := a.hands(tenure{taskID, epoch})
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	results, err := a.converse(ctx, ofTask(taskID), epoch)
 	if err != nil {
 		return nil, err
@@ -280,7 +287,7 @@ func (a *Agent) Delegate(
 		results.fail(r.lost())
 		return false
 	})()
-	handed, err := a.handOver(ctx, envelope, sections, true)
+	handed, err := a.handOverOnce(ctx, envelope, sections, true)
 	var outcome *Outcome
 	if err == nil {
 		showLast := a.showProgress(ctx, handed)

@@ -263,6 +263,87 @@ func TestALoanThatIsRejectedIsAFailedHandoff(t *testing.T) {
 	}
 }
 
+func waited(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrWaitedFor) {
+		t.Errorf("%v, expected that another call waits for it", err)
+	}
+}
+
+func TestASecondCallForATaskThatIsLentIsRefusedAtOnce(t *testing.T) {
+	alice, bob, ticket := shared.agent(t, "alice"), shared.agent(t, "bob"), unique("ticket")
+	w := newWorker(t, bob)
+	lending := delegate(t, patient(t), alice, bob.ID(), ticket, supportRequest())
+	task := await(t, w.owned)
+	_, err := alice.Delegate(patient(t), bob.ID(), ticket, 1, supportRequest(), goals(t))
+	waited(t, err)
+	if !strings.Contains(err.Error(), ticket) {
+		t.Error(err)
+	}
+	_, err = alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), goals(t))
+	waited(t, err)
+	_, err = alice.Delegate(patient(t), bob.ID(), ticket, 3, supportRequest(), goals(t))
+	waited(t, err)
+	ok[*v1.Receipt](t)(task.Finish(patient(t), map[string]any{"cause": "a cable"}, ""))
+	// The first call has lost nothing.
+	if done := await(t, lending); done.err != nil || done.outcome.Result["cause"] != "a cable" {
+		t.Errorf("%+v", done)
+	}
+	ok[*HandedOver](t)(alice.HandOver(patient(t), bob.ID(), ticket, 3, supportRequest(), goals(t)))
+}
+
+func TestASecondCallForATaskThatIsHandedOverIsRefusedAtOnce(t *testing.T) {
+	alice, bob, ticket := shared.agent(t, "alice"), shared.agent(t, "bob"), unique("ticket")
+	done, section := make(chan handedOver, 1), goals(t)
+	go func() {
+		one, err := alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), section)
+		done <- handedOver{one, err}
+	}()
+	request, _ := next[*v1.HandoffRequest](t, bob)
+	_, err := alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), section)
+	waited(t, err)
+	_, err = alice.Delegate(patient(t), bob.ID(), ticket, 1, supportRequest(), section)
+	waited(t, err)
+	_, err = alice.ResumeHandOver(patient(t), request.HandoffID, section)
+	waited(t, err)
+	ok[*v1.Receipt](t)(bob.Reject(patient(t), request, v1.RejectReason_REJECT_REASON_NO_SKILL, "only routers"))
+	var failed *HandoffFailedError
+	if one := await(t, done); !errors.As(one.err, &failed) {
+		t.Fatalf("%+v", one)
+	}
+	expected := []Rejection{{bob.ID(), v1.RejectReason_REJECT_REASON_NO_SKILL, "only routers"}}
+	if !slices.Equal(failed.Rejections, expected) {
+		t.Errorf("%+v", failed.Rejections)
+	}
+	// The task is alice's to hand over again.
+	newWorker(t, bob)
+	ok[*HandedOver](t)(alice.HandOver(patient(t), bob.ID(), ticket, 1, supportRequest(), section))
+}
+
+func TestAnAgentHandsOnATaskThatComesBackWhileItsCallStillWaits(t *testing.T) {
+	alice, bob, carol := shared.agent(t, "alice"), shared.agent(t, "bob"), shared.agent(t, "carol")
+	alice.lookAfter = 2 * time.Second
+	handed := make(chan error, 1)
+	newWorker(t, carol)
+	takes(t, bob, func(ctx context.Context, task *OwnedTask) error {
+		_, err := task.HandOver(ctx, alice.ID(), supportRequest())
+		return err
+	})
+	takes(t, alice, func(ctx context.Context, task *OwnedTask) error {
+		_, err := task.HandOver(ctx, carol.ID(), supportRequest())
+		handed <- err
+		return err
+	})
+	lending := delegate(t, patient(t), alice, bob.ID(), unique("ticket"), supportRequest())
+	if err := await(t, handed); err != nil {
+		t.Error(err)
+	}
+	// The handoff to alice has ended the loan.
+	if done := await(t, lending); done.err != nil || done.outcome.Epoch != 3 || len(done.outcome.Result) > 0 {
+		t.Errorf("%+v %v", done.outcome, done.err)
+	}
+}
+
 func TestTheSenderSeesItsViewsFromTheFirstOn(t *testing.T) {
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	newWorker(t, bob)

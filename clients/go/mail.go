@@ -60,9 +60,6 @@ func ofQuestion(id string) string { return "question " + id }
 
 func ofNegotiation(id string) string { return "negotiation " + id }
 
-// errWaitedFor says that another call of this process waits for the same mail.
-var errWaitedFor = errors.New("baton: another call of this agent waits for it")
-
 // converse opens a conversation. It registers the conversation before it returns, so that no answer is missed.
 func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*conversation, error) {
 	c := &conversation{
@@ -75,7 +72,7 @@ func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*c
 		}
 	})
 	if isTaken {
-		return nil, errWaitedFor
+		return nil, waitedFor(key)
 	}
 	if err != nil {
 		c.close()
@@ -83,6 +80,8 @@ func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*c
 	}
 	return c, nil
 }
+
+func waitedFor(key string) error { return fmt.Errorf("%w: %s", ErrWaitedFor, key) }
 
 // close ends the conversation without waiting. Its remaining letters are redelivered to a later conversation, or
 // settled if the conversation is over.

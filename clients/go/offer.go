@@ -49,7 +49,7 @@ type Offer struct {
 // earlier process accepted. It returns the result for the delivery.
 func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Context, *Offer) error) error {
 	mail, err := a.converse(ctx, ofHandoff(d.HandoffID), 0)
-	if errors.Is(err, errWaitedFor) {
+	if errors.Is(err, ErrWaitedFor) {
 		return later(laterAfter, "another handler is at work on the handoff")
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import { Audit, invalid } from "./audit.js";
 import { Blobs } from "./blobs.js";
 import { Contexts } from "./contexts.js";
 import { Directory } from "./directory.js";
+import { type Environment, optionsFromEnv } from "./environment.js";
 import { type AdministeringCaller, type CallOptions, type KeyCallOptions, type WireOptions } from "./following.js";
 import { Routing } from "./runs.js";
 import { Workspace } from "./workspace.js";
@@ -262,6 +263,14 @@ export class Agent implements TaskOwner, Negotiator {
       throw error;
     }
     return agent;
+  }
+
+  /**
+   * Connects as the agent that the environment or a profile of the command line names: see `optionsFromEnv`. `options` has the
+   * further options, and takes precedence.
+   */
+  static async fromEnv(options: Partial<AgentOptions> = {}, environment: Environment = process.env): Promise<Agent> {
+    return Agent.connect({ ...(await optionsFromEnv(environment)), ...options });
   }
 
   /** The agent's id. */

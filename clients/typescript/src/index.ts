@@ -7,6 +7,7 @@ export { Contexts } from "./contexts.js";
 export { Delivery, type Waiting } from "./delivery.js";
 export { type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
+export { type Environment, type EnvironmentOptions, optionsFromEnv } from "./environment.js";
 export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
 export { type CallOptions, type KeyCallOptions } from "./following.js";
 export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";

@@ -25,7 +25,7 @@ import { AuditLog, DeadLetters } from "./operators.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkJson, FRAME_BYTES_MAX } from "./limits.js";
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
-import { type Conversation, Mail } from "./mail.js";
+import { type Conversation, Mail, WaitedFor } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerOf, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
@@ -39,7 +39,7 @@ import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
 import { CALL_TIMEOUT_MS, deferred, Session, sleep } from "./session.js";
-import { isFinalStatus } from "./states.js";
+import { isFinalState, isFinalStatus } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
@@ -631,8 +631,8 @@ export class Agent implements TaskOwner, Negotiator {
    * Hands a task over: sends the request, sends the context to the agent that accepts, and waits for the end, at most for the
    * request's whole timeout. An unknown task id creates the task, at epoch 1.
    *
-   * Throws HandoffFailed if the task stays with this agent, BatonError if the broker refuses the request or the context. If
-   * `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end
+   * Throws HandoffFailed if the task stays with this agent, BatonError if the broker refuses the request or the context, WaitedFor if
+   * another call of this object hands the task over at this epoch. If `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end
    * it. The call receives its mail also without `serve`; all other mail goes to `serve`.
    *
    * `onView` gets each view that this agent has of the handoff: IDLE and HANDOFF_INITIATED before the request is stored, then
@@ -671,6 +671,22 @@ export class Agent implements TaskOwner, Negotiator {
   }
 
   async #handOver(
+    request: v1.Envelope,
+    hasAddedParent: boolean,
+    sections: readonly v1.ContextSection[],
+    signal: AbortSignal | undefined,
+    onView?: OnView,
+  ): Promise<HandedOver> {
+    const release = this.mail.hands(request.taskId, request.epoch);
+    try {
+      return await this.#handOverOnce(request, hasAddedParent, sections, signal, onView);
+    } finally {
+      release();
+    }
+  }
+
+  /** As `#handOver`, for a caller that has called `Mail.hands`. */
+  async #handOverOnce(
     request: v1.Envelope,
     hasAddedParent: boolean,
     sections: readonly v1.ContextSection[],
@@ -718,11 +734,13 @@ export class Agent implements TaskOwner, Negotiator {
       const { senderId, taskId, epoch } = handoff;
       if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
       const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
+      const release = isFinalState(handoff.state) ? undefined : this.mail.handsAlso(taskId, epoch);
       try {
         const handed = await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
         this.#left(taskId, epoch);
         return handed;
       } finally {
+        release?.();
         unwatch();
       }
     } finally {
@@ -746,7 +764,7 @@ export class Agent implements TaskOwner, Negotiator {
    * the reason of `signal`.
    *
    * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and `ownedTasks` lists the task
-   * from then on.
+   * from then on. Throws WaitedFor if another call of this object hands the task over, or waits for its result.
    */
   async delegate(
     receiverId: string,
@@ -756,6 +774,22 @@ export class Agent implements TaskOwner, Negotiator {
     options: DelegateOptions = {},
   ): Promise<Outcome> {
     checkContext(sections);
+    if (this.mail.isWaitedFor(`task ${taskId}`)) throw new WaitedFor(`task ${taskId}`);
+    const release = this.mail.hands(taskId, options.epoch ?? 1n);
+    try {
+      return await this.#delegate(receiverId, taskId, request, sections, options);
+    } finally {
+      release();
+    }
+  }
+
+  async #delegate(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof v1.HandoffRequestSchema>,
+    sections: readonly v1.ContextSection[],
+    options: DelegateOptions,
+  ): Promise<Outcome> {
     const { signal, onView, epoch = 1n } = options;
     const part = asPart(request, taskId, epoch);
     const { lent, limitMs, isOneTime } = loanOf(part.request, options);
@@ -773,7 +807,7 @@ export class Agent implements TaskOwner, Negotiator {
     const over = anyOf(signal, limit.signal);
     try {
       const lend = async (): Promise<Outcome> => {
-        const handed = await this.#handOver(envelope, part.isAdded, sections, over, onView);
+        const handed = await this.#handOverOnce(envelope, part.isAdded, sections, over, onView);
         this.holdings.lent(taskId, epoch, true);
         progress?.start();
         return outcomeOf(this, results, handed, over);

@@ -14,6 +14,7 @@ export { type ContextProvider, type HandedOver, type OnView, type WantedContext 
 export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";
+export { WaitedFor } from "./mail.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { AuditLog, DeadLetters } from "./operators.js";

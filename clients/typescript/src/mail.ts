@@ -16,9 +16,17 @@ export const NEWS_MS = 1_000;
 /** The maximum number of letters in one conversation. The broker delivers one message of a task at a time. */
 const LETTERS_MAX = 16;
 
-/** Another call of this process waits for the same mail. */
+/**
+ * A call would wait for what another call of this `Agent` waits for: a second `delegate` or `handOver` of a task, or a second
+ * resumption of a handoff, a negotiation or a question. The second call has sent nothing.
+ */
 export class WaitedFor extends Error {
   override readonly name = "WaitedFor";
+
+  /** @internal */
+  constructor(key: string) {
+    super(`another call of this agent waits for it: ${key}`);
+  }
 }
 
 /** A delivery in a conversation. The conversation extends it until `finish`. */
@@ -148,6 +156,8 @@ export class Mail {
   lookAfterMs = 5_000;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
+  /** The ownerships of tasks that calls hand over, with the number of these calls. */
+  readonly #handing = new Map<string, number>();
   readonly #works = new Set<Work>();
   readonly #letters: Jobs;
   readonly #queue = new Queue<Delivery>();
@@ -166,7 +176,7 @@ export class Mail {
    * lent task, `task ID`, after an epoch. It is registered at once, so that no answer is missed. Throws WaitedFor.
    */
   async converse(key: string, { afterEpoch = 0n, signal }: { afterEpoch?: bigint; signal?: AbortSignal | undefined } = {}): Promise<Conversation> {
-    if (this.#waiting.has(key)) throw new WaitedFor("another call of this agent waits for it");
+    if (this.#waiting.has(key)) throw new WaitedFor(key);
     const conversation = new Conversation(this.#owner.life, () => {
       const forget = (): void => {
         if (this.#waiting.get(key)?.conversation === conversation) this.#waiting.delete(key);
@@ -182,6 +192,26 @@ export class Mail {
       conversation.close();
       throw error;
     }
+  }
+
+  /**
+   * Notes that a call hands a task over, until the returned function is called. Throws WaitedFor if another call does. A task that
+   * has come back has a later epoch.
+   */
+  hands(taskId: string, epoch: bigint): () => void {
+    if (this.#handing.has(`${epoch} ${taskId}`)) throw new WaitedFor(`task ${taskId}`);
+    return this.handsAlso(taskId, epoch);
+  }
+
+  /** As `hands`, for a handoff that has begun. */
+  handsAlso(taskId: string, epoch: bigint): () => void {
+    const key = `${epoch} ${taskId}`;
+    this.#handing.set(key, (this.#handing.get(key) ?? 0) + 1);
+    return () => {
+      const left = (this.#handing.get(key) ?? 0) - 1;
+      if (left > 0) this.#handing.set(key, left);
+      else this.#handing.delete(key);
+    };
   }
 
   /** Whether a conversation with this key is open. */

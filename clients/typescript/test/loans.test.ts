@@ -13,6 +13,7 @@ import {
   type Recalled,
   TaskRecalled,
   v1,
+  WaitedFor,
 } from "../src/index.js";
 import { Queue } from "../src/queue.js";
 import { Agents, Broker, Mail, patient, PATIENCE_MS, refusal, unique } from "./broker.js";
@@ -256,6 +257,63 @@ test("a loan that is rejected is a failed handoff", async () => {
     assert.deepEqual([error.reason, error.rejections.map(({ text }) => text)], ["NO_CANDIDATE", ["routers only"]]);
     return true;
   });
+});
+
+function waited(taskId: string): (error: unknown) => boolean {
+  return (error) => error instanceof WaitedFor && error.message.endsWith(taskId);
+}
+
+test("a second call for a task that is lent is refused at once", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  await assert.rejects(alice.delegate(bob.id, ticket, SUPPORT, GOALS), waited(ticket)); // in the same turn of the event loop
+  const task = await taken(worker.owned);
+  await assert.rejects(alice.delegate(bob.id, ticket, SUPPORT, GOALS), waited(ticket));
+  await assert.rejects(alice.delegate(bob.id, ticket, SUPPORT, GOALS, { epoch: 3n }), waited(ticket));
+  await assert.rejects(alice.handOver(bob.id, ticket, SUPPORT, GOALS), waited(ticket));
+  await task.finish({ cause: "a cable" });
+  // The first call has lost nothing.
+  assert.deepEqual((await patient(lending)).result, { cause: "a cable" });
+  assert.equal((await patient(alice.handOver(bob.id, ticket, SUPPORT, GOALS, { epoch: 3n }))).ownerId, bob.id);
+});
+
+test("a second call for a task that is handed over is refused at once", async () => {
+  const [alice, bob, ticket] = [await agents.named("alice"), await agents.named("bob"), unique("ticket")];
+  const mail = new Mail(bob);
+  const handing = alice.handOver(bob.id, ticket, SUPPORT, GOALS);
+  const request = await mail.next("baton.v1.HandoffRequest");
+  await assert.rejects(alice.handOver(bob.id, ticket, SUPPORT, GOALS), waited(ticket));
+  await assert.rejects(alice.delegate(bob.id, ticket, SUPPORT, GOALS), waited(ticket));
+  await assert.rejects(alice.resumeHandOver(request.handoffId, GOALS), waited(request.handoffId));
+  await bob.reject(request, { reason: v1.RejectReason.NO_SKILL, reasonText: "only routers" });
+  await assert.rejects(patient(handing), (error) => {
+    assert.ok(error instanceof HandoffFailed);
+    assert.deepEqual(error.rejections, [{ agentId: bob.id, reason: v1.RejectReason.NO_SKILL, text: "only routers" }]);
+    return true;
+  });
+  await mail.end();
+  // The task is alice's to hand over again.
+  new Worker(bob);
+  assert.equal((await patient(alice.handOver(bob.id, ticket, SUPPORT, GOALS))).ownerId, bob.id);
+});
+
+test("an agent hands on a task that comes back while its call still waits", async () => {
+  const [alice, bob, carol] = [await agents.named("alice"), await agents.named("bob"), await agents.named("carol")];
+  alice.mail.lookAfterMs = 2_000;
+  new Worker(carol);
+  bob.serve({ offer: async (offer) => (await (await offer.accept()).complete()).handOver(alice.id, SUPPORT, GOALS) }).catch(() => undefined);
+  const handed = new Queue<string>();
+  alice.serve({
+    offer: async (offer) => {
+      const task = await (await offer.accept()).complete();
+      const ended = task.handOver(carol.id, SUPPORT, GOALS).then(({ ownerId }) => ownerId, String);
+      handed.push(await ended);
+    },
+  }).catch(() => undefined);
+  const lending = alice.delegate(bob.id, unique("ticket"), SUPPORT, GOALS);
+  assert.equal(await taken(handed), carol.id);
+  await patient(Promise.allSettled([lending])); // the handoff to alice has ended the loan, without a result
 });
 
 test("the sender sees its views from the first on", async () => {

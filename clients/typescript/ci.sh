@@ -45,3 +45,23 @@ node --input-type=module -e '
     import { Priority } from "@baton-broker/client/v1";
     if (typeof Agent.connect !== "function" || v1.Priority !== Priority) process.exit(1);
     console.log("installed and imported");'
+echo "# the least TypeScript"
+# The oldest version of the peer dependency reads the types of the package and of its dependencies.
+npm install --no-audit --no-fund --loglevel=error typescript@5.7.3 @types/node@20.19.43
+cat >agent.ts <<'TS'
+import { Agent, BatonError, v1 } from "@baton-broker/client";
+import { Priority } from "@baton-broker/client/v1";
+const agent: Agent = await Agent.fromEnv({ card: { agentTypes: ["support"] } });
+for await (const offer of agent.handoffs({ resume: true })) {
+  const task = await (await offer.accept()).complete();
+  await task.finish({ cause: "a loose cable" });
+}
+try {
+  const { status } = await agent.delegate("bob", "ticket-1", { taskType: "support", priority: Priority.HIGH }, []);
+  console.log(v1.TaskStatus[status]);
+} catch (error) {
+  if (error instanceof BatonError) console.log(error.reason);
+}
+TS
+npx tsc --noEmit --strict --target ES2022 --module NodeNext --types node agent.ts
+npx tsc --version

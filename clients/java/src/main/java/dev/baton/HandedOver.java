@@ -9,6 +9,6 @@ import java.util.List;
  * @param taskId the task's id
  * @param ownerId the task's new owner
  * @param epoch the epoch that began with the new owner
- * @param rejections the agents that did not take the task before, each as text with the reason
+ * @param rejections the agents that did not take the task before, in order
  */
-public record HandedOver(String handoffId, String taskId, String ownerId, long epoch, List<String> rejections) {}
+public record HandedOver(String handoffId, String taskId, String ownerId, long epoch, List<Rejection> rejections) {}

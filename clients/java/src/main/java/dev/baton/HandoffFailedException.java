@@ -7,9 +7,9 @@ public final class HandoffFailedException extends RuntimeException {
     private static final long serialVersionUID = 1;
     private final String handoffId;
     private final String reason;
-    private final transient List<String> rejections;
+    private final transient List<Rejection> rejections;
 
-    HandoffFailedException(String handoffId, String reason, String message, List<String> rejections) {
+    HandoffFailedException(String handoffId, String reason, String message, List<Rejection> rejections) {
         super(reason + ": " + message);
         this.handoffId = handoffId;
         this.reason = reason;
@@ -26,10 +26,8 @@ public final class HandoffFailedException extends RuntimeException {
         return reason;
     }
 
-    /**
-     * Returns the rejections in order, each as text with the agent and the reason. Only the sender's side knows them.
-     */
-    public List<String> rejections() {
+    /** Returns the agents that did not take the task, in order. Only the sender's side knows them. */
+    public List<Rejection> rejections() {
         return rejections;
     }
 }

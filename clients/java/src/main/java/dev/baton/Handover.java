@@ -49,7 +49,7 @@ final class Handover {
     private final String handoffId;
     private final String taskId;
     private final long epoch;
-    private final Map<String, String> rejections = new LinkedHashMap<>();
+    private final Map<String, Rejection> rejections = new LinkedHashMap<>();
     private boolean isContextSent;
 
     Handover(Agent agent, Conversation mail, List<ContextSection> context, Envelope request) {
@@ -249,7 +249,7 @@ final class Handover {
     }
 
     private void rejected(String candidateId, RejectReason reason, String text) {
-        rejections.put(candidateId, candidateId + ": " + (text.isEmpty() ? reason.name() : text));
+        rejections.put(candidateId, new Rejection(candidateId, reason, text));
     }
 
     private HandedOver completed(String ownerId) {

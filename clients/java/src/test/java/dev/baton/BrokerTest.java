@@ -136,7 +136,9 @@ class BrokerTest {
                 Agent carol = begin(broker.agent("carol").onHandoff(BrokerTest::take))) {
             HandedOver handed = alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS);
             assertEquals(carol.id(), handed.ownerId());
-            assertEquals(List.of("bob: too much to do"), handed.rejections());
+            var rejection = new Rejection("bob", RejectReason.REJECT_REASON_OVERLOADED, "too much to do");
+            assertEquals(List.of(rejection), handed.rejections());
+            assertEquals("[bob: too much to do]", handed.rejections().toString());
         }
     }
 
@@ -149,7 +151,9 @@ class BrokerTest {
                     HandoffFailedException.class,
                     () -> alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS));
             assertEquals("NO_CANDIDATE", failed.reason());
-            assertEquals(List.of("bob: REJECT_REASON_NO_SKILL"), failed.rejections());
+            var rejection = new Rejection("bob", RejectReason.REJECT_REASON_NO_SKILL, "");
+            assertEquals(List.of(rejection), failed.rejections());
+            assertEquals("[bob: NO_SKILL]", failed.rejections().toString());
             assertEquals("alice", alice.getTask("ticket-1").getOwnerId());
         }
     }

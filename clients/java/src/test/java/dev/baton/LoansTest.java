@@ -286,7 +286,8 @@ class LoansTest {
                     HandoffFailedException.class,
                     () -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS, limit));
             assertEquals("NO_CANDIDATE", failed.reason());
-            assertEquals(List.of("bob: routers only"), failed.rejections());
+            var rejection = new Rejection("bob", RejectReason.REJECT_REASON_NO_SKILL, "routers only");
+            assertEquals(List.of(rejection), failed.rejections());
         }
     }
 

@@ -197,7 +197,8 @@ class RestartsTest {
                 var failed = assertThrows(
                         HandoffFailedException.class, () -> alice.resumeHandOver(receipt.getHandoffId(), SECTIONS));
                 assertEquals("NO_CANDIDATE", failed.reason());
-                assertEquals(List.of("bob: routers only"), failed.rejections());
+                var rejection = new Rejection("bob", RejectReason.REJECT_REASON_NO_SKILL, "routers only");
+                assertEquals(List.of(rejection), failed.rejections());
             }
             var refused = assertThrows(
                     BatonException.class, () -> bob.resumeHandOver(receipt.getHandoffId(), SECTIONS));

@@ -181,6 +181,7 @@ public final class Agent implements AutoCloseable {
                 from.caFile,
                 from.certificateFile,
                 from.certificateKeyFile,
+                from.token,
                 from.operatorToken,
                 from.keepAliveTime,
                 from.interceptors);
@@ -304,7 +305,10 @@ public final class Agent implements AutoCloseable {
         return connection.agents(stub -> stub.vouchForAgentKey(request)).getAgent();
     }
 
-    /** Signs a challenge to obtain the token that later calls carry. {@link #connect} calls this. */
+    /**
+     * Signs a challenge to obtain the token that later calls carry, or returns that of {@link AgentBuilder#token}.
+     * {@link #connect} calls this.
+     */
     public String proveIdentity() {
         return connection.prove();
     }

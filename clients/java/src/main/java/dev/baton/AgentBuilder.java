@@ -26,6 +26,7 @@ public final class AgentBuilder {
     Path caFile;
     Path certificateFile;
     Path certificateKeyFile;
+    String token = "";
     String operatorToken = "";
     int credit = 16;
     int capacity;
@@ -49,6 +50,30 @@ public final class AgentBuilder {
     final Map<String, byte[]> operatorKeys = new HashMap<>();
 
     AgentBuilder() {}
+
+    /**
+     * Returns a builder with what the environment, or the profile of the command line, names: the broker, its CA, the agent
+     * and its key, and a client certificate or a token if they are set. A variable takes precedence over the value of the
+     * profile, and an empty variable counts as absent:
+     *
+     * <ul>
+     *   <li>BATON_SERVER: the broker; default 127.0.0.1:22866.
+     *   <li>BATON_CA: the CA file. The default is ./baton-data/tls/ca.pem for the broker that runs on ./baton-data,
+     *       otherwise the JDK's CAs.
+     *   <li>BATON_AGENT_ID and BATON_AGENT_KEY: the agent and the file of its key, both or neither. BATON_AGENT_KEY_ID is
+     *       the key's id; default k1.
+     *   <li>BATON_TOKEN: a token of the agent: see {@link #token}.
+     *   <li>BATON_CERT and BATON_CERT_KEY: the files of a client certificate and of its key, both or neither.
+     * </ul>
+     *
+     * <p>BATON_PROFILE names a profile of {@code baton profile add}; the default is the one of {@code baton profile use},
+     * if any. Profiles are in $XDG_CONFIG_HOME/baton/profiles or ~/.config/baton/profiles. Throws
+     * {@link IllegalStateException} if no agent is named or a value is wrong, and says which variable to set;
+     * {@link IOException} if a file that is named cannot be used.
+     */
+    public static AgentBuilder fromEnv() throws IOException {
+        return new Environment(System.getenv(), Path.of("")).builder();
+    }
 
     /**
      * Sets the broker: HOST:PORT with TLS, or http://HOST:PORT without TLS for a broker on this machine. Default:
@@ -87,6 +112,15 @@ public final class AgentBuilder {
     public AgentBuilder clientCertificate(Path certificateFile, Path keyFile) {
         this.certificateFile = Objects.requireNonNull(certificateFile);
         this.certificateKeyFile = Objects.requireNonNull(keyFile);
+        return this;
+    }
+
+    /**
+     * Sets a token that proves the agent's identity instead of a signed challenge, from {@code baton token}. The agent does
+     * not renew it.
+     */
+    public AgentBuilder token(String token) {
+        this.token = Objects.requireNonNull(token);
         return this;
     }
 

@@ -47,8 +47,9 @@ import java.util.regex.Pattern;
 /**
  * The connection to a broker: TLS, the caller's identity, and the calls outside the session.
  *
- * <p>Calls authenticate by the client certificate if one is set, otherwise by the token that {@link #prove} obtains. An
- * operator's token is sent with every call except the session, which always has the agent's own identity.
+ * <p>Calls authenticate by the client certificate if one is set, otherwise by the token that the agent was given or that
+ * {@link #prove} obtains. An operator's token is sent with every call except the session, which always has the agent's own
+ * identity.
  */
 final class Connection implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofSeconds(30);
@@ -65,8 +66,9 @@ final class Connection implements AutoCloseable {
     private final ManagedChannel channel;
     private final Identity identity;
     private final boolean isCertified;
+    private final String agentToken;
     private final String operatorToken;
-    private volatile String token = "";
+    private volatile String token;
 
     Connection(
             String server,
@@ -74,12 +76,15 @@ final class Connection implements AutoCloseable {
             Path caFile,
             Path certificateFile,
             Path keyFile,
+            String agentToken,
             String operatorToken,
             Duration keepAliveTime,
             List<ClientInterceptor> interceptors)
             throws IOException {
         this.identity = identity;
         this.isCertified = certificateFile != null;
+        this.agentToken = agentToken;
+        this.token = agentToken;
         this.operatorToken = operatorToken;
         boolean isPlaintext = server.startsWith(PLAINTEXT);
         ChannelCredentials credentials =
@@ -124,8 +129,11 @@ final class Connection implements AutoCloseable {
         return address;
     }
 
-    /** Signs a challenge to obtain the token that later calls carry. */
+    /** Signs a challenge to obtain the token that later calls carry, unless the agent was given one. */
     String prove() {
+        if (!agentToken.isEmpty()) {
+            return agentToken;
+        }
         AgentServiceGrpc.AgentServiceBlockingStub agents = bounded(AgentServiceGrpc.newBlockingStub(channel), CALL_TIMEOUT);
         try {
             byte[] challenge = agents.createChallenge(CreateChallengeRequest.newBuilder()
@@ -148,7 +156,7 @@ final class Connection implements AutoCloseable {
     }
 
     /**
-     * Returns the session's stub, with a fresh token, or with none for a client certificate. Tries to connect at once.
+     * Returns the session's stub, with a fresh token or the given one, or with none for a client certificate. Tries to connect at once.
      */
     BrokerServiceGrpc.BrokerServiceStub forSession() {
         channel.resetConnectBackoff();
@@ -258,7 +266,7 @@ final class Connection implements AutoCloseable {
 
     /** Whether {@link #prove} replaces the token of the calls. */
     boolean canProve() {
-        return operatorToken.isEmpty() && !isCertified;
+        return operatorToken.isEmpty() && agentToken.isEmpty() && !isCertified;
     }
 
     @Override
@@ -286,7 +294,8 @@ final class Connection implements AutoCloseable {
             return call.apply(bounded(bearing(stub, present), within));
         } catch (StatusRuntimeException e) {
             BatonException error = BatonException.of(e);
-            if (!error.reason().equals("TOKEN_INVALID") || present.isEmpty() || !operatorToken.isEmpty()) {
+            boolean isFixed = !operatorToken.isEmpty() || !agentToken.isEmpty();
+            if (!error.reason().equals("TOKEN_INVALID") || present.isEmpty() || isFixed) {
                 throw error;
             }
         }

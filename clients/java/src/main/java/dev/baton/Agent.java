@@ -513,7 +513,8 @@ public final class Agent implements AutoCloseable {
      *
      * <p>Returns within the request's whole timeout. Throws {@link HandoffFailedException} if the task stays with this
      * agent; {@link BatonException} if the broker refuses the request or the context, or if the context is over 1 MiB,
-     * in which case nothing is sent. If the caller is interrupted, the handoff stays open for {@link #resumeHandOver}
+     * in which case nothing is sent; {@link WaitedForException} if another call hands the task over at this epoch. If the
+     * caller is interrupted, the handoff stays open for {@link #resumeHandOver}
      * until its timeouts.
      */
     public HandedOver handOver(
@@ -534,6 +535,7 @@ public final class Agent implements AutoCloseable {
     /** Hands a task over, and notes what that means for its ownership. */
     HandedOver handOver(Tenure tenure, Envelope request, List<ContextSection> context, Deadline deadline)
             throws InterruptedException {
+        Dispatcher.Handing handing = dispatcher.hands(request.getTaskId(), request.getEpoch());
         tenure.away();
         try {
             HandedOver handed = handOver(request, context, deadline);
@@ -547,6 +549,8 @@ public final class Agent implements AutoCloseable {
                 tenure.kept();
             }
             throw e;
+        } finally {
+            dispatcher.handsNoMore(handing);
         }
     }
 
@@ -574,7 +578,8 @@ public final class Agent implements AutoCloseable {
      */
     public HandedOver resumeHandOver(String handoffId, List<ContextSection> context) throws InterruptedException {
         Handover.checkContext(context);
-        Conversation conversation = dispatcher.conversation(handoffId);
+        Conversation conversation = dispatcher.resumed(handoffId);
+        Dispatcher.Handing handing = null;
         try {
             Handoff handoff = getHandoff(handoffId);
             conversation.isAbout(handoff.getTaskId(), handoff.getEpoch());
@@ -583,11 +588,17 @@ public final class Agent implements AutoCloseable {
                 throw new BatonException(
                         Status.Code.PERMISSION_DENIED, text, "NOT_OWNER", Map.of(), List.of(), null);
             }
+            if (Handover.isOpen(handoff)) {
+                handing = dispatcher.handsAlso(handoff.getTaskId(), handoff.getEpoch());
+            }
             Handover handover = new Handover(
                     this, conversation, context, handoffId, handoff.getTaskId(), handoff.getEpoch());
             HandedOver ended = handover.goOnFrom(handoff);
             return ended != null ? ended : handover.end(Deadline.none());
         } finally {
+            if (handing != null) {
+                dispatcher.handsNoMore(handing);
+            }
             dispatcher.close(handoffId, conversation);
         }
     }
@@ -613,7 +624,8 @@ public final class Agent implements AutoCloseable {
      *
      * <p>Throws {@link TaskRecalledException} if the task came back without a result: by its loan timeout, the limit, a
      * recall, the silence of the delegate, or because the task was cancelled; {@link HandoffFailedException} if the task
-     * was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the limit, and others as {@link #handOver}. The
+     * was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the limit, and others as {@link #handOver};
+     * {@link WaitedForException} if another call of this object hands the task over, or waits for its result. The
      * call reads the state at the broker at least every 5 s, so it ends as well if another process of this agent got the
      * result. After a restart, {@link #ownedTasks} lists the task once it is back, and the listener of TaskStatusUpdate
      * gets its final status.
@@ -656,6 +668,22 @@ public final class Agent implements AutoCloseable {
             ProgressListener onProgress)
             throws InterruptedException {
         Handover.checkContext(context);
+        Dispatcher.Handing handing = dispatcher.hands(tenure.taskId(), tenure.epoch());
+        try {
+            return delegateOnce(tenure, receiverId, request, context, limit, onProgress);
+        } finally {
+            dispatcher.handsNoMore(handing);
+        }
+    }
+
+    private Outcome delegateOnce(
+            Tenure tenure,
+            String receiverId,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Duration limit,
+            ProgressListener onProgress)
+            throws InterruptedException {
         // Without a limit the broker's timeouts end the call: those of the handoff, and that of the loan, which a question
         // and an extension move.
         Deadline deadline = limit == null ? Deadline.none() : Deadline.in(limit);

@@ -89,6 +89,8 @@ final class Dispatcher {
     private final Map<String, Conversation> results = new ConcurrentHashMap<>();
     private final Map<String, Conversation> answers = new ConcurrentHashMap<>();
     private final Map<String, Conversation> negotiations = new ConcurrentHashMap<>();
+    /** The ownerships of tasks that calls hand over, with the number of these calls. */
+    private final Map<Handing, Integer> handing = new ConcurrentHashMap<>();
     private final Map<Delivery.Key, Delivery<?>> held = new ConcurrentHashMap<>();
     private final Map<String, Working> offers = new ConcurrentHashMap<>();
     private final Set<Handling> running = ConcurrentHashMap.newKeySet();
@@ -134,6 +136,32 @@ final class Dispatcher {
         }
     }
 
+    /** The ownership of a task in one epoch, while a call hands it over. */
+    record Handing(String taskId, long epoch) {}
+
+    /**
+     * Notes that a call hands a task over, until {@link #handsNoMore}. Throws {@link WaitedForException} if another call
+     * does. A task that has come back has a later epoch.
+     */
+    Handing hands(String taskId, long epoch) {
+        Handing one = new Handing(taskId, epoch);
+        if (handing.putIfAbsent(one, 1) != null) {
+            throw new WaitedForException("task " + taskId);
+        }
+        return one;
+    }
+
+    /** As {@link #hands}, for a handoff that has begun. */
+    Handing handsAlso(String taskId, long epoch) {
+        Handing one = new Handing(taskId, epoch);
+        handing.merge(one, 1, Integer::sum);
+        return one;
+    }
+
+    void handsNoMore(Handing one) {
+        handing.computeIfPresent(one, (key, calls) -> calls == 1 ? null : calls - 1);
+    }
+
     /** Routes the mail of one handoff to a queue, until {@link #close}. */
     Conversation conversation(String handoffId) {
         return open(conversations, handoffId, new Conversation("", 0));
@@ -144,9 +172,17 @@ final class Dispatcher {
         return open(conversations, handoffId, new Conversation(taskId, epoch));
     }
 
-    /** Routes a task's final status from this epoch on to a queue, until {@link #closeResults}. */
+    /** As {@link #conversation(String)}, for a handoff that goes on. Throws {@link WaitedForException}. */
+    Conversation resumed(String handoffId) {
+        return openOnce(conversations, "handoff ", handoffId, new Conversation("", 0));
+    }
+
+    /**
+     * Routes a task's final status from this epoch on to a queue, until {@link #closeResults}. Throws
+     * {@link WaitedForException}.
+     */
     Conversation results(String taskId, long epoch) {
-        return open(results, taskId, new Conversation(taskId, epoch));
+        return openOnce(results, "task ", taskId, new Conversation(taskId, epoch));
     }
 
     void close(String handoffId, Conversation conversation) {
@@ -159,9 +195,9 @@ final class Dispatcher {
         conversation.close().forEach(this::dispatch);
     }
 
-    /** Routes the answer to a question to a queue, until {@link #closeAnswers}. */
+    /** Routes the answer to a question to a queue, until {@link #closeAnswers}. Throws {@link WaitedForException}. */
     Conversation answers(String questionId) {
-        return open(answers, questionId, new Conversation("", 0));
+        return openOnce(answers, "question ", questionId, new Conversation("", 0));
     }
 
     void closeAnswers(String questionId, Conversation conversation) {
@@ -171,7 +207,7 @@ final class Dispatcher {
 
     /** Routes the mail of a negotiation of this agent to a queue, until {@link #closeNegotiation}. */
     Conversation negotiation(String negotiationId) {
-        return open(negotiations, negotiationId, new Conversation("", 0));
+        return openOnce(negotiations, "negotiation ", negotiationId, new Conversation("", 0));
     }
 
     void closeNegotiation(String negotiationId, Conversation conversation) {
@@ -293,8 +329,21 @@ final class Dispatcher {
                 .forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
     }
 
+    private Conversation openOnce(
+            Map<String, Conversation> waiting, String kind, String name, Conversation conversation) {
+        if (waiting.putIfAbsent(name, conversation) != null) {
+            throw new WaitedForException(kind + name);
+        }
+        return filled(conversation);
+    }
+
     private Conversation open(Map<String, Conversation> waiting, String name, Conversation conversation) {
         waiting.put(name, conversation);
+        return filled(conversation);
+    }
+
+    /** Gives a conversation the mail that waits for it. */
+    private Conversation filled(Conversation conversation) {
         agent.takeBack(delivery -> waitingFor(delivery) == conversation).forEach(this::dispatch);
         return conversation;
     }

@@ -37,6 +37,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Lent tasks that come back: by a result, a recall, the loan timeout, or the end of the delegating call. */
@@ -288,6 +289,79 @@ class LoansTest {
             assertEquals("NO_CANDIDATE", failed.reason());
             var rejection = new Rejection("bob", RejectReason.REJECT_REASON_NO_SKILL, "routers only");
             assertEquals(List.of(rejection), failed.rejections());
+        }
+    }
+
+    private static void assertWaitedFor(String name, Executable call) {
+        var refused = assertThrows(WaitedForException.class, call);
+        assertTrue(refused.getMessage().endsWith(name), refused.getMessage());
+    }
+
+    @Test
+    void aSecondCallForATaskThatIsLentIsRefusedAtOnce() throws Exception {
+        Worker worker = new Worker();
+        try (Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(worker.of(broker.agent("bob")))) {
+            Future<Outcome> lending = soon(() -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS));
+            OwnedTask task = next(worker.owned);
+            assertWaitedFor(TASK, () -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS));
+            assertWaitedFor(TASK, () -> alice.delegate(bob.id(), TASK, 3, REQUEST, SECTIONS));
+            assertWaitedFor(TASK, () -> alice.handOver(bob.id(), TASK, 1, REQUEST, SECTIONS));
+            task.finish(finished("bob").getResult(), "");
+            // The first call has lost nothing.
+            Outcome outcome = lending.get(PATIENCE_SECONDS, TimeUnit.SECONDS);
+            assertEquals(List.of(3L, finished("bob").getResult()), List.of(outcome.epoch(), outcome.result()));
+            assertEquals(bob.id(), alice.handOver(bob.id(), TASK, 3, REQUEST, SECTIONS).ownerId());
+        }
+    }
+
+    @Test
+    void aSecondCallForATaskThatIsHandedOverIsRefusedAtOnce() throws Exception {
+        BlockingQueue<Offer> offers = new LinkedBlockingQueue<>();
+        CountDownLatch refusal = new CountDownLatch(1);
+        HandoffListener refuseLater = offer -> {
+            offers.add(offer);
+            refusal.await();
+            offer.reject(RejectReason.REJECT_REASON_NO_SKILL, "routers only");
+        };
+        HandoffListener take = offer -> offer.accept().complete();
+        try (Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(broker.agent("bob").onHandoff(refuseLater));
+                Agent carol = begin(broker.agent("carol").onHandoff(take))) {
+            Future<HandedOver> handing = soon(() -> alice.handOver(bob.id(), TASK, 1, REQUEST, SECTIONS));
+            String handoffId = next(offers).handoffId();
+            assertWaitedFor(TASK, () -> alice.handOver(carol.id(), TASK, 1, REQUEST, SECTIONS));
+            assertWaitedFor(TASK, () -> alice.delegate(carol.id(), TASK, 1, REQUEST, SECTIONS));
+            Future<HandedOver> resuming = soon(() -> alice.resumeHandOver(handoffId, SECTIONS));
+            assertInstanceOf(WaitedForException.class, thrownBy(resuming));
+            refusal.countDown();
+            var failed = assertInstanceOf(HandoffFailedException.class, thrownBy(handing));
+            assertEquals("NO_CANDIDATE", failed.reason());
+            // The task is alice's to hand over again.
+            assertEquals(carol.id(), alice.handOver(carol.id(), TASK, 1, REQUEST, SECTIONS).ownerId());
+        }
+    }
+
+    @Test
+    void anAgentHandsOnATaskThatComesBackWhileItsCallStillWaits() throws Exception {
+        BlockingQueue<String> handed = new LinkedBlockingQueue<>();
+        AgentBuilder builder = broker.agent("alice").onHandoff(offer -> {
+            OwnedTask task = offer.accept().complete();
+            handed.add(task.handOver("carol", REQUEST, SECTIONS).ownerId());
+        });
+        builder.lookInterval = Duration.ofSeconds(2);
+        HandoffListener giveBack = offer -> offer.accept().complete().handOver("alice", REQUEST, SECTIONS);
+        try (Agent alice = begin(builder);
+                Agent bob = begin(broker.agent("bob").onHandoff(giveBack));
+                Agent carol = begin(new Worker().of(broker.agent("carol")))) {
+            Future<Outcome> lending = soon(() -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS));
+            assertEquals(carol.id(), next(handed));
+            // The handoff to alice has ended the loan, without a result.
+            try {
+                lending.get(PATIENCE_SECONDS, TimeUnit.SECONDS);
+            } catch (ExecutionException e) {
+                assertInstanceOf(TaskRecalledException.class, e.getCause());
+            }
         }
     }
 

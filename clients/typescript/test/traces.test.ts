@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { AsyncLocalStorage } from "node:async_hooks";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, cpSync, rmSync, symlinkSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
@@ -91,8 +91,9 @@ test("OpenTelemetry is not needed", () => {
   const folder = mkdtempSync(join(tmpdir(), "baton-"));
   try {
     cpSync("build/src", join(folder, "src"), { recursive: true });
-    for (const scope of ["@bufbuild", "@connectrpc"]) {
-      cpSync(join("node_modules", scope), join(folder, "node_modules", scope), { recursive: true });
+    const { dependencies } = JSON.parse(readFileSync("package.json", "utf8")) as { dependencies: Record<string, string> };
+    for (const name of Object.keys(dependencies)) {
+      cpSync(join("node_modules", name), join(folder, "node_modules", name), { recursive: true });
     }
     symlinkSync(join(process.cwd(), "package.json"), join(folder, "package.json"));
     const program = `

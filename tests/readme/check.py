@@ -41,6 +41,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = "how-to"
+# tests/packages/check.py has the files that this page installs, and runs it.
+RUN_ELSEWHERE = {"install.md"}
 LANGUAGES = (HOW_TO, "python", "go", "typescript", "java", "rust")
 DEFAULT_PORT = 22866
 WITHIN_SECONDS = 600
@@ -132,8 +134,10 @@ class Terminal:
 
     def interrupt(self, within: float) -> None:
         """Ctrl-C: ends what runs. Raises BlockFailedError if it does not end."""
-        for child in self._children():
-            os.kill(child, signal.SIGINT)
+        # As a terminal does it: a command and all that it has started get the signal.
+        for descendant in self._descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(descendant, signal.SIGINT)
         self._process.stdin.close()
         try:
             self._process.wait(within)
@@ -148,11 +152,13 @@ class Terminal:
             return
         self._process.wait()
 
-    def _children(self) -> list[int]:
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True, check=False
-        )
-        return [int(pid) for pid in listed.stdout.split()]
+    def _descendants(self) -> list[int]:
+        listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+        parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
+        found = [self._process.pid]
+        for pid in found:
+            found += [child for child, parent in parents.items() if parent == pid]
+        return found[1:]
 
     def _write(self, text: str) -> None:
         self._process.stdin.write(text.encode())
@@ -247,7 +253,8 @@ def environment_in(folder: Path) -> dict[str, str]:
 def documents_of(language: str) -> list[Path]:
     """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run."""
     if language == HOW_TO:
-        return [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if COMMENT.search(page.read_text("utf-8"))]
+        pages = [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if page.name not in RUN_ELSEWHERE]
+        return [page for page in pages if COMMENT.search(page.read_text("utf-8"))]
     return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
 
 

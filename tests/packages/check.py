@@ -4,7 +4,8 @@
 
 Runs docs/how-to/install.md as it stands there, in a copy of the checkout, and prints how long it takes from the files to a
 first handoff in Python and in TypeScript: at most a minute each. Then it starts and stops a broker of each package, tries the
-launcher of npm, and makes all packages a second time, which must give the same bytes.
+launcher of npm, and makes all packages a second time, which must give the same bytes. No page may name a registry that does not
+have the packages yet.
 
 What the clients need from PyPI and npm is downloaded into BATON_CI_CACHE before the clock starts. Where the kernel permits it,
 everything after that runs in a network of its own, which has only the loopback address. Needs python3 with venv, npm and
@@ -75,8 +76,9 @@ class Broker:
     def __init__(self, command: list[Path], data: Path) -> None:
         self.data = data
         (data / "address").unlink(missing_ok=True)
+        # Without a terminal: in one, the launcher leaves SIGINT to its keyboard.
         self.process = subprocess.Popen(
-            [*command, "dev", "--port", "0", "--data", data],
+            [*command, "dev", "--port", "0", "--data", data], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         wait_for(lambda: self.is_ready(), f"{command} dev")
@@ -104,10 +106,10 @@ class Broker:
         expect(self.process.returncode == 0, f"after {number.name}: exit code {self.process.returncode}\n{output}")
 
     def end(self) -> None:
-        """Ends what is left of it."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """Ends what is left of it, also behind a launcher."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 @contextlib.contextmanager
@@ -363,6 +365,23 @@ def inside(folder: Path, *, is_alone: bool) -> None:
     check_bytes(folder, dist)
 
 
+def check_lines() -> None:
+    """No page tells a reader to install from a registry that does not have the package."""
+    wrong = re.compile(
+        r"(pip install|uv pip install|uv tool install|uvx|pipx run) [^`\n]*(?<![\w/])baton[-_](broker|client)(?![-.\w])"
+        r"|(npm (install|i)|npx -?y?) [^`\n]*(?<![\w/])@baton-broker/|go (get|install) github.com/baton-broker"
+        r"|cargo (add|install|binstall) (?!--)[^`\n]*baton"
+    )
+    tracked = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    found = [
+        f"{name}: {line.strip()}"
+        for name in tracked.splitlines()
+        for line in (ROOT / name).read_text("utf-8").splitlines()
+        if wrong.search(line)
+    ]
+    expect(not found, "lines that cannot work:\n" + "\n".join(found))
+
+
 def main() -> int:
     """Runs the check. Returns the exit code."""
     if sys.argv[1] == "--inside":
@@ -371,6 +390,7 @@ def main() -> int:
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton-ci"
     cache = Path(os.environ.get("BATON_CI_CACHE") or default)
     cache.mkdir(parents=True, exist_ok=True)
+    check_lines()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         began = time.monotonic()

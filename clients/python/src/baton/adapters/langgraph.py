@@ -1,4 +1,4 @@
-"""A handoff as a node of a LangGraph graph. Needs `langgraph`: pip install baton-client[langgraph]."""
+"""A handoff as a node of a LangGraph graph. Needs `langgraph`, the extra `langgraph` of the package."""
 
 import uuid
 from collections.abc import Callable, Mapping

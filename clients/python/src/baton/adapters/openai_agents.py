@@ -1,4 +1,4 @@
-"""A handoff of the OpenAI Agents SDK, or a tool. Needs `openai-agents`: pip install baton-client[openai-agents]."""
+"""A handoff of the OpenAI Agents SDK, or a tool. Needs `openai-agents`, the extra `openai-agents` of the package."""
 
 import hashlib
 import json

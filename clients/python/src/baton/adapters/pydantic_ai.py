@@ -1,4 +1,4 @@
-"""A handoff as a tool or an output of Pydantic AI. Needs `pydantic-ai-slim`: pip install baton-client[pydantic-ai]."""
+"""A handoff as a tool or an output of Pydantic AI. Needs `pydantic-ai-slim`, the extra `pydantic-ai` of the package."""
 
 import uuid
 from collections.abc import Awaitable, Callable

@@ -36,6 +36,18 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("wheel", "npm", "tar", "deb")
 FIRST_HANDOFF_SECONDS = 60
 WITHIN_SECONDS = 60
+# A program that ends in the way that its argument names: by SIGTERM, with the number of its SIGINTs, or with a code.
+STAND_IN = """#!/usr/bin/env node
+const wish = process.argv[2];
+let count = 0;
+process.on("SIGINT", () => (count += 1));
+if (wish === "TERM") process.kill(process.pid, "SIGTERM");
+else if (wish === "COUNT") {
+  for (let turn = 0; turn < 8; turn += 1) setTimeout(() => console.log("ready"), 100 * turn);
+  setTimeout(() => process.exit(count), 1200);
+}
+else process.exit(Number(wish));
+"""
 
 specification = importlib.util.spec_from_file_location("readme", ROOT / "tests" / "readme" / "check.py")
 readme = importlib.util.module_from_spec(specification)
@@ -142,23 +154,23 @@ def use(name: str, command: list[Path], folder: Path) -> None:
     print(f"{name}: dev, demo, SIGTERM, SIGINT, the data stays, exit codes", flush=True)
 
 
-def control_c(command: list[Path], data: Path) -> None:
-    """Ctrl-C in a terminal, which signals the launcher and the program, ends a broker in order."""
+def control_c(command: list[Path | str], ready: bytes) -> int:
+    """Starts a command in a terminal, presses ctrl-C whenever it prints this, and returns its exit code."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(command[0], [*command, "dev", "--port", "0", "--data", data])
+        os.execv(command[0], command)
+    printed = b""
     try:
-        wait_for(lambda: (data / "address").exists() and (data / "address").read_text("utf-8"), "dev in a terminal")
-        os.write(terminal, b"\x03")
-        printed = b""
         with contextlib.suppress(OSError):  # the end of a terminal is an error
             while chunk := os.read(terminal, 65536):
+                before = printed.count(ready)
                 printed += chunk
+                os.write(terminal, b"\x03" * (printed.count(ready) - before))
         _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        expect(code == 0, f"ctrl-C: exit code {code}\n{printed.decode('utf-8', 'replace')}")
     finally:
         os.close(terminal)
+    expect(ready in printed, f"{command} prints\n{printed.decode('utf-8', 'replace')}")
+    return os.waitstatus_to_exitcode(status)
 
 
 def check_wheel(folder: Path, dist: Path) -> None:
@@ -191,9 +203,13 @@ def check_npm(folder: Path, dist: Path) -> None:
     run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages, cwd=project)
     launcher = project / "node_modules" / ".bin" / "baton"
     use("npm", [launcher], folder)
-    control_c([launcher], folder / "data of a terminal")
+    code = control_c([launcher, "dev", "--port", "0", "--data", folder / "data of a terminal"], b"Ctrl-C stops the broker")
+    expect(code == 0, f"dev ends with exit code {code} after ctrl-C")
     program = project / "node_modules" / "@baton-broker" / "cli-linux-x64" / "bin" / "baton"
-    program.write_text('#!/bin/sh\ncase "$1" in TERM) kill -TERM $$ ;; esac\nexit "$1"\n', "utf-8")
+    program.write_text(STAND_IN, "utf-8")
+    code = control_c([launcher, "COUNT"], b"ready")
+    # Two that come at once count as one.
+    expect(1 <= code <= 8, f"ctrl-C, 8 times, signals the program {code} times")  # noqa: PLR2004
     for code in range(11):
         done = subprocess.run([launcher, str(code)], check=False)
         expect(done.returncode == code, f"the launcher makes {done.returncode} of exit code {code}")

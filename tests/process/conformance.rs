@@ -108,7 +108,7 @@ fn without_the_program_the_command_says_how_to_get_it() {
     let alone = folder.path().join("baton");
     std::fs::copy(env!("CARGO_BIN_EXE_baton"), &alone).unwrap();
     let (code, message) = exit_of(Command::new(&alone).args(["conformance", "--list"]).env("PATH", folder.path()));
-    assert!(code == Some(1) && message.contains("cargo install baton-conformance"), "{code:?} {message}");
+    assert!(code == Some(1) && message.contains("cargo install --path crates/conformance"), "{code:?} {message}");
     // On the PATH it is found, and gets the flags of connections that stand before its own.
     let program = suite::built();
     let mut found = Command::new(&alone);

@@ -12,7 +12,7 @@ const PROGRAM: &str = "baton-conformance";
 /// Test a broker or a client against the rules of the specification.
 ///
 /// This calls the program baton-conformance, which stands beside baton or on the PATH, and passes all arguments on; with
-/// --help it lists them. Get it with: cargo install baton-conformance.
+/// --help it lists them. Get it with, in a clone: cargo install --path crates/conformance.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -37,7 +37,7 @@ pub(super) fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> Result<
     let error = command.exec();
     Err(match error.kind() {
         ErrorKind::NotFound => Failure::failed(
-            "baton-conformance is neither beside baton nor on the PATH; install it with: cargo install baton-conformance",
+            "baton-conformance is neither beside baton nor on the PATH; install it, in a clone, with: cargo install --path crates/conformance",
         ),
         _ => Failure::failed(format!("failed to start baton-conformance: {error}")),
     })

@@ -398,6 +398,19 @@ def check_lines() -> None:
     expect(not found, "lines that cannot work:\n" + "\n".join(found))
 
 
+def check_links() -> None:
+    """Pages that PyPI and npm show as they are have no relative link, and links to the repository lead to files of it."""
+    repository = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["repository"]
+    pages = [ROOT / "clients" / "python" / "README.md", *(ROOT / "deploy" / "packages").glob("*/README.md")]
+    expect(len(pages) > 1, "there are no pages of packages")
+    for page in pages:
+        text = page.read_text("utf-8")
+        relative = [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")]
+        expect(not relative, f"{page} has links that a registry cannot follow: {relative}")
+        for path in re.findall(rf"{re.escape(repository)}/(?:blob|tree)/main/([^)#>\s]*)", text):
+            expect((ROOT / path).exists(), f"{page} links {path}, which is not there")
+
+
 def main() -> int:
     """Runs the check. Returns the exit code."""
     if sys.argv[1] == "--inside":
@@ -407,6 +420,7 @@ def main() -> int:
     cache = Path(os.environ.get("BATON_CI_CACHE") or default)
     cache.mkdir(parents=True, exist_ok=True)
     check_lines()
+    check_links()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         began = time.monotonic()

@@ -176,6 +176,19 @@ def names_used(client, files):
     return names
 
 
+def stub_of(client, service):
+    """The file and the text in it by which a client gives out the stub of a service."""
+    file = re.sub(r"(?<!^)(?=[A-Z])", "_", service).lower()
+    return {
+        "rust": ("clients/rust/src/connection.rs", f"(&self) -> {service}Client<Authorized>"),
+        "python": ("clients/python/src/baton/v1.py", f"import {service}Stub as {service}Stub"),
+        "typescript": ("clients/typescript/src/v1.ts", f'export * from "./gen/baton/v1/{file}_pb.js";'),
+        "go": (f"clients/go/batonv1/{file}_grpc.pb.go", f"func New{service}Client("),
+        # Java's stubs are made at the build, of all files of the schema.
+        "java": (f"proto/baton/v1/{file}.proto", f"service {service} {{"),
+    }[client]
+
+
 class Matrix:
     def __init__(self, root):
         self.root = root
@@ -202,6 +215,10 @@ class Matrix:
             sources = files_of(self.root, client)
             members, names = MEMBERS[client](sources), names_used(client, sources)
             for service, calls in self.services.items():
+                file, text = stub_of(client, service)
+                path = self.root / file
+                if not path.exists() or text not in path.read_text():
+                    found.append(f"{service}, {client}: {file} does not give out its stub")
                 for call in calls:
                     row = self.row(service, call)
                     where = f"{service}.{call}, {client}"

@@ -18,6 +18,7 @@ class Checked(unittest.TestCase):
         self.root = Path(folder.name)
         paths = [calls.DATA, calls.PAGE]
         paths += [path.relative_to(calls.ROOT) for path in (calls.ROOT / "proto/baton/v1").glob("*_service.proto")]
+        paths += [path.relative_to(calls.ROOT) for path in (calls.ROOT / "clients/go/batonv1").glob("*_grpc.pb.go")]
         for client in calls.SOURCES:
             paths += calls.files_of(calls.ROOT, client)
         for path in paths:
@@ -81,6 +82,10 @@ class Checked(unittest.TestCase):
     def test_a_call_that_the_client_no_longer_makes_is_found(self):
         self.change("clients/typescript/src/runs.ts", "service.cancelRun(", "service.stopRun(")
         self.assert_found("RoutingService.CancelRun, typescript: no source of the client makes this call")
+
+    def test_a_client_gives_out_each_stub(self):
+        self.change("clients/python/src/baton/v1.py", "import RegistryServiceStub as RegistryServiceStub", "import Nothing")
+        self.assert_found("RegistryService, python: clients/python/src/baton/v1.py does not give out its stub")
 
     def test_a_page_of_another_day_is_found(self):
         self.change(calls.PAGE, "`agent.invite()`", "`agent.summon()`")

@@ -11,6 +11,7 @@ export * from "./gen/baton/v1/error_pb.js";
 export * from "./gen/baton/v1/handoff_pb.js";
 export * from "./gen/baton/v1/handoff_service_pb.js";
 export * from "./gen/baton/v1/negotiation_pb.js";
+export * from "./gen/baton/v1/registry_service_pb.js";
 export * from "./gen/baton/v1/routing_pb.js";
 export * from "./gen/baton/v1/routing_service_pb.js";
 export * from "./gen/baton/v1/schema_service_pb.js";

@@ -28,6 +28,8 @@ from baton._gen.baton.v1.negotiation_service_pb2_grpc import NegotiationServiceS
 from baton._gen.baton.v1.plan_pb2 import *
 from baton._gen.baton.v1.plan_service_pb2 import *
 from baton._gen.baton.v1.plan_service_pb2_grpc import PlanServiceStub as PlanServiceStub
+from baton._gen.baton.v1.registry_service_pb2 import *
+from baton._gen.baton.v1.registry_service_pb2_grpc import RegistryServiceStub as RegistryServiceStub
 from baton._gen.baton.v1.routing_pb2 import *
 from baton._gen.baton.v1.routing_service_pb2 import *
 from baton._gen.baton.v1.routing_service_pb2_grpc import RoutingServiceStub as RoutingServiceStub

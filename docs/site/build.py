@@ -185,7 +185,14 @@ class Pages:
             if re.fullmatch(r"<!-- (run|file).*-->", line):
                 continue
             for match in reversed(list(links_of(line))):
-                line = line[: match.start(1)] + self.target(page, number, match[1]) + line[match.end(1) :]
+                target = self.target(page, number, match[1])
+                text = line[: match.start()]
+                # A link whose text is the name of a page has its title instead.
+                named = re.search(r"\[([\w./-]+\.md)$", text)
+                path = self.path(page, match[1].partition("#")[0])
+                if named and path in self.texts:
+                    text = text[: named.start(1)] + title_of(self.texts[path])
+                line = f"{text}]({target}){line[match.end() :]}"
             made.append(line)
         return "\n".join(made)
 

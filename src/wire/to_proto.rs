@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     broker::{
         access::Caller,
-        directory::{Busy, Directory, Entry, Liveness, Presence},
+        directory::{Busy, Directory, Entry, PresenceState},
         queries::{ContextView, ShownHandoff, ShownTask, WorkspaceView, section_info},
     },
     domain::{
@@ -297,13 +297,12 @@ fn hop(hop: &Hop) -> v1::TaskHop {
 }
 
 /// The presence of an agent.
-pub(super) fn presence(presence: &Presence, liveness: Liveness) -> v1::Presence {
-    match liveness {
-        Liveness::Alive => v1::Presence::Alive,
-        // The agent has never been seen, so it is neither alive nor gone.
-        _ if presence.signs.last_seen.is_none() => v1::Presence::Unseen,
-        Liveness::Suspect => v1::Presence::Suspect,
-        Liveness::Gone => v1::Presence::Gone,
+pub(super) const fn presence(state: PresenceState) -> v1::Presence {
+    match state {
+        PresenceState::Alive => v1::Presence::Alive,
+        PresenceState::Suspect => v1::Presence::Suspect,
+        PresenceState::Gone => v1::Presence::Gone,
+        PresenceState::Unseen => v1::Presence::Unseen,
     }
 }
 
@@ -331,7 +330,7 @@ pub(super) fn agent(directory: &Directory, entry: &Arc<Entry>, now: Timestamp) -
     let presence = directory.presence(&id);
     let is_there = match is_broker {
         true => v1::Presence::Alive,
-        false => self::presence(&presence, directory.liveness(&id, now)),
+        false => self::presence(directory.presence_state(&id, now)),
     };
     let statistics = directory.statistics(&id, now);
     v1::Agent {

@@ -334,6 +334,7 @@ async fn the_overview_counts_for_those_who_may_read_all() {
     let shown = page(&broker, "/overview", &operator).await;
     assert!(shown.contains("<td id=\"open-REQUESTED\"><a href=\"/handoffs?state=REQUESTED\">1</a>"), "{shown}");
     assert!(shown.contains("<td id=\"agents-ALIVE\">2</td>"), "{shown}");
+    assert!(shown.contains("<td id=\"agents-UNSEEN\">0</td>"), "{shown}");
     // The deadline of a decision comes before that of a whole handoff.
     let due = shown.split("<h2>Next deadlines</h2>").nth(1).unwrap().split("<h2>").next().unwrap();
     assert!(due.find("DECIDING").unwrap() < due.find("REQUESTED").unwrap(), "{due}");

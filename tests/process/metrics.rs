@@ -68,6 +68,7 @@ async fn the_page_counts_what_the_broker_has_committed() {
     assert_eq!(sum(&after, "baton_dead_letters_total", r#"reason="NO_CANDIDATE""#), 1.0, "{after}");
     assert_eq!(sum(&after, "baton_handoffs_open", ""), 0.0);
     assert!(sum(&after, "baton_agents", r#"presence="ALIVE""#) >= 1.0, "{after}");
+    assert!(after.contains(r#"baton_agents{presence="UNSEEN"}"#), "{after}");
     assert!(sum(&after, "baton_certificate_expiry_timestamp_seconds", "") > 1.7e9);
     assert!(sum(&after, "baton_commit_seconds_count", "") > 0.0);
     assert!(sum(&after, "baton_acks_total", r#"outcome="ACKED""#) >= 2.0, "{after}");

@@ -156,6 +156,8 @@ async fn the_command_line_negotiates_and_sends_mail() {
     assert!(code == Some(8) && stderr.contains("NEGOTIATION_CLOSED"), "{stderr}");
     run("alice", &["mail", "send", "--to", "bob", "--text", "hello", "--data", r#"{"n": 1}"#]);
     run("alice", &["mail", "send", "--to", "bob", "--delegation", "--text", "count"]);
+    // A person at a command line has no session that could end.
+    assert_eq!(broker.lines(&["agent", "show", "alice"])[0]["presence"], "PRESENCE_UNSEEN");
     let (code, stderr) = exit_of(&mut broker.command(&[
         "mail",
         "send",

@@ -33,12 +33,13 @@ const (
 	Presence_PRESENCE_UNSPECIFIED Presence = 0
 	// The agent has a session with signs of life (heartbeats or any other frames), or an open call of Receive.
 	Presence_PRESENCE_ALIVE Presence = 1
-	// The agent has missed three heartbeats, or its last session has ended.
+	// The agent has missed three heartbeats, or its last session has just ended.
 	Presence_PRESENCE_SUSPECT Presence = 2
-	// The agent has given no sign of life for the lease. Other candidates are offered a handoff first.
+	// The agent had a session, and has given no sign of life for the lease. Other candidates are offered a handoff first.
 	Presence_PRESENCE_GONE Presence = 3
-	// The agent has given no sign of life since its registration or since the broker started. It is treated as SUSPECT
-	// during the first lease after the start, then as GONE.
+	// The agent has had no session since its registration or since the broker started: nobody has seen it yet, or it works
+	// by single calls, as a person does on the command line. As a candidate it counts as SUSPECT until it has given no sign
+	// of life for the lease, then as GONE. A lease begins anew with the broker's start.
 	Presence_PRESENCE_UNSEEN Presence = 4
 )
 

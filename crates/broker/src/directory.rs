@@ -39,7 +39,7 @@ use crate::{
     time::Timestamp,
 };
 
-pub use crate::domain::presence::Liveness;
+pub use crate::domain::presence::{Liveness, PresenceState};
 
 /// An agent with its parsed keys.
 #[derive(Debug, Clone)]
@@ -430,9 +430,9 @@ impl Directory {
         self.presence.read().expect("no writer panics").get(agent).cloned().unwrap_or_default()
     }
 
-    /// The liveness of the agent.
-    pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
-        self.rule().liveness(self.signs(agent), now)
+    /// What is shown of the agent's presence.
+    pub fn presence_state(&self, agent: &AgentId, now: Timestamp) -> PresenceState {
+        self.rule().state(self.signs(agent), now)
     }
 
     /// Whether the agent has given no sign of life for the length of the lease.

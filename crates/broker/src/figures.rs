@@ -5,7 +5,7 @@ use std::{ops::Bound, sync::Arc};
 
 use super::{Broker, BrokerError, directory::Entry};
 use crate::{
-    domain::presence::Liveness,
+    domain::presence::PresenceState,
     ids::AgentId,
     records::{DeadLetterRecord, decode_letter, mailbox_range},
     store::{KeyBytes, Order, Record, Store, Table},
@@ -20,18 +20,18 @@ impl Broker {
     pub fn measure(&self) {
         let metrics = &self.resources().metrics;
         let now = self.now();
-        let mut by_liveness = [0; 3];
+        let mut by_presence = [0; PresenceState::ALL.len()];
         let mut sessions = 0;
         let mut loads = Vec::new();
         self.each_registered(|agent| {
             let id = agent.id();
             loads.extend(self.directory().busy(agent, now).load.ratio());
-            by_liveness[self.directory().liveness(&id, now) as usize] += 1;
+            by_presence[self.directory().presence_state(&id, now) as usize] += 1;
             let signs = self.directory().presence(&id).signs;
             sessions += i64::from(signs.sessions) + i64::from(signs.receives);
         });
-        for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
-            metrics.set_agents(liveness, by_liveness[liveness as usize]);
+        for state in PresenceState::ALL {
+            metrics.set_agents(state, by_presence[state as usize]);
         }
         metrics.set_loads(loads);
         metrics.sessions.set(sessions);

@@ -35,7 +35,7 @@ use crate::{
         mailbox::{Fate, Next},
         negotiation,
         plan::PlanState,
-        presence::Liveness,
+        presence::PresenceState,
         routing::RunState,
         threads::{self, RequestEnd, Unresolved},
     },
@@ -425,8 +425,8 @@ impl Metrics {
         for state in PlanState::ALL.into_iter().filter(|state| state.is_final()) {
             drop(self.plans.get_or_create(&Outcome { outcome: state.name() }));
         }
-        for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
-            drop(self.agents.get_or_create(&PresenceLabel { presence: presence_name(liveness) }));
+        for state in PresenceState::ALL {
+            drop(self.agents.get_or_create(&PresenceLabel { presence: state.name() }));
         }
     }
 
@@ -611,9 +611,9 @@ impl Metrics {
     }
 
     /// Sets the number of agents of one presence.
-    pub fn set_agents(&self, liveness: Liveness, many: usize) {
+    pub fn set_agents(&self, state: PresenceState, many: usize) {
         let many = i64::try_from(many).unwrap_or(i64::MAX);
-        self.agents.get_or_create(&PresenceLabel { presence: presence_name(liveness) }).set(many);
+        self.agents.get_or_create(&PresenceLabel { presence: state.name() }).set(many);
     }
 }
 
@@ -643,14 +643,6 @@ pub fn plain_text(openmetrics: &str) -> String {
 fn entered(handoff: &Handoff) -> crate::time::Timestamp {
     let of_state = handoff.steps.iter().rev().take_while(|step| step.state == handoff.state);
     of_state.last().map_or(handoff.created_at, |step| step.at)
-}
-
-const fn presence_name(liveness: Liveness) -> &'static str {
-    match liveness {
-        Liveness::Alive => "ALIVE",
-        Liveness::Suspect => "SUSPECT",
-        Liveness::Gone => "GONE",
-    }
 }
 
 #[cfg(test)]

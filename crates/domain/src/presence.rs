@@ -18,6 +18,35 @@ pub enum Liveness {
     Gone,
 }
 
+/// What people and metrics are told of an agent's presence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PresenceState {
+    /// The agent gives signs of life.
+    Alive,
+    /// The agent has missed heartbeats, or its last session has just ended.
+    Suspect,
+    /// The agent had a session, and has given no sign of life for the length of the lease.
+    Gone,
+    /// The agent has had no session since it was registered or the broker started: nobody has seen it yet, or it works by
+    /// single calls, as a person does on the command line. So nothing has ended that could be missed.
+    Unseen,
+}
+
+impl PresenceState {
+    /// Every state, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Alive, Self::Suspect, Self::Gone, Self::Unseen];
+
+    /// The name, as in `Presence` of the schema.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "ALIVE",
+            Self::Suspect => "SUSPECT",
+            Self::Gone => "GONE",
+            Self::Unseen => "UNSEEN",
+        }
+    }
+}
+
 /// The signs of life of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
@@ -27,6 +56,8 @@ pub struct Signs {
     pub receives: u32,
     /// The latest sign of life. `None`: none since the broker started.
     pub last_seen: Option<Timestamp>,
+    /// Whether the agent has had a session since the broker started.
+    pub had_session: bool,
 }
 
 /// The times after which an agent counts as suspect or gone.
@@ -74,7 +105,17 @@ impl PresenceRule {
         }
     }
 
-    /// The liveness of the agent.
+    /// What is shown of the agent's presence.
+    pub fn state(&self, signs: Signs, now: Timestamp) -> PresenceState {
+        match self.liveness(signs, now) {
+            Liveness::Alive => PresenceState::Alive,
+            _ if !signs.had_session => PresenceState::Unseen,
+            Liveness::Suspect => PresenceState::Suspect,
+            Liveness::Gone => PresenceState::Gone,
+        }
+    }
+
+    /// The liveness of the agent, by which candidates are chosen.
     pub fn liveness(&self, signs: Signs, now: Timestamp) -> Liveness {
         if self.is_gone(signs, now) {
             return Liveness::Gone;
@@ -100,7 +141,28 @@ mod tests {
     }
 
     fn signs(sessions: u32, receives: u32, last_seen: Option<i64>) -> Signs {
-        Signs { sessions, receives, last_seen: last_seen.map(at) }
+        Signs { sessions, receives, last_seen: last_seen.map(at), had_session: sessions > 0 }
+    }
+
+    #[test]
+    fn an_agent_without_a_session_is_unseen_and_never_gone_to_people() {
+        let state = |signs: Signs, now| RULE.state(signs, at(now));
+        // By single calls: the last at 100. Candidates are chosen as if it were gone.
+        let by_calls = signs(0, 0, Some(100));
+        assert_eq!([state(by_calls, 101), state(by_calls, 160)], [PresenceState::Unseen; 2]);
+        assert_eq!(RULE.liveness(by_calls, at(160)), Liveness::Gone);
+        assert_eq!(state(Signs::default(), 60), PresenceState::Unseen);
+        assert_eq!(state(signs(0, 1, Some(0)), 1000), PresenceState::Alive, "a call of Receive is open");
+    }
+
+    #[test]
+    fn an_agent_that_had_a_session_is_suspect_and_then_gone() {
+        let left = Signs { had_session: true, ..signs(0, 0, Some(100)) };
+        let state = |now| RULE.state(left, at(now));
+        assert_eq!(
+            [state(101), state(159), state(160)],
+            [PresenceState::Suspect, PresenceState::Suspect, PresenceState::Gone]
+        );
     }
 
     #[test]

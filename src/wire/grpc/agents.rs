@@ -366,7 +366,7 @@ fn directory_page(
     let (directory, now) = (broker.directory(), broker.now());
     let wanted = request.presence();
     let is_wanted = |entry: &Arc<Entry>| {
-        let presence = || to_proto::presence(&directory.presence(&entry.id()), directory.liveness(&entry.id(), now));
+        let presence = || to_proto::presence(directory.presence_state(&entry.id(), now));
         wanted == v1::Presence::Unspecified || presence() == wanted
     };
     let one = |text: &String| if text.is_empty() { Vec::new() } else { vec![text.clone()] };
@@ -501,7 +501,7 @@ fn find(
                 agent_id: facts.agent.to_string(),
                 rank: u32::try_from(first + place + 1).unwrap_or(u32::MAX),
                 score,
-                presence: to_proto::presence(&broker.directory().presence(facts.agent), facts.liveness).into(),
+                presence: to_proto::presence(broker.directory().presence_state(facts.agent, broker.now())).into(),
                 factors: matching::explain(&wanted, &facts).into_iter().map(to_proto::factor).collect(),
                 missing_skills: matching::missing(facts.skills, &request.preferred_skills)
                     .into_iter()

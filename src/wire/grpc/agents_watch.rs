@@ -157,7 +157,7 @@ impl Watcher {
             let mut activities = Vec::new();
             for entry in &entries {
                 let id = entry.id();
-                let presence = to_proto::presence(&directory.presence(&id), directory.liveness(&id, now));
+                let presence = to_proto::presence(directory.presence_state(&id, now));
                 let busy = directory.busy(entry, now);
                 if self.sent.get(&id) != Some(&Some((presence, busy))) {
                     let load = Some(to_proto::load(busy));

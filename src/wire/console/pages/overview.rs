@@ -18,7 +18,7 @@ use crate::{
     },
     domain::{
         handoff::{Handoff, State as HandoffState},
-        presence::Liveness,
+        presence::PresenceState,
     },
     time::Timestamp,
     wire::console::Console,
@@ -32,7 +32,7 @@ const LISTED: usize = 10;
 struct OverviewPage {
     who: String,
     // Each part is shown to a caller with its right, and left out for others.
-    agents: Option<[(&'static str, usize); 3]>,
+    agents: Option<[(&'static str, usize); PresenceState::ALL.len()]>,
     open_handoffs: Option<Vec<(&'static str, i64)>>,
     /// `None`: the caller may not read all dead letters, or none were counted.
     parked: Option<i64>,
@@ -91,15 +91,8 @@ impl OverviewPage {
 }
 
 /// The registered agents by presence.
-fn agents(broker: &Broker, now: Timestamp) -> [(&'static str, usize); 3] {
-    let mut counts = [("ALIVE", 0), ("SUSPECT", 0), ("GONE", 0)];
-    broker.each_registered(|agent| {
-        let place = match broker.directory().liveness(&agent.id(), now) {
-            Liveness::Alive => 0,
-            Liveness::Suspect => 1,
-            Liveness::Gone => 2,
-        };
-        counts[place].1 += 1;
-    });
+fn agents(broker: &Broker, now: Timestamp) -> [(&'static str, usize); PresenceState::ALL.len()] {
+    let mut counts = PresenceState::ALL.map(|state| (state.name(), 0));
+    broker.each_registered(|agent| counts[broker.directory().presence_state(&agent.id(), now) as usize].1 += 1);
     counts
 }

@@ -169,7 +169,7 @@ impl HopRow {
 pub(super) struct AgentRow {
     pub(super) id: String,
     pub(super) types: String,
-    pub(super) presence: String,
+    pub(super) presence: &'static str,
     pub(super) load: String,
     pub(super) owned: u32,
     pub(super) offers: u32,
@@ -186,7 +186,7 @@ impl AgentRow {
         Self {
             id: entry.id().to_string(),
             types: types.join(", "),
-            presence: words(&directory.liveness(&entry.id(), now)),
+            presence: directory.presence_state(&entry.id(), now).name(),
             load: format!("{} of {capacity}", busy.load.in_use),
             owned: busy.owned,
             offers: busy.offers,

@@ -158,7 +158,12 @@ impl Engine {
         self.delivery.add_consumer(id, consumer);
         let is_session = kind == ConsumerKind::Session;
         self.env.directory.change_presence(agent, |presence| {
-            if is_session { presence.signs.sessions += 1 } else { presence.signs.receives += 1 }
+            if is_session {
+                presence.signs.sessions += 1
+            } else {
+                presence.signs.receives += 1
+            }
+            presence.signs.had_session |= is_session;
         });
     }
 

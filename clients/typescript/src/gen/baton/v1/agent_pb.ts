@@ -563,22 +563,23 @@ export enum Presence {
   ALIVE = 1,
 
   /**
-   * The agent has missed three heartbeats, or its last session has ended.
+   * The agent has missed three heartbeats, or its last session has just ended.
    *
    * @generated from enum value: PRESENCE_SUSPECT = 2;
    */
   SUSPECT = 2,
 
   /**
-   * The agent has given no sign of life for the lease. Other candidates are offered a handoff first.
+   * The agent had a session, and has given no sign of life for the lease. Other candidates are offered a handoff first.
    *
    * @generated from enum value: PRESENCE_GONE = 3;
    */
   GONE = 3,
 
   /**
-   * The agent has given no sign of life since its registration or since the broker started. It is treated as SUSPECT
-   * during the first lease after the start, then as GONE.
+   * The agent has had no session since its registration or since the broker started: nobody has seen it yet, or it works
+   * by single calls, as a person does on the command line. As a candidate it counts as SUSPECT until it has given no sign
+   * of life for the lease, then as GONE. A lease begins anew with the broker's start.
    *
    * @generated from enum value: PRESENCE_UNSEEN = 4;
    */

@@ -5,6 +5,7 @@
 mod completions;
 mod dev;
 mod failure;
+mod manual;
 mod serve;
 #[cfg(test)]
 mod texts;
@@ -61,6 +62,7 @@ enum Command {
     #[command(flatten)]
     Client(baton_cli::Command),
     Completions(completions::CompletionsArgs),
+    Manual(manual::ManualArgs),
     Version(version::VersionArgs),
 }
 
@@ -72,7 +74,11 @@ impl Program for Cli {
     fn command(&self) -> Option<&baton_cli::Command> {
         match &self.command {
             Command::Client(command) => Some(command),
-            Command::Dev(_) | Command::Serve(_) | Command::Completions(_) | Command::Version(_) => None,
+            Command::Dev(_)
+            | Command::Serve(_)
+            | Command::Completions(_)
+            | Command::Manual(_)
+            | Command::Version(_) => None,
         }
     }
 }
@@ -110,6 +116,7 @@ async fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Client(command) => baton_cli::execute(command, cli.global).await,
         Command::Completions(args) => completions::run(&args),
+        Command::Manual(args) => manual::run(&args),
         Command::Version(args) => version::run(args, &cli.global.output()),
     }
 }

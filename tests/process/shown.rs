@@ -273,6 +273,20 @@ fn without_reader(command: &mut Command) -> Option<i32> {
 }
 
 #[test]
+fn each_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert_eq!(output(baton().arg("manual").arg(&pages)).0, Some(0));
+    for (page, words) in [("baton.1", "Exit codes"), ("baton-handoff-request.1", "deliver")] {
+        let text = fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.starts_with(".ie") && text.contains(".SH") && text.contains(words), "{page}: {text}");
+    }
+    // A file in place of the folder.
+    let (code, stderr) = exit_of(baton().arg("manual").arg(pages.join("baton.1")));
+    assert!(code == Some(3) && stderr.contains("baton.1"), "{code:?} {stderr}");
+}
+
+#[test]
 fn a_closed_pipe_ends_no_command_in_a_panic() {
     let broker = Broker::start();
     for shell in ["bash", "zsh", "fish"] {

@@ -8,14 +8,16 @@ launcher of npm, and makes all packages a second time, which must give the same 
 have the packages yet.
 
 What the clients need from PyPI and npm is downloaded into BATON_CI_CACHE before the clock starts. Where the kernel permits it,
-everything after that runs in a network of its own, which has only the loopback address. Needs python3 with venv, npm and
-dpkg-deb.
+everything after that runs in a network of its own, which has only the loopback address. Needs python3 with venv, npm,
+dpkg-deb and nfpm.
 """
 
 import contextlib
 import fcntl
+import gzip
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import pty
@@ -26,6 +28,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
@@ -33,7 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("wheel", "npm", "tar", "deb")
+KINDS = ("wheel", "npm", "tar", "deb", "rpm", "oci")
 FIRST_HANDOFF_SECONDS = 60
 WITHIN_SECONDS = 60
 # A program that ends in the way that its argument names: by SIGTERM, with the number of its SIGINTs, or with a code.
@@ -225,7 +228,7 @@ def check_archive(folder: Path) -> None:
     """All files are there, and the sample configuration is one."""
     (unpacked,) = (folder / "copy").glob("baton-0*-linux-gnu")
     use("archive", [unpacked / "baton"], folder)
-    for name in ("LICENSE", "README.md", "baton.service", "completions/_baton", "completions/baton.fish"):
+    for name in ("LICENSE", "README.md", "baton.service", "completions/_baton", "completions/baton.fish", "man/man1/baton.1"):
         expect((unpacked / name).stat().st_size > 0, f"{name} is empty")
     run("bash", "-n", unpacked / "completions" / "baton.bash")
     tls = folder / "data of archive" / "tls"
@@ -257,6 +260,66 @@ def check_deb(folder: Path, dist: Path) -> None:
     for script in ("postinst", "prerm"):
         run("sh", "-n", folder / "control" / script)
     print("deb: unit, user, sums")
+
+
+def check_rpm(folder: Path, dist: Path) -> None:
+    """What an rpm has works, and the unit starts the program."""
+    (package,) = dist.glob("*.rpm")
+    root = folder / "root of the rpm"
+    # rpmfile takes the list of files from the head of the package, and knows no mode when it unpacks.
+    script = (
+        "import rpmfile, pathlib, sys\n"
+        "with rpmfile.open(sys.argv[1]) as found:\n"
+        "    for member in found.getmembers():\n"
+        "        path = pathlib.Path(sys.argv[2]) / member.name\n"
+        "        path.parent.mkdir(parents=True, exist_ok=True)\n"
+        "        path.write_bytes(found.extractfile(member).read())\n"
+        "    print(found.headers['name'].decode(), found.headers['version'].decode(), found.headers['arch'].decode())\n"
+    )
+    told = run(folder / "tools" / "bin" / "python", "-c", script, package, root).split()
+    expect(told[0] == "baton-broker" and told[2] == "x86_64", f"the rpm says {told}")
+    program = root / "usr" / "bin" / "baton"
+    program.chmod(0o755)
+    use("rpm", [program], folder)
+    unit = (root / "usr/lib/systemd/system/baton.service").read_text("utf-8")
+    expect("ExecStart=/usr/bin/baton serve" in unit, "the unit does not start /usr/bin/baton")
+    for name in ("postinstall", "preremove"):
+        run("sh", "-n", ROOT / "deploy" / "packages" / "rpm" / name)
+    print("rpm: name, program, unit, scripts")
+
+
+def check_image(folder: Path, dist: Path) -> None:
+    """The image is a whole OCI layout, and its program starts with nothing but the files of the image."""
+    (archive,) = dist.glob("baton-*-oci.tar")
+    layout, root = folder / "layout", folder / "root of the image"
+    with tarfile.open(archive) as tar:
+        tar.extractall(layout, filter="data")
+
+    def blob(of: dict) -> bytes:
+        content = (layout / "blobs" / of["digest"].replace(":", "/")).read_bytes()
+        expect(f"sha256:{hashlib.sha256(content).hexdigest()}" == of["digest"], f"{of} is damaged")
+        expect(len(content) == of["size"], f"{of} has another size")
+        return content
+
+    (found,) = json.loads((layout / "index.json").read_bytes())["manifests"]
+    manifest = json.loads(blob(found))
+    configuration = json.loads(blob(manifest["config"]))
+    owners = {}
+    for layer, diff in zip(manifest["layers"], configuration["rootfs"]["diff_ids"], strict=True):
+        content = gzip.decompress(blob(layer))
+        expect(f"sha256:{hashlib.sha256(content).hexdigest()}" == diff, f"{diff} is another layer")
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            owners |= {member.name.removeprefix("./"): member.uid for member in tar}
+            tar.extractall(root, filter="data")
+    user = int(configuration["config"]["User"].split(":")[0])
+    expect(owners["var/lib/baton"] == user != 0, f"the data folder belongs to {owners['var/lib/baton']}")
+    (program,) = configuration["config"]["Entrypoint"]
+    if os.geteuid() == 0:
+        said = json.loads(run("chroot", root, program, "version", "-o", "json"))
+        run("chroot", root, program, "keygen", "--out", "/var/lib/baton/key.pem")
+        print(f"image: digests, owner, baton {said['version']} alone in its root")
+    else:
+        print("image: digests, owner")
 
 
 def check_bytes(folder: Path, dist: Path) -> None:
@@ -321,6 +384,7 @@ def make(folder: Path, program: Path) -> None:
         if path.exists():
             (folder / "program" / path.name).symlink_to(path)
     run(sys.executable, "-m", "venv", folder / "tools")
+    run(folder / "tools" / "bin" / "pip", "install", "--quiet", "rpmfile==2.2.1")
     environment = {**readme.environment_in(folder), **packing(folder)}
     environment["PATH"] = f"{folder / 'tools' / 'bin'}:{environment['PATH']}"
     terminals = readme.Terminals(folder / "copy", environment)
@@ -378,6 +442,8 @@ def inside(folder: Path, *, is_alone: bool) -> None:
     check_npm(folder, dist)
     check_archive(folder)
     check_deb(folder, dist)
+    check_rpm(folder, dist)
+    check_image(folder, dist)
     check_bytes(folder, dist)
 
 

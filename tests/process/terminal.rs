@@ -53,9 +53,12 @@ impl Terminal {
 
     /// Starts `baton top` here.
     fn top(&self, broker: &Broker) -> Child {
+        self.start(broker, &["top", "--every", "100ms"])
+    }
+
+    fn start(&self, broker: &Broker, arguments: &[&str]) -> Child {
         let side = || self.program.try_clone().unwrap();
-        let mut command = broker.command(&["top", "--every", "100ms"]);
-        command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap()
+        broker.command(arguments).stdin(side()).stdout(side()).stderr(side()).spawn().unwrap()
     }
 
     /// Waits until this is written.
@@ -106,4 +109,14 @@ fn top_shows_that_the_broker_is_gone_and_leaves_the_terminal_when_it_ends() {
     kill_process(Pid::from_child(&top), Signal::INT).unwrap();
     assert!(top.wait().unwrap().success());
     terminal.shows("\x1b[?25h\x1b[?1049l");
+}
+
+#[test]
+fn console_prints_its_address_on_a_line_of_its_own() {
+    let broker = Broker::start();
+    let mut terminal = Terminal::open();
+    let mut console = terminal.start(&broker, &["console"]);
+    terminal.shows("Open within a minute, once:\r\n  https://");
+    assert!(console.wait().unwrap().success());
+    assert!(!terminal.text.contains("\\n"), "{:?}", terminal.text);
 }

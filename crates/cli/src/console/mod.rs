@@ -44,9 +44,9 @@ pub(super) async fn run(args: ConsoleArgs, connection: &ConnectionArgs, output: 
         None => None,
     };
     if output.is_table() {
-        say!("Open within a minute, once:\n  {url}");
+        say_lines!("Open within a minute, once:\n  {url}");
         if let Some(desk) = &desk {
-            say!("Decide as {}, until ctrl-C:\n  {}", desk.agent(), desk.url());
+            say_lines!("Decide as {}, until ctrl-C:\n  {}", desk.agent(), desk.url());
         }
     } else {
         let expire_time = output::time(made.expire_time.as_ref());

@@ -8,6 +8,7 @@ mod blobs;
 mod broker;
 mod buckets;
 mod certificates;
+mod command_line;
 mod commands;
 mod compression;
 mod conformance;

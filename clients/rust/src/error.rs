@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, error::Error, fmt, io, path::PathBuf, time::Dur
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::codes::{ErrorCode, Refusal};
+use crate::{
+    codes::{ErrorCode, Refusal},
+    envelope::FRAME_BYTES_MAX,
+};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -197,6 +200,12 @@ impl ClientError {
             matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
         if details.error_info().is_none() && is_of_connection {
             return match status.source() {
+                Some(source) if is_too_large(source) => {
+                    let text = format!("the gRPC message has more than {FRAME_BYTES_MAX} bytes, the limit of a gRPC message");
+                    let mut refused = Refused::of_client(ErrorCode::PayloadTooLarge, text);
+                    refused.metadata.insert("frame_bytes_max".to_owned(), FRAME_BYTES_MAX.to_string());
+                    refused.into()
+                }
                 Some(source) => Self::connecting(server, source),
                 None => Self::Unreachable { server: server.to_owned(), problem: status.message().to_owned() },
             };
@@ -248,6 +257,12 @@ impl Refused {
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
         }
     }
+}
+
+/// Whether the stub itself has ended the call, because the request exceeds its limit. The transport then shows only an
+/// internal error of the sending side.
+fn is_too_large(error: &(dyn Error + 'static)) -> bool {
+    innermost(error).contains("sent by user: unexpected internal error")
 }
 
 fn innermost(error: &(dyn Error + 'static)) -> String {

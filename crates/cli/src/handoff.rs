@@ -232,9 +232,9 @@ pub(super) struct ListArgs {
     /// List only handoffs of this task type.
     #[arg(long, value_name = "TYPE")]
     task_type: Option<String>,
-    /// List only handoffs in this state, for example ACCEPTED. May be repeated.
-    #[arg(long = "state", value_name = "STATE")]
-    states: Vec<String>,
+    /// List only handoffs in this state. May be repeated.
+    #[arg(long = "state", value_name = "STATE", ignore_case = true)]
+    states: Vec<StateArg>,
     /// List only handoffs that have not ended.
     #[arg(long)]
     open: bool,
@@ -244,6 +244,20 @@ pub(super) struct ListArgs {
     /// The most handoffs to list.
     #[arg(long, default_value_t = 50)]
     limit: u32,
+}
+
+/// A state of a handoff.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum StateArg {
+    Requested,
+    Deciding,
+    Accepted,
+    #[value(alias = "context_sent")]
+    ContextSent,
+    Completed,
+    Rejected,
+    Failed,
+    Cancelled,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -499,13 +513,7 @@ async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
 }
 
 async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let state = |name: &String| {
-        let full = format!("HANDOFF_STATE_{}", name.to_uppercase());
-        v1::HandoffState::from_str_name(&full)
-            .map(i32::from)
-            .ok_or_else(|| Failure::usage(format!("--state {name} is not a state; for example ACCEPTED")))
-    };
-    let states = args.states.iter().map(state).collect::<Result<Vec<i32>, _>>()?;
+    let states: Vec<i32> = args.states.iter().map(|state| state.to_proto().into()).collect();
     let client = connection.client().await?;
     let task_id = resolve::task_filter(args.task.as_ref(), &client).await?;
     let agent_id = resolve::agent_filter(args.agent.as_ref(), &client).await?;
@@ -601,6 +609,21 @@ pub(super) fn say_step(step: &v1::HandoffTransition) {
         output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
         output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
     );
+}
+
+impl StateArg {
+    fn to_proto(self) -> v1::HandoffState {
+        match self {
+            Self::Requested => v1::HandoffState::Requested,
+            Self::Deciding => v1::HandoffState::Deciding,
+            Self::Accepted => v1::HandoffState::Accepted,
+            Self::ContextSent => v1::HandoffState::ContextSent,
+            Self::Completed => v1::HandoffState::Completed,
+            Self::Rejected => v1::HandoffState::Rejected,
+            Self::Failed => v1::HandoffState::Failed,
+            Self::Cancelled => v1::HandoffState::Cancelled,
+        }
+    }
 }
 
 impl Priority {

@@ -22,6 +22,13 @@ fn descriptor(name: &str) -> MessageDescriptor {
     found.expect("every message of ours is in a schema")
 }
 
+/// The values that a field of this enum can be set to, without their prefix.
+pub(super) fn words(name: &str, prefix: &str) -> Vec<String> {
+    let found = SCHEMA.get_enum_by_name(name).expect("every enum of ours is in the schema");
+    let set = found.values().filter(|value| value.number() != 0);
+    set.map(|value| value.name().trim_start_matches(prefix).to_owned()).collect()
+}
+
 /// Converts a message to JSON.
 pub(super) fn of<M: Message + Name>(message: &M) -> Result<Value, Failure> {
     of_bytes(&M::full_name(), &message.encode_to_vec())

@@ -200,16 +200,20 @@ fn read(path: &Path, id: Option<&PlanId>) -> Result<v1::Plan, Failure> {
 fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
     let mut value = if value.is_array() { json!({"subtasks": value}) } else { value };
     let enums = [
-        ("mode", "PLAN_MODE_"),
-        ("dataFlowCheck", "DATA_FLOW_CHECK_"),
-        ("data_flow_check", "DATA_FLOW_CHECK_"),
-        ("priority", "PRIORITY_"),
+        ("mode", "PLAN_MODE_", "baton.v1.PlanMode"),
+        ("dataFlowCheck", "DATA_FLOW_CHECK_", "baton.v1.DataFlowCheck"),
+        ("data_flow_check", "DATA_FLOW_CHECK_", "baton.v1.DataFlowCheck"),
+        ("priority", "PRIORITY_", "baton.v1.Priority"),
     ];
-    for (name, prefix) in enums {
+    for (name, prefix, schema) in enums {
+        let Some(text) = value.get(name).and_then(Value::as_str) else { continue };
         // People write the value without the prefix that the schema gives it.
-        if let Some(text) = value.get(name).and_then(Value::as_str).filter(|text| !text.starts_with(prefix)) {
-            value[name] = format!("{prefix}{}", text.to_uppercase()).into();
+        let word = text.strip_prefix(prefix).unwrap_or(text).to_uppercase();
+        let words = json::words(schema, prefix);
+        if word != "UNSPECIFIED" && !words.contains(&word) {
+            return Err(Failure::usage(format!("{name} {text:?} is unknown; it can be {}", words.join(", "))));
         }
+        value[name] = format!("{prefix}{word}").into();
     }
     let mut plan: v1::Plan = json::parse(value)?;
     if plan.plan_id.is_empty() || replaces {
@@ -472,6 +476,8 @@ mod tests {
         assert_eq!((plan.data_flow_check(), plan.priority()), (v1::DataFlowCheck::Lenient, v1::Priority::High));
         assert_eq!(parse(value, "flag", true).unwrap().plan_id, "flag");
         assert!(parse(json!({"subtask": []}), "x", false).is_err(), "an unknown field is named");
+        let unknown = parse(json!({"mode": "BOGUS", "subtasks": []}), "x", false).unwrap_err().to_string();
+        assert!(unknown.contains("mode \"BOGUS\"") && unknown.contains("HYBRID"), "{unknown}");
     }
 
     #[test]

@@ -40,9 +40,9 @@ pub(super) enum TaskCommand {
         /// List only parts of this task: its id, or a unique prefix of it.
         #[arg(long, value_name = "TASK")]
         parent: Option<Prefix>,
-        /// List only tasks with this status, for example in-progress. May be repeated.
-        #[arg(long = "status", value_name = "STATUS")]
-        statuses: Vec<String>,
+        /// List only tasks with this status. May be repeated.
+        #[arg(long = "status", value_name = "STATUS", ignore_case = true)]
+        statuses: Vec<ListedStatus>,
         /// List the latest updates first, and not the latest creations. Needs the right to read all tasks.
         #[arg(long)]
         by_update: bool,
@@ -178,12 +178,30 @@ pub(super) struct StatusArgs {
     answer_schema: Option<PathBuf>,
 }
 
-/// The number of a status of a list, like in-progress or IN_PROGRESS.
-fn listed_status(name: &str) -> Result<i32, Failure> {
-    let full = format!("TASK_STATUS_{}", name.to_uppercase().replace('-', "_"));
-    let status = v1::TaskStatus::from_str_name(&full).filter(|status| *status != v1::TaskStatus::Unspecified);
-    let unknown = || Failure::usage(format!("--status {name} is not a status; for example in-progress"));
-    status.map(i32::from).ok_or_else(unknown)
+/// A status of a list.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum ListedStatus {
+    Created,
+    #[value(alias = "in_progress")]
+    InProgress,
+    #[value(alias = "waiting_for_input")]
+    WaitingForInput,
+    Completed,
+    Failed,
+    Canceled,
+}
+
+impl ListedStatus {
+    fn to_proto(self) -> v1::TaskStatus {
+        match self {
+            Self::Created => v1::TaskStatus::Created,
+            Self::InProgress => v1::TaskStatus::InProgress,
+            Self::WaitingForInput => v1::TaskStatus::WaitingForInput,
+            Self::Completed => v1::TaskStatus::Completed,
+            Self::Failed => v1::TaskStatus::Failed,
+            Self::Canceled => v1::TaskStatus::Canceled,
+        }
+    }
 }
 
 /// A status that an owner reports.
@@ -232,7 +250,7 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,
         TaskCommand::List { owner, parent, statuses, by_update, limit } => {
-            let statuses = statuses.iter().map(|name| listed_status(name)).collect::<Result<Vec<i32>, _>>()?;
+            let statuses: Vec<i32> = statuses.iter().map(|status| status.to_proto().into()).collect();
             let order = if by_update { v1::TaskOrder::Update } else { v1::TaskOrder::Unspecified };
             let client = connection.client().await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;

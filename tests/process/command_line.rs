@@ -54,3 +54,60 @@ async fn a_request_over_the_limit_of_a_message_is_refused_with_the_limit() {
         check(ended, 8, "4194304");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_proof_names_agent_key_and_profile() {
+    let broker = world().await;
+    let config = broker.folder.path().join("config");
+    let (alices, bobs) = (key(&broker, "alice"), key(&broker, "bob"));
+    let (alices, bobs) = (alices.to_str().unwrap(), bobs.to_str().unwrap());
+    let base = |arguments: &[&str]| {
+        let mut command = baton();
+        command.env("XDG_CONFIG_HOME", &config).args(arguments);
+        command
+    };
+    let ca = broker.ca();
+    let to = ["--server", &broker.address, "--ca", ca.to_str().unwrap()];
+    // The keys are mixed up.
+    assert_eq!(exit_of(base(&["profile", "add", "mixed", "--id", "alice", "--key", bobs]).args(to)).0, Some(0));
+    let used = format!("used: agent alice, key k1 from {bobs}, profile mixed");
+    for arguments in [&["inbox"][..], &["task", "list"], &["token"], &["mail", "receive"], &["agent", "serve"]] {
+        let ended = exit_of(base(&["--profile", "mixed"]).args(arguments));
+        check(ended.clone(), 8, "CHALLENGE_FAILED");
+        check(ended, 8, &used);
+    }
+    let flags = ["task", "list", "--id", "bob", "--key", alices];
+    let ended = exit_of(base(&["--profile", "mixed"]).args(flags));
+    check(ended, 8, &format!("used: agent bob, key k1 from {alices}, no profile"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_read_act_as_an_agent() {
+    let broker = world().await;
+    let request = ["handoff", "request", "--to", "bob", "--task", "t1"];
+    assert_eq!(exit_of(&mut acting(&broker, "alice", &request)).0, Some(0));
+    for arguments in [
+        &["handoff", "list"][..],
+        &["handoff", "show", "t1"],
+        &["task", "list"],
+        &["task", "show", "t1"],
+        &["task", "audit", "t1"],
+        &["dlq", "list"],
+        &["dlq", "export"],
+        &["agent", "list"],
+        &["agent", "show", "bob"],
+        &["agent", "find", "--limit", "1"],
+        &["graph", "list"],
+        &["spec", "list"],
+        &["schema", "list"],
+    ] {
+        let (code, stderr) = exit_of(&mut acting(&broker, "alice", arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        // Without an identity the same call is refused.
+        let mut stranger = baton();
+        stranger.args(arguments).args(["--server", &broker.address, "--ca"]).arg(broker.ca());
+        if !matches!(arguments[0], "agent" | "graph" | "spec" | "schema") {
+            check(exit_of(&mut stranger), 8, "IDENTITY_MISSING");
+        }
+    }
+}

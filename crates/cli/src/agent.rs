@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, read_key},
+    connection::{ConnectionArgs, OptionalIdentityArgs, read_key},
     find, json, key,
     output::{self, Output},
     resolve::Prefix,
@@ -50,6 +50,8 @@ pub(super) enum AgentCommand {
     Show {
         /// The agent's id, or a unique prefix of it.
         id: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     Invite(InviteArgs),
     /// Manage an agent's public keys: list, add, rotate, revoke, vouch.
@@ -157,8 +159,8 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
         AgentCommand::List(args) => find::list(args, connection, output).await,
         AgentCommand::Find(args) => find::find(args, connection, output).await,
         AgentCommand::Watch(args) => find::watch(args, connection, output).await,
-        AgentCommand::Show { id } => {
-            let client = connection.client().await?;
+        AgentCommand::Show { id, identity } => {
+            let client = identity.client(connection).await?;
             let request = v1::GetAgentRequest { agent_id: id.agent(&client).await?.to_string() };
             let found = client.answer(client.agents().get_agent(request).await)?;
             show(&found.agent.unwrap_or_default(), output)

@@ -126,9 +126,7 @@ impl FromStr for WorkspaceArg {
 pub(super) async fn run(command: BlobCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         BlobCommand::Put(args) => {
-            let client = connection.client().await?;
-            let token = client.prove(&args.identity.load()?).await?;
-            let client = client.with_token(&token)?;
+            let (client, _) = args.identity.sign_in(connection).await?;
             let bar = bar();
             let progress = |done, all| show(&bar, done, all);
             let blob = client.put_blob(&args.file, &args.media_type, &args.workspace.0, &progress).await;

@@ -8,14 +8,19 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, local::LocalBroker, saved::Saved};
+use super::{
+    Failure,
+    local::LocalBroker,
+    output,
+    saved::{Name, Saved},
+};
 use baton_broker_core::{DEFAULT_DATA, DEFAULT_LISTEN};
 use baton_client::{
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
     parse_server,
     time::SystemClock,
-    {Agent, Client, ClientCertificate, Identity, Options},
+    {Agent, Client, ClientCertificate, ClientError, Identity, Options},
 };
 
 /// The heading of the flags that all commands share, below the flags of the command itself.
@@ -50,6 +55,8 @@ pub(super) struct ConnectionArgs {
 /// The agent that a profile acts as. Its key is read only when it is needed.
 #[derive(Debug, Clone)]
 struct SavedAgent {
+    /// The name of the profile.
+    profile: Name,
     id: AgentId,
     key: PathBuf,
     key_id: KeyId,
@@ -86,9 +93,8 @@ pub(super) struct OptionalIdentityArgs {
 impl OptionalIdentityArgs {
     /// Connects as the agent, or as an operator.
     pub(super) async fn client(&self, connection: &ConnectionArgs) -> Result<Client, Failure> {
-        let Some(identity) = self.load()? else { return connection.client().await };
-        let client = connection.client_without_token().await?;
-        Ok(client.sign_in(&identity).await?)
+        let (Some(identity), Some(key)) = (self.load()?, &self.key) else { return connection.client().await };
+        connection.sign_in(&identity, key).await
     }
 
     /// The agent, with its key. `None`: act as an operator.
@@ -100,12 +106,12 @@ impl OptionalIdentityArgs {
 
 impl ConnectionArgs {
     /// Takes the agent of a profile: calls without a token authenticate as it.
-    pub(super) fn act_as(&mut self, saved: &Saved) -> Result<(), Failure> {
+    pub(super) fn act_as(&mut self, profile: &Name, saved: &Saved) -> Result<(), Failure> {
         let Some((id, key)) = saved.id.as_deref().zip(saved.key.clone()) else { return Ok(()) };
         let id = AgentId::parse(id).map_err(|error| Failure::usage(format!("the profile's id: {error}")))?;
         let key_id = KeyId::parse(saved.key_id.as_deref().unwrap_or("k1"));
         let key_id = key_id.map_err(|error| Failure::usage(format!("the profile's key_id: {error}")))?;
-        self.agent = Some(SavedAgent { id, key, key_id });
+        self.agent = Some(SavedAgent { profile: profile.clone(), id, key, key_id });
         Ok(())
     }
 
@@ -159,15 +165,36 @@ impl ConnectionArgs {
 
     /// Connects as the owner of the token, else as the agent of the profile, else as an operator.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
-        let Some(identity) = self.saved_identity()? else { return Ok(Client::connect(&self.options()?).await?) };
-        let client = self.client_without_token().await?;
-        Ok(client.sign_in(&identity).await?)
+        match (self.saved_identity()?, &self.agent) {
+            (Some(identity), Some(agent)) => self.sign_in(&identity, &agent.key).await,
+            _ => Ok(Client::connect(&self.options()?).await?),
+        }
+    }
+
+    /// Connects as an agent that proves its identity by the key in this file.
+    async fn sign_in(&self, identity: &Identity, key: &Path) -> Result<Client, Failure> {
+        let signed_in = self.client_without_token().await?.sign_in(identity).await;
+        signed_in.map_err(|error| self.not_signed_in(error, identity, key))
+    }
+
+    /// The failure of an agent to prove its identity. If the broker does not accept the proof, it names the agent, the
+    /// key, the key's file and the profile, because a wrong one of these is the usual cause.
+    pub(super) fn not_signed_in(&self, error: ClientError, identity: &Identity, key: &Path) -> Failure {
+        if error.reason() != Some("CHALLENGE_FAILED") {
+            return error.into();
+        }
+        let agent = self.agent.as_ref().filter(|agent| agent.id == identity.agent && agent.key == key);
+        let profile = agent.map_or_else(|| "no profile".to_owned(), |agent| format!("profile {}", agent.profile));
+        let (agent, key_id, key) = (&identity.agent, &identity.key_id, key.display());
+        let used = format!("used: agent {agent}, key {key_id} from {key}, {profile}");
+        let advice = format!("{used}; `baton agent show {agent}` shows the agent's keys");
+        Failure::from(error).with_advice(&output::line(&advice))
     }
 
     /// The agent of the profile, with its key, unless a token or a certificate says who calls.
     pub(super) fn saved_identity(&self) -> Result<Option<Identity>, Failure> {
         match &self.agent {
-            Some(SavedAgent { id, key, key_id }) if self.given_token().is_none() && self.cert.is_none() => {
+            Some(SavedAgent { id, key, key_id, .. }) if self.given_token().is_none() && self.cert.is_none() => {
                 Ok(Some(Identity { agent: id.clone(), key_id: key_id.clone(), key: read_key(key)? }))
             }
             _ => Ok(None),
@@ -246,6 +273,17 @@ pub(super) fn read_key(path: &Path) -> Result<PrivateKey, Failure> {
 }
 
 impl IdentityArgs {
+    /// Connects as the agent. Returns its identity too, for messages that it signs.
+    pub(super) async fn sign_in(&self, connection: &ConnectionArgs) -> Result<(Client, Identity), Failure> {
+        let identity = self.load()?;
+        Ok((connection.sign_in(&identity, &self.key).await?, identity))
+    }
+
+    /// The file of the agent's private key.
+    pub(super) fn key(&self) -> &Path {
+        &self.key
+    }
+
     pub(super) fn id(&self) -> &AgentId {
         &self.id
     }

@@ -7,12 +7,11 @@ use prost::Message as _;
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, IdentityArgs},
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     handoff,
     output::{self, Output},
     resolve::Prefix,
     table::Column,
-    workspace::ReaderArgs,
 };
 use baton_client::{
     envelope::sections,
@@ -39,7 +38,7 @@ pub(super) enum ContextCommand {
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         version: u64,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     Get(GetArgs),
     /// List the versions of a task's context, newest first.
@@ -52,7 +51,7 @@ pub(super) enum ContextCommand {
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     Checkpoint(CheckpointArgs),
     /// Show which sections differ between two versions, and the change of those in JSON.
@@ -67,7 +66,7 @@ pub(super) enum ContextCommand {
         /// The number of the later version. 0: the latest.
         to: u64,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
 }
 
@@ -92,7 +91,7 @@ pub(super) struct GetArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    reader: ReaderArgs,
+    reader: OptionalIdentityArgs,
 }
 
 /// The part of a section.

@@ -9,7 +9,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
     exit, json,
     output::{self, Output},
     progress,
@@ -33,7 +33,8 @@ pub(super) enum DlqCommand {
     #[command(after_help = "Examples:
   baton dlq list
   baton dlq list --reason poison --agent bob
-  baton dlq list --state all --within 3600 -o json")]
+  baton dlq list --state all --within 3600 -o json
+  baton dlq list --id bob --key bob.pem")]
     List {
         #[command(flatten)]
         filter: FilterArgs,
@@ -43,6 +44,8 @@ pub(super) enum DlqCommand {
         /// The most dead letters to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Show one dead letter: its reason, each delivery attempt, and the envelope.
     #[command(after_help = "Examples:
@@ -50,6 +53,8 @@ pub(super) enum DlqCommand {
     Show {
         /// The dead letter's number, from `baton dlq list`.
         id: String,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     Redrive(RedriveArgs),
     /// Discard dead letters, so that they are not delivered again. The broker keeps them, marked as discarded, until
@@ -63,6 +68,8 @@ pub(super) enum DlqCommand {
         /// The reason, recorded with the dead letter.
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Write the selected dead letters and their envelopes to stdout as JSON lines, oldest first.
     #[command(after_help = "Examples:
@@ -73,6 +80,8 @@ pub(super) enum DlqCommand {
         /// Select only dead letters in this state.
         #[arg(long = "state", value_name = "STATE", default_value = "all")]
         state: StateArg,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
 }
 
@@ -104,6 +113,8 @@ pub(super) struct RedriveArgs {
     /// Only list and count the parked dead letters that match the filters. Changes nothing.
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// Filters of dead letters. A dead letter must match each given filter.
@@ -147,13 +158,18 @@ pub(super) enum StateArg {
 }
 
 pub(super) async fn run(command: DlqCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
     match command {
-        DlqCommand::List { filter, state, limit } => list(&client, &filter, state, limit, output).await,
-        DlqCommand::Show { id } => show(&client, id, output).await,
-        DlqCommand::Redrive(args) => redrive(&client, args, *output).await,
-        DlqCommand::Discard { ids, reason } => discard(&client, ids, reason, *output).await,
-        DlqCommand::Export { filter, state } => export(&client, &filter, state).await,
+        DlqCommand::List { filter, state, limit, identity } => {
+            list(&identity.client(connection).await?, &filter, state, limit, output).await
+        }
+        DlqCommand::Show { id, identity } => show(&identity.client(connection).await?, id, output).await,
+        DlqCommand::Redrive(args) => redrive(&args.identity.client(connection).await?, args, *output).await,
+        DlqCommand::Discard { ids, reason, identity } => {
+            discard(&identity.client(connection).await?, ids, reason, *output).await
+        }
+        DlqCommand::Export { filter, state, identity } => {
+            export(&identity.client(connection).await?, &filter, state).await
+        }
     }
 }
 

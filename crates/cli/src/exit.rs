@@ -45,6 +45,12 @@ impl Failure {
         Self { code, message }
     }
 
+    /// The same failure with a further line: what to look at.
+    pub(super) fn with_advice(mut self, advice: &str) -> Self {
+        self.message = format!("{}\n  {advice}", self.message);
+        self
+    }
+
     pub(super) fn failed(message: impl Into<String>) -> Self {
         Self { code: FAILED, message: message.into() }
     }

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
     json,
     output::{self, Output},
     table::Column,
@@ -19,7 +19,8 @@ use baton_client::{
 #[command(after_help = "Examples:
   baton agent list
   baton agent list --type support -o json
-  baton agent list --skill finance.tax --presence alive")]
+  baton agent list --skill finance.tax --presence alive
+  baton agent list --id alice --key alice.pem")]
 pub(super) struct ListArgs {
     /// List only agents of this type.
     #[arg(long = "type", value_name = "TYPE")]
@@ -42,6 +43,8 @@ pub(super) struct ListArgs {
     /// List deregistered agents too.
     #[arg(long)]
     deregistered: bool,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,6 +103,8 @@ pub(super) struct FindArgs {
     /// The most agents to print.
     #[arg(long, default_value_t = 20, value_name = "NUMBER")]
     limit: u32,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// Follow the agents: those that are registered, then each change.
@@ -121,6 +126,8 @@ pub(super) struct WatchArgs {
     /// Show no changes of presence and load.
     #[arg(long)]
     cards_only: bool,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 impl PresenceArg {
@@ -163,7 +170,7 @@ pub(super) fn load(load: Option<&v1::AgentLoad>) -> String {
 }
 
 pub(super) async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let request = v1::ListAgentsRequest {
         agent_type: text(args.agent_type),
         skill: args.skill,
@@ -202,7 +209,7 @@ pub(super) async fn list(args: ListArgs, connection: &ConnectionArgs, output: &O
 }
 
 pub(super) async fn find(args: FindArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let request = v1::FindAgentsRequest {
         agent_type: text(args.agent_type),
         required_skills: args.required_skills,
@@ -247,7 +254,7 @@ pub(super) async fn find(args: FindArgs, connection: &ConnectionArgs, output: &O
 }
 
 pub(super) async fn watch(args: WatchArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let request = v1::WatchAgentsRequest {
         after_cursor: args.after,
         agent_type: text(args.agent_type),

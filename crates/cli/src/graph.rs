@@ -50,6 +50,8 @@ Examples:
         /// The most graphs to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Show one graph, also as a diagram.
     #[command(after_help = "Examples:
@@ -59,6 +61,8 @@ Examples:
     Show {
         /// The id of the graph.
         id: GraphId,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// List the owners of graphs, with those of removed names.
     #[command(after_help = "Examples:
@@ -118,9 +122,9 @@ pub(super) async fn run(command: GraphCommand, connection: &ConnectionArgs, outp
         GraphCommand::Transfer(args) => registration::transfer(Registry::Graphs, args, connection, output).await,
         GraphCommand::Retire(args) => registration::retire(Registry::Graphs, args, connection, output).await,
         GraphCommand::Remove(args) => registration::remove(Registry::Graphs, args, connection, output).await,
-        GraphCommand::List { limit } => list(&connection.client().await?, limit, *output).await,
-        GraphCommand::Show { id } => {
-            let client = connection.client().await?;
+        GraphCommand::List { limit, identity } => list(&identity.client(connection).await?, limit, *output).await,
+        GraphCommand::Show { id, identity } => {
+            let client = identity.client(connection).await?;
             let request = v1::GetGraphRequest { graph_id: id.to_string() };
             let graph = client.answer(client.routing().get_graph(request).await)?.graph.unwrap_or_default();
             match output.diagram() {

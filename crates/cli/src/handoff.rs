@@ -10,7 +10,7 @@ use prost::{Message, Name};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, IdentityArgs},
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     context::{ContextArgs, Want},
     duration, handoffs_watch,
     output::{self, Output},
@@ -112,6 +112,8 @@ pub(super) enum HandoffCommand {
     Show {
         /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff.
         id: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     Watch(handoffs_watch::WatchArgs),
 }
@@ -215,8 +217,11 @@ pub(super) struct AnswerArgs {
 #[command(after_help = "Examples:
   baton handoff list --state requested --state accepted
   baton handoff list --agent alice --limit 10 -o json
-  baton handoff list --open --to bob --due-within 30s")]
+  baton handoff list --open --to bob --due-within 30s
+  baton handoff list --id bob --key bob.pem")]
 pub(super) struct ListArgs {
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
     /// List only handoffs of this task: its id, or a unique prefix of it.
     #[arg(long, value_name = "TASK")]
     task: Option<Prefix>,
@@ -316,8 +321,8 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
             answer(&args, connection, output, MessageType::HandoffCancel, |_| payload).await
         }
         HandoffCommand::List(args) => list(args, connection, output).await,
-        HandoffCommand::Show { id } => {
-            let client = connection.client().await?;
+        HandoffCommand::Show { id, identity } => {
+            let client = identity.client(connection).await?;
             let handoff = get(&client, &id.handoff(&client).await?).await?;
             show(&handoff, output)
         }
@@ -500,9 +505,7 @@ pub(super) async fn as_agent(
     identity: &IdentityArgs,
     connection: &ConnectionArgs,
 ) -> Result<(Client, Composer), Failure> {
-    let identity = identity.load()?;
-    let client = connection.client_without_token().await?;
-    let client = client.sign_in(&identity).await?;
+    let (client, identity) = identity.sign_in(connection).await?;
     let composer = Composer { identity, clock: std::sync::Arc::new(SystemClock), ids: std::sync::Arc::new(SystemIds) };
     Ok((client, composer))
 }
@@ -514,7 +517,7 @@ async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
 
 async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let states: Vec<i32> = args.states.iter().map(|state| state.to_proto().into()).collect();
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let task_id = resolve::task_filter(args.task.as_ref(), &client).await?;
     let agent_id = resolve::agent_filter(args.agent.as_ref(), &client).await?;
     let sender_id = resolve::agent_filter(args.from.as_ref(), &client).await?;

@@ -4,13 +4,16 @@ use clap::Args;
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
     handoff::say_step,
     json,
     output::{self, Output},
     resolve::{self, Prefix},
 };
-use baton_client::proto::v1::{self, watch_handoffs_response::Event};
+use baton_client::{
+    Client,
+    proto::v1::{self, watch_handoffs_response::Event},
+};
 
 /// Print the steps of one handoff as they happen, until it ends; or the changes of all handoffs.
 ///
@@ -21,8 +24,11 @@ use baton_client::proto::v1::{self, watch_handoffs_response::Event};
   baton handoff watch crash-7
   baton handoff watch
   baton handoff watch --from alice --task-type support -o jsonl
-  baton handoff watch --after 1204")]
+  baton handoff watch --after 1204
+  baton handoff watch crash-7 --id bob --key bob.pem")]
 pub(super) struct WatchArgs {
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
     /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff. Default: all handoffs.
     id: Option<Prefix>,
     /// Show only changes after this cursor.
@@ -40,16 +46,16 @@ pub(super) struct WatchArgs {
 }
 
 pub(super) async fn run(args: WatchArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let client = args.identity.client(connection).await?;
     match args.id {
-        Some(id) => watch_one(&id, connection, output).await,
-        None => watch_all(args, connection, output).await,
+        Some(id) => watch_one(&client, &id, output).await,
+        None => watch_all(&client, args, output).await,
     }
 }
 
-async fn watch_one(id: &Prefix, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
-    let request = v1::WatchHandoffRequest { handoff_id: id.handoff(&client).await?.to_string() };
-    let mut updates = super::watching::open(&client, request).await?;
+async fn watch_one(client: &Client, id: &Prefix, output: &Output) -> Result<(), Failure> {
+    let request = v1::WatchHandoffRequest { handoff_id: id.handoff(client).await?.to_string() };
+    let mut updates = super::watching::open(client, request).await?;
     let mut printed = 0;
     while let Some(update) = updates.next().await? {
         let handoff = update.handoff.unwrap_or_default();
@@ -64,15 +70,14 @@ async fn watch_one(id: &Prefix, connection: &ConnectionArgs, output: &Output) ->
     Ok(())
 }
 
-async fn watch_all(args: WatchArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+async fn watch_all(client: &Client, args: WatchArgs, output: &Output) -> Result<(), Failure> {
     let request = v1::WatchHandoffsRequest {
         after_cursor: args.after,
-        task_id: resolve::task_filter(args.task.as_ref(), &client).await?,
-        sender_id: resolve::agent_filter(args.from.as_ref(), &client).await?,
+        task_id: resolve::task_filter(args.task.as_ref(), client).await?,
+        sender_id: resolve::agent_filter(args.from.as_ref(), client).await?,
         task_type: args.task_type.unwrap_or_default(),
     };
-    let mut updates = super::watching::open(&client, request).await?;
+    let mut updates = super::watching::open(client, request).await?;
     while let Some(update) = updates.next().await? {
         match &update.event {
             Some(event) if output.is_table() => say_event(update.cursor, event),

@@ -125,7 +125,7 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     if needs_no_connection(&program) || (is_a_test && !chosen.is_named) {
         return Ok(P::parse_from(args));
     }
-    program.global().connection.act_as(&chosen.saved)?;
+    program.global().connection.act_as(&chosen.name, &chosen.saved)?;
     Ok(program)
 }
 

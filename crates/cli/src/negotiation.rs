@@ -6,11 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, IdentityArgs},
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     duration, handoff, json,
     output::{self, Output},
     table::Column,
-    workspace::ReaderArgs,
 };
 use baton_client::{
     ids::{AgentId, TaskId},
@@ -70,7 +69,7 @@ pub(super) enum NegotiationCommand {
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// Show one negotiation: its state, its deadlines and each bid.
     #[command(after_help = "Examples:
@@ -80,7 +79,7 @@ pub(super) enum NegotiationCommand {
         /// The id of the negotiation.
         negotiation: String,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// Print a negotiation after each step, until it ends.
     #[command(after_help = "Examples:
@@ -89,7 +88,7 @@ pub(super) enum NegotiationCommand {
         /// The id of the negotiation.
         negotiation: String,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// Cancel a negotiation that this agent requested, before it is awarded.
     #[command(after_help = "Examples:

@@ -98,6 +98,8 @@ impl Saved {
 /// The profile that a command uses.
 #[derive(Debug)]
 pub(super) struct Chosen {
+    /// Its name.
+    pub(super) name: Name,
     /// Its values.
     pub(super) saved: Saved,
     /// Whether `--profile` or the environment names it. Otherwise `baton profile use` has chosen it earlier.
@@ -120,7 +122,7 @@ pub(super) fn chosen(args: &[OsString]) -> Result<Option<Chosen>, Failure> {
             None => return Ok(None),
         },
     };
-    Ok(Some(Chosen { saved: read(&name)?, is_named }))
+    Ok(Some(Chosen { saved: read(&name)?, name, is_named }))
 }
 
 /// The value of `--profile`. The flags of the command depend on it, so it is read before they are parsed.

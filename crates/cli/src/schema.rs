@@ -43,6 +43,8 @@ Examples:
         /// The most schemas to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Show one version of a schema with its text.
     #[command(after_help = "Examples:
@@ -53,6 +55,8 @@ Examples:
         schema: String,
         /// The version.
         version: String,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Check JSON data against a registered schema, or a schema in a file.
     #[command(after_help = "Exit code 1 if the data does not fit.
@@ -134,9 +138,11 @@ pub(super) async fn run(command: SchemaCommand, connection: &ConnectionArgs, out
         SchemaCommand::Transfer(args) => registration::transfer(Registry::Schemas, args, connection, output).await,
         SchemaCommand::Retire(args) => registration::retire(Registry::Schemas, args, connection, output).await,
         SchemaCommand::Remove(args) => registration::remove_version(Registry::Schemas, args, connection, output).await,
-        SchemaCommand::List { schema, limit } => list(&connection.client().await?, schema, limit, *output).await,
-        SchemaCommand::Show { schema, version } => {
-            let schema = connection.client().await?.schema(&schema, &version).await?;
+        SchemaCommand::List { schema, limit, identity } => {
+            list(&identity.client(connection).await?, schema, limit, *output).await
+        }
+        SchemaCommand::Show { schema, version, identity } => {
+            let schema = identity.client(connection).await?.schema(&schema, &version).await?;
             output.one(&schema, |schema| {
                 let mut lines = lines(schema);
                 lines.push(("text".into(), schema.schema_json.clone()));

@@ -49,6 +49,8 @@ Examples:
         /// The most specs to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Show the spec of a persona.
     #[command(after_help = "Examples:
@@ -161,8 +163,10 @@ pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, outpu
         }
         SpecCommand::Retire(args) => registration::retire(args.kind.registry(), args.name, connection, output).await,
         SpecCommand::Remove(args) => registration::remove(args.kind.registry(), args.name, connection, output).await,
-        SpecCommand::List { models: false, limit } => list(&connection.client().await?, limit, *output).await,
-        SpecCommand::List { models: true, limit } => list_models(&connection.client().await?, limit, *output).await,
+        SpecCommand::List { models, limit, identity } => {
+            let client = identity.client(connection).await?;
+            if models { list_models(&client, limit, *output).await } else { list(&client, limit, *output).await }
+        }
         SpecCommand::Show { id, revision, identity } => {
             let client = identity.client(connection).await?;
             let request = v1::GetAgentSpecRequest { spec_id: id.to_string(), revision };

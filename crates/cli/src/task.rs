@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, IdentityArgs},
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     duration, handoff, json,
     output::{self, Output},
     resolve::{self, Prefix},
@@ -32,7 +32,8 @@ pub(super) enum TaskCommand {
     #[command(after_help = "Examples:
   baton task list
   baton task list --owner alice --limit 10 -o json
-  baton task list --by-update --status waiting-for-input")]
+  baton task list --by-update --status waiting-for-input
+  baton task list --id alice --key alice.pem")]
     List {
         /// List only tasks that this agent owns: its id, or a unique prefix of it.
         #[arg(long, value_name = "AGENT")]
@@ -49,13 +50,18 @@ pub(super) enum TaskCommand {
         /// The most tasks to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Show one task: its owner, its epoch, the handoffs that moved it, its open question, its result and its parts.
     #[command(after_help = "Examples:
-  baton task show crash-7")]
+  baton task show crash-7
+  baton task show crash-7 --id bob --key bob.pem")]
     Show {
         /// The task's id, or a unique prefix of it.
         id: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Print the entries of a task's custody log as they are written, until the task ends.
     #[command(after_help = "Examples:
@@ -67,6 +73,8 @@ pub(super) enum TaskCommand {
         /// Start after this entry of the custody log. 0 starts with the first.
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     /// Report the status of a task that this agent owns, with a result or a question.
     ///
@@ -108,6 +116,8 @@ pub(super) enum TaskCommand {
     Audit {
         /// The task's id, or a unique prefix of it.
         id: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
 }
 
@@ -249,10 +259,10 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         TaskCommand::Input(args) => input(args, connection, output).await,
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,
-        TaskCommand::List { owner, parent, statuses, by_update, limit } => {
+        TaskCommand::List { owner, parent, statuses, by_update, limit, identity } => {
             let statuses: Vec<i32> = statuses.iter().map(|status| status.to_proto().into()).collect();
             let order = if by_update { v1::TaskOrder::Update } else { v1::TaskOrder::Unspecified };
-            let client = connection.client().await?;
+            let client = identity.client(connection).await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
             let parent_task_id = resolve::task_filter(parent.as_ref(), &client).await?;
             let tasks = output::pages(limit, async |page_size, page_token| {
@@ -291,18 +301,18 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
                 ]
             })
         }
-        TaskCommand::Show { id } => {
-            let client = connection.client().await?;
+        TaskCommand::Show { id, identity } => {
+            let client = identity.client(connection).await?;
             let request = v1::GetTaskRequest { task_id: id.task(&client).await?.to_string() };
             let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
             output.one(&task, lines)
         }
-        TaskCommand::Watch { id, after } => {
-            let client = connection.client().await?;
+        TaskCommand::Watch { id, after, identity } => {
+            let client = identity.client(connection).await?;
             watch(&client, &id.task(&client).await?, after, output).await
         }
-        TaskCommand::Audit { id } => {
-            let client = connection.client().await?;
+        TaskCommand::Audit { id, identity } => {
+            let client = identity.client(connection).await?;
             audit(&client, id.task(&client).await?, output).await
         }
     }

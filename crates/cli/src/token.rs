@@ -21,6 +21,8 @@ pub(super) struct TokenArgs {
 
 pub(super) async fn run(args: TokenArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
-    say!("{}", client.prove(&args.identity.load()?).await?);
+    let identity = args.identity.load()?;
+    let proven = client.prove(&identity).await;
+    say!("{}", proven.map_err(|error| connection.not_signed_in(error, &identity, args.identity.key()))?);
     Ok(())
 }

@@ -106,17 +106,18 @@ struct State {
 
 pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let identity = args.identity.load()?;
+    let refused = |error| connection.not_signed_in(error, &identity, args.identity.key());
     register(&args, &identity, connection).await?;
     let options = LinkOptions {
         broker: connection.options_of_agent()?,
-        identity,
+        identity: identity.clone(),
         credit: CREDIT,
         trust: args.trust(),
         handler_timeout: None,
         stop_grace: STOP_GRACE,
         resume: false,
     };
-    let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
+    let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await.map_err(refused)?;
     say("connected", &json!({"agent": args.identity.id().to_string()}));
     // Signals count only from here: before the first session the agent has nothing to finish.
     let stop = signals::stop_on_signal()?;

@@ -6,13 +6,13 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, IdentityArgs},
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     duration, handoff, json,
     output::{self, Output},
     table::Column,
 };
 use baton_client::{
-    ids::{AgentId, IdError, KeyId, WorkspaceId},
+    ids::{IdError, WorkspaceId},
     proto::v1::{
         self, MessageType, watch_entries_response::Update, workspace_append::Entry, workspace_entry::Entry as Content,
     },
@@ -47,7 +47,7 @@ pub(super) enum WorkspaceCommand {
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         wait: Option<std::time::Duration>,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// Print the entries of a workspace as they are appended, until the workspace is closed.
     #[command(after_help = "Examples:
@@ -63,7 +63,7 @@ pub(super) enum WorkspaceCommand {
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// List the topics of a workspace.
     #[command(after_help = "Examples:
@@ -72,7 +72,7 @@ pub(super) enum WorkspaceCommand {
         /// The workspace, for example task:ID.
         workspace: WorkspaceArg,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
     /// Show one workspace: its numbers, its size and its limits, and the head of its hash chain.
     #[command(after_help = "Examples:
@@ -81,7 +81,7 @@ pub(super) enum WorkspaceCommand {
         /// The workspace, for example task:ID.
         workspace: WorkspaceArg,
         #[command(flatten)]
-        reader: ReaderArgs,
+        reader: OptionalIdentityArgs,
     },
 }
 
@@ -126,20 +126,6 @@ struct EntryArgs {
     sha256: Option<String>,
 }
 
-/// The agent that reads. Default: the operator of a broker on this machine, or the token in BATON_TOKEN.
-#[derive(Debug, Args)]
-pub(super) struct ReaderArgs {
-    /// The id of the agent that reads.
-    #[arg(long, value_name = "AGENT", requires = "key")]
-    id: Option<AgentId>,
-    /// The agent's private key, a file from `baton keygen`.
-    #[arg(long, value_name = "FILE", requires = "id")]
-    key: Option<PathBuf>,
-    /// The name of the key on the agent's card.
-    #[arg(long, default_value = "k1", value_name = "KEY")]
-    key_id: KeyId,
-}
-
 /// The id of a workspace, checked.
 #[derive(Debug, Clone)]
 pub(super) struct WorkspaceArg(WorkspaceId);
@@ -149,16 +135,6 @@ impl std::str::FromStr for WorkspaceArg {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         WorkspaceId::parse(text).map(Self)
-    }
-}
-
-impl ReaderArgs {
-    pub(super) async fn client(self, connection: &ConnectionArgs) -> Result<Client, Failure> {
-        let (Some(agent), Some(path)) = (self.id, self.key) else { return connection.client().await };
-        let key = super::connection::read_key(&path)?;
-        let identity = baton_client::Identity { agent, key_id: self.key_id, key };
-        let client = connection.client_without_token().await?;
-        Ok(client.sign_in(&identity).await?)
     }
 }
 

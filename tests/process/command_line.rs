@@ -56,6 +56,31 @@ async fn a_request_over_the_limit_of_a_message_is_refused_with_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_mail_ends() {
+    let broker = world().await;
+    let receive = |more: &[&str]| {
+        let mut command = acting(&broker, "bob", &["mail", "receive", "--ack", "-o", "jsonl"]);
+        let output = command.args(more).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout).lines().count(), text(&output.stderr))
+    };
+    let (code, printed, stderr) = receive(&["--max", "1", "--wait", "1s"]);
+    assert_eq!((code, printed), (Some(1), 0), "{stderr}");
+    assert!(stderr.contains("NO_MAIL: no mail has arrived within 1s"), "{stderr}");
+    let send = ["mail", "send", "--to", "bob", "--text", "hello"];
+    assert_eq!(exit_of(&mut acting(&broker, "alice", &send)).0, Some(0));
+    let (code, printed, stderr) = receive(&["--max", "2", "--wait", "1s"]);
+    assert_eq!((code, printed), (Some(0), 1), "{stderr}");
+    assert!(stderr.contains("no further mail has arrived within 1s"), "{stderr}");
+    // The wait that is longer than the mail takes does not delay the end.
+    assert_eq!(exit_of(&mut acting(&broker, "alice", &send)).0, Some(0));
+    let (code, printed, stderr) = receive(&["--max", "1", "--wait", "1d"]);
+    assert_eq!((code, printed, stderr.as_str()), (Some(0), 1, ""));
+    check(exit_of(&mut acting(&broker, "bob", &["mail", "receive", "--wait", "5s"])), 2, "--ack");
+    check(exit_of(&mut acting(&broker, "bob", &["mail", "receive", "--ack", "--wait", "0s"])), 2, "at least 1s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_proof_names_agent_key_and_profile() {
     let broker = world().await;
     let config = broker.folder.path().join("config");

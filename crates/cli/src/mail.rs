@@ -26,21 +26,39 @@ use baton_client::{
 pub(super) enum MailCommand {
     /// Print the deliveries that wait, each with its envelope and payload, as JSON lines unless -o says otherwise. They stay
     /// in the mailbox, and no attempt counts. With --ack, take them, and wait for more.
-    #[command(after_help = "Examples:
-  baton mail receive --id alice --key alice.pem --max 1 --ack
+    #[command(after_help = "Exit code 1, with NO_MAIL on stderr, if the time of --wait ends before the first delivery; 0 if it ends later.
+
+Examples:
+  baton mail receive --id alice --key alice.pem --max 1 --ack --wait 10s
   baton mail receive --id alice --key alice.pem -o table
   baton mail receive --id alice --key alice.pem -o jsonl | jq .envelope.payload")]
-    Receive {
-        #[command(flatten)]
-        identity: IdentityArgs,
-        /// Stop after this number of deliveries. Default: all that wait; with --ack, until ctrl-C.
-        #[arg(long, value_name = "NUMBER")]
-        max: Option<u32>,
-        /// Acknowledge each delivery, as it arrives. The broker does not deliver it again.
-        #[arg(long)]
-        ack: bool,
-    },
+    Receive(ReceiveArgs),
     Send(Box<SendArgs>),
+}
+
+/// The mailbox, and how long to read it.
+#[derive(Debug, Args)]
+pub(super) struct ReceiveArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Stop after this number of deliveries. Default: all that wait; with --ack, until the end of --wait, or ctrl-C.
+    #[arg(long, value_name = "NUMBER")]
+    max: Option<u32>,
+    /// Acknowledge each delivery, as it arrives. The broker does not deliver it again.
+    #[arg(long)]
+    ack: bool,
+    /// The time to wait for the next delivery, at least 1s. Default: 30s with --max, otherwise until ctrl-C.
+    #[arg(long, value_name = "TIME", value_parser = parse_wait, requires = "ack")]
+    wait: Option<Duration>,
+}
+
+/// How long a command with --max waits for the next delivery.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+fn parse_wait(text: &str) -> Result<Duration, String> {
+    let wait = duration::parse(text)?;
+    // The broker reads a mailbox before it says that there is nothing in it, which takes a moment.
+    if wait < Duration::from_secs(1) { Err("must be at least 1s".to_owned()) } else { Ok(wait) }
 }
 
 /// Send mail to agents: an Info, or a Delegation of work. No ownership moves.
@@ -76,28 +94,50 @@ pub(super) struct SendArgs {
 }
 
 pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let (identity, max, ack) = match command {
-        MailCommand::Receive { identity, max, ack } => (identity, max, ack),
-        MailCommand::Send(args) => return send(*args, connection, output).await,
-    };
-    let client = connection.client_without_token().await?;
-    let client = client.sign_in(&identity.load()?).await?;
-    let max_deliveries = max.unwrap_or(0);
+    match command {
+        MailCommand::Receive(args) => receive(args, connection, output).await,
+        MailCommand::Send(args) => send(*args, connection, output).await,
+    }
+}
+
+async fn receive(args: ReceiveArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, _) = args.identity.sign_in(connection).await?;
+    let wait = args.wait.or(args.max.map(|_| WAIT_DEFAULT)).filter(|_| args.ack);
+    let max_deliveries = args.max.unwrap_or(0);
     // A look without an ack would count as an attempt, and end in a dead letter.
-    let request = v1::ReceiveRequest { max_deliveries, peek: !ack, ..v1::ReceiveRequest::default() };
+    let request = v1::ReceiveRequest { max_deliveries, peek: !args.ack, ..v1::ReceiveRequest::default() };
     let mut deliveries = client.answer(client.messages().receive(request).await)?;
-    while let Some(received) = deliveries.next().await {
+    let mut shown = 0;
+    loop {
+        let next = match wait {
+            Some(wait) => match tokio::time::timeout(wait, deliveries.next()).await {
+                Ok(next) => next,
+                Err(_) => return waited(wait, shown),
+            },
+            None => deliveries.next().await,
+        };
+        let Some(received) = next else { return Ok(()) };
         let received = client.answer(received.map(tonic::Response::new))?;
         let delivery = received.delivery.unwrap_or_default();
         // Shown before the ack: if the output fails, the message comes again.
         show(&delivery, *output)?;
-        if ack {
+        shown += 1;
+        if args.ack {
             let outcome = Some(Outcome::Ack(v1::Ack {}));
             let acknowledgement = v1::Acknowledgement { delivery_id: delivery.delivery_id, outcome };
             let request = v1::AckRequest { acknowledgement: Some(acknowledgement) };
             client.answer(client.messages().ack(request).await)?;
         }
     }
+}
+
+/// The end of a wait after this number of deliveries.
+fn waited(wait: Duration, shown: u32) -> Result<(), Failure> {
+    let wait = humantime::format_duration(wait);
+    if shown == 0 {
+        return Err(Failure::failed(format!("NO_MAIL: no mail has arrived within {wait}; --wait TIME waits longer")));
+    }
+    tell!("no further mail has arrived within {wait}");
     Ok(())
 }
 

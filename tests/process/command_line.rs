@@ -136,3 +136,32 @@ async fn commands_that_read_act_as_an_agent() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_handoffs_fits_80_columns_and_says_whose_turn_it_is() {
+    let broker = world().await;
+    for _ in 0..2 {
+        assert_eq!(exit_of(&mut acting(&broker, "alice", &["handoff", "request", "--to", "bob"])).0, Some(0));
+    }
+    let list = |more: &[&str]| {
+        let output = acting(&broker, "bob", &[&["handoff", "list", "-o", "table"], more].concat()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
+    };
+    let rows = list(&[]);
+    assert_eq!(rows[0], ["HANDOFF", "TASK", "FROM", "TO", "STATE", "TURN", "LEFT"]);
+    assert_eq!(rows.len(), 3);
+    for row in &rows[1..] {
+        assert_eq!((row[4].as_str(), row[5].as_str()), ("REQUESTED", "bob"), "{row:?}");
+        assert!(row[6].parse::<u32>().is_ok_and(|left| left > 0), "{row:?}");
+    }
+    // A short id works in a command, also one of a list that shows it alone.
+    let only = list(&["--limit", "1"]);
+    let (code, stderr) = exit_of(&mut acting(&broker, "bob", &["handoff", "accept", &only[1][0]]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let states: Vec<_> = list(&[])[1..].iter().map(|row| (row[4].clone(), row[5].clone())).collect();
+    assert!(states.contains(&("ACCEPTED".into(), "alice".into())), "the sender has the next step: {states:?}");
+    check(exit_of(&mut acting(&broker, "bob", &["handoff", "list", "--state", "BOGUS"])), 2, "context-sent");
+    assert_eq!(list(&["--state", "ACCEPTED"]).len(), 2);
+}

@@ -1,4 +1,4 @@
-//! `baton handoff`: request, answer, list, show, watch.
+//! `baton handoff`: request, answer, show. The list and the watch are in files of their own.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _},
@@ -12,10 +12,9 @@ use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     context::{ContextArgs, Want},
-    duration, handoffs_watch,
+    duration, handoffs_list, handoffs_watch,
     output::{self, Output},
-    resolve::{self, Prefix},
-    table::Column,
+    resolve::Prefix,
 };
 use baton_client::{
     ids::{AgentId, FairnessKey, IdSource as _, MessageId, SystemIds, TaskId},
@@ -103,8 +102,7 @@ pub(super) enum HandoffCommand {
     #[command(after_help = "Examples:
   baton handoff cancel crash-7 --id alice --key alice.pem")]
     Cancel(AnswerArgs),
-    /// List handoffs, newest first.
-    List(ListArgs),
+    List(handoffs_list::ListArgs),
     /// Show one handoff: its state, the views of both sides, each step and the deadline.
     #[command(after_help = "Examples:
   baton handoff show crash-7
@@ -212,59 +210,6 @@ pub(super) struct AnswerArgs {
     identity: IdentityArgs,
 }
 
-/// The filters of a list.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  baton handoff list --state requested --state accepted
-  baton handoff list --agent alice --limit 10 -o json
-  baton handoff list --open --to bob --due-within 30s
-  baton handoff list --id bob --key bob.pem")]
-pub(super) struct ListArgs {
-    #[command(flatten)]
-    identity: OptionalIdentityArgs,
-    /// List only handoffs of this task: its id, or a unique prefix of it.
-    #[arg(long, value_name = "TASK")]
-    task: Option<Prefix>,
-    /// List only handoffs with this agent as sender or candidate: its id, or a unique prefix of it.
-    #[arg(long, value_name = "AGENT")]
-    agent: Option<Prefix>,
-    /// List only handoffs with this agent as sender: its id, or a unique prefix of it.
-    #[arg(long, value_name = "AGENT")]
-    from: Option<Prefix>,
-    /// List only handoffs with this agent as present or last candidate: its id, or a unique prefix of it.
-    #[arg(long, value_name = "AGENT")]
-    to: Option<Prefix>,
-    /// List only handoffs of this task type.
-    #[arg(long, value_name = "TYPE")]
-    task_type: Option<String>,
-    /// List only handoffs in this state. May be repeated.
-    #[arg(long = "state", value_name = "STATE", ignore_case = true)]
-    states: Vec<StateArg>,
-    /// List only handoffs that have not ended.
-    #[arg(long)]
-    open: bool,
-    /// List only open handoffs whose next deadline is at most this far away, for example 30s.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    due_within: Option<Duration>,
-    /// The most handoffs to list.
-    #[arg(long, default_value_t = 50)]
-    limit: u32,
-}
-
-/// A state of a handoff.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum StateArg {
-    Requested,
-    Deciding,
-    Accepted,
-    #[value(alias = "context_sent")]
-    ContextSent,
-    Completed,
-    Rejected,
-    Failed,
-    Cancelled,
-}
-
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Priority {
     Low,
@@ -320,7 +265,7 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
             let payload = v1::HandoffCancel::default();
             answer(&args, connection, output, MessageType::HandoffCancel, |_| payload).await
         }
-        HandoffCommand::List(args) => list(args, connection, output).await,
+        HandoffCommand::List(args) => handoffs_list::run(args, connection, output).await,
         HandoffCommand::Show { id, identity } => {
             let client = identity.client(connection).await?;
             let handoff = get(&client, &id.handoff(&client).await?).await?;
@@ -369,7 +314,7 @@ impl TimeoutArgs {
     }
 }
 
-fn span(span: Option<Duration>) -> Result<Option<prost_types::Duration>, Failure> {
+pub(super) fn span(span: Option<Duration>) -> Result<Option<prost_types::Duration>, Failure> {
     let to_proto = |span: Duration| {
         prost_types::Duration::try_from(span).map_err(|_| Failure::usage(format!("{span:?} is too long a time")))
     };
@@ -515,53 +460,6 @@ async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
     Ok(client.answer(client.handoffs().get_handoff(request).await)?.handoff.unwrap_or_default())
 }
 
-async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let states: Vec<i32> = args.states.iter().map(|state| state.to_proto().into()).collect();
-    let client = args.identity.client(connection).await?;
-    let task_id = resolve::task_filter(args.task.as_ref(), &client).await?;
-    let agent_id = resolve::agent_filter(args.agent.as_ref(), &client).await?;
-    let sender_id = resolve::agent_filter(args.from.as_ref(), &client).await?;
-    let candidate_id = resolve::agent_filter(args.to.as_ref(), &client).await?;
-    // One time for all pages: a page token continues a list with the same filters.
-    let deadline_before = args.due_within.map(|span| SystemClock.now().plus(span).into());
-    let handoffs = output::pages(args.limit, async |page_size, page_token| {
-        let request = v1::ListHandoffsRequest {
-            page_size,
-            page_token,
-            task_id: task_id.clone(),
-            agent_id: agent_id.clone(),
-            sender_id: sender_id.clone(),
-            candidate_id: candidate_id.clone(),
-            task_type: args.task_type.clone().unwrap_or_default(),
-            states: Vec::clone(&states),
-            open_only: args.open,
-            deadline_before,
-        };
-        let page = client.answer(client.handoffs().list_handoffs(request).await)?;
-        Ok((page.handoffs, page.next_page_token))
-    })
-    .await?;
-    let columns = [
-        Column::Id("HANDOFF"),
-        Column::Id("TASK"),
-        Column::Id("FROM"),
-        Column::Id("TO"),
-        Column::Whole("STATE"),
-        Column::Whole("UPDATED"),
-    ];
-    let now = SystemClock.now();
-    output.list(&columns, &handoffs, |handoff| {
-        vec![
-            handoff.handoff_id.clone(),
-            handoff.task_id.clone(),
-            handoff.sender_id.clone(),
-            handoff.candidate_id.clone(),
-            output::short(handoff.state().as_str_name(), "HANDOFF_STATE_"),
-            output::brief(handoff.update_time.as_ref(), now),
-        ]
-    })
-}
-
 fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
     output.one(handoff, |handoff| {
         let deadline = handoff.deadline.as_ref().or(handoff.whole_deadline.as_ref());
@@ -612,21 +510,6 @@ pub(super) fn say_step(step: &v1::HandoffTransition) {
         output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
         output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
     );
-}
-
-impl StateArg {
-    fn to_proto(self) -> v1::HandoffState {
-        match self {
-            Self::Requested => v1::HandoffState::Requested,
-            Self::Deciding => v1::HandoffState::Deciding,
-            Self::Accepted => v1::HandoffState::Accepted,
-            Self::ContextSent => v1::HandoffState::ContextSent,
-            Self::Completed => v1::HandoffState::Completed,
-            Self::Rejected => v1::HandoffState::Rejected,
-            Self::Failed => v1::HandoffState::Failed,
-            Self::Cancelled => v1::HandoffState::Cancelled,
-        }
-    }
 }
 
 impl Priority {

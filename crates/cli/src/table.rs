@@ -1,13 +1,15 @@
 //! Tables that fit a line of 80 columns, or a wider terminal.
 //!
-//! An id is shown whole, or as its shortest unique prefix in its column; every command accepts that prefix. A
-//! text that does not fit ends in an ellipsis; `-o json` prints it whole.
+//! An id is shown whole, or as a prefix that is unique in its column; every command accepts that prefix. The prefix of
+//! an id that the broker or a client has made keeps its whole time, so that an id outside the list has the same prefix only
+//! if it was made in the same millisecond. A text that does not fit ends in an ellipsis; `-o json` prints it whole.
 
 use std::collections::BTreeSet;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use baton_client::ids::MessageId;
 use baton_protocol::escape;
 
 /// The width that every table must fit.
@@ -16,6 +18,8 @@ const WIDTH_MIN: usize = 80;
 const GAP: u16 = 2;
 /// The shortest length of a shortened id or text, in characters.
 const CELL_MIN: usize = 8;
+/// The length of the time in an id of a message (UUIDv7), in characters.
+const ID_TIME: usize = 13;
 /// Marks the end of a shortened id or text. Commands accept an id with it.
 pub(super) const ELLIPSIS: char = '…';
 
@@ -70,7 +74,8 @@ fn fit(columns: &[Column], rows: &mut [Vec<String>], width: usize) {
     let mut left: Vec<usize> = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Id(_))).collect();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
         let at = left.remove(place);
-        shorten_ids(rows, at);
+        let others = total(columns, rows) - width_of(columns, rows, at);
+        shorten_ids(rows, at, width.saturating_sub(others));
     }
     left = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Text(_))).collect();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
@@ -96,7 +101,8 @@ fn total(columns: &[Column], rows: &[Vec<String>]) -> usize {
     cells + usize::from(GAP) * columns.len().saturating_sub(1)
 }
 
-fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
+/// Shortens the ids of a column to this room, but never so far that two of them look the same.
+fn shorten_ids(rows: &mut [Vec<String>], at: usize, room: usize) {
     let ids: BTreeSet<String> = rows.iter().map(|row| row[at].clone()).collect();
     for row in rows {
         let id = &row[at];
@@ -105,7 +111,8 @@ fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
             ids.range::<str, _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(id.as_str()))).next_back();
         let after = ids.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();
         let shared = before.into_iter().chain(after).map(|other| shared_letters(id, other)).max().unwrap_or(0);
-        let letters = (shared + 1).max(CELL_MIN);
+        let least = if is_message_id(id) { ID_TIME } else { CELL_MIN };
+        let letters = (shared + 1).max(least).max(room.saturating_sub(1));
         // A prefix as long as the id, with its ellipsis, would save nothing.
         if letters + 1 < id.chars().count() {
             let mut short: String = id.chars().take(letters).collect();
@@ -113,6 +120,11 @@ fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
             row[at] = short;
         }
     }
+}
+
+/// Whether the id has the form of an id that begins with the time at which it was made.
+fn is_message_id(id: &str) -> bool {
+    MessageId::parse(id).is_ok()
 }
 
 fn shared_letters(one: &str, other: &str) -> usize {
@@ -161,6 +173,22 @@ mod tests {
         assert!(text.lines().all(|line| line.width() <= 80), "{text}");
         assert!(text.contains("01a1fc69-8f38…") && text.contains("01a1fc69-8f39…"), "{text}");
         assert!(text.contains("COMPLETED") && text.contains("xxx…"), "{text}");
+    }
+
+    #[test]
+    fn a_shortened_id_of_a_message_keeps_its_time() {
+        let columns = [Column::Id("HANDOFF"), Column::Text("DETAILS")];
+        let id = "01a1fc69-8f38-767d-bb03-87e07a0d875c";
+        let text = render(&columns, vec![row(&[id, &"x".repeat(99)])], 80);
+        assert!(text.contains("01a1fc69-8f38… "), "{text}");
+    }
+
+    #[test]
+    fn an_id_is_no_shorter_than_the_room_demands() {
+        let columns = [Column::Id("TASK"), Column::Whole("STATE")];
+        let text = render(&columns, vec![row(&["a-task-with-a-rather-long-name-1", "COMPLETED"])], 30);
+        assert!(text.contains("a-task-with-a-rath…  COMPLETED"), "{text}");
+        assert!(text.lines().all(|line| line.width() <= 30), "{text}");
     }
 
     #[test]

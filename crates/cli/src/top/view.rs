@@ -11,6 +11,7 @@ use crate::{
     Failure, find, json,
     output::short,
     table::{self, Column},
+    turn::{brief, deadline, left, time_of, turn},
 };
 use baton_client::{
     proto::v1::{self, HandoffState, Presence, watch_handoffs_response::Event},
@@ -240,41 +241,6 @@ fn name(state: HandoffState) -> String {
     short(state.as_str_name(), "HANDOFF_STATE_")
 }
 
-/// The agent that has the next step.
-fn turn(handoff: &v1::Handoff) -> &str {
-    match handoff.state() {
-        HandoffState::Requested | HandoffState::Deciding | HandoffState::ContextSent => &handoff.candidate_id,
-        HandoffState::Accepted => &handoff.sender_id,
-        HandoffState::Unspecified
-        | HandoffState::Completed
-        | HandoffState::Rejected
-        | HandoffState::Failed
-        | HandoffState::Cancelled => "",
-    }
-}
-
-fn deadline(handoff: &v1::Handoff) -> Option<prost_types::Timestamp> {
-    handoff.deadline.or(handoff.whole_deadline)
-}
-
-fn left(handoff: &v1::Handoff, now: Timestamp) -> Option<Duration> {
-    Some(time_of(deadline(handoff)?)?.since(now))
-}
-
-fn time_of(time: prost_types::Timestamp) -> Option<Timestamp> {
-    Timestamp::from_parts(time.seconds, time.nanos)
-}
-
-/// A span in its largest unit: 42 s, 7 min, 3 h, 2 d.
-fn brief(span: Duration) -> String {
-    match span.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
-        seconds => format!("{} d", seconds / 86_400),
-    }
-}
-
 /// The first part of a line of plain characters.
 fn cut(line: String, columns: usize) -> String {
     if line.chars().count() <= columns { line } else { line.chars().take(columns).collect() }
@@ -330,11 +296,5 @@ mod tests {
         };
         assert_eq!(OPEN.map(turn_in), ["bob", "bob", "alice", "bob"]);
         assert_eq!(turn_in(HandoffState::Completed), "");
-    }
-
-    #[test]
-    fn spans_are_short() {
-        let shown = [0, 119, 120, 7199, 7200, 172_799, 172_800].map(|seconds| brief(Duration::from_secs(seconds)));
-        assert_eq!(shown, ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 d"]);
     }
 }

@@ -165,3 +165,36 @@ async fn a_list_of_handoffs_fits_80_columns_and_says_whose_turn_it_is() {
     check(exit_of(&mut acting(&broker, "bob", &["handoff", "list", "--state", "BOGUS"])), 2, "context-sent");
     assert_eq!(list(&["--state", "ACCEPTED"]).len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegate_extends_its_loan_on_the_command_line() {
+    let broker = world().await;
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    let context = file(&broker, "context.json", &json!({"notes": {"cause": "unknown"}}));
+    let lend = |task: &str, more: &[&str]| {
+        let request = ["handoff", "request", "--to", "bob", "--delegate", "--loan-timeout", "1h", "--task", task];
+        run("alice", &[&request[..], more].concat());
+        run("bob", &["handoff", "accept", task]);
+        run("alice", &["handoff", "context", task, "--file", &context]);
+        run("bob", &["handoff", "complete", task, "--yes"]);
+    };
+    lend("t1", &["--loan-timeout-max", "5h"]);
+    run("bob", &["task", "status", "t1", "in-progress", "--progress", "0.5", "--details", "half"]);
+    let due = |task: &serde_json::Value| task["loans"][0]["dueTime"].as_str().unwrap().to_owned();
+    let before = broker.lines(&["task", "show", "t1"]).remove(0);
+    let printed = acting(&broker, "bob", &["task", "extend", "t1", "--by", "2h", "-o", "json"]).output().unwrap();
+    let after: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert!(due(&after) > due(&before), "{before} {after}");
+    assert_eq!((&after["progress"], &after["details"]), (&json!(0.5), &json!("half")));
+    // Only the delegate may ask, and only if the lender has set a limit.
+    check(exit_of(&mut acting(&broker, "alice", &["task", "extend", "t1", "--by", "2h"])), 8, "NOT_OWNER");
+    lend("t2", &[]);
+    check(exit_of(&mut acting(&broker, "bob", &["task", "extend", "t2", "--by", "2h"])), 8, "NOT_LENT");
+    // An extension would withdraw an open question.
+    let ask = ["task", "status", "t1", "waiting-for-input", "--question", "why?", "--answer-by", "alice"];
+    run("bob", &ask);
+    check(exit_of(&mut acting(&broker, "bob", &["task", "extend", "t1", "--by", "2h"])), 2, "waits for an answer");
+}

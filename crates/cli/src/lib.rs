@@ -23,6 +23,7 @@ mod dlq;
 mod duration;
 mod envelope;
 pub mod exit;
+mod extend;
 mod find;
 mod graph;
 mod handoff;

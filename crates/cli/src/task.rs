@@ -1,4 +1,4 @@
-//! `baton task`: list, show, watch, status, input, recall, audit.
+//! `baton task`: list, show, watch, status, input, recall, audit. `extend` is in a file of its own.
 
 use std::{borrow::Cow, path::PathBuf, time::Duration};
 
@@ -8,7 +8,9 @@ use prost::Message as _;
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
-    duration, handoff, json,
+    duration,
+    extend::{self, ExtendArgs},
+    handoff, json,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
@@ -85,6 +87,7 @@ pub(super) enum TaskCommand {
   baton task status crash-7 completed --id bob --key bob.pem --result-json '{\"fixed_in\": \"1.2.4\"}'
   baton task status crash-7 waiting-for-input --id bob --key bob.pem --question 'May I refund?' --answer-by type:human --answer-before 2h")]
     Status(StatusArgs),
+    Extend(ExtendArgs),
     /// Answer a question about a task that was put to this agent. The first answer counts.
     #[command(after_help = "Examples:
   baton task input crash-7 --id carol --key carol.pem --text 'yes'
@@ -256,6 +259,7 @@ fn parse_object(text: &str) -> Result<serde_json::Value, String> {
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         TaskCommand::Status(args) => report(args, connection, output).await,
+        TaskCommand::Extend(args) => extend::run(args, connection, output).await,
         TaskCommand::Input(args) => input(args, connection, output).await,
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,

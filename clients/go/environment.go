@@ -77,7 +77,12 @@ type profile struct {
 	ID     string `toml:"id"`
 	Key    string `toml:"key"`
 	KeyID  string `toml:"key_id"`
-	Output string `toml:"output"`
+
+	// These are the command line's alone: an agent proves itself by its key.
+	Output    string `toml:"output"`
+	TokenFile string `toml:"token_file"`
+	Cert      string `toml:"cert"`
+	CertKey   string `toml:"cert_key"`
 
 	path string
 }

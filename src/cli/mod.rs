@@ -37,7 +37,8 @@ Exit codes:
   10  a case of a conformance suite failed
 
 Environment:
-  BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_CERT, BATON_CERT_KEY, BATON_DATA, BATON_LISTEN, BATON_CONFIG
+  BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_TOKEN_FILE, BATON_CERT, BATON_CERT_KEY, BATON_DATA, BATON_LISTEN,
+  BATON_CONFIG
                      defaults of the flags with these names
   BATON_PROFILE      the profile to use, as --profile
   BATON_LOG          the log filter, for example debug or baton=trace

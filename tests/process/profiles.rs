@@ -1,4 +1,4 @@
-//! Profiles: `--id`, `--key`, `--server` and `--ca` are given once.
+//! Profiles: `--id`, `--key`, `--server`, `--ca` and credentials are given once.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
@@ -100,4 +100,65 @@ fn bad_names_and_absent_files_are_refused_and_a_broken_file_can_be_replaced() {
     assert_eq!(refused(&["--help"]).0, Some(0));
     printed(in_folder(config, &["profile", "add", "alice", "--server", "127.0.0.1:1", "--replace"]));
     printed(in_folder(config, &["profile", "list"]));
+}
+
+#[test]
+fn a_profile_holds_a_token_file_and_is_shown_tested_and_removed() {
+    let (broker, config) = world();
+    let config = config.path();
+    let (token, ca) = (broker.data().join("operator.token"), broker.data().join("tls/ca.pem"));
+    let (token, ca) = (token.to_str().unwrap(), ca.to_str().unwrap());
+    let connection = ["--server", &broker.address, "--ca", ca];
+    let mut add = in_folder(config, &["profile", "add", "ops", "--token-file", token, "--use"]);
+    add.args(connection);
+    printed(add);
+    // An operator's call, without a flag.
+    printed(in_folder(config, &["audit"]));
+    let shown = printed(in_folder(config, &["profile", "show"]));
+    assert_eq!((&shown["name"], &shown["tokenFile"], &shown["isUsed"]), (&"ops".into(), &token.into(), &true.into()));
+    let tested = printed(in_folder(config, &["profile", "test"]));
+    assert_eq!((&tested["credentials"], &tested["agent"]), (&"token".into(), &Value::Null), "{tested}");
+    let tested = printed(in_folder(config, &["profile", "test", "bob"]));
+    assert_eq!((&tested["credentials"], &tested["agent"]), (&Value::Null, &"bob".into()), "{tested}");
+    // A flag takes precedence over the token of the profile.
+    let (code, stderr) = exit_of(&mut in_folder(config, &["audit", "--token", "wrong"]));
+    assert!(code == Some(8) && stderr.contains("TOKEN_INVALID"), "{stderr}");
+    // The token goes to the broker of the profile alone.
+    let other = Broker::start();
+    let mut at_other = in_folder(config, &["audit", "--server", &other.address, "--ca"]);
+    let (code, stderr) = exit_of(at_other.arg(other.ca()));
+    assert!(code == Some(8) && stderr.contains("IDENTITY_MISSING"), "{stderr}");
+
+    let wrong = config.join("wrong.token");
+    let wrong = wrong.to_str().unwrap();
+    fs::write(wrong, "wrong\n").unwrap();
+    let add_wrong = || {
+        let mut add = in_folder(config, &["profile", "add", "wrong", "--token-file", wrong, "--replace"]);
+        add.args(connection);
+        exit_of(&mut add)
+    };
+    fs::set_permissions(wrong, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, stderr) = add_wrong();
+    assert!(code == Some(3) && stderr.contains("other users can read this token"), "{stderr}");
+    fs::set_permissions(wrong, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(add_wrong().0, Some(0));
+    let (code, stderr) = exit_of(&mut in_folder(config, &["profile", "test", "wrong"]));
+    assert!(code == Some(8) && stderr.contains("TOKEN_INVALID"), "{stderr}");
+
+    printed(in_folder(config, &["profile", "rm", "ops"]));
+    let (code, stderr) = exit_of(&mut in_folder(config, &["profile", "show"]));
+    assert!(code == Some(2) && stderr.contains("no profile is in use"), "{stderr}");
+    let (code, stderr) = exit_of(&mut in_folder(config, &["profile", "rm", "ops"]));
+    assert!(code == Some(3) && stderr.contains("no profile has the name ops"), "{stderr}");
+    drop(broker);
+    assert_eq!(exit_of(&mut in_folder(config, &["profile", "test", "bob"])).0, Some(9));
+}
+
+#[test]
+fn context_is_not_the_flag_of_a_profile() {
+    let config = tempfile::tempdir().unwrap();
+    for arguments in [&["bench", "handoff", "--context", "none"][..], &["task", "list", "--context", "none"]] {
+        let (code, stderr) = exit_of(&mut in_folder(config.path(), arguments));
+        assert!(code == Some(2) && stderr.contains("unexpected argument '--context'"), "{stderr}");
+    }
 }

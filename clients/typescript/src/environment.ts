@@ -10,7 +10,9 @@ import { loadKey } from "./keys.js";
 const SERVER = "127.0.0.1:22866";
 /** The data folder of `baton dev` in the working directory. */
 const LOCAL_DATA = "baton-data";
-const PROFILE_KEYS = ["server", "ca", "id", "key", "key_id", "output"] as const;
+const OF_AGENT = ["server", "ca", "id", "key", "key_id"] as const;
+/** Those of the command line alone, too: an agent proves itself by its key. */
+const PROFILE_KEYS: readonly string[] = [...OF_AGENT, "output", "token_file", "cert", "cert_key"];
 
 /** The environment variables; `process.env` is one. */
 export type Environment = Readonly<Record<string, string | undefined>>;
@@ -26,7 +28,7 @@ export interface EnvironmentOptions {
   token?: string;
 }
 
-interface Profile extends Partial<Record<(typeof PROFILE_KEYS)[number], string>> {
+interface Profile extends Partial<Record<(typeof OF_AGENT)[number], string>> {
   readonly path?: string;
 }
 
@@ -112,7 +114,7 @@ async function readProfile(path: string): Promise<Profile> {
   const values = await named(path, () => parse(text));
   for (const [key, value] of Object.entries(values)) {
     // A misspelt key would leave a default in force, for example another broker.
-    if (!PROFILE_KEYS.some((known) => known === key)) {
+    if (!PROFILE_KEYS.includes(key)) {
       throw new Error(`${path}: this version of the client does not know the key ${key}`);
     }
     if (typeof value !== "string") throw new Error(`${path}: ${key} must be a text`);

@@ -32,7 +32,7 @@ pub(super) fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> Result<
     let beside =
         env::current_exe().ok().and_then(|path| Some(path.parent()?.join(PROGRAM))).filter(|path| path.exists());
     let mut command = Command::new(beside.unwrap_or_else(|| PathBuf::from(PROGRAM)));
-    command.args(args.arguments).envs(connection.environment());
+    command.args(args.arguments).envs(connection.environment()?);
     // Only a failure returns.
     let error = command.exec();
     Err(match error.kind() {

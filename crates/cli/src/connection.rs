@@ -41,6 +41,9 @@ pub(super) struct ConnectionArgs {
     /// ./baton-data.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// A file with the token that authenticates calls. --token takes precedence.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// A client certificate that authenticates the caller, a PEM file. Needs --cert-key.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT", value_name = "FILE", requires = "cert_key")]
     cert: Option<PathBuf>,
@@ -115,12 +118,52 @@ impl ConnectionArgs {
         Ok(())
     }
 
-    /// The broker and the CA file that flags or the environment name.
-    pub(super) fn server_and_ca(&self) -> Result<(Option<String>, Option<PathBuf>), Failure> {
+    /// The connection that flags or the environment name, as values of a profile.
+    pub(super) fn to_save(&self) -> Result<Saved, Failure> {
         if let Some(ca) = &self.ca {
             check_ca(ca)?;
         }
-        Ok((self.named().cloned(), self.ca.clone()))
+        if let Some(token) = &self.token_file {
+            read_token(token)?;
+        }
+        if let Some(key) = &self.cert_key {
+            check_private(key)?;
+        }
+        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|error| Failure::file(path, error));
+        let path = |path: &Option<PathBuf>| path.as_ref().map(absolute).transpose();
+        Ok(Saved {
+            server: self.named().cloned(),
+            ca: path(&self.ca)?,
+            token_file: path(&self.token_file)?,
+            cert: path(&self.cert)?,
+            cert_key: path(&self.cert_key)?,
+            ..Saved::default()
+        })
+    }
+
+    /// Whether the broker is that of the profile. A flag may name another one.
+    pub(super) fn is_at(&self, saved: &Saved) -> bool {
+        self.named() == saved.server.as_ref()
+    }
+
+    /// Drops the profile's token, which must not go to a broker that the profile does not name.
+    pub(super) fn forget_token(&mut self) {
+        self.token_file = None;
+    }
+
+    /// The connection of a profile alone, without flags and the environment.
+    pub(super) fn of_profile(name: &Name, saved: &Saved) -> Result<Self, Failure> {
+        let mut connection = Self {
+            server: saved.server.clone(),
+            ca: saved.ca.clone(),
+            token: None,
+            token_file: saved.token_file.clone(),
+            cert: saved.cert.clone(),
+            cert_key: saved.cert_key.clone(),
+            agent: None,
+        };
+        connection.act_as(name, saved)?;
+        Ok(connection)
     }
 
     /// Whether a flag or the environment names a broker.
@@ -154,7 +197,7 @@ impl ConnectionArgs {
         if let Some(path) = &ca {
             check_ca(path)?;
         }
-        let token = self.given_token().or_else(|| local_token.flatten().filter(|_| as_local_operator));
+        let token = self.given_token()?.or_else(|| local_token.flatten().filter(|_| as_local_operator));
         let certificate = self.cert.clone().zip(self.cert_key.clone());
         if let Some((_, key)) = &certificate {
             check_private(key)?;
@@ -169,6 +212,14 @@ impl ConnectionArgs {
             (Some(identity), Some(agent)) => self.sign_in(&identity, &agent.key).await,
             _ => Ok(Client::connect(&self.options()?).await?),
         }
+    }
+
+    /// Proves the identity of the profile's agent by its key. Returns the agent; `None`: the profile has none.
+    pub(super) async fn prove(&self) -> Result<Option<AgentId>, Failure> {
+        let Some(agent) = &self.agent else { return Ok(None) };
+        let identity = Identity { agent: agent.id.clone(), key_id: agent.key_id.clone(), key: read_key(&agent.key)? };
+        self.sign_in(&identity, &agent.key).await?;
+        Ok(Some(identity.agent))
     }
 
     /// Connects as an agent that proves its identity by the key in this file.
@@ -193,8 +244,9 @@ impl ConnectionArgs {
 
     /// The agent of the profile, with its key, unless a token or a certificate says who calls.
     pub(super) fn saved_identity(&self) -> Result<Option<Identity>, Failure> {
+        let is_said = self.given_token()?.is_some() || self.cert.is_some();
         match &self.agent {
-            Some(SavedAgent { id, key, key_id, .. }) if self.given_token().is_none() && self.cert.is_none() => {
+            Some(SavedAgent { id, key, key_id, .. }) if !is_said => {
                 Ok(Some(Identity { agent: id.clone(), key_id: key_id.clone(), key: read_key(key)? }))
             }
             _ => Ok(None),
@@ -202,16 +254,21 @@ impl ConnectionArgs {
     }
 
     /// The credentials as the environment variables of their flags, for a program that this one becomes.
-    pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
+    pub(super) fn environment(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let path = |name, path: &Option<PathBuf>| path.clone().map(|path| (name, path.into_os_string()));
-        let token = self.token.clone().map(|token| ("BATON_TOKEN", token.into()));
+        let token = self.given_token()?.map(|token| ("BATON_TOKEN", token.into()));
         let files =
             [path("BATON_CA", &self.ca), path("BATON_CERT", &self.cert), path("BATON_CERT_KEY", &self.cert_key)];
-        files.into_iter().chain([token]).flatten().collect()
+        Ok(files.into_iter().chain([token]).flatten().collect())
     }
 
-    fn given_token(&self) -> Option<String> {
-        self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
+    /// The token of the flag or the environment, else that of the token file.
+    fn given_token(&self) -> Result<Option<String>, Failure> {
+        let given = self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        match (given, &self.token_file) {
+            (None, Some(path)) => read_token(path).map(Some),
+            (given, _) => Ok(given),
+        }
     }
 
     /// The options of a command that acts as an agent. The agent authenticates by its key and needs no token.
@@ -252,6 +309,10 @@ fn check_ca(path: &Path) -> Result<(), Failure> {
 
 /// Refuses the caller's own private key file if other users can read it, as ssh does.
 fn check_private(path: &Path) -> Result<(), Failure> {
+    check_secret(path, "this private key")
+}
+
+fn check_secret(path: &Path, what: &str) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // the later read reports the error
     let mode = file.mode() & 0o777;
@@ -260,10 +321,17 @@ fn check_private(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let path_text = path.display();
-    Err(Failure::file(
-        path,
-        format!("other users can read this private key (mode {mode:04o}); run chmod 600 {path_text}"),
-    ))
+    Err(Failure::file(path, format!("other users can read {what} (mode {mode:04o}); run chmod 600 {path_text}")))
+}
+
+/// Reads a token from a file that only its owner can read.
+fn read_token(path: &Path) -> Result<String, Failure> {
+    check_secret(path, "this token")?;
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
+    match text.trim() {
+        "" => Err(Failure::file(path, "it has no token")),
+        token => Ok(token.to_owned()),
+    }
 }
 
 /// Reads a private key of an agent or an operator from a file that only its owner can read.

@@ -61,7 +61,7 @@ mod workspace;
 
 use std::ffi::OsString;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, parser::ValueSource};
 
 pub use console::login_url;
 pub use exit::Failure;
@@ -74,7 +74,7 @@ use self::{
 /// The flags that all commands share.
 #[derive(Debug, Args)]
 pub struct GlobalArgs {
-    /// The profile to use: server, CA, identity, output. Other flags and the environment take precedence.
+    /// The profile to use: server, CA, credentials, identity, output. Other flags and the environment take precedence.
     /// Default: the one of `baton profile use`.
     #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = saved::VARIABLE, value_name = "NAME")]
     profile: Option<String>,
@@ -128,7 +128,12 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     if needs_no_connection(&program) || (is_a_test && !chosen.is_named) {
         return Ok(P::parse_from(args));
     }
-    program.global().connection.act_as(&chosen.name, &chosen.saved)?;
+    let of_profile = |id| matches.value_source(id) == Some(ValueSource::DefaultValue);
+    let connection = &mut program.global().connection;
+    if of_profile("token_file") && !connection.is_at(&chosen.saved) {
+        connection.forget_token();
+    }
+    connection.act_as(&chosen.name, &chosen.saved)?;
     Ok(program)
 }
 
@@ -166,7 +171,7 @@ pub enum Command {
     /// Show and store the contexts of tasks.
     #[command(subcommand)]
     Context(context::ContextCommand),
-    /// Save brokers and identities under names, and choose one.
+    /// Save brokers and identities under names: add, list, show, test, use, rm.
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
     /// Register, list and show the specs of personas and models.
@@ -242,7 +247,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Spec(command) => spec::run(command, connection, output).await,
         Command::Thread(command) => thread::run(command, connection, output).await,
         Command::Context(command) => context::run(command, connection, output).await,
-        Command::Profile(command) => profile::run(command, connection, output),
+        Command::Profile(command) => profile::run(command, connection, output).await,
         Command::Mail(command) => mail::run(command, connection, output).await,
         Command::Negotiation(command) => negotiation::run(command, connection, output).await,
         Command::Workspace(command) => workspace::run(command, connection, output).await,

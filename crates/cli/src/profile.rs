@@ -1,6 +1,9 @@
-//! `baton profile`: the profiles of the command line, each a broker, an identity and an output format.
+//! `baton profile`: the profiles of the command line, each a broker, credentials, an identity and an output format.
 
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -12,7 +15,10 @@ use super::{
     saved::{self, Name, Saved},
     table::{self, Column},
 };
-use baton_client::ids::{AgentId, KeyId};
+use baton_client::{
+    ids::{AgentId, KeyId},
+    proto::v1,
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -41,16 +47,45 @@ pub(super) enum ProfileCommand {
   baton profile list
   baton profile list -o json")]
     List,
+    /// Show one profile: its values, its file, and whether it is in use.
+    #[command(after_help = "Examples:
+  baton profile show
+  baton profile show prod-bob -o json")]
+    Show {
+        /// The name of the profile. Default: the one in use.
+        name: Option<Name>,
+    },
+    /// Remove profiles. Keys, tokens and certificates stay in their files.
+    #[command(visible_alias = "remove", after_help = "Examples:
+  baton profile rm prod-bob")]
+    Rm {
+        /// The names of the profiles.
+        #[arg(required = true)]
+        names: Vec<Name>,
+    },
+    /// Connect with the values of a profile, and prove each identity that it has.
+    ///
+    /// Flags and the environment do not count.
+    #[command(after_help = "Exit codes: 3 if a file cannot be used, 8 if the broker does not accept an identity, 9 if no broker answers.
+
+Examples:
+  baton profile test
+  baton profile test prod-bob -o json")]
+    Test {
+        /// The name of the profile. Default: the one in use.
+        name: Option<Name>,
+    },
 }
 
-/// Save a broker, an identity and an output format under a name.
+/// Save a broker, credentials, an identity and an output format under a name.
 ///
-/// The broker is that of --server and --ca. Paths are saved as absolute paths. The file has mode 0600, and the private
-/// key stays in its own file.
+/// The broker is that of --server and --ca, the credentials are those of --token-file or of --cert and --cert-key. Paths
+/// are saved as absolute paths. The file has mode 0600; private keys and tokens stay in their own files.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton profile add prod-bob --server broker.example:22866 --ca ca.pem --id bob --key bob.pem --use
-  baton profile add prod-bob --server broker.example:22866 --format json --replace")]
+  baton profile add prod-bob --server broker.example:22866 --format json --replace
+  baton profile add prod-ops --server broker.example:22866 --ca ca.pem --token-file operator.token")]
 pub(super) struct AddArgs {
     /// The name of the profile.
     name: Name,
@@ -74,33 +109,113 @@ pub(super) struct AddArgs {
     replace: bool,
 }
 
-pub(super) fn run(command: ProfileCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+pub(super) async fn run(
+    command: ProfileCommand,
+    connection: &ConnectionArgs,
+    output: &Output,
+) -> Result<(), Failure> {
     match command {
         ProfileCommand::Add(args) => add(&args, connection),
         ProfileCommand::Use { name, none: _ } => saved::choose(name.as_ref()),
         ProfileCommand::List => list(*output),
+        ProfileCommand::Show { name } => show(name, *output),
+        ProfileCommand::Rm { names } => names.iter().try_for_each(saved::remove),
+        ProfileCommand::Test { name } => test(name, *output).await,
     }
 }
 
 fn add(args: &AddArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
-    let (server, ca) = connection.server_and_ca()?;
     if let Some(key) = &args.key {
         read_key(key)?; // a mistyped path is noticed here, and not by the next command
     }
     let saved = Saved {
-        server,
-        ca: ca.as_deref().map(absolute).transpose()?,
         id: args.id.as_ref().map(ToString::to_string),
         key: args.key.as_deref().map(absolute).transpose()?,
         key_id: args.key_id.as_ref().map(ToString::to_string),
         output: args.format.map(|format| format.name().to_owned()),
+        ..connection.to_save()?
     };
     if saved == Saved::default() {
-        return Err(Failure::usage("nothing to save: give --server, --ca, --id with --key, or --format"));
+        let flags = "--server, --ca, --token-file, --cert with --cert-key, --id with --key, or --format";
+        return Err(Failure::usage(format!("nothing to save: give {flags}")));
     }
     let path = saved::save(&args.name, &saved, args.replace)?;
     tell!("wrote {}", path.display());
     if args.is_used { saved::choose(Some(&args.name)) } else { Ok(()) }
+}
+
+/// The named profile, or the one in use.
+fn chosen(name: Option<Name>) -> Result<Name, Failure> {
+    match name {
+        Some(name) => Ok(name),
+        None => saved::current()?
+            .ok_or_else(|| Failure::usage("no profile is in use; name one, or choose one with `baton profile use`")),
+    }
+}
+
+fn show(name: Option<Name>, output: Output) -> Result<(), Failure> {
+    let name = chosen(name)?;
+    let saved = saved::read(&name)?;
+    let is_used = saved::current()?.as_ref() == Some(&name);
+    let document = document(&name, &saved, is_used);
+    if !output.is_table() {
+        return output.value(&document);
+    }
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let lines: [(Cow<'_, str>, String); 11] = [
+        ("profile".into(), name.to_string()),
+        ("in use".into(), if is_used { "yes" } else { "no" }.to_owned()),
+        ("server".into(), text(&saved.server)),
+        ("ca".into(), path(&saved.ca)),
+        ("token file".into(), path(&saved.token_file)),
+        ("certificate".into(), path(&saved.cert)),
+        ("its key".into(), path(&saved.cert_key)),
+        ("agent".into(), text(&saved.id)),
+        ("key".into(), path(&saved.key)),
+        ("key id".into(), text(&saved.key_id)),
+        ("output".into(), text(&saved.output)),
+    ];
+    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+        say!("{name:<14}{value}");
+    }
+    say!("{:<14}{}", "file", saved::path(&name)?.display());
+    Ok(())
+}
+
+async fn test(name: Option<Name>, output: Output) -> Result<(), Failure> {
+    let name = chosen(name)?;
+    let saved = saved::read(&name)?;
+    let connection = ConnectionArgs::of_profile(&name, &saved)?;
+    let server = connection.options()?.server;
+    let agent = connection.prove().await?;
+    let has_credentials = saved.token_file.is_some() || saved.cert.is_some();
+    if has_credentials || agent.is_none() {
+        let client = connection.client().await?;
+        // A call that needs an identity: with a token that has ended, or with none, the broker refuses it.
+        let request = v1::ListHandoffsRequest { page_size: 1, ..Default::default() };
+        client.answer(client.handoffs().list_handoffs(request).await)?;
+    }
+    let credentials = match (&saved.token_file, &saved.cert) {
+        (Some(_), _) => Some("token"),
+        (None, Some(_)) => Some("certificate"),
+        (None, None) if agent.is_none() => Some("token of ./baton-data"),
+        (None, None) => None,
+    };
+    if !output.is_table() {
+        return output.value(&json!({
+            "name": name.to_string(), "server": server, "agent": agent.map(|agent| agent.to_string()),
+            "credentials": credentials,
+        }));
+    }
+    say!("the broker at {server} answers");
+    if let Some(agent) = agent {
+        say!("it accepts the key of agent {agent}");
+    }
+    if let Some(credentials) = credentials {
+        say!("it accepts the {credentials}");
+    }
+    Ok(())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
@@ -127,11 +242,14 @@ fn list(output: Output) -> Result<(), Failure> {
         table::print(&columns, entries.iter().map(row));
         return Ok(());
     }
-    let entry = |(name, saved): &(Name, Saved)| {
-        json!({
-            "name": name.to_string(), "isUsed": Some(name) == current.as_ref(), "server": saved.server,
-            "ca": saved.ca, "id": saved.id, "key": saved.key, "keyId": saved.key_id, "output": saved.output,
-        })
-    };
+    let entry = |(name, saved): &(Name, Saved)| document(name, saved, Some(name) == current.as_ref());
     output.value(&entries.iter().map(entry).collect::<Value>())
+}
+
+fn document(name: &Name, saved: &Saved, is_used: bool) -> Value {
+    json!({
+        "name": name.to_string(), "isUsed": is_used, "server": saved.server, "ca": saved.ca,
+        "tokenFile": saved.token_file, "cert": saved.cert, "certKey": saved.cert_key, "id": saved.id,
+        "key": saved.key, "keyId": saved.key_id, "output": saved.output,
+    })
 }

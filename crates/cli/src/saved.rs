@@ -1,7 +1,7 @@
 //! Profiles of the command line: which files they are, which one is in use, and how it fills in flags.
 //!
-//! A profile is a TOML file that only its user can read. It names a private key by its path, and holds no
-//! secret. Its values are defaults: flags and environment variables take precedence.
+//! A profile is a TOML file that only its user can read. It names a private key, a token and a certificate by
+//! their paths, and holds no secret. Its values are defaults: flags and environment variables take precedence.
 
 use std::{
     ffi::OsString,
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 
-/// The environment variable that names the connection to use.
+/// The environment variable that names the profile to use.
 pub(super) const VARIABLE: &str = "BATON_PROFILE";
-/// The file that names the connection in use.
+/// The file that names the profile in use.
 const CURRENT: &str = "current";
 
 /// The name of a profile: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or a digit.
@@ -54,6 +54,12 @@ pub(super) struct Saved {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ca: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cert: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cert_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<PathBuf>,
@@ -75,6 +81,9 @@ impl Saved {
         let value = match arg.get_id().as_str() {
             "server" => text(&self.server),
             "ca" => path(&self.ca),
+            "token_file" => path(&self.token_file),
+            "cert" => path(&self.cert),
+            "cert_key" => path(&self.cert_key),
             "output" => text(&self.output),
             "acting_id" => text(&self.id),
             "acting_key" => path(&self.key),
@@ -106,7 +115,7 @@ pub(super) struct Chosen {
     pub(super) is_named: bool,
 }
 
-/// The connection that these arguments, the environment or the folder name. `None`: no one is in use.
+/// The profile that these arguments, the environment or the folder name. `None`: no one is in use.
 ///
 /// # Errors
 ///
@@ -154,7 +163,7 @@ fn file_of(folder: &Path, name: &Name) -> PathBuf {
     folder.join(format!("{name}.toml"))
 }
 
-/// The connection that `baton profile use` has chosen. `None`: no one is chosen.
+/// The profile that `baton profile use` has chosen. `None`: no one is chosen.
 pub(super) fn current() -> Result<Option<Name>, Failure> {
     let Some(path) = folder().map(|folder| folder.join(CURRENT)) else { return Ok(None) };
     match fs::read_to_string(&path) {
@@ -164,7 +173,7 @@ pub(super) fn current() -> Result<Option<Name>, Failure> {
     }
 }
 
-/// Chooses a connection for the commands to come. `None`: chooses none.
+/// Chooses a profile for the commands to come. `None`: chooses none.
 pub(super) fn choose(name: Option<&Name>) -> Result<(), Failure> {
     let folder = some_folder()?;
     match name {
@@ -198,12 +207,10 @@ pub(super) fn all() -> Result<Vec<(Name, Saved)>, Failure> {
     names.into_iter().map(|name| Ok((name.clone(), read(&name)?))).collect()
 }
 
-fn read(name: &Name) -> Result<Saved, Failure> {
+pub(super) fn read(name: &Name) -> Result<Saved, Failure> {
     let path = file_of(&some_folder()?, name);
     let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            Failure::file(&path, format!("no profile has the name {name}; `baton profile list` lists them"))
-        }
+        ErrorKind::NotFound => none(&path, name),
         _ => Failure::file(&path, error),
     })?;
     check_own(&path)?;
@@ -225,13 +232,32 @@ fn check_own(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Saves a connection. An existing one is refused unless `replace`.
+/// Saves a profile. An existing one is refused unless `replace`.
 pub(super) fn save(name: &Name, saved: &Saved, replace: bool) -> Result<PathBuf, Failure> {
     let folder = some_folder()?;
     let path = file_of(&folder, name);
     let text = toml::to_string(saved).map_err(|error| Failure::failed(error.to_string()))?;
     write(&folder, &path, &text, replace)?;
     Ok(path)
+}
+
+/// The file of a profile.
+pub(super) fn path(name: &Name) -> Result<PathBuf, Failure> {
+    Ok(file_of(&some_folder()?, name))
+}
+
+/// Removes a profile. If it is in use, no profile is in use any more.
+pub(super) fn remove(name: &Name) -> Result<(), Failure> {
+    let path = path(name)?;
+    fs::remove_file(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => none(&path, name),
+        _ => Failure::file(&path, error),
+    })?;
+    if current()?.as_ref() == Some(name) { choose(None) } else { Ok(()) }
+}
+
+fn none(path: &Path, name: &Name) -> Failure {
+    Failure::file(path, format!("no profile has the name {name}; `baton profile list` lists them"))
 }
 
 /// Writes a file of mode 0600 as a whole or not at all.
@@ -277,10 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_connection_comes_back_and_an_unknown_field_is_an_error() {
+    fn a_saved_profile_comes_back_and_an_unknown_field_is_an_error() {
         let saved = Saved {
             server: Some("127.0.0.1:1".into()),
             ca: Some("/ca.pem".into()),
+            token_file: Some("/operator.token".into()),
+            cert: Some("/bob-tls.pem".into()),
+            cert_key: Some("/bob-tls.key".into()),
             id: Some("bob".into()),
             key: Some("/bob.pem".into()),
             key_id: Some("k2".into()),

@@ -22,8 +22,8 @@ SERVER_DEFAULT = "127.0.0.1:22866"
 _LOCAL_DATA = Path("baton-data")
 _PLAINTEXT = "http://"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# The output format is the command line's alone.
-_FIELDS = {"server", "ca", "id", "key", "key_id", "output"}
+# The token, the certificate and the output format are the command line's alone: an agent proves itself by its key.
+_FIELDS = {"server", "ca", "token_file", "cert", "cert_key", "id", "key", "key_id", "output"}
 _OTHERS = 0o077
 _PORT_MAX = 65535
 

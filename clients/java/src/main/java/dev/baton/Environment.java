@@ -19,7 +19,9 @@ import org.tomlj.TomlParseResult;
 /** The broker and the agent that environment variables, or a profile of the command line, name. */
 final class Environment {
     private static final String SERVER = "127.0.0.1:22866";
-    private static final Set<String> PROFILE_KEYS = Set.of("server", "ca", "id", "key", "key_id", "output");
+    /** The token, the certificate and the output format are the command line's alone: an agent proves itself by its key. */
+    private static final Set<String> PROFILE_KEYS =
+            Set.of("server", "ca", "id", "key", "key_id", "output", "token_file", "cert", "cert_key");
     // A name becomes part of a path, so it must not lead out of the folder.
     private static final Pattern PROFILE_NAME = Pattern.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}");
     private static final Pattern ADDRESS =

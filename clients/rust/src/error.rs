@@ -201,7 +201,8 @@ impl ClientError {
         if details.error_info().is_none() && is_of_connection {
             return match status.source() {
                 Some(source) if is_too_large(source) => {
-                    let text = format!("the gRPC message has more than {FRAME_BYTES_MAX} bytes, the limit of a gRPC message");
+                    let text =
+                        format!("the gRPC message has more than {FRAME_BYTES_MAX} bytes, the limit of a gRPC message");
                     let mut refused = Refused::of_client(ErrorCode::PayloadTooLarge, text);
                     refused.metadata.insert("frame_bytes_max".to_owned(), FRAME_BYTES_MAX.to_string());
                     refused.into()

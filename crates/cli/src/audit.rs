@@ -85,7 +85,8 @@ fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Resul
         let is_whole = decoded.is_some() && decoded == shown.entry;
         let is_next = shown.entry.as_ref().is_some_and(|entry| entry.number == number);
         if shown.chain_hash[..] != hash || !is_whole || !is_next {
-            return Err(Failure::failed(format!("the hash chain of the audit log is broken at entry {number}")));
+            return Err(Failure::failed(format!("the hash chain of the audit log is broken at entry {number}"))
+                .named("LOG_INVALID"));
         }
     }
     Ok(())

@@ -124,7 +124,7 @@ fn verify(public_key: &str, input: &InputArgs) -> Result<(), Failure> {
         Err(error) => {
             use baton_client::codes::Refusal as _;
             print(&json!({"valid": false, "reason": error.code().name(), "message": error.to_string()}));
-            Err(Failure::failed(format!("the envelope is not valid: {error}")))
+            Err(Failure::failed(format!("the envelope is not valid: {error}")).named("DATA_INVALID"))
         }
     }
 }

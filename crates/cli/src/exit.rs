@@ -1,13 +1,10 @@
-//! Exit codes, which all commands share, and the texts of failures. `baton --help` and docs/configuration.md list the
-//! codes.
+//! Exit codes, which all commands share, and the texts of failures: `refused: CODE: text` if the broker refused, otherwise
+//! `failed: CODE: text`. `baton --help` and docs/configuration.md list the exit codes, and the page also the codes.
 
-use std::{fmt, io, path::Path};
+use std::{borrow::Cow, fmt, io, path::Path};
 
 use super::output;
-use baton_client::{
-    envelope::keys::KeyFileError,
-    {ClientError, Refused},
-};
+use baton_client::{ClientError, Refused, envelope::keys::KeyFileError};
 use baton_store::OpenError;
 
 /// Success.
@@ -31,18 +28,60 @@ pub const REFUSED: u8 = 8;
 /// No broker answers, or its certificate cannot be trusted.
 pub const UNREACHABLE: u8 = 9;
 
-/// Why a command failed, and its exit code.
+/// The codes of failures by exit code. A refusal has the code of the broker instead (docs/errors.md), and so has an
+/// answer that does not verify.
+pub const CODES: [(u8, &[&str]); 9] = [
+    (
+        FAILED,
+        &[
+            "COMMAND_FAILED",
+            "NO_MAIL",
+            "DATA_INVALID",
+            "LOG_INVALID",
+            "CASES_FAILED",
+            "ANSWER_INVALID",
+            "SESSION_ENDED",
+        ],
+    ),
+    (USAGE, &["USAGE_INVALID", "ID_AMBIGUOUS"]),
+    (CONFIGURATION, &["CONFIGURATION_INVALID", "FILE_UNUSABLE"]),
+    (DATA_IN_USE, &["DATA_IN_USE"]),
+    (DATA_VERSION, &["DATA_VERSION"]),
+    (DATA_DAMAGED, &["DATA_DAMAGED"]),
+    (PORT_IN_USE, &["PORT_IN_USE"]),
+    (REFUSED, &["REFUSED"]),
+    (UNREACHABLE, &["NO_BROKER", "CERTIFICATE_UNTRUSTED", "CERTIFICATE_UNTIMELY"]),
+];
+
+/// The first code of an exit code.
+fn first_of(code: u8) -> &'static str {
+    CODES.iter().find(|(other, _)| *other == code).map_or("COMMAND_FAILED", |(_, names)| names[0])
+}
+
+/// Why a command failed: its exit code, its code and a text.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
+    name: Cow<'static, str>,
     message: String,
 }
 
 impl Failure {
     /// A failure with an exit code of this module and a text.
     pub fn new(code: u8, message: String) -> Self {
-        Self { code, message }
+        Self { code, name: first_of(code).into(), message }
+    }
+
+    /// The same failure with this code.
+    pub(super) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The text without the code.
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     /// The same failure with a further line: what to look at.
@@ -52,39 +91,41 @@ impl Failure {
     }
 
     pub(super) fn failed(message: impl Into<String>) -> Self {
-        Self { code: FAILED, message: message.into() }
+        Self::new(FAILED, message.into())
     }
 
     pub(super) fn usage(message: impl Into<String>) -> Self {
-        Self { code: USAGE, message: message.into() }
+        Self::new(USAGE, message.into())
     }
 
     pub(super) fn damaged(message: impl Into<String>) -> Self {
-        Self { code: DATA_DAMAGED, message: message.into() }
+        Self::new(DATA_DAMAGED, message.into())
     }
 
     pub(super) fn port_in_use(message: impl Into<String>) -> Self {
-        Self { code: PORT_IN_USE, message: message.into() }
+        Self::new(PORT_IN_USE, message.into())
     }
 
-    pub(super) fn refused(message: impl Into<String>) -> Self {
-        Self { code: REFUSED, message: message.into() }
+    /// A refusal by this program in the place of the broker. `name`: the broker's code for the same problem.
+    pub(super) fn refused(name: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::new(REFUSED, message.into()).named(name)
     }
 
     pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {
-        Self { code: CONFIGURATION, message: format!("failed to use {}: {problem}", path.display()) }
+        Self::new(CONFIGURATION, format!("failed to use {}: {problem}", path.display())).named("FILE_UNUSABLE")
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.message)
+        let kind = if self.code == REFUSED { "refused" } else { "failed" };
+        write!(formatter, "{kind}: {}: {}", self.name, self.message)
     }
 }
 
 impl From<KeyFileError> for Failure {
     fn from(error: KeyFileError) -> Self {
-        Self { code: CONFIGURATION, message: error.to_string() }
+        Self::new(CONFIGURATION, error.to_string()).named("FILE_UNUSABLE")
     }
 }
 
@@ -96,51 +137,68 @@ impl From<io::Error> for Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let code = match &error {
-            ClientError::Ca { .. }
-            | ClientError::Certificate { .. }
-            | ClientError::Address { .. }
-            | ClientError::PlaintextAfar { .. }
-            | ClientError::File { .. }
-            | ClientError::Token => CONFIGURATION,
-            ClientError::Unreachable { .. } | ClientError::Untrusted { .. } | ClientError::Untimely { .. } => {
-                UNREACHABLE
+        let (code, name) = match &error {
+            ClientError::Ca { .. } | ClientError::Certificate { .. } | ClientError::File { .. } => {
+                (CONFIGURATION, "FILE_UNUSABLE")
             }
-            ClientError::Refused(_) => REFUSED,
-            ClientError::Answer(_) | ClientError::Unverified { .. } | ClientError::SessionEnded(_) => FAILED,
+            ClientError::Address { .. } | ClientError::PlaintextAfar { .. } | ClientError::Token => {
+                (CONFIGURATION, "CONFIGURATION_INVALID")
+            }
+            ClientError::Unreachable { .. } => (UNREACHABLE, "NO_BROKER"),
+            ClientError::Untrusted { .. } => (UNREACHABLE, "CERTIFICATE_UNTRUSTED"),
+            ClientError::Untimely { .. } => (UNREACHABLE, "CERTIFICATE_UNTIMELY"),
+            ClientError::Answer(_) => (FAILED, "ANSWER_INVALID"),
+            ClientError::SessionEnded(_) => (FAILED, "SESSION_ENDED"),
+            ClientError::Unverified { reason, .. } => (FAILED, *reason),
+            ClientError::Refused(refused) => return of_refusal(refused),
         };
-        Self { code, message: describe(&error) }
+        Self::new(code, output::line(&error.to_string()).into_owned()).named(name)
     }
 }
 
-/// The error as text for the command line. Each text from the broker stays on one line, and the advice names the flag
-/// that helps.
+/// The error as text for the command line.
 pub(super) fn describe(error: &ClientError) -> String {
-    let ClientError::Refused(refused) = error else { return output::line(&error.to_string()).into_owned() };
+    match error {
+        ClientError::Refused(refused) => of_refusal(refused).to_string(),
+        _ => output::line(&error.to_string()).into_owned(),
+    }
+}
+
+/// The failure of a refused call. Each text from the broker stays on one line, and the advice names the flag that helps.
+fn of_refusal(refused: &Refused) -> Failure {
     // Escaped part by part: the whole text has line feeds of its own, which must stay.
     let line = |text: &str| output::line(text).into_owned();
-    let mut shown = Refused::clone(refused);
-    shown.reason = line(&shown.reason);
-    shown.message = line(&shown.message);
-    shown.violations = shown.violations.iter().map(|(path, problem)| (line(path), line(problem))).collect();
+    let mut message = line(&refused.message);
+    for (path, problem) in &refused.violations {
+        message.push_str(&format!("\n  {}: {}", line(path), line(problem)));
+    }
+    if let Some(wait) = refused.retry_after {
+        message.push_str(&format!("\n  try again in {wait:?}"));
+    }
     let advice = match refused.reason.as_str() {
-        "IDENTITY_MISSING" => {
+        "IDENTITY_MISSING" => Some(
             "authenticate with --token TOKEN, the token of an operator or of an agent (`baton token --id AGENT --key FILE` prints \
-             one), or with a client certificate, --cert FILE --cert-key FILE"
-        }
-        "TOKEN_INVALID" => {
-            "the token came from --token, BATON_TOKEN or ./baton-data/operator.token. Tokens of agents end when the broker \
-             restarts: `baton token --id AGENT --key FILE` prints a new one"
-        }
-        "TIMESTAMP_OUTSIDE_WINDOW" => "the clocks of this machine and the broker differ: synchronise them (NTP)",
-        _ => return shown.to_string(),
+             one), or with a client certificate, --cert FILE --cert-key FILE",
+        ),
+        "TOKEN_INVALID" => Some(
+            "the token came from --token, BATON_TOKEN, a token file or ./baton-data/operator.token. Tokens of agents end when the \
+             broker restarts: `baton token --id AGENT --key FILE` prints a new one",
+        ),
+        "TIMESTAMP_OUTSIDE_WINDOW" => Some("the clocks of this machine and the broker differ: synchronise them (NTP)"),
+        _ => None,
     };
-    format!("{shown}\n  {advice}")
+    // A status without a code comes from a proxy. Its gRPC code is then all that is known.
+    let name = if refused.reason.is_empty() { format!("{:?}", refused.code) } else { line(&refused.reason) };
+    let failure = Failure::refused(name, message);
+    match advice {
+        Some(advice) => failure.with_advice(advice),
+        None => failure,
+    }
 }
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        Self { code: of_store(&error), message: error.to_string() }
+        Self::new(of_store(&error), error.to_string())
     }
 }
 
@@ -151,5 +209,21 @@ pub fn of_store(error: &OpenError) -> u8 {
         OpenError::Format { .. } => DATA_VERSION,
         OpenError::LostWrites { .. } | OpenError::Damaged { .. } | OpenError::Engine { .. } => DATA_DAMAGED,
         OpenError::NotAStore { .. } | OpenError::File { .. } => CONFIGURATION,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_begins_with_its_kind_and_its_code() {
+        assert_eq!(Failure::failed("no").to_string(), "failed: COMMAND_FAILED: no");
+        assert_eq!(Failure::usage("no").to_string(), "failed: USAGE_INVALID: no");
+        assert_eq!(Failure::refused("STALE_EPOCH", "no").to_string(), "refused: STALE_EPOCH: no");
+        let unreachable = ClientError::Unreachable { server: "127.0.0.1:1".into(), problem: "closed".into() };
+        let unreachable = Failure::from(unreachable);
+        assert_eq!(unreachable.code, UNREACHABLE);
+        assert!(unreachable.to_string().starts_with("failed: NO_BROKER: no broker answers at 127.0.0.1:1"));
     }
 }

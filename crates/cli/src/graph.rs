@@ -140,7 +140,7 @@ pub(super) async fn run(command: GraphCommand, connection: &ConnectionArgs, outp
 fn read(path: &Path) -> Result<v1::Graph, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
-    json::parse(value).map_err(|error| Failure::file(path, error))
+    json::parse(value).map_err(|error| Failure::file(path, error.message()))
 }
 
 fn warn(problem: &v1::GraphProblem) {
@@ -160,7 +160,7 @@ fn validate(problems: &[v1::GraphProblem], output: Output) -> Result<(), Failure
     })?;
     match problems.iter().filter(|problem| problem.severity() == v1::ProblemSeverity::Error).count() {
         0 => Ok(()),
-        errors => Err(Failure::failed(format!("the graph has {errors} errors"))),
+        errors => Err(Failure::failed(format!("the graph has {errors} errors")).named("DATA_INVALID")),
     }
 }
 

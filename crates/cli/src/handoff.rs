@@ -376,7 +376,9 @@ pub(super) async fn verified_context(
     handoff: &v1::Handoff,
     envelope: bytes::Bytes,
 ) -> Result<v1::TaskContextTransfer, Failure> {
-    let wrong = |problem: &str| Failure::refused(format!("the context is not what the owner has sent: {problem}"));
+    let wrong = |problem: &str| {
+        Failure::refused("SIGNATURE_INVALID", format!("the context is not what the owner has sent: {problem}"))
+    };
     if envelope.is_empty() {
         return Err(wrong("the broker shows none"));
     }

@@ -105,13 +105,13 @@ pub trait Program: Parser {
 ///
 /// # Errors
 ///
-/// The profile cannot be used. Wrong arguments end the process with their own message.
+/// The arguments are wrong, or the profile cannot be used. A request for help ends the process.
 pub fn parse<P: Program>() -> Result<P, Failure> {
     let needs_no_connection = |program: &P| program.command().is_none_or(Command::needs_no_connection);
     let args: Vec<OsString> = std::env::args_os().collect();
     let chosen = match saved::chosen(&args) {
         Ok(Some(chosen)) => chosen,
-        Ok(None) => return Ok(P::parse_from(args)),
+        Ok(None) => return P::try_parse_from(args).or_else(not_parsed),
         // A broken file must not keep the commands that mend it from running, nor the help.
         Err(failure) => {
             return match P::try_parse_from(args) {
@@ -122,11 +122,17 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
         }
     };
     let mut command = chosen.saved.as_defaults_of(<P as clap::CommandFactory>::command());
-    let matches = command.clone().get_matches_from(&args);
-    let mut program = P::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    let matches = match command.clone().try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(error) => return not_parsed(error),
+    };
+    let mut program = match P::from_arg_matches(&matches) {
+        Ok(program) => program,
+        Err(error) => return not_parsed(error.format(&mut command)),
+    };
     let is_a_test = program.command().is_some_and(Command::is_a_test);
     if needs_no_connection(&program) || (is_a_test && !chosen.is_named) {
-        return Ok(P::parse_from(args));
+        return P::try_parse_from(args).or_else(not_parsed);
     }
     let of_profile = |id| matches.value_source(id) == Some(ValueSource::DefaultValue);
     let connection = &mut program.global().connection;
@@ -135,6 +141,16 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     }
     connection.act_as(&chosen.name, &chosen.saved)?;
     Ok(program)
+}
+
+/// Prints a page of help and ends the process, or returns the failure of wrong arguments.
+fn not_parsed<P>(error: clap::Error) -> Result<P, Failure> {
+    use clap::error::ErrorKind;
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.to_string();
+    Err(Failure::usage(text.trim_start_matches("error: ").trim_end()))
 }
 
 /// The commands beside those that start a broker.

@@ -26,12 +26,14 @@ use baton_client::{
 pub(super) enum MailCommand {
     /// Print the deliveries that wait, each with its envelope and payload, as JSON lines unless -o says otherwise. They stay
     /// in the mailbox, and no attempt counts. With --ack, take them, and wait for more.
-    #[command(after_help = "Exit code 1, with NO_MAIL on stderr, if the time of --wait ends before the first delivery; 0 if it ends later.
+    #[command(
+        after_help = "Exit code 1, with NO_MAIL on stderr, if the time of --wait ends before the first delivery; 0 if it ends later.
 
 Examples:
   baton mail receive --id alice --key alice.pem --max 1 --ack --wait 10s
   baton mail receive --id alice --key alice.pem -o table
-  baton mail receive --id alice --key alice.pem -o jsonl | jq .envelope.payload")]
+  baton mail receive --id alice --key alice.pem -o jsonl | jq .envelope.payload"
+    )]
     Receive(ReceiveArgs),
     Send(Box<SendArgs>),
 }
@@ -135,7 +137,9 @@ async fn receive(args: ReceiveArgs, connection: &ConnectionArgs, output: &Output
 fn waited(wait: Duration, shown: u32) -> Result<(), Failure> {
     let wait = humantime::format_duration(wait);
     if shown == 0 {
-        return Err(Failure::failed(format!("NO_MAIL: no mail has arrived within {wait}; --wait TIME waits longer")));
+        return Err(
+            Failure::failed(format!("no mail has arrived within {wait}; --wait TIME waits longer")).named("NO_MAIL")
+        );
     }
     tell!("no further mail has arrived within {wait}");
     Ok(())

@@ -193,7 +193,8 @@ fn read(path: &Path, id: Option<&PlanId>) -> Result<v1::Plan, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some()).map_err(|error| Failure::file(path, error))
+    parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some())
+        .map_err(|error| Failure::file(path, error.message()))
 }
 
 /// A plan from an object with subtasks or from a bare list. `id` is that of a plan without one, or of any plan.
@@ -235,8 +236,8 @@ fn validate(problems: &[v1::PlanProblem], output: Output) -> Result<(), Failure>
     })?;
     match problems.iter().filter(|problem| problem.severity() == v1::ProblemSeverity::Error).count() {
         0 => Ok(()),
-        1 => Err(Failure::failed("the plan has 1 error")),
-        errors => Err(Failure::failed(format!("the plan has {errors} errors"))),
+        1 => Err(Failure::failed("the plan has 1 error").named("DATA_INVALID")),
+        errors => Err(Failure::failed(format!("the plan has {errors} errors")).named("DATA_INVALID")),
     }
 }
 

@@ -146,7 +146,7 @@ fn test(args: &TestArgs) -> Result<(), Failure> {
     }
     match failed {
         0 => Ok(()),
-        failed => Err(Failure::failed(format!("{failed} of {} cases failed", cases.cases.len()))),
+        failed => Err(Failure::failed(format!("{failed} of {} cases failed", cases.cases.len())).named("CASES_FAILED")),
     }
 }
 

@@ -56,8 +56,11 @@ pub(super) enum ProfileCommand {
         name: Option<Name>,
     },
     /// Remove profiles. Keys, tokens and certificates stay in their files.
-    #[command(visible_alias = "remove", after_help = "Examples:
-  baton profile rm prod-bob")]
+    #[command(
+        visible_alias = "remove",
+        after_help = "Examples:
+  baton profile rm prod-bob"
+    )]
     Rm {
         /// The names of the profiles.
         #[arg(required = true)]
@@ -66,11 +69,13 @@ pub(super) enum ProfileCommand {
     /// Connect with the values of a profile, and prove each identity that it has.
     ///
     /// Flags and the environment do not count.
-    #[command(after_help = "Exit codes: 3 if a file cannot be used, 8 if the broker does not accept an identity, 9 if no broker answers.
+    #[command(
+        after_help = "Exit codes: 3 if a file cannot be used, 8 if the broker does not accept an identity, 9 if no broker answers.
 
 Examples:
   baton profile test
-  baton profile test prod-bob -o json")]
+  baton profile test prod-bob -o json"
+    )]
     Test {
         /// The name of the profile. Default: the one in use.
         name: Option<Name>,
@@ -109,11 +114,7 @@ pub(super) struct AddArgs {
     replace: bool,
 }
 
-pub(super) async fn run(
-    command: ProfileCommand,
-    connection: &ConnectionArgs,
-    output: &Output,
-) -> Result<(), Failure> {
+pub(super) async fn run(command: ProfileCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         ProfileCommand::Add(args) => add(&args, connection),
         ProfileCommand::Use { name, none: _ } => saved::choose(name.as_ref()),

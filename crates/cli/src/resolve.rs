@@ -188,8 +188,11 @@ pub(super) async fn agent_filter(filter: Option<&Prefix>, client: &Client) -> Re
 fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
     let none = format!("no {what} that you may see has the id {beginning} or an id that starts with it");
     match refused {
-        Some(refused) => Failure::refused(format!("{none}\n  {}", exit::describe(refused))),
-        None => Failure::refused(none),
+        Some(refused) => {
+            let reason = refused.reason().unwrap_or("REFUSED").to_owned();
+            Failure::refused(reason, none).with_advice(&exit::describe(refused))
+        }
+        None => Failure::refused(format!("{}_UNKNOWN", what.to_uppercase()), none),
     }
 }
 
@@ -231,7 +234,8 @@ impl Found {
         let named = ids.join(", ");
         Err(Failure::usage(format!(
             "{count} {what}s have ids that start with {beginning}; choose one of {named}{more}"
-        )))
+        ))
+        .named("ID_AMBIGUOUS"))
     }
 }
 
@@ -251,7 +255,7 @@ mod tests {
         let several = found(&["ab-1", "ab-2", "b"], "ab").unwrap_err();
         assert_eq!(
             (several.code, several.to_string().as_str()),
-            (2, "2 tasks have ids that start with ab; choose one of ab-1, ab-2")
+            (2, "failed: ID_AMBIGUOUS: 2 tasks have ids that start with ab; choose one of ab-1, ab-2")
         );
         let many: Vec<String> = (0..9).map(|number| format!("x{number}")).collect();
         let many = found(&many.iter().map(String::as_str).collect::<Vec<_>>(), "x").unwrap_err().to_string();
@@ -260,7 +264,7 @@ mod tests {
         let none = none("task", "a", None);
         assert_eq!(
             (none.code, none.to_string().as_str()),
-            (8, "no task that you may see has the id a or an id that starts with it")
+            (8, "refused: TASK_UNKNOWN: no task that you may see has the id a or an id that starts with it")
         );
     }
 

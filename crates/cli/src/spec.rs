@@ -187,7 +187,7 @@ pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, outpu
 fn read<M: prost::Message + prost::Name + Default>(path: &Path) -> Result<M, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
-    json::parse(value).map_err(|error| Failure::file(path, error))
+    json::parse(value).map_err(|error| Failure::file(path, error.message()))
 }
 
 async fn list(client: &Client, limit: u32, output: Output) -> Result<(), Failure> {

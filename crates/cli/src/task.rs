@@ -523,7 +523,9 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     let broker = client.answer(client.agents().get_agent(request).await)?.agent.and_then(|agent| agent.card);
     let key = broker.and_then(|card| card.keys.first().and_then(|key| PublicKey::parse(&key.public_key).ok()));
     let key = key.ok_or_else(|| Failure::failed("the broker publishes no key to verify its receipts with"))?;
-    let broken = |error: ReplayError| Failure::failed(format!("the custody log of {id} is not valid: {error}"));
+    let broken = |error: ReplayError| {
+        Failure::failed(format!("the custody log of {id} is not valid: {error}")).named("LOG_INVALID")
+    };
     let mut replay = Replay::new(id.clone(), Some(key));
     loop {
         let request = v1::GetCustodyLogRequest {

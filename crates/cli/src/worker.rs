@@ -85,7 +85,7 @@ fn parse_pin(text: &str) -> Result<(AgentId, PublicKey), String> {
 
 fn parse_named<N>(text: &str, parse: impl Fn(&str) -> Result<N, String>) -> Result<(N, PublicKey), String> {
     let (name, hex) = text.split_once('=').ok_or("must be NAME=HEX")?;
-    let key = key::parse_public_key(hex).map_err(|failure| failure.to_string())?;
+    let key = key::parse_public_key(hex).map_err(|failure| failure.message().to_owned())?;
     Ok((parse(name)?, key))
 }
 

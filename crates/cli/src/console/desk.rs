@@ -243,7 +243,10 @@ async fn verified(shared: &Shared, id: &str) -> Result<(v1::Handoff, v1::TaskCon
     let found = shared.handoff(id, true).await?;
     let handoff = found.handoff.unwrap_or_default();
     if handoff.state() != v1::HandoffState::ContextSent {
-        return Err(Failure::refused("this handoff does not wait for its receiver to take the task over"));
+        return Err(Failure::refused(
+            "HANDOFF_STATE",
+            "this handoff does not wait for its receiver to take the task over",
+        ));
     }
     let context = handoff::verified_context(&shared.client, &handoff, found.context).await?;
     Ok((handoff, context))
@@ -282,7 +285,8 @@ async fn complete(State(shared): Desked, Path(id): Path<String>) -> Response {
 async fn input(State(shared): Desked, Path(id): Path<String>, Form(decision): Form<Decision>) -> Response {
     let answered = async {
         let task = shared.task(&id).await?;
-        let open = task.open_prompt.ok_or_else(|| Failure::refused("no question about this task is open"))?;
+        let open =
+            task.open_prompt.ok_or_else(|| Failure::refused("INPUT_TAKEN", "no question about this task is open"))?;
         let about = About::handoff(&task.task_id, task.epoch, &open.message_id);
         let payload = v1::TaskInput { text: decision.text, ..Default::default() };
         shared.send("", MessageType::TaskInput, &about, &payload).await

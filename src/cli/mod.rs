@@ -5,6 +5,7 @@
 mod completions;
 mod dev;
 mod failure;
+mod groups;
 mod manual;
 mod serve;
 #[cfg(test)]
@@ -32,9 +33,13 @@ Exit codes:
   5   the data folder has the format of another version of baton
   6   the store is damaged
   7   the port is in use
-  8   the broker refused the request; stderr has the code and the reason
+  8   the broker refused the request
   9   no broker answers, or its certificate is untrusted, expired or not yet valid
   10  a case of a conformance suite failed
+
+Failures:
+  stderr has \"refused: CODE: text\" if the broker refused, with its code (docs/errors.md), otherwise
+  \"failed: CODE: text\"; docs/configuration.md lists the codes
 
 Environment:
   BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_TOKEN_FILE, BATON_CERT, BATON_CERT_KEY, BATON_DATA, BATON_LISTEN,
@@ -68,6 +73,10 @@ enum Command {
 }
 
 impl Program for Cli {
+    fn line() -> clap::Command {
+        groups::grouped(<Self as clap::CommandFactory>::command())
+    }
+
     fn global(&mut self) -> &mut GlobalArgs {
         &mut self.global
     }

@@ -18,6 +18,9 @@ struct Help {
     flags: BTreeMap<String, bool>,
 }
 
+/// The headings of the lists of subcommands: of a command, and the groups of the first page.
+const SECTIONS: [&str; 5] = ["Commands:", "Every day:", "Work of many:", "Operate:", "Tools:"];
+
 impl Help {
     fn of(path: &[String]) -> Self {
         if path.first().is_some_and(|command| command == "conformance") {
@@ -35,7 +38,7 @@ impl Help {
                 section = line;
             }
             let is_item = line.starts_with("  ") && line.as_bytes().get(2).is_some_and(u8::is_ascii_lowercase);
-            if section == "Commands:" && is_item {
+            if SECTIONS.contains(&section) && is_item {
                 help.subcommands.extend(line.split_whitespace().next().map(str::to_owned));
             }
             let line = line.trim_start();

@@ -94,6 +94,9 @@ impl GlobalArgs {
 
 /// The whole command line of a program with these commands and its own.
 pub trait Program: Parser {
+    /// The command line to parse. Its help may differ from that of the derived one.
+    fn line() -> clap::Command;
+
     /// The flags that all commands share.
     fn global(&mut self) -> &mut GlobalArgs;
 
@@ -111,17 +114,17 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     let args: Vec<OsString> = std::env::args_os().collect();
     let chosen = match saved::chosen(&args) {
         Ok(Some(chosen)) => chosen,
-        Ok(None) => return P::try_parse_from(args).or_else(not_parsed),
+        Ok(None) => return parsed(P::line(), &args).or_else(not_parsed),
         // A broken file must not keep the commands that mend it from running, nor the help.
         Err(failure) => {
-            return match P::try_parse_from(args) {
+            return match parsed::<P>(P::line(), &args) {
                 Ok(program) if needs_no_connection(&program) => Ok(program),
                 Err(error) if !error.use_stderr() => error.exit(),
                 Ok(_) | Err(_) => Err(failure),
             };
         }
     };
-    let mut command = chosen.saved.as_defaults_of(<P as clap::CommandFactory>::command());
+    let mut command = chosen.saved.as_defaults_of(P::line());
     let matches = match command.clone().try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => return not_parsed(error),
@@ -132,7 +135,7 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     };
     let is_a_test = program.command().is_some_and(Command::is_a_test);
     if needs_no_connection(&program) || (is_a_test && !chosen.is_named) {
-        return P::try_parse_from(args).or_else(not_parsed);
+        return parsed(P::line(), &args).or_else(not_parsed);
     }
     let of_profile = |id| matches.value_source(id) == Some(ValueSource::DefaultValue);
     let connection = &mut program.global().connection;
@@ -141,6 +144,11 @@ pub fn parse<P: Program>() -> Result<P, Failure> {
     }
     connection.act_as(&chosen.name, &chosen.saved)?;
     Ok(program)
+}
+
+fn parsed<P: Program>(mut line: clap::Command, args: &[OsString]) -> Result<P, clap::Error> {
+    let matches = line.try_get_matches_from_mut(args)?;
+    P::from_arg_matches(&matches).map_err(|error| error.format(&mut line))
 }
 
 /// Prints a page of help and ends the process, or returns the failure of wrong arguments.

@@ -5,7 +5,6 @@
 
 use std::{fmt, fmt::Write as _, fs, io, path::Path, time::Duration};
 
-use clap::CommandFactory as _;
 use tonic::Code;
 
 use super::{Cli, Failure};
@@ -53,7 +52,7 @@ macro_rules! samples {
 
 /// All pages, each below its command. The flags that all commands share are printed once, with the first page.
 fn help_pages() -> String {
-    let mut root = Cli::command().term_width(110);
+    let mut root = <Cli as baton_cli::Program>::line().term_width(110);
     root = without_environment(root);
     root.build();
     let mut pages = String::new();
@@ -100,6 +99,15 @@ fn every_help_page_has_examples() {
     let pages = help_pages();
     let bare = pages.split("==== ").skip(1).filter(|page| !page.contains("\nExamples:\n"));
     assert_eq!(bare.map(|page| page.lines().next().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+#[test]
+fn the_page_of_exit_codes_has_each_code_in_its_row() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).unwrap();
+    for (code, names) in baton_cli::exit::CODES {
+        let row = page.lines().find(|line| line.starts_with(&format!("| {code} |"))).expect("each exit code has a row");
+        assert!(names.iter().all(|name| row.contains(name)), "{names:?} are not all in {row}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::{
     broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments},
+    health::asked,
     hostile::raw,
 };
 
@@ -166,6 +167,9 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     }
     assert_eq!(probe(&broker, &disk, "/healthz").await, (200, "alive\n".to_owned()));
     assert_eq!(probe(&broker, &disk, "/readyz").await, (503, "the store cannot be written\n".to_owned()));
+    let (code, said, stderr) = asked(baton().args(["health", "--data"]).arg(disk.path.join("data")));
+    assert_eq!((code, said.as_str()), (Some(1), "unavailable\n"), "{stderr}");
+    assert!(stderr.contains("the store cannot be written"), "{stderr}");
     // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 

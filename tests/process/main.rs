@@ -24,6 +24,7 @@ mod foreign;
 mod forged;
 mod full_disk;
 mod handoffs_watch;
+mod health;
 mod hostile;
 mod http;
 mod inbox;

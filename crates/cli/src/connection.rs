@@ -198,12 +198,15 @@ impl ConnectionArgs {
             check_ca(path)?;
         }
         let token = self.given_token()?.or_else(|| local_token.flatten().filter(|_| as_local_operator));
-        let certificate = self.cert.clone().zip(self.cert_key.clone());
-        if let Some((_, key)) = &certificate {
-            check_private(key)?;
-        }
-        let certificate = certificate.map(|(certificate, key)| ClientCertificate { certificate, key });
+        let certificate = self.client_certificate()?;
         Ok(Options { server, ca, token, certificate, compression: None })
+    }
+
+    /// The certificate that authenticates the caller, if there is one.
+    pub(super) fn client_certificate(&self) -> Result<Option<ClientCertificate>, Failure> {
+        let Some((certificate, key)) = self.cert.clone().zip(self.cert_key.clone()) else { return Ok(None) };
+        check_private(&key)?;
+        Ok(Some(ClientCertificate { certificate, key }))
     }
 
     /// Connects as the owner of the token, else as the agent of the profile, else as an operator.

@@ -111,6 +111,10 @@ impl Failure {
         Self::new(REFUSED, message.into()).named(name)
     }
 
+    pub(super) fn unreachable(message: impl Into<String>) -> Self {
+        Self { code: UNREACHABLE, message: message.into() }
+    }
+
     pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {
         Self::new(CONFIGURATION, format!("failed to use {}: {problem}", path.display())).named("FILE_UNUSABLE")
     }

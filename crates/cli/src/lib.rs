@@ -29,6 +29,7 @@ mod graph;
 mod handoff;
 mod handoffs_list;
 mod handoffs_watch;
+mod health;
 mod inbox;
 mod json;
 mod key;
@@ -39,6 +40,7 @@ mod mail;
 mod negotiation;
 mod plan;
 mod policy;
+mod probe;
 mod profile;
 mod progress;
 mod registration;
@@ -166,6 +168,7 @@ fn not_parsed<P>(error: clap::Error) -> Result<P, Failure> {
 #[expect(private_interfaces, missing_docs, reason = "the flags of a command are its own, with its page of help")]
 pub enum Command {
     Demo(demo::DemoArgs),
+    Health(health::HealthArgs),
     Keygen(keygen::KeygenArgs),
     Token(token::TokenArgs),
     /// Register, list and inspect agents, manage their keys, run a small agent.
@@ -256,6 +259,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
     let (connection, output) = (&global.connection, &global.output());
     match command {
         Command::Demo(args) => demo::run(args, connection).await,
+        Command::Health(args) => health::run(args, connection).await,
         Command::Keygen(args) => keygen::run(args, output),
         Command::Token(args) => token::run(args, connection).await,
         Command::Agent(command) => agent::run(command, connection, output).await,

@@ -23,6 +23,7 @@ use crate::{
     broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments},
     health::asked,
     hostile::raw,
+    status::shown,
 };
 
 /// A small disk for the data of a broker.
@@ -170,6 +171,12 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let (code, said, stderr) = asked(baton().args(["health", "--data"]).arg(disk.path.join("data")));
     assert_eq!((code, said.as_str()), (Some(1), "unavailable\n"), "{stderr}");
     assert!(stderr.contains("the store cannot be written"), "{stderr}");
+    let token = std::fs::read_to_string(disk.path.join("data/operator.token")).unwrap();
+    let mut command = baton();
+    command.args(["status", "--server", &broker.address, "--token", token.trim(), "--ca"]);
+    let (seen, _) = shown(command.arg(disk.path.join("data/tls/ca.pem")), 1);
+    assert_eq!((&seen["health"], &seen["reason"]), (&"unavailable".into(), &"the store cannot be written".into()));
+    assert_eq!(seen["caller"], "operator operator.token", "{seen}");
     // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 

@@ -44,6 +44,7 @@ mod restarts;
 mod routing;
 mod sessions;
 mod shown;
+mod status;
 #[path = "../suite.rs"]
 mod suite;
 mod task_contexts;

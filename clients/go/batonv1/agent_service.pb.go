@@ -637,7 +637,9 @@ func (x *GetAgentRequest) GetAgentId() string {
 type GetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
-	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The broker itself, if agent_id is "baton". Unset for other agents, and by an older broker.
+	Broker        *BrokerStatus `protobuf:"bytes,2,opt,name=broker,proto3" json:"broker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +681,159 @@ func (x *GetAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
+func (x *GetAgentResponse) GetBroker() *BrokerStatus {
+	if x != nil {
+		return x.Broker
+	}
+	return nil
+}
+
+// The broker at the time of the answer.
+type BrokerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The broker's clock.
+	ClockTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=clock_time,json=clockTime,proto3" json:"clock_time,omitempty"`
+	// The caller as the broker sees it, for people to read, for example "agent alice". Empty: a caller without an identity.
+	Caller string `protobuf:"bytes,2,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The version of the broker. Empty for a caller without an identity.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The time at which the broker started. Unset for a caller without an identity.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// The store. Unset for a caller that is not an operator.
+	Store         *StoreStatus `protobuf:"bytes,5,opt,name=store,proto3" json:"store,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerStatus) Reset() {
+	*x = BrokerStatus{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerStatus) ProtoMessage() {}
+
+func (x *BrokerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerStatus.ProtoReflect.Descriptor instead.
+func (*BrokerStatus) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BrokerStatus) GetClockTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ClockTime
+	}
+	return nil
+}
+
+func (x *BrokerStatus) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *BrokerStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *BrokerStatus) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *BrokerStatus) GetStore() *StoreStatus {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+// The broker's store.
+type StoreStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of its format on disk.
+	Format string `protobuf:"bytes,1,opt,name=format,proto3" json:"format,omitempty"`
+	// Its size on disk. Unset: it is being compacted, and the size is not known.
+	SizeBytes *uint64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3,oneof" json:"size_bytes,omitempty"`
+	// The size above which the broker removes ended tasks early. 0: no limit.
+	SizeBytesMax  uint64 `protobuf:"varint,3,opt,name=size_bytes_max,json=sizeBytesMax,proto3" json:"size_bytes_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreStatus) Reset() {
+	*x = StoreStatus{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreStatus) ProtoMessage() {}
+
+func (x *StoreStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
+func (*StoreStatus) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StoreStatus) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *StoreStatus) GetSizeBytes() uint64 {
+	if x != nil && x.SizeBytes != nil {
+		return *x.SizeBytes
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetSizeBytesMax() uint64 {
+	if x != nil {
+		return x.SizeBytesMax
+	}
+	return 0
+}
+
 // See AgentService.ListAgents. All filters that are set must match.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -707,7 +862,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +874,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +887,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListAgentsRequest) GetPageSize() uint32 {
@@ -811,7 +966,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +978,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +991,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -864,7 +1019,7 @@ type CreateChallengeRequest struct {
 
 func (x *CreateChallengeRequest) Reset() {
 	*x = CreateChallengeRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +1031,7 @@ func (x *CreateChallengeRequest) String() string {
 func (*CreateChallengeRequest) ProtoMessage() {}
 
 func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1044,7 @@ func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeRequest.ProtoReflect.Descriptor instead.
 func (*CreateChallengeRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateChallengeRequest) GetAgentId() string {
@@ -912,7 +1067,7 @@ type CreateChallengeResponse struct {
 
 func (x *CreateChallengeResponse) Reset() {
 	*x = CreateChallengeResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1079,7 @@ func (x *CreateChallengeResponse) String() string {
 func (*CreateChallengeResponse) ProtoMessage() {}
 
 func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1092,7 @@ func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeResponse.ProtoReflect.Descriptor instead.
 func (*CreateChallengeResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateChallengeResponse) GetChallenge() []byte {
@@ -971,7 +1126,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1138,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1151,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreateTokenRequest) GetAgentId() string {
@@ -1040,7 +1195,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1207,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1220,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1099,7 +1254,7 @@ type UpdateAgentRequest struct {
 
 func (x *UpdateAgentRequest) Reset() {
 	*x = UpdateAgentRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1266,7 @@ func (x *UpdateAgentRequest) String() string {
 func (*UpdateAgentRequest) ProtoMessage() {}
 
 func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1279,7 @@ func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateAgentRequest.ProtoReflect.Descriptor instead.
 func (*UpdateAgentRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateAgentRequest) GetCard() *AgentCard {
@@ -1159,7 +1314,7 @@ type UpdateAgentResponse struct {
 
 func (x *UpdateAgentResponse) Reset() {
 	*x = UpdateAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1326,7 @@ func (x *UpdateAgentResponse) String() string {
 func (*UpdateAgentResponse) ProtoMessage() {}
 
 func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1339,7 @@ func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateAgentResponse.ProtoReflect.Descriptor instead.
 func (*UpdateAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateAgentResponse) GetAgent() *Agent {
@@ -1211,7 +1366,7 @@ type DeregisterAgentRequest struct {
 
 func (x *DeregisterAgentRequest) Reset() {
 	*x = DeregisterAgentRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1378,7 @@ func (x *DeregisterAgentRequest) String() string {
 func (*DeregisterAgentRequest) ProtoMessage() {}
 
 func (x *DeregisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1391,7 @@ func (x *DeregisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeregisterAgentRequest) GetAgentId() string {
@@ -1271,7 +1426,7 @@ type DeregisterAgentResponse struct {
 
 func (x *DeregisterAgentResponse) Reset() {
 	*x = DeregisterAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1438,7 @@ func (x *DeregisterAgentResponse) String() string {
 func (*DeregisterAgentResponse) ProtoMessage() {}
 
 func (x *DeregisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1451,7 @@ func (x *DeregisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*DeregisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeregisterAgentResponse) GetAgent() *Agent {
@@ -1339,7 +1494,7 @@ type FindAgentsRequest struct {
 
 func (x *FindAgentsRequest) Reset() {
 	*x = FindAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1506,7 @@ func (x *FindAgentsRequest) String() string {
 func (*FindAgentsRequest) ProtoMessage() {}
 
 func (x *FindAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1519,7 @@ func (x *FindAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindAgentsRequest.ProtoReflect.Descriptor instead.
 func (*FindAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FindAgentsRequest) GetAgentType() string {
@@ -1457,7 +1612,7 @@ type FindAgentsResponse struct {
 
 func (x *FindAgentsResponse) Reset() {
 	*x = FindAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1624,7 @@ func (x *FindAgentsResponse) String() string {
 func (*FindAgentsResponse) ProtoMessage() {}
 
 func (x *FindAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1637,7 @@ func (x *FindAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindAgentsResponse.ProtoReflect.Descriptor instead.
 func (*FindAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FindAgentsResponse) GetMatches() []*AgentMatch {
@@ -1523,7 +1678,7 @@ type AgentMatch struct {
 
 func (x *AgentMatch) Reset() {
 	*x = AgentMatch{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1690,7 @@ func (x *AgentMatch) String() string {
 func (*AgentMatch) ProtoMessage() {}
 
 func (x *AgentMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1703,7 @@ func (x *AgentMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMatch.ProtoReflect.Descriptor instead.
 func (*AgentMatch) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AgentMatch) GetAgentId() string {
@@ -1617,7 +1772,7 @@ type MatchFactor struct {
 
 func (x *MatchFactor) Reset() {
 	*x = MatchFactor{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1784,7 @@ func (x *MatchFactor) String() string {
 func (*MatchFactor) ProtoMessage() {}
 
 func (x *MatchFactor) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1797,7 @@ func (x *MatchFactor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MatchFactor.ProtoReflect.Descriptor instead.
 func (*MatchFactor) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MatchFactor) GetName() string {
@@ -1691,7 +1846,7 @@ type WatchAgentsRequest struct {
 
 func (x *WatchAgentsRequest) Reset() {
 	*x = WatchAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +1858,7 @@ func (x *WatchAgentsRequest) String() string {
 func (*WatchAgentsRequest) ProtoMessage() {}
 
 func (x *WatchAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +1871,7 @@ func (x *WatchAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAgentsRequest.ProtoReflect.Descriptor instead.
 func (*WatchAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchAgentsRequest) GetAfterCursor() uint64 {
@@ -1767,7 +1922,7 @@ type WatchAgentsResponse struct {
 
 func (x *WatchAgentsResponse) Reset() {
 	*x = WatchAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1934,7 @@ func (x *WatchAgentsResponse) String() string {
 func (*WatchAgentsResponse) ProtoMessage() {}
 
 func (x *WatchAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1947,7 @@ func (x *WatchAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAgentsResponse.ProtoReflect.Descriptor instead.
 func (*WatchAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchAgentsResponse) GetEvent() isWatchAgentsResponse_Event {
@@ -1888,7 +2043,7 @@ type AgentActivities struct {
 
 func (x *AgentActivities) Reset() {
 	*x = AgentActivities{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2055,7 @@ func (x *AgentActivities) String() string {
 func (*AgentActivities) ProtoMessage() {}
 
 func (x *AgentActivities) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2068,7 @@ func (x *AgentActivities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentActivities.ProtoReflect.Descriptor instead.
 func (*AgentActivities) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AgentActivities) GetActivities() []*AgentActivity {
@@ -1938,7 +2093,7 @@ type AgentActivity struct {
 
 func (x *AgentActivity) Reset() {
 	*x = AgentActivity{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2105,7 @@ func (x *AgentActivity) String() string {
 func (*AgentActivity) ProtoMessage() {}
 
 func (x *AgentActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2118,7 @@ func (x *AgentActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentActivity.ProtoReflect.Descriptor instead.
 func (*AgentActivity) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AgentActivity) GetAgentId() string {
@@ -1996,7 +2151,7 @@ type CreateLoginCodeRequest struct {
 
 func (x *CreateLoginCodeRequest) Reset() {
 	*x = CreateLoginCodeRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2163,7 @@ func (x *CreateLoginCodeRequest) String() string {
 func (*CreateLoginCodeRequest) ProtoMessage() {}
 
 func (x *CreateLoginCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2176,7 @@ func (x *CreateLoginCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateLoginCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateLoginCodeRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 // See AgentService.CreateLoginCode.
@@ -2037,7 +2192,7 @@ type CreateLoginCodeResponse struct {
 
 func (x *CreateLoginCodeResponse) Reset() {
 	*x = CreateLoginCodeResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2204,7 @@ func (x *CreateLoginCodeResponse) String() string {
 func (*CreateLoginCodeResponse) ProtoMessage() {}
 
 func (x *CreateLoginCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2217,7 @@ func (x *CreateLoginCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateLoginCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateLoginCodeResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CreateLoginCodeResponse) GetCode() string {
@@ -2123,9 +2278,24 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x15RegisterAgentResponse\x12%\n" +
 	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\",\n" +
 	"\x0fGetAgentRequest\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\"9\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\"i\n" +
 	"\x10GetAgentResponse\x12%\n" +
-	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"\xb2\x02\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\x12.\n" +
+	"\x06broker\x18\x02 \x01(\v2\x16.baton.v1.BrokerStatusR\x06broker\"\xe3\x01\n" +
+	"\fBrokerStatus\x129\n" +
+	"\n" +
+	"clock_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tclockTime\x12\x16\n" +
+	"\x06caller\x18\x02 \x01(\tR\x06caller\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x129\n" +
+	"\n" +
+	"start_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12+\n" +
+	"\x05store\x18\x05 \x01(\v2\x15.baton.v1.StoreStatusR\x05store\"~\n" +
+	"\vStoreStatus\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\tR\x06format\x12\"\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x04H\x00R\tsizeBytes\x88\x01\x01\x12$\n" +
+	"\x0esize_bytes_max\x18\x03 \x01(\x04R\fsizeBytesMaxB\r\n" +
+	"\v_size_bytes\"\xb2\x02\n" +
 	"\x11ListAgentsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2263,7 +2433,7 @@ func file_baton_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_agent_service_proto_rawDescData
 }
 
-var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentRequest)(nil),     // 0: baton.v1.RegisterAgentRequest
 	(*CreateInvitationRequest)(nil),  // 1: baton.v1.CreateInvitationRequest
@@ -2277,101 +2447,107 @@ var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentResponse)(nil),    // 9: baton.v1.RegisterAgentResponse
 	(*GetAgentRequest)(nil),          // 10: baton.v1.GetAgentRequest
 	(*GetAgentResponse)(nil),         // 11: baton.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),        // 12: baton.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 13: baton.v1.ListAgentsResponse
-	(*CreateChallengeRequest)(nil),   // 14: baton.v1.CreateChallengeRequest
-	(*CreateChallengeResponse)(nil),  // 15: baton.v1.CreateChallengeResponse
-	(*CreateTokenRequest)(nil),       // 16: baton.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 17: baton.v1.CreateTokenResponse
-	(*UpdateAgentRequest)(nil),       // 18: baton.v1.UpdateAgentRequest
-	(*UpdateAgentResponse)(nil),      // 19: baton.v1.UpdateAgentResponse
-	(*DeregisterAgentRequest)(nil),   // 20: baton.v1.DeregisterAgentRequest
-	(*DeregisterAgentResponse)(nil),  // 21: baton.v1.DeregisterAgentResponse
-	(*FindAgentsRequest)(nil),        // 22: baton.v1.FindAgentsRequest
-	(*FindAgentsResponse)(nil),       // 23: baton.v1.FindAgentsResponse
-	(*AgentMatch)(nil),               // 24: baton.v1.AgentMatch
-	(*MatchFactor)(nil),              // 25: baton.v1.MatchFactor
-	(*WatchAgentsRequest)(nil),       // 26: baton.v1.WatchAgentsRequest
-	(*WatchAgentsResponse)(nil),      // 27: baton.v1.WatchAgentsResponse
-	(*AgentActivities)(nil),          // 28: baton.v1.AgentActivities
-	(*AgentActivity)(nil),            // 29: baton.v1.AgentActivity
-	(*CreateLoginCodeRequest)(nil),   // 30: baton.v1.CreateLoginCodeRequest
-	(*CreateLoginCodeResponse)(nil),  // 31: baton.v1.CreateLoginCodeResponse
-	(*AgentCard)(nil),                // 32: baton.v1.AgentCard
-	(*durationpb.Duration)(nil),      // 33: google.protobuf.Duration
-	(*AgentKey)(nil),                 // 34: baton.v1.AgentKey
-	(*Agent)(nil),                    // 35: baton.v1.Agent
-	(*KeyVoucher)(nil),               // 36: baton.v1.KeyVoucher
-	(*timestamppb.Timestamp)(nil),    // 37: google.protobuf.Timestamp
-	(Presence)(0),                    // 38: baton.v1.Presence
-	(*fieldmaskpb.FieldMask)(nil),    // 39: google.protobuf.FieldMask
-	(Priority)(0),                    // 40: baton.v1.Priority
-	(*AgentLoad)(nil),                // 41: baton.v1.AgentLoad
+	(*BrokerStatus)(nil),             // 12: baton.v1.BrokerStatus
+	(*StoreStatus)(nil),              // 13: baton.v1.StoreStatus
+	(*ListAgentsRequest)(nil),        // 14: baton.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 15: baton.v1.ListAgentsResponse
+	(*CreateChallengeRequest)(nil),   // 16: baton.v1.CreateChallengeRequest
+	(*CreateChallengeResponse)(nil),  // 17: baton.v1.CreateChallengeResponse
+	(*CreateTokenRequest)(nil),       // 18: baton.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 19: baton.v1.CreateTokenResponse
+	(*UpdateAgentRequest)(nil),       // 20: baton.v1.UpdateAgentRequest
+	(*UpdateAgentResponse)(nil),      // 21: baton.v1.UpdateAgentResponse
+	(*DeregisterAgentRequest)(nil),   // 22: baton.v1.DeregisterAgentRequest
+	(*DeregisterAgentResponse)(nil),  // 23: baton.v1.DeregisterAgentResponse
+	(*FindAgentsRequest)(nil),        // 24: baton.v1.FindAgentsRequest
+	(*FindAgentsResponse)(nil),       // 25: baton.v1.FindAgentsResponse
+	(*AgentMatch)(nil),               // 26: baton.v1.AgentMatch
+	(*MatchFactor)(nil),              // 27: baton.v1.MatchFactor
+	(*WatchAgentsRequest)(nil),       // 28: baton.v1.WatchAgentsRequest
+	(*WatchAgentsResponse)(nil),      // 29: baton.v1.WatchAgentsResponse
+	(*AgentActivities)(nil),          // 30: baton.v1.AgentActivities
+	(*AgentActivity)(nil),            // 31: baton.v1.AgentActivity
+	(*CreateLoginCodeRequest)(nil),   // 32: baton.v1.CreateLoginCodeRequest
+	(*CreateLoginCodeResponse)(nil),  // 33: baton.v1.CreateLoginCodeResponse
+	(*AgentCard)(nil),                // 34: baton.v1.AgentCard
+	(*durationpb.Duration)(nil),      // 35: google.protobuf.Duration
+	(*AgentKey)(nil),                 // 36: baton.v1.AgentKey
+	(*Agent)(nil),                    // 37: baton.v1.Agent
+	(*KeyVoucher)(nil),               // 38: baton.v1.KeyVoucher
+	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
+	(Presence)(0),                    // 40: baton.v1.Presence
+	(*fieldmaskpb.FieldMask)(nil),    // 41: google.protobuf.FieldMask
+	(Priority)(0),                    // 42: baton.v1.Priority
+	(*AgentLoad)(nil),                // 43: baton.v1.AgentLoad
 }
 var file_baton_v1_agent_service_proto_depIdxs = []int32{
-	32, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
-	33, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
-	34, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
-	33, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
-	35, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	35, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	36, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
-	35, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	37, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	35, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
-	35, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
-	38, // 11: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
-	35, // 12: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
-	37, // 13: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	37, // 14: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	32, // 15: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
-	39, // 16: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
-	35, // 17: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
-	35, // 18: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
-	40, // 19: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
-	24, // 20: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
-	38, // 21: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
-	25, // 22: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
-	41, // 23: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
-	35, // 24: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
-	28, // 25: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
-	29, // 26: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
-	38, // 27: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
-	41, // 28: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
-	37, // 29: baton.v1.CreateLoginCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 30: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
-	1,  // 31: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
-	2,  // 32: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
-	4,  // 33: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
-	6,  // 34: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
-	10, // 35: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
-	12, // 36: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
-	18, // 37: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
-	20, // 38: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
-	22, // 39: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
-	26, // 40: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
-	14, // 41: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
-	16, // 42: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
-	30, // 43: baton.v1.AgentService.CreateLoginCode:input_type -> baton.v1.CreateLoginCodeRequest
-	9,  // 44: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
-	8,  // 45: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
-	3,  // 46: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
-	5,  // 47: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
-	7,  // 48: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
-	11, // 49: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
-	13, // 50: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
-	19, // 51: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
-	21, // 52: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
-	23, // 53: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
-	27, // 54: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
-	15, // 55: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
-	17, // 56: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
-	31, // 57: baton.v1.AgentService.CreateLoginCode:output_type -> baton.v1.CreateLoginCodeResponse
-	44, // [44:58] is the sub-list for method output_type
-	30, // [30:44] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	34, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
+	35, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
+	36, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
+	35, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
+	37, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	37, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	38, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
+	37, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	39, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	37, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
+	37, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
+	12, // 11: baton.v1.GetAgentResponse.broker:type_name -> baton.v1.BrokerStatus
+	39, // 12: baton.v1.BrokerStatus.clock_time:type_name -> google.protobuf.Timestamp
+	39, // 13: baton.v1.BrokerStatus.start_time:type_name -> google.protobuf.Timestamp
+	13, // 14: baton.v1.BrokerStatus.store:type_name -> baton.v1.StoreStatus
+	40, // 15: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
+	37, // 16: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
+	39, // 17: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	39, // 18: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	34, // 19: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
+	41, // 20: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
+	37, // 21: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
+	37, // 22: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
+	42, // 23: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
+	26, // 24: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
+	40, // 25: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
+	27, // 26: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
+	43, // 27: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
+	37, // 28: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
+	30, // 29: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
+	31, // 30: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
+	40, // 31: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
+	43, // 32: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
+	39, // 33: baton.v1.CreateLoginCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 34: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
+	1,  // 35: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
+	2,  // 36: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
+	4,  // 37: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
+	6,  // 38: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
+	10, // 39: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
+	14, // 40: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
+	20, // 41: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
+	22, // 42: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
+	24, // 43: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
+	28, // 44: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
+	16, // 45: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
+	18, // 46: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
+	32, // 47: baton.v1.AgentService.CreateLoginCode:input_type -> baton.v1.CreateLoginCodeRequest
+	9,  // 48: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
+	8,  // 49: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
+	3,  // 50: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
+	5,  // 51: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
+	7,  // 52: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
+	11, // 53: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
+	15, // 54: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
+	21, // 55: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
+	23, // 56: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
+	25, // 57: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
+	29, // 58: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
+	17, // 59: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
+	19, // 60: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
+	33, // 61: baton.v1.AgentService.CreateLoginCode:output_type -> baton.v1.CreateLoginCodeResponse
+	48, // [48:62] is the sub-list for method output_type
+	34, // [34:48] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_service_proto_init() }
@@ -2381,7 +2557,8 @@ func file_baton_v1_agent_service_proto_init() {
 	}
 	file_baton_v1_agent_proto_init()
 	file_baton_v1_handoff_proto_init()
-	file_baton_v1_agent_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_baton_v1_agent_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_baton_v1_agent_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*WatchAgentsResponse_Agent)(nil),
 		(*WatchAgentsResponse_LeftAgentId)(nil),
 		(*WatchAgentsResponse_Activities)(nil),
@@ -2393,7 +2570,7 @@ func file_baton_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_service_proto_rawDesc), len(file_baton_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

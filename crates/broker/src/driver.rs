@@ -93,6 +93,7 @@ struct Shared {
     next_consumer: AtomicU64,
     next_watcher: AtomicU64,
     open_handoffs_at_start: usize,
+    started_at: Timestamp,
     draining: CancellationToken,
     ended: CancellationToken,
     serving: watch::Receiver<bool>,
@@ -120,6 +121,7 @@ impl Broker {
             ids.clone(),
             clock.now(),
         )?;
+        let started_at = clock.now();
         let ended = CancellationToken::new();
         let (serves, serving) = watch::channel(true);
         let (directory, handoff_changes) = (engine.directory().clone(), engine.handoff_changes().clone());
@@ -151,6 +153,7 @@ impl Broker {
             next_consumer: AtomicU64::new(1),
             next_watcher: AtomicU64::new(1),
             open_handoffs_at_start,
+            started_at,
             draining: CancellationToken::new(),
             ended,
             serving,
@@ -192,6 +195,11 @@ impl Broker {
     /// The number of open handoffs in the store at the start.
     pub fn open_handoffs_at_start(&self) -> usize {
         self.shared.open_handoffs_at_start
+    }
+
+    /// The time at which the broker started.
+    pub fn started_at(&self) -> Timestamp {
+        self.shared.started_at
     }
 
     /// The store, for reads beside the engine.
@@ -446,6 +454,11 @@ impl Broker {
     /// Waits until the engine has ended, by a stop or by itself.
     pub async fn ended(&self) {
         self.shared.ended.cancelled().await;
+    }
+
+    /// Whether the engine has ended, by a stop or by itself.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.is_cancelled()
     }
 
     /// Tells every session that the broker is about to stop, and starts their end.

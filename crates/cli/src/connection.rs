@@ -284,6 +284,12 @@ impl ConnectionArgs {
         Ok(Client::connect(&self.options_of_agent()?).await?)
     }
 
+    /// Connects without a token, also without one that was given.
+    pub(super) async fn client_without_any_token(&self) -> Result<Client, Failure> {
+        // The certificate stays: a broker may refuse a connection without one.
+        Ok(Client::connect(&Options { token: None, ..self.options_of_agent()? }).await?)
+    }
+
     /// Connects as an agent and opens a session.
     pub(super) async fn agent(&self, identity: Identity, credit: u32) -> Result<Agent, Failure> {
         let client = self.client_without_token().await?;

@@ -50,6 +50,7 @@ pub mod saved;
 mod schema;
 pub mod signals;
 mod spec;
+mod status;
 mod store;
 mod table;
 mod task;
@@ -168,6 +169,7 @@ fn not_parsed<P>(error: clap::Error) -> Result<P, Failure> {
 #[expect(private_interfaces, missing_docs, reason = "the flags of a command are its own, with its page of help")]
 pub enum Command {
     Demo(demo::DemoArgs),
+    Status(status::StatusArgs),
     Health(health::HealthArgs),
     Keygen(keygen::KeygenArgs),
     Token(token::TokenArgs),
@@ -259,6 +261,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
     let (connection, output) = (&global.connection, &global.output());
     match command {
         Command::Demo(args) => demo::run(args, connection).await,
+        Command::Status(args) => status::run(args, connection, output).await,
         Command::Health(args) => health::run(args, connection).await,
         Command::Keygen(args) => keygen::run(args, output),
         Command::Token(args) => token::run(args, connection).await,

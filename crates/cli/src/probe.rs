@@ -186,7 +186,8 @@ impl Target {
     }
 
     fn tls(&self, recorder: Arc<Recorder>) -> Result<ClientConfig, Failure> {
-        let builder = ClientConfig::builder_with_provider(recorder.provider.clone()).with_safe_default_protocol_versions();
+        let builder =
+            ClientConfig::builder_with_provider(recorder.provider.clone()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| Failure::failed(error.to_string()))?;
         let builder = builder.dangerous().with_custom_certificate_verifier(recorder);
         let mut config = match &self.certificate {

@@ -20,6 +20,11 @@ use crate::disk;
 
 /// The content of `FORMAT` for this version.
 const FORMAT: &str = "baton-store 22\n";
+/// The name of the format that this version reads and writes.
+pub fn format_name() -> &'static str {
+    FORMAT.trim_end()
+}
+
 pub(super) const LOG_FOLDER: &str = "wal";
 pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";
@@ -50,7 +55,7 @@ pub enum OpenError {
          no version turns one format into another. Start the version that wrote it, or name another folder with --data for a \
          new store; what the old one has is printed by `baton store export` of the version that wrote it",
         path.display(),
-        FORMAT.trim_end()
+        format_name()
     )]
     Format {
         /// The folder of the store.

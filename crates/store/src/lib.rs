@@ -35,7 +35,7 @@ use baton_protocol::{ids, time};
 pub use dump::{Found, read_all};
 pub use embedded::EmbeddedStore;
 pub use key::{Key, KeyBytes, KeyMap};
-pub use layout::{OpenError, groups_committed};
+pub use layout::{OpenError, format_name, groups_committed};
 pub use memory::MemoryStore;
 
 /// Declares [`Table`], in the order of the numbers on disk, with the name of each on disk.

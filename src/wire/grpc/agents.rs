@@ -26,8 +26,29 @@ use crate::{
     ids::{AgentId, AgentType, KeyId, check_name},
     proto::v1::{self, agent_service_server::AgentService},
     records::{AgentRecord, InvitationRecord},
+    store::format_name,
     wire::to_proto,
 };
+
+/// What a caller may know of the broker itself.
+fn status(broker: &Broker, caller: &Caller, view: &View<'_>) -> v1::BrokerStatus {
+    let clock_time = Some(broker.now().into());
+    if *caller == Caller::Anonymous {
+        return v1::BrokerStatus { clock_time, ..Default::default() };
+    }
+    let store = matches!(caller, Caller::Operator(_)).then(|| v1::StoreStatus {
+        format: format_name().to_owned(),
+        size_bytes: view.store.size_bytes(),
+        size_bytes_max: broker.settings().retention.store_bytes_max.unwrap_or_default(),
+    });
+    v1::BrokerStatus {
+        clock_time,
+        caller: caller.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        start_time: Some(broker.started_at().into()),
+        store,
+    }
+}
 
 /// The lifetime of an invitation, and of a replaced key, if the request sets none.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -175,10 +196,13 @@ impl AgentService for Agents {
         }
         let id = parsed_id("agent_id", id, AgentId::parse)?;
         let mut agents = vec![self.agent(&id)?];
-        let broker = self.broker.clone();
-        let read = move |_: View<'_>| add_mailboxes(&broker, &mut agents).map(|()| agents.pop());
-        let agent = read_small(&self.broker, &caller, read).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetAgentResponse { agent }))
+        let (broker, by) = (self.broker.clone(), caller.clone());
+        let read = move |view: View<'_>| {
+            add_mailboxes(&broker, &mut agents)?;
+            let status = (id == AgentId::broker()).then(|| status(&broker, &by, &view));
+            Ok(v1::GetAgentResponse { agent: agents.pop(), broker: status })
+        };
+        read_small(&self.broker, &caller, read).await.map(Response::new).map_err(refuse)
     }
 
     async fn list_agents(

@@ -301,7 +301,7 @@ impl AgentService for Scripted {
         };
         let card = v1::AgentCard { agent_id, keys, ..Default::default() };
         let agent = v1::Agent { card: Some(card), ..Default::default() };
-        Ok(Response::new(v1::GetAgentResponse { agent: Some(agent) }))
+        Ok(Response::new(v1::GetAgentResponse { agent: Some(agent), ..Default::default() }))
     }
 
     async fn create_challenge(&self, _: Request<v1::CreateChallengeRequest>) -> Answer<v1::CreateChallengeResponse> {

@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/agent_service.proto.
  */
 export const file_baton_v1_agent_service: GenFile = /*@__PURE__*/
-  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSIyChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQi0wEKEUxpc3RBZ2VudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhIKCmFnZW50X3R5cGUYAyABKAkSDQoFc2tpbGwYBCABKAkSCwoDdGFnGAUgASgJEhAKCGxhbmd1YWdlGAYgASgJEhEKCXRhc2tfdHlwZRgHIAEoCRIkCghwcmVzZW5jZRgIIAEoDjISLmJhdG9uLnYxLlByZXNlbmNlEhwKFGluY2x1ZGVfZGVyZWdpc3RlcmVkGAkgASgIIk4KEkxpc3RBZ2VudHNSZXNwb25zZRIfCgZhZ2VudHMYASADKAsyDy5iYXRvbi52MS5BZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiKgoWQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSJdChdDcmVhdGVDaGFsbGVuZ2VSZXNwb25zZRIRCgljaGFsbGVuZ2UYASABKAwSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlwKEkNyZWF0ZVRva2VuUmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSEQoJY2hhbGxlbmdlGAMgASgMEhEKCXNpZ25hdHVyZRgEIAEoDCJVChNDcmVhdGVUb2tlblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ2ChJVcGRhdGVBZ2VudFJlcXVlc3QSIQoEY2FyZBgBIAEoCzITLmJhdG9uLnYxLkFnZW50Q2FyZBIvCgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2sSDAoEZXRhZxgDIAEoCSI1ChNVcGRhdGVBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiTgoWRGVyZWdpc3RlckFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRINCgVmb3JjZRgCIAEoCBITCgtyZWFzb25fdGV4dBgDIAEoCSI5ChdEZXJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IocCChFGaW5kQWdlbnRzUmVxdWVzdBISCgphZ2VudF90eXBlGAEgASgJEhcKD3JlcXVpcmVkX3NraWxscxgCIAMoCRIYChBwcmVmZXJyZWRfc2tpbGxzGAMgAygJEhEKCXRhc2tfdHlwZRgEIAEoCRIRCglsYW5ndWFnZXMYBSADKAkSDAoEdGFncxgGIAMoCRIkCghwcmlvcml0eRgHIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhQKDGFzX3NlbmRlcl9pZBgIIAEoCRIUCgxpbmNsdWRlX2dvbmUYCSABKAgSEQoJcGFnZV9zaXplGAogASgNEhIKCnBhZ2VfdG9rZW4YCyABKAkiVAoSRmluZEFnZW50c1Jlc3BvbnNlEiUKB21hdGNoZXMYASADKAsyFC5iYXRvbi52MS5BZ2VudE1hdGNoEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLEAQoKQWdlbnRNYXRjaBIQCghhZ2VudF9pZBgBIAEoCRIMCgRyYW5rGAIgASgNEg0KBXNjb3JlGAMgASgBEiQKCHByZXNlbmNlGAQgASgOMhIuYmF0b24udjEuUHJlc2VuY2USJgoHZmFjdG9ycxgFIAMoCzIVLmJhdG9uLnYxLk1hdGNoRmFjdG9yEhYKDm1pc3Npbmdfc2tpbGxzGAYgAygJEiEKBGxvYWQYByABKAsyEy5iYXRvbi52MS5BZ2VudExvYWQiSAoLTWF0Y2hGYWN0b3ISDAoEbmFtZRgBIAEoCRINCgV2YWx1ZRgCIAEoARIOCgZ3ZWlnaHQYAyABKAESDAoEdGV4dBgEIAEoCSJhChJXYXRjaEFnZW50c1JlcXVlc3QSFAoMYWZ0ZXJfY3Vyc29yGAEgASgEEhIKCmFnZW50X3R5cGUYAiABKAkSDQoFc2tpbGwYAyABKAkSEgoKY2FyZHNfb25seRgEIAEoCCKvAQoTV2F0Y2hBZ2VudHNSZXNwb25zZRIgCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50SAASFwoNbGVmdF9hZ2VudF9pZBgCIAEoCUgAEi8KCmFjdGl2aXRpZXMYAyABKAsyGS5iYXRvbi52MS5BZ2VudEFjdGl2aXRpZXNIABITCgljYXVnaHRfdXAYBCABKAhIABIOCgZjdXJzb3IYBSABKARCBwoFZXZlbnQiPgoPQWdlbnRBY3Rpdml0aWVzEisKCmFjdGl2aXRpZXMYASADKAsyFy5iYXRvbi52MS5BZ2VudEFjdGl2aXR5ImoKDUFnZW50QWN0aXZpdHkSEAoIYWdlbnRfaWQYASABKAkSJAoIcHJlc2VuY2UYAiABKA4yEi5iYXRvbi52MS5QcmVzZW5jZRIhCgRsb2FkGAMgASgLMhMuYmF0b24udjEuQWdlbnRMb2FkIhgKFkNyZWF0ZUxvZ2luQ29kZVJlcXVlc3QiWAoXQ3JlYXRlTG9naW5Db2RlUmVzcG9uc2USDAoEY29kZRgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAy+ggKDEFnZW50U2VydmljZRJQCg1SZWdpc3RlckFnZW50Eh4uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlcXVlc3QaHy5iYXRvbi52MS5SZWdpc3RlckFnZW50UmVzcG9uc2USWQoQQ3JlYXRlSW52aXRhdGlvbhIhLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXF1ZXN0GiIuYmF0b24udjEuQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEkoKC0FkZEFnZW50S2V5EhwuYmF0b24udjEuQWRkQWdlbnRLZXlSZXF1ZXN0Gh0uYmF0b24udjEuQWRkQWdlbnRLZXlSZXNwb25zZRJTCg5SZXZva2VBZ2VudEtleRIfLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVxdWVzdBogLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVzcG9uc2USWQoQVm91Y2hGb3JBZ2VudEtleRIhLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXF1ZXN0GiIuYmF0b24udjEuVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEkEKCEdldEFnZW50EhkuYmF0b24udjEuR2V0QWdlbnRSZXF1ZXN0GhouYmF0b24udjEuR2V0QWdlbnRSZXNwb25zZRJHCgpMaXN0QWdlbnRzEhsuYmF0b24udjEuTGlzdEFnZW50c1JlcXVlc3QaHC5iYXRvbi52MS5MaXN0QWdlbnRzUmVzcG9uc2USSgoLVXBkYXRlQWdlbnQSHC5iYXRvbi52MS5VcGRhdGVBZ2VudFJlcXVlc3QaHS5iYXRvbi52MS5VcGRhdGVBZ2VudFJlc3BvbnNlElYKD0RlcmVnaXN0ZXJBZ2VudBIgLmJhdG9uLnYxLkRlcmVnaXN0ZXJBZ2VudFJlcXVlc3QaIS5iYXRvbi52MS5EZXJlZ2lzdGVyQWdlbnRSZXNwb25zZRJHCgpGaW5kQWdlbnRzEhsuYmF0b24udjEuRmluZEFnZW50c1JlcXVlc3QaHC5iYXRvbi52MS5GaW5kQWdlbnRzUmVzcG9uc2USTAoLV2F0Y2hBZ2VudHMSHC5iYXRvbi52MS5XYXRjaEFnZW50c1JlcXVlc3QaHS5iYXRvbi52MS5XYXRjaEFnZW50c1Jlc3BvbnNlMAESVgoPQ3JlYXRlQ2hhbGxlbmdlEiAuYmF0b24udjEuQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlc3BvbnNlEkoKC0NyZWF0ZVRva2VuEhwuYmF0b24udjEuQ3JlYXRlVG9rZW5SZXF1ZXN0Gh0uYmF0b24udjEuQ3JlYXRlVG9rZW5SZXNwb25zZRJWCg9DcmVhdGVMb2dpbkNvZGUSIC5iYXRvbi52MS5DcmVhdGVMb2dpbkNvZGVSZXF1ZXN0GiEuYmF0b24udjEuQ3JlYXRlTG9naW5Db2RlUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_agent, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSJaChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQSJgoGYnJva2VyGAIgASgLMhYuYmF0b24udjEuQnJva2VyU3RhdHVzIrUBCgxCcm9rZXJTdGF0dXMSLgoKY2xvY2tfdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGY2FsbGVyGAIgASgJEg8KB3ZlcnNpb24YAyABKAkSLgoKc3RhcnRfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJAoFc3RvcmUYBSABKAsyFS5iYXRvbi52MS5TdG9yZVN0YXR1cyJdCgtTdG9yZVN0YXR1cxIOCgZmb3JtYXQYASABKAkSFwoKc2l6ZV9ieXRlcxgCIAEoBEgAiAEBEhYKDnNpemVfYnl0ZXNfbWF4GAMgASgEQg0KC19zaXplX2J5dGVzItMBChFMaXN0QWdlbnRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgphZ2VudF90eXBlGAMgASgJEg0KBXNraWxsGAQgASgJEgsKA3RhZxgFIAEoCRIQCghsYW5ndWFnZRgGIAEoCRIRCgl0YXNrX3R5cGUYByABKAkSJAoIcHJlc2VuY2UYCCABKA4yEi5iYXRvbi52MS5QcmVzZW5jZRIcChRpbmNsdWRlX2RlcmVnaXN0ZXJlZBgJIAEoCCJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAidgoSVXBkYXRlQWdlbnRSZXF1ZXN0EiEKBGNhcmQYASABKAsyEy5iYXRvbi52MS5BZ2VudENhcmQSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrEgwKBGV0YWcYAyABKAkiNQoTVXBkYXRlQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50Ik4KFkRlcmVnaXN0ZXJBZ2VudFJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDQoFZm9yY2UYAiABKAgSEwoLcmVhc29uX3RleHQYAyABKAkiOQoXRGVyZWdpc3RlckFnZW50UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCKHAgoRRmluZEFnZW50c1JlcXVlc3QSEgoKYWdlbnRfdHlwZRgBIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYAiADKAkSGAoQcHJlZmVycmVkX3NraWxscxgDIAMoCRIRCgl0YXNrX3R5cGUYBCABKAkSEQoJbGFuZ3VhZ2VzGAUgAygJEgwKBHRhZ3MYBiADKAkSJAoIcHJpb3JpdHkYByABKA4yEi5iYXRvbi52MS5Qcmlvcml0eRIUCgxhc19zZW5kZXJfaWQYCCABKAkSFAoMaW5jbHVkZV9nb25lGAkgASgIEhEKCXBhZ2Vfc2l6ZRgKIAEoDRISCgpwYWdlX3Rva2VuGAsgASgJIlQKEkZpbmRBZ2VudHNSZXNwb25zZRIlCgdtYXRjaGVzGAEgAygLMhQuYmF0b24udjEuQWdlbnRNYXRjaBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkixAEKCkFnZW50TWF0Y2gSEAoIYWdlbnRfaWQYASABKAkSDAoEcmFuaxgCIAEoDRINCgVzY29yZRgDIAEoARIkCghwcmVzZW5jZRgEIAEoDjISLmJhdG9uLnYxLlByZXNlbmNlEiYKB2ZhY3RvcnMYBSADKAsyFS5iYXRvbi52MS5NYXRjaEZhY3RvchIWCg5taXNzaW5nX3NraWxscxgGIAMoCRIhCgRsb2FkGAcgASgLMhMuYmF0b24udjEuQWdlbnRMb2FkIkgKC01hdGNoRmFjdG9yEgwKBG5hbWUYASABKAkSDQoFdmFsdWUYAiABKAESDgoGd2VpZ2h0GAMgASgBEgwKBHRleHQYBCABKAkiYQoSV2F0Y2hBZ2VudHNSZXF1ZXN0EhQKDGFmdGVyX2N1cnNvchgBIAEoBBISCgphZ2VudF90eXBlGAIgASgJEg0KBXNraWxsGAMgASgJEhIKCmNhcmRzX29ubHkYBCABKAgirwEKE1dhdGNoQWdlbnRzUmVzcG9uc2USIAoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudEgAEhcKDWxlZnRfYWdlbnRfaWQYAiABKAlIABIvCgphY3Rpdml0aWVzGAMgASgLMhkuYmF0b24udjEuQWdlbnRBY3Rpdml0aWVzSAASEwoJY2F1Z2h0X3VwGAQgASgISAASDgoGY3Vyc29yGAUgASgEQgcKBWV2ZW50Ij4KD0FnZW50QWN0aXZpdGllcxIrCgphY3Rpdml0aWVzGAEgAygLMhcuYmF0b24udjEuQWdlbnRBY3Rpdml0eSJqCg1BZ2VudEFjdGl2aXR5EhAKCGFnZW50X2lkGAEgASgJEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USIQoEbG9hZBgDIAEoCzITLmJhdG9uLnYxLkFnZW50TG9hZCIYChZDcmVhdGVMb2dpbkNvZGVSZXF1ZXN0IlgKF0NyZWF0ZUxvZ2luQ29kZVJlc3BvbnNlEgwKBGNvZGUYASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wMvoICgxBZ2VudFNlcnZpY2USUAoNUmVnaXN0ZXJBZ2VudBIeLmJhdG9uLnYxLlJlZ2lzdGVyQWdlbnRSZXF1ZXN0Gh8uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlc3BvbnNlElkKEENyZWF0ZUludml0YXRpb24SIS5iYXRvbi52MS5DcmVhdGVJbnZpdGF0aW9uUmVxdWVzdBoiLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXNwb25zZRJKCgtBZGRBZ2VudEtleRIcLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVxdWVzdBodLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVzcG9uc2USUwoOUmV2b2tlQWdlbnRLZXkSHy5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlcXVlc3QaIC5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlc3BvbnNlElkKEFZvdWNoRm9yQWdlbnRLZXkSIS5iYXRvbi52MS5Wb3VjaEZvckFnZW50S2V5UmVxdWVzdBoiLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXNwb25zZRJBCghHZXRBZ2VudBIZLmJhdG9uLnYxLkdldEFnZW50UmVxdWVzdBoaLmJhdG9uLnYxLkdldEFnZW50UmVzcG9uc2USRwoKTGlzdEFnZW50cxIbLmJhdG9uLnYxLkxpc3RBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuTGlzdEFnZW50c1Jlc3BvbnNlEkoKC1VwZGF0ZUFnZW50EhwuYmF0b24udjEuVXBkYXRlQWdlbnRSZXF1ZXN0Gh0uYmF0b24udjEuVXBkYXRlQWdlbnRSZXNwb25zZRJWCg9EZXJlZ2lzdGVyQWdlbnQSIC5iYXRvbi52MS5EZXJlZ2lzdGVyQWdlbnRSZXF1ZXN0GiEuYmF0b24udjEuRGVyZWdpc3RlckFnZW50UmVzcG9uc2USRwoKRmluZEFnZW50cxIbLmJhdG9uLnYxLkZpbmRBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuRmluZEFnZW50c1Jlc3BvbnNlEkwKC1dhdGNoQWdlbnRzEhwuYmF0b24udjEuV2F0Y2hBZ2VudHNSZXF1ZXN0Gh0uYmF0b24udjEuV2F0Y2hBZ2VudHNSZXNwb25zZTABElYKD0NyZWF0ZUNoYWxsZW5nZRIgLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QaIS5iYXRvbi52MS5DcmVhdGVDaGFsbGVuZ2VSZXNwb25zZRJKCgtDcmVhdGVUb2tlbhIcLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVxdWVzdBodLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVzcG9uc2USVgoPQ3JlYXRlTG9naW5Db2RlEiAuYmF0b24udjEuQ3JlYXRlTG9naW5Db2RlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUxvZ2luQ29kZVJlc3BvbnNlYgZwcm90bzM", [file_baton_v1_agent, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * See AgentService.RegisterAgent.
@@ -342,6 +342,13 @@ export type GetAgentResponse = Message<"baton.v1.GetAgentResponse"> & {
    * @generated from field: baton.v1.Agent agent = 1;
    */
   agent?: Agent | undefined;
+
+  /**
+   * The broker itself, if agent_id is "baton". Unset for other agents, and by an older broker.
+   *
+   * @generated from field: baton.v1.BrokerStatus broker = 2;
+   */
+  broker?: BrokerStatus | undefined;
 };
 
 /**
@@ -350,6 +357,90 @@ export type GetAgentResponse = Message<"baton.v1.GetAgentResponse"> & {
  */
 export const GetAgentResponseSchema: GenMessage<GetAgentResponse> = /*@__PURE__*/
   messageDesc(file_baton_v1_agent_service, 11);
+
+/**
+ * The broker at the time of the answer.
+ *
+ * @generated from message baton.v1.BrokerStatus
+ */
+export type BrokerStatus = Message<"baton.v1.BrokerStatus"> & {
+  /**
+   * The broker's clock.
+   *
+   * @generated from field: google.protobuf.Timestamp clock_time = 1;
+   */
+  clockTime?: Timestamp | undefined;
+
+  /**
+   * The caller as the broker sees it, for people to read, for example "agent alice". Empty: a caller without an identity.
+   *
+   * @generated from field: string caller = 2;
+   */
+  caller: string;
+
+  /**
+   * The version of the broker. Empty for a caller without an identity.
+   *
+   * @generated from field: string version = 3;
+   */
+  version: string;
+
+  /**
+   * The time at which the broker started. Unset for a caller without an identity.
+   *
+   * @generated from field: google.protobuf.Timestamp start_time = 4;
+   */
+  startTime?: Timestamp | undefined;
+
+  /**
+   * The store. Unset for a caller that is not an operator.
+   *
+   * @generated from field: baton.v1.StoreStatus store = 5;
+   */
+  store?: StoreStatus | undefined;
+};
+
+/**
+ * Describes the message baton.v1.BrokerStatus.
+ * Use `create(BrokerStatusSchema)` to create a new message.
+ */
+export const BrokerStatusSchema: GenMessage<BrokerStatus> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 12);
+
+/**
+ * The broker's store.
+ *
+ * @generated from message baton.v1.StoreStatus
+ */
+export type StoreStatus = Message<"baton.v1.StoreStatus"> & {
+  /**
+   * The name of its format on disk.
+   *
+   * @generated from field: string format = 1;
+   */
+  format: string;
+
+  /**
+   * Its size on disk. Unset: it is being compacted, and the size is not known.
+   *
+   * @generated from field: optional uint64 size_bytes = 2;
+   */
+  sizeBytes?: bigint | undefined;
+
+  /**
+   * The size above which the broker removes ended tasks early. 0: no limit.
+   *
+   * @generated from field: uint64 size_bytes_max = 3;
+   */
+  sizeBytesMax: bigint;
+};
+
+/**
+ * Describes the message baton.v1.StoreStatus.
+ * Use `create(StoreStatusSchema)` to create a new message.
+ */
+export const StoreStatusSchema: GenMessage<StoreStatus> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 13);
 
 /**
  * See AgentService.ListAgents. All filters that are set must match.
@@ -427,7 +518,7 @@ export type ListAgentsRequest = Message<"baton.v1.ListAgentsRequest"> & {
  * Use `create(ListAgentsRequestSchema)` to create a new message.
  */
 export const ListAgentsRequestSchema: GenMessage<ListAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 12);
+  messageDesc(file_baton_v1_agent_service, 14);
 
 /**
  * See AgentService.ListAgents.
@@ -455,7 +546,7 @@ export type ListAgentsResponse = Message<"baton.v1.ListAgentsResponse"> & {
  * Use `create(ListAgentsResponseSchema)` to create a new message.
  */
 export const ListAgentsResponseSchema: GenMessage<ListAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 13);
+  messageDesc(file_baton_v1_agent_service, 15);
 
 /**
  * See AgentService.CreateChallenge.
@@ -476,7 +567,7 @@ export type CreateChallengeRequest = Message<"baton.v1.CreateChallengeRequest"> 
  * Use `create(CreateChallengeRequestSchema)` to create a new message.
  */
 export const CreateChallengeRequestSchema: GenMessage<CreateChallengeRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 14);
+  messageDesc(file_baton_v1_agent_service, 16);
 
 /**
  * See AgentService.CreateChallenge.
@@ -504,7 +595,7 @@ export type CreateChallengeResponse = Message<"baton.v1.CreateChallengeResponse"
  * Use `create(CreateChallengeResponseSchema)` to create a new message.
  */
 export const CreateChallengeResponseSchema: GenMessage<CreateChallengeResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 15);
+  messageDesc(file_baton_v1_agent_service, 17);
 
 /**
  * See AgentService.CreateToken.
@@ -546,7 +637,7 @@ export type CreateTokenRequest = Message<"baton.v1.CreateTokenRequest"> & {
  * Use `create(CreateTokenRequestSchema)` to create a new message.
  */
 export const CreateTokenRequestSchema: GenMessage<CreateTokenRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 16);
+  messageDesc(file_baton_v1_agent_service, 18);
 
 /**
  * See AgentService.CreateToken.
@@ -574,7 +665,7 @@ export type CreateTokenResponse = Message<"baton.v1.CreateTokenResponse"> & {
  * Use `create(CreateTokenResponseSchema)` to create a new message.
  */
 export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 17);
+  messageDesc(file_baton_v1_agent_service, 19);
 
 /**
  * See AgentService.UpdateAgent.
@@ -611,7 +702,7 @@ export type UpdateAgentRequest = Message<"baton.v1.UpdateAgentRequest"> & {
  * Use `create(UpdateAgentRequestSchema)` to create a new message.
  */
 export const UpdateAgentRequestSchema: GenMessage<UpdateAgentRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 18);
+  messageDesc(file_baton_v1_agent_service, 20);
 
 /**
  * See AgentService.UpdateAgent.
@@ -632,7 +723,7 @@ export type UpdateAgentResponse = Message<"baton.v1.UpdateAgentResponse"> & {
  * Use `create(UpdateAgentResponseSchema)` to create a new message.
  */
 export const UpdateAgentResponseSchema: GenMessage<UpdateAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 19);
+  messageDesc(file_baton_v1_agent_service, 21);
 
 /**
  * See AgentService.DeregisterAgent.
@@ -669,7 +760,7 @@ export type DeregisterAgentRequest = Message<"baton.v1.DeregisterAgentRequest"> 
  * Use `create(DeregisterAgentRequestSchema)` to create a new message.
  */
 export const DeregisterAgentRequestSchema: GenMessage<DeregisterAgentRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 20);
+  messageDesc(file_baton_v1_agent_service, 22);
 
 /**
  * See AgentService.DeregisterAgent.
@@ -690,7 +781,7 @@ export type DeregisterAgentResponse = Message<"baton.v1.DeregisterAgentResponse"
  * Use `create(DeregisterAgentResponseSchema)` to create a new message.
  */
 export const DeregisterAgentResponseSchema: GenMessage<DeregisterAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 21);
+  messageDesc(file_baton_v1_agent_service, 23);
 
 /**
  * See AgentService.FindAgents. All filters that are set must match.
@@ -783,7 +874,7 @@ export type FindAgentsRequest = Message<"baton.v1.FindAgentsRequest"> & {
  * Use `create(FindAgentsRequestSchema)` to create a new message.
  */
 export const FindAgentsRequestSchema: GenMessage<FindAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 22);
+  messageDesc(file_baton_v1_agent_service, 24);
 
 /**
  * See AgentService.FindAgents.
@@ -811,7 +902,7 @@ export type FindAgentsResponse = Message<"baton.v1.FindAgentsResponse"> & {
  * Use `create(FindAgentsResponseSchema)` to create a new message.
  */
 export const FindAgentsResponseSchema: GenMessage<FindAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 23);
+  messageDesc(file_baton_v1_agent_service, 25);
 
 /**
  * An agent that fits, with the reasons for its rank. Set by the broker.
@@ -875,7 +966,7 @@ export type AgentMatch = Message<"baton.v1.AgentMatch"> & {
  * Use `create(AgentMatchSchema)` to create a new message.
  */
 export const AgentMatchSchema: GenMessage<AgentMatch> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 24);
+  messageDesc(file_baton_v1_agent_service, 26);
 
 /**
  * One factor of a score. Set by the broker.
@@ -917,7 +1008,7 @@ export type MatchFactor = Message<"baton.v1.MatchFactor"> & {
  * Use `create(MatchFactorSchema)` to create a new message.
  */
 export const MatchFactorSchema: GenMessage<MatchFactor> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 25);
+  messageDesc(file_baton_v1_agent_service, 27);
 
 /**
  * See AgentService.WatchAgents.
@@ -960,7 +1051,7 @@ export type WatchAgentsRequest = Message<"baton.v1.WatchAgentsRequest"> & {
  * Use `create(WatchAgentsRequestSchema)` to create a new message.
  */
 export const WatchAgentsRequestSchema: GenMessage<WatchAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 26);
+  messageDesc(file_baton_v1_agent_service, 28);
 
 /**
  * See AgentService.WatchAgents.
@@ -1020,7 +1111,7 @@ export type WatchAgentsResponse = Message<"baton.v1.WatchAgentsResponse"> & {
  * Use `create(WatchAgentsResponseSchema)` to create a new message.
  */
 export const WatchAgentsResponseSchema: GenMessage<WatchAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 27);
+  messageDesc(file_baton_v1_agent_service, 29);
 
 /**
  * Changes of presence and load.
@@ -1041,7 +1132,7 @@ export type AgentActivities = Message<"baton.v1.AgentActivities"> & {
  * Use `create(AgentActivitiesSchema)` to create a new message.
  */
 export const AgentActivitiesSchema: GenMessage<AgentActivities> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 28);
+  messageDesc(file_baton_v1_agent_service, 30);
 
 /**
  * The presence and the load of an agent.
@@ -1076,7 +1167,7 @@ export type AgentActivity = Message<"baton.v1.AgentActivity"> & {
  * Use `create(AgentActivitySchema)` to create a new message.
  */
 export const AgentActivitySchema: GenMessage<AgentActivity> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 29);
+  messageDesc(file_baton_v1_agent_service, 31);
 
 /**
  * See AgentService.CreateLoginCode.
@@ -1091,7 +1182,7 @@ export type CreateLoginCodeRequest = Message<"baton.v1.CreateLoginCodeRequest"> 
  * Use `create(CreateLoginCodeRequestSchema)` to create a new message.
  */
 export const CreateLoginCodeRequestSchema: GenMessage<CreateLoginCodeRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 30);
+  messageDesc(file_baton_v1_agent_service, 32);
 
 /**
  * See AgentService.CreateLoginCode.
@@ -1119,7 +1210,7 @@ export type CreateLoginCodeResponse = Message<"baton.v1.CreateLoginCodeResponse"
  * Use `create(CreateLoginCodeResponseSchema)` to create a new message.
  */
 export const CreateLoginCodeResponseSchema: GenMessage<CreateLoginCodeResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 31);
+  messageDesc(file_baton_v1_agent_service, 33);
 
 /**
  * The directory of agents, and the proof of an agent's identity.

@@ -99,10 +99,36 @@ class GetAgentRequest(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ...) -> None: ...
 
 class GetAgentResponse(_message.Message):
-    __slots__ = ("agent",)
+    __slots__ = ("agent", "broker")
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
     agent: _agent_pb2.Agent
-    def __init__(self, agent: _Optional[_Union[_agent_pb2.Agent, _Mapping]] = ...) -> None: ...
+    broker: BrokerStatus
+    def __init__(self, agent: _Optional[_Union[_agent_pb2.Agent, _Mapping]] = ..., broker: _Optional[_Union[BrokerStatus, _Mapping]] = ...) -> None: ...
+
+class BrokerStatus(_message.Message):
+    __slots__ = ("clock_time", "caller", "version", "start_time", "store")
+    CLOCK_TIME_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    clock_time: _timestamp_pb2.Timestamp
+    caller: str
+    version: str
+    start_time: _timestamp_pb2.Timestamp
+    store: StoreStatus
+    def __init__(self, clock_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., caller: _Optional[str] = ..., version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ...) -> None: ...
+
+class StoreStatus(_message.Message):
+    __slots__ = ("format", "size_bytes", "size_bytes_max")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    format: str
+    size_bytes: int
+    size_bytes_max: int
+    def __init__(self, format: _Optional[str] = ..., size_bytes: _Optional[int] = ..., size_bytes_max: _Optional[int] = ...) -> None: ...
 
 class ListAgentsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "agent_type", "skill", "tag", "language", "task_type", "presence", "include_deregistered")

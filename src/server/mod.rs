@@ -7,6 +7,7 @@ pub mod development_ca;
 mod folder;
 mod metrics;
 mod reload;
+mod supervisor;
 pub mod tls;
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -146,6 +147,7 @@ pub async fn run(
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     // Takes the lock of the folder first: everything below may write to it.
     let bucket = config.blob_bucket.as_ref().map(Bucket::open).transpose().map_err(ServerError::Bucket)?.map(Arc::new);
+    supervisor::starting("opening the store");
     let folder = DataFolder::open(&config.data, &*ids, bucket.clone())?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let watched = Watched::before_load(&config, &setup);
@@ -203,6 +205,8 @@ pub async fn run(
         tracing::info!(%address, "serving metrics");
     }
     ready(&ready_state);
+    supervisor::ready(address);
+    let watched_engine = tokio::spawn(supervisor::watch_engine(broker.clone()));
     // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config, &resources)).await;
     if let Some(bucket) = bucket {
@@ -220,6 +224,7 @@ pub async fn run(
     metrics_task.inspect(JoinHandle::abort);
     fresh.abort();
     deleting.abort();
+    watched_engine.abort();
     // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
     folder.remove_address();
@@ -497,6 +502,7 @@ async fn serve(
             }
         }
     }
+    supervisor::stopping();
     // First health, so that load balancers send no new clients; then the sessions; then the socket.
     ready.send_replace(http::Health::Stopping);
     for service in grpc::SERVICES.into_iter().chain([""]) {

@@ -33,6 +33,7 @@ mod load;
 mod many_agents;
 mod metrics;
 mod negotiations;
+mod notify;
 mod operator_tokens;
 mod pauses;
 mod plan_stories;

@@ -50,6 +50,8 @@ pub struct Config {
     pub operators: Option<OperatorTokens>,
     /// The source of the policies.
     pub policy: PolicySource,
+    /// Whether enrollment may be open on an address that other machines reach. Only in development.
+    pub network_allowed: bool,
     /// The policies, as they were when the configuration was read.
     pub policies: Arc<Policies>,
     /// The settings of the protocol.
@@ -69,7 +71,10 @@ pub struct OperatorTokens {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsSource {
     /// A CA of the broker's own, created in its data folder.
-    Development,
+    Development {
+        /// The names in the certificate, besides those of this machine and the listen address.
+        names: Vec<String>,
+    },
     /// PEM files.
     Files {
         /// The certificate, followed by the chain to a CA.
@@ -130,16 +135,48 @@ pub enum ConfigError {
     Refused(String),
 }
 
+/// What a developer chooses.
+#[derive(Debug, Clone)]
+pub struct Development {
+    /// The listen address; port 0 selects a free port.
+    pub listen: SocketAddr,
+    /// The data folder.
+    pub data: PathBuf,
+    /// The policy. `None`: any caller may register agents.
+    pub policy: Option<PathBuf>,
+    /// Whether the broker takes connections without TLS.
+    pub plaintext_allowed: bool,
+    /// Whether the broker takes envelopes without a signature.
+    pub unsigned_allowed: bool,
+    /// The address of `GET /metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// Further names in the certificate.
+    pub names: Vec<String>,
+    /// Whether other machines may reach the broker and its metrics.
+    pub network_allowed: bool,
+}
+
+impl Development {
+    /// The usual choices, for this address and data folder.
+    pub fn new(listen: SocketAddr, data: PathBuf) -> Self {
+        Self {
+            listen,
+            data,
+            policy: None,
+            plaintext_allowed: false,
+            unsigned_allowed: false,
+            metrics: None,
+            names: Vec::new(),
+            network_allowed: false,
+        }
+    }
+}
+
 impl Config {
     /// The configuration of `baton dev`: a CA of its own, and open enrollment unless a policy is given.
-    pub fn development(
-        listen: SocketAddr,
-        data: PathBuf,
-        policy: Option<PathBuf>,
-        plaintext_allowed: bool,
-        unsigned_allowed: bool,
-        metrics: Option<SocketAddr>,
-    ) -> Result<Self, ConfigError> {
+    pub fn development(chosen: Development) -> Result<Self, ConfigError> {
+        let Development { listen, data, policy, plaintext_allowed, unsigned_allowed, metrics, names, network_allowed } =
+            chosen;
         // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
         let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
@@ -147,16 +184,34 @@ impl Config {
         let limits = AgentLimits { cpu_ms_per_second: 0, operator_cpu_ms_per_second: 0, ..AgentLimits::default() };
         let settings = Settings { unsigned_allowed, limits, broker_limits, console: true, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
-        let tls = TlsSource::Development;
+        let tls = TlsSource::Development { names };
+        let metrics_public = network_allowed;
         // All else is as with an empty file.
         let defaults = File::default().config()?;
-        Self { listen, metrics, data, tls, plaintext_allowed, policy, settings, ..defaults }.checked()
+        Self {
+            listen,
+            metrics,
+            metrics_public,
+            data,
+            tls,
+            plaintext_allowed,
+            network_allowed,
+            policy,
+            settings,
+            ..defaults
+        }
+        .checked()
     }
 
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
         Self::parse(path, &text)
+    }
+
+    /// Loads the policies anew.
+    pub fn load_policies(&self) -> Result<Arc<Policies>, PolicySourceError> {
+        self.policy.load(self.listen, self.network_allowed)
     }
 
     /// Parses the text of a configuration file; `path` is used in errors.
@@ -177,7 +232,7 @@ impl Config {
 impl fmt::Display for TlsSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Development => formatter.write_str("development CA"),
+            Self::Development { .. } => formatter.write_str("development CA"),
             Self::Files { certificate, .. } => write!(formatter, "{}", certificate.display()),
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use baton::{
-    config::Config,
+    config::{Config, Development},
     ids::{AgentId, KeyId, SystemIds},
     proto::v1::{
         self,
@@ -77,7 +77,7 @@ impl Side {
         Self::new(async |folder| {
             let data = folder.join("data");
             let listen = "127.0.0.1:0".parse().expect("an address");
-            let mut config = Config::development(listen, data, None, false, false, None).expect("it is valid");
+            let mut config = Config::development(Development::new(listen, data)).expect("it is valid");
             config.settings.blobs.agent_bytes_max = u64::MAX;
             let (ready, address) = oneshot::channel();
             tokio::spawn(server::run(config, CancellationToken::new(), Arc::default(), move |state| {

@@ -4,23 +4,24 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use baton_cli::{Failure, announce, login_url, tell};
+use baton_cli::{Failure, announce, exit, login_url, tell};
 
 use super::serve;
 use crate::{
     broker::{DEFAULT_DATA, DEFAULT_LISTEN},
-    config::Config,
+    config::{Config, Development},
     server::Ready,
 };
 
 /// Start a broker for development. It needs no configuration and creates its data, keys and certificate in one folder.
 ///
-/// Enrollment is open: any process that reaches the port can register an agent. The broker therefore listens on a
-/// loopback address only.
+/// Enrollment is open: any program that reaches the port can register an agent, read all agents and tasks, and take part. The
+/// broker therefore listens on a loopback address only, unless --allow-network is given, as a container needs it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton dev                              data in ./baton-data, port 22866
-  baton dev --data /tmp/try --port 0     another folder, any free port")]
+  baton dev --data /tmp/try --port 0     another folder, any free port
+  baton dev --listen 0.0.0.0:22866 --allow-network --name broker.test     in a container")]
 pub(super) struct DevArgs {
     /// The data folder. Created if absent, reused if present.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
@@ -31,10 +32,18 @@ pub(super) struct DevArgs {
     /// The port to listen on, on the address of --listen. 0 selects a free port.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Permit an address for --listen and --metrics-listen that other machines reach. Without --policy each of them may register
+    /// agents and read all tasks. Without TLS, and without signatures, stays for loopback.
+    #[arg(long)]
+    allow_network: bool,
+    /// A further host name or IP address for the certificate, beside localhost and the address of --listen. May be repeated.
+    #[arg(long = "name", value_name = "NAME", value_delimiter = ',')]
+    names: Vec<String>,
     /// The authorization policy: a Cedar file, or a folder of them. Default: any caller may register agents.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
-    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics. Loopback addresses only. Default: off.
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics. Loopback addresses only, unless
+    /// --allow-network is given. Default: off.
     #[arg(long, env = "BATON_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     metrics_listen: Option<SocketAddr>,
     /// Also accept connections without TLS.
@@ -51,8 +60,25 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let DevArgs { data, policy, plaintext, allow_unsigned, metrics_listen, .. } = args;
-    let config = Config::development(listen, data, policy, plaintext, allow_unsigned, metrics_listen)?;
+    if args.policy.is_none() && !args.allow_network && !listen.ip().is_loopback() {
+        return Err(Failure::new(
+            exit::CONFIGURATION,
+            format!(
+                "other machines may reach {listen}, which is no loopback address, and each could register agents and read all \
+                 tasks; if they may, add --allow-network"
+            ),
+        ));
+    }
+    let config = Config::development(Development {
+        listen,
+        data: args.data,
+        policy: args.policy,
+        plaintext_allowed: args.plaintext,
+        unsigned_allowed: args.allow_unsigned,
+        metrics: args.metrics_listen,
+        names: args.names,
+        network_allowed: args.allow_network,
+    })?;
     serve::run_until_signal(config, say_what_next).await
 }
 
@@ -61,6 +87,11 @@ fn say_what_next(ready: &Ready) {
     let Ready { address, data, agents, open_handoffs, .. } = ready;
     if ready.plaintext_allowed {
         tell!("WARNING: connections without TLS are accepted; other programs on this machine can read them");
+    }
+    if !address.ip().is_loopback() {
+        tell!(
+            "WARNING: every machine that reaches {address} may use this broker: register agents, read all tasks, take part"
+        );
     }
     // The binary may not be on the PATH, so the hint repeats the path by which it was called.
     let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());

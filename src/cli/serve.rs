@@ -1,6 +1,9 @@
 //! `baton serve`: runs a broker with a configuration file. Also runs any broker until a signal.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use tokio::{
@@ -8,7 +11,7 @@ use tokio::{
     sync::Notify,
 };
 
-use baton_cli::{Failure, announce, say_lines, signals::stop_on_signal};
+use baton_cli::{Failure, announce, exit, say_lines, signals::stop_on_signal};
 
 use super::version;
 use crate::{
@@ -24,27 +27,66 @@ use crate::{
 #[command(after_help = "Examples:
   baton serve --config /etc/baton/baton.toml
   baton serve --config baton.toml --check     check it and the files that it names, then exit
+  baton serve --make-certificate broker.example.com,10.0.0.5 --data /var/lib/baton     make it, then exit
 
 docs/configuration.md describes each key.")]
 pub(super) struct ServeArgs {
     /// The configuration file (TOML).
-    #[arg(long, env = "BATON_CONFIG", value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, env = "BATON_CONFIG", value_name = "FILE", required_unless_present = "data")]
+    config: Option<PathBuf>,
     /// Check the configuration and the files that it names (certificates, keys, policies), print it as TOML with all
     /// defaults, and exit.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "make_certificate")]
     check: bool,
+    /// Make a server certificate for these host names and IP addresses, and for localhost, in the data folder, and exit. Also
+    /// makes the CA that signs it, unless the folder has one. Replaces no file.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    make_certificate: Vec<String>,
+    /// The data folder for --make-certificate. Default: that of the configuration.
+    #[arg(long, value_name = "FOLDER", requires = "make_certificate")]
+    data: Option<PathBuf>,
 }
 
 /// Runs the broker until a signal.
 pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
-    let config = Config::read(&args.config)?;
+    let config = args.config.as_deref().map(|path| Config::read(path)).transpose()?;
+    if !args.make_certificate.is_empty() {
+        let data = args.data.or_else(|| config.map(|config| config.data));
+        return make_certificate(&data.unwrap_or_default(), &args.make_certificate);
+    }
+    // clap asks for a configuration unless there is a data folder, and for names if there is one.
+    let config = config.ok_or_else(|| Failure::new(exit::USAGE, "name a configuration with --config".to_owned()))?;
     if args.check {
         server::check(&config)?;
         say_lines!("{}", config.to_toml().trim_end());
         return Ok(());
     }
     run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
+}
+
+/// Makes a certificate, and says which file is for whom.
+fn make_certificate(data: &Path, names: &[String]) -> Result<(), Failure> {
+    let made = server::make_certificate(data, names)?;
+    let (ca, certificate, key) =
+        (made.ca_certificate.display(), made.server.certificate.display(), made.server.key.display());
+    let ca_key = made.ca_certificate.with_extension("key");
+    say_lines!(
+        "Made a certificate for {names} and localhost, valid for 397 days.
+
+For clients, as --ca, BATON_CA, or the CA of the client library. It is no secret:
+  {ca}
+For the configuration of the broker:
+  [tls]
+  certificate = {certificate:?}
+  key = {key:?}
+Signs the next certificate. A person who has it can pose as the broker; keep it away from the broker's machine:
+  {ca_key}",
+        names = names.join(", "),
+        certificate = certificate.to_string(),
+        key = key.to_string(),
+        ca_key = ca_key.display(),
+    );
+    Ok(())
 }
 
 /// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,

@@ -639,6 +639,8 @@ fn development_ca_errors() -> Vec<DevelopmentCaError> {
             path: path(), problem: rcgen::Error::CouldNotParseKeyPair };
         DevelopmentCaError::Ca { .. } => DevelopmentCaError::Ca {
             path: "baton-data/tls/ca.pem".into(), problem: rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding) };
+        DevelopmentCaError::Exists { .. } => DevelopmentCaError::Exists {
+            path: "baton-data/tls/server.pem".into(), remedy: "move it away" };
         DevelopmentCaError::Name { .. } => DevelopmentCaError::Name { name: "not a name".into() };
         DevelopmentCaError::Generation { .. } => DevelopmentCaError::Generation { problem: rcgen::Error::RingUnspecified };
     })

@@ -69,7 +69,7 @@ impl Config {
             "session.presence_lease must be at least three times heartbeat_interval",
         )?;
         check_broker_limits(&settings.broker_limits)?;
-        self.policies = self.policy.load(self.listen).map_err(refused)?;
+        self.policies = self.load_policies().map_err(refused)?;
         Ok(self)
     }
 }

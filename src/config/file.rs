@@ -125,6 +125,7 @@ impl File {
             plaintext_allowed,
             operators: self.operators.map(OperatorsSection::tokens).transpose()?,
             policy,
+            network_allowed: false,
             policies: Policies::built_in(),
             settings,
         })

@@ -42,8 +42,9 @@ pub enum PolicySourceError {
 }
 
 impl PolicySource {
-    /// Loads the policies, for a broker with this listen address. Refuses open enrollment except on loopback.
-    pub fn load(&self, listen: SocketAddr) -> Result<Arc<Policies>, PolicySourceError> {
+    /// Loads the policies, for a broker with this listen address. Refuses open enrollment except on loopback, unless it may be
+    /// open on any address.
+    pub(super) fn load(&self, listen: SocketAddr, may_be_open: bool) -> Result<Arc<Policies>, PolicySourceError> {
         let policies = match self {
             Self::BuiltIn(Enrollment::Operator) => Policies::built_in(),
             Self::BuiltIn(Enrollment::Open) => Policies::development(),
@@ -55,7 +56,7 @@ impl PolicySource {
             action: Action::Enroll,
             resource: Resource::Agent(Agent { id: "anonymous", types: &[] }),
         };
-        if !listen.ip().is_loopback() && policies.decide(&anonymous).is_allowed {
+        if !may_be_open && !listen.ip().is_loopback() && policies.decide(&anonymous).is_allowed {
             return Err(PolicySourceError::TooOpen { what: "open enrollment", listen });
         }
         Ok(policies)

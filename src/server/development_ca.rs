@@ -1,5 +1,6 @@
-//! A certificate authority for development: created at the first start and kept. It signs a server certificate whenever
-//! no valid one exists. Owns the files in its folder. Must not know the services. Not for production.
+//! A certificate authority of the broker's own: created at the first start of a broker for development, or once by
+//! `baton serve --make-certificate`, and kept. In development it signs a server certificate whenever no valid one exists. Owns
+//! the files in its folder. Must not know the services.
 //!
 //! ```text
 //! ca.pem      the CA's certificate, for clients to trust; created once
@@ -40,8 +41,10 @@ const SERVER_RENEWAL: Duration = DAY.saturating_mul(30);
 /// Certificates become valid this long before their creation, for clients with slow clocks.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60 * 60);
 
-/// The CA's name. `ca.pem` contains it too, so a changed name no longer matches existing CA certificates.
-const CA_NAME: &str = "baton development CA";
+/// The name of a CA for development.
+const DEVELOPMENT_NAME: &str = "baton development CA";
+/// The name of a CA that an operator has asked for.
+const NAME: &str = "baton CA";
 /// The names in every server certificate.
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
@@ -81,6 +84,14 @@ pub enum DevelopmentCaError {
         path: PathBuf,
         /// The error of the certificate check.
         problem: rustls::Error,
+    },
+    /// A file would be replaced.
+    #[error("{} exists, and is never replaced; {remedy}", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+        /// What the operator can do.
+        remedy: &'static str,
     },
     /// A name is neither a host name nor an IP address.
     #[error("{name:?} is neither a host name nor an IP address, so a certificate cannot name it")]
@@ -139,11 +150,42 @@ impl DevelopmentCa {
         })?;
         let files = Files { folder };
         if !files.has("ca.pem")? {
-            files.make_ca(now)?;
+            files.make_ca(now, DEVELOPMENT_NAME)?;
         }
         if !files.has_good_server_certificate(now, &names)? {
             files.make_server_certificate(now, &names)?;
         }
+        Ok(Self { ca_certificate: files.path("ca.pem"), server: files.server() })
+    }
+}
+
+impl DevelopmentCa {
+    /// Creates the CA in this folder if it is missing, and the server certificate, as [`Self::load_or_create`] does. Replaces no
+    /// file: a CA that is there signs.
+    ///
+    /// Blocks on the disk. Two processes must not run this in one folder at the same time.
+    pub fn make(folder: &Path, now: Timestamp, names: &[String]) -> Result<Self, DevelopmentCaError> {
+        let names = wanted_names(names)?;
+        let files = Files { folder };
+        for name in ["server.pem", "server.key"] {
+            if files.has(name)? {
+                let remedy = "to make a new certificate by the same CA, move server.pem and server.key away";
+                return Err(DevelopmentCaError::Exists { path: files.path(name), remedy });
+            }
+        }
+        if !files.has("ca.pem")? {
+            if files.has("ca.key")? {
+                let remedy = "it has no ca.pem beside it: put that there, or move ca.key away to make a new CA";
+                return Err(DevelopmentCaError::Exists { path: files.path("ca.key"), remedy });
+            }
+            disk::make_folder(folder).map_err(|problem| DevelopmentCaError::File {
+                action: "make the folder",
+                path: folder.into(),
+                problem,
+            })?;
+            files.make_ca(now, NAME)?;
+        }
+        files.make_server_certificate(now, &names)?;
         Ok(Self { ca_certificate: files.path("ca.pem"), server: files.server() })
     }
 }
@@ -182,12 +224,12 @@ impl Files<'_> {
 
     /// Creates the CA. A key without its certificate is left from an interrupted start and is replaced: no client
     /// trusts that CA yet.
-    fn make_ca(&self, now: Timestamp) -> Result<(), DevelopmentCaError> {
+    fn make_ca(&self, now: Timestamp, ca_name: &str) -> Result<(), DevelopmentCaError> {
         let key = new_key()?;
-        let certificate = ca_parameters(now).self_signed(&key).map_err(generation)?;
+        let certificate = ca_parameters(now, ca_name).self_signed(&key).map_err(generation)?;
         self.write("ca.key", &key.serialize_pem())?;
         self.write("ca.pem", &certificate.pem())?;
-        tracing::info!(path = %self.path("ca.pem").display(), "created a CA for development; clients must trust it");
+        tracing::info!(path = %self.path("ca.pem").display(), "created a CA; clients must trust it");
         Ok(())
     }
 
@@ -236,7 +278,7 @@ impl Files<'_> {
     }
 
     fn make_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<(), DevelopmentCaError> {
-        let issuer = Issuer::new(ca_parameters(now), self.read_ca_key()?);
+        let issuer = Issuer::new(ca_parameters(now, &self.ca_name()?), self.read_ca_key()?);
         let key = new_key()?;
         let certificate = server_parameters(now, names)?.signed_by(&key, &issuer).map_err(generation)?;
         // The new certificate fails only if ca.pem does not belong to ca.key.
@@ -246,8 +288,20 @@ impl Files<'_> {
         }
         self.write("server.key", &key.serialize_pem())?;
         self.write("server.pem", &certificate.pem())?;
-        tracing::info!(?names, "signed a server certificate for development");
+        tracing::info!(?names, "signed a server certificate");
         Ok(())
+    }
+
+    /// The name in the CA's certificate, which must be that of the issuer in what it signs.
+    fn ca_name(&self) -> Result<String, DevelopmentCaError> {
+        let path = self.path("ca.pem");
+        let unusable = |problem| DevelopmentCaError::Unusable { problem, remedy: Remedy::NewCa };
+        let certificates = tls::read_certificates(&path).map_err(unusable)?;
+        let name = certificates.first().and_then(|first| {
+            let (_, certificate) = x509_parser::parse_x509_certificate(first).ok()?;
+            certificate.subject().iter_common_name().next()?.as_str().ok().map(str::to_owned)
+        });
+        name.ok_or_else(|| DevelopmentCaError::Ca { path, problem: rustls::CertificateError::BadEncoding.into() })
     }
 
     fn read_ca_key(&self) -> Result<KeyPair, DevelopmentCaError> {
@@ -272,9 +326,9 @@ fn generation(problem: rcgen::Error) -> DevelopmentCaError {
     DevelopmentCaError::Generation { problem }
 }
 
-fn ca_parameters(now: Timestamp) -> CertificateParams {
+fn ca_parameters(now: Timestamp, ca_name: &str) -> CertificateParams {
     let mut parameters = CertificateParams::default();
-    parameters.distinguished_name.push(DnType::CommonName, CA_NAME);
+    parameters.distinguished_name.push(DnType::CommonName, ca_name);
     // 0: no further CA below this one. It signs server certificates only.
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -467,6 +521,44 @@ mod tests {
         let problem = fixture.start(NOW, &["not a name"]).unwrap_err();
         assert!(matches!(problem, DevelopmentCaError::Name { name } if name == "not a name"));
         assert!(!fixture.folder().exists());
+    }
+
+    #[test]
+    fn a_certificate_that_an_operator_asks_for_replaces_nothing() {
+        let fixture = Fixture::new();
+        let make =
+            |now| DevelopmentCa::make(&fixture.folder(), now, &["broker.test".to_owned(), "10.1.2.3".to_owned()]);
+        let made = make(NOW).unwrap();
+        made.server.load(None, MinimumTls::default()).unwrap();
+        for name in ["broker.test", "10.1.2.3", "localhost", "127.0.0.1"] {
+            assert!(fixture.is_good_at(in_days(396), name), "{name}");
+        }
+        let read = |name: &str| fs::read(fixture.path(name)).unwrap();
+        let before = ["ca.pem", "ca.key", "server.pem", "server.key"].map(read);
+        let refused = make(in_days(380)).unwrap_err();
+        assert!(matches!(&refused, DevelopmentCaError::Exists { path, .. } if *path == fixture.path("server.pem")));
+        assert_eq!(["ca.pem", "ca.key", "server.pem", "server.key"].map(read), before);
+        // A key that an interrupted run has left.
+        fs::remove_file(fixture.path("server.pem")).unwrap();
+        let refused = make(in_days(380)).unwrap_err();
+        assert!(matches!(&refused, DevelopmentCaError::Exists { path, .. } if *path == fixture.path("server.key")));
+        // To renew, the operator moves both away.
+        fs::remove_file(fixture.path("server.key")).unwrap();
+        make(in_days(380)).unwrap();
+        assert_eq!(read("ca.pem"), before[0]);
+        assert!(fixture.is_good_at(in_days(770), "broker.test"));
+        // A broker for development on the same folder goes on with this CA.
+        assert_eq!(fixture.changed_by_start(in_days(380), &["other.test"]), ["server.pem", "server.key"]);
+    }
+
+    #[test]
+    fn a_key_of_a_ca_without_its_certificate_is_not_replaced() {
+        let fixture = Fixture::new();
+        fs::create_dir_all(fixture.folder()).unwrap();
+        fs::write(fixture.path("ca.key"), "precious").unwrap();
+        let refused = DevelopmentCa::make(&fixture.folder(), NOW, &[]).unwrap_err();
+        assert!(matches!(&refused, DevelopmentCaError::Exists { path, .. } if *path == fixture.path("ca.key")));
+        assert_eq!(fs::read_to_string(fixture.path("ca.key")).unwrap(), "precious");
     }
 
     #[test]

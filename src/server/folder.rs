@@ -80,6 +80,13 @@ pub enum FolderError {
     Store(#[from] OpenError),
 }
 
+/// Makes the folder if it is missing, and keeps other users out of it.
+pub(super) fn prepare(path: &Path) -> Result<(), FolderError> {
+    disk::keep_to_owner();
+    close(path)?;
+    make_folder(path)
+}
+
 /// A data folder in use. The store's lock keeps other brokers out.
 pub(super) struct DataFolder {
     path: PathBuf,
@@ -92,9 +99,7 @@ pub(super) struct DataFolder {
 impl DataFolder {
     /// Opens the folder, or creates it.
     pub(super) fn open(path: &Path, ids: &dyn IdSource, bucket: Option<Arc<Bucket>>) -> Result<Self, FolderError> {
-        disk::keep_to_owner();
-        close(path)?;
-        make_folder(path)?;
+        prepare(path)?;
         find_store(path)?;
         // The store comes first, for its lock: this process changes no other file while another broker uses the folder. A
         // first start that is cut off leaves no key without a store.

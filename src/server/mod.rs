@@ -10,7 +10,13 @@ mod reload;
 mod supervisor;
 pub mod tls;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use tokio::{
@@ -154,7 +160,7 @@ pub async fn run(
     // The configuration was read before the folder was opened, which may take long.
     let mut policies = config.policies.clone();
     if watched.policies.is_some() {
-        match config.policy.load(config.listen) {
+        match config.load_policies() {
             Ok(loaded) => policies = loaded,
             Err(error) => {
                 tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force");
@@ -251,6 +257,13 @@ pub fn check(config: &Config) -> Result<(), ServerError> {
     config.operators.as_ref().map(operator_keys).transpose().map(drop)
 }
 
+/// Makes a CA in the data folder if it has none, and a server certificate for these names and for this machine. Replaces no
+/// file.
+pub fn make_certificate(data: &Path, names: &[String]) -> Result<DevelopmentCa, ServerError> {
+    folder::prepare(data)?;
+    Ok(DevelopmentCa::make(&data.join("tls"), SteadyClock::new().now(), names)?)
+}
+
 /// The audit entry for the policies in force at start.
 fn policy_act(config: &Config, resources: &Resources) -> AuditAct {
     AuditAct {
@@ -313,12 +326,12 @@ fn sources(
         loaded: AuditAction::CertificatesLoaded,
         refused: AuditAction::CertificatesRefused,
     };
-    let (source, listen) = (config.policy.clone(), config.listen);
+    let source = config.clone();
     let policy = watched.policies.map(|files| reload::Source {
         what: "policies",
         files,
         load: Box::new(move || {
-            let loaded = source.load(listen).map_err(|error| error.to_string())?;
+            let loaded = source.load_policies().map_err(|error| error.to_string())?;
             let details = describe(&loaded);
             policies.store(loaded);
             Ok(details)
@@ -367,12 +380,12 @@ fn certificate(
     clock: &dyn Clock,
 ) -> Result<(TlsSetup, Option<PathBuf>), ServerError> {
     match &config.tls {
-        TlsSource::Development => {
-            let names = match config.listen.ip() {
-                // An unspecified address is no name that clients connect to.
-                ip if ip.is_unspecified() => Vec::new(),
-                ip => vec![ip.to_string()],
-            };
+        TlsSource::Development { names } => {
+            let mut names = names.clone();
+            // An unspecified address is no name that clients connect to.
+            if !config.listen.ip().is_unspecified() {
+                names.push(config.listen.ip().to_string());
+            }
             let made = DevelopmentCa::load_or_create(&folder.tls_folder(), clock.now(), &names)?;
             let setup = TlsSetup { files: made.server, clients: None, minimum: MinimumTls::default() };
             Ok((setup, Some(made.ca_certificate)))

@@ -7,6 +7,7 @@ mod bidders;
 mod blobs;
 mod broker;
 mod buckets;
+mod certificate_making;
 mod certificates;
 mod command_line;
 mod commands;

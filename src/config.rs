@@ -22,9 +22,11 @@ use crate::{
 
 mod checks;
 mod file;
+mod overrides;
 mod policy_source;
 mod sections;
 
+pub use overrides::Overrides;
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
 
 /// The configuration of a broker.
@@ -130,6 +132,14 @@ pub enum ConfigError {
         /// The error, with line and column.
         source: Box<toml::de::Error>,
     },
+    /// A variable of the environment with the prefix of settings is none, or has an invalid value.
+    #[error("failed to use {name} of the environment: {problem}")]
+    Environment {
+        /// The name of the variable.
+        name: String,
+        /// Why it is refused.
+        problem: String,
+    },
     /// A value or combination of values is refused.
     #[error("failed to use the configuration: {0}")]
     Refused(String),
@@ -203,10 +213,30 @@ impl Config {
         .checked()
     }
 
-    /// Reads a configuration file.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+    /// Reads a configuration file. Settings of the environment take precedence.
+    pub fn read(path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        Self::parse(path, &text)
+        Self::parse_with(path, &text, overrides)
+    }
+
+    /// Parses the text of a configuration file with these settings in place of its own.
+    pub(crate) fn parse_with(path: &Path, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
+        if overrides.is_empty() {
+            return Self::parse(path, text);
+        }
+        let refused = |source: toml::de::Error| ConfigError::Parse { path: path.into(), source: Box::new(source) };
+        let mut table: toml::Table = toml::from_str(text).map_err(refused)?;
+        overrides.apply(&mut table);
+        let file: File = match table.try_into() {
+            Ok(file) => file,
+            // The same error of the text alone has a line.
+            Err(error) => {
+                let of_text = toml::from_str::<File>(text).err();
+                let same = of_text.filter(|of_text| of_text.message() == error.message());
+                return Err(refused(same.unwrap_or(error)));
+            }
+        };
+        file.config()?.checked()
     }
 
     /// Loads the policies anew.
@@ -251,7 +281,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("baton.toml");
         std::fs::write(&path, text).unwrap();
-        Config::read(&path).map_err(|error| error.to_string())
+        Config::read(&path, &Overrides::default()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -383,7 +413,7 @@ mod tests {
             let error = read(&text).unwrap_err();
             assert!(error.contains(part), "{text:?} gives {error:?}");
         }
-        let missing = Config::read(Path::new("/no/such/baton.toml")).unwrap_err().to_string();
+        let missing = Config::read(Path::new("/no/such/baton.toml"), &Overrides::default()).unwrap_err().to_string();
         assert!(missing.contains("/no/such/baton.toml"), "{missing}");
     }
 }

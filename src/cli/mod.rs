@@ -46,6 +46,8 @@ Environment:
   BATON_CONFIG
                      defaults of the flags with these names
   BATON_PROFILE      the profile to use, as --profile
+  BATON__SECTION__KEY
+                     a key of the configuration of `baton serve`, in place of the file's
   BATON_LOG          the log filter, for example debug or baton=trace
   NO_COLOR           turns colours off
 

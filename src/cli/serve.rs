@@ -15,7 +15,7 @@ use baton_cli::{Failure, announce, exit, say_lines, signals::stop_on_signal};
 
 use super::version;
 use crate::{
-    config::Config,
+    config::{Config, Overrides},
     server::{self, Ready},
 };
 
@@ -29,13 +29,16 @@ use crate::{
   baton serve --config baton.toml --check     check it and the files that it names, then exit
   baton serve --make-certificate broker.example.com,10.0.0.5 --data /var/lib/baton     make it, then exit
 
+BATON__KEY and BATON__SECTION__KEY in the environment (BATON__LISTEN, BATON__TLS__KEY) take precedence over
+the file.
+
 docs/configuration.md describes each key.")]
 pub(super) struct ServeArgs {
     /// The configuration file (TOML).
     #[arg(long, env = "BATON_CONFIG", value_name = "FILE", required_unless_present = "data")]
     config: Option<PathBuf>,
     /// Check the configuration and the files that it names (certificates, keys, policies), print it as TOML with all
-    /// defaults, and exit.
+    /// defaults and with the settings of the environment, and exit.
     #[arg(long, conflicts_with = "make_certificate")]
     check: bool,
     /// Make a server certificate for these host names and IP addresses, and for localhost, in the data folder, and exit. Also
@@ -49,7 +52,8 @@ pub(super) struct ServeArgs {
 
 /// Runs the broker until a signal.
 pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
-    let config = args.config.as_deref().map(|path| Config::read(path)).transpose()?;
+    let overrides = Overrides::from_environment()?;
+    let config = args.config.as_deref().map(|path| Config::read(path, &overrides)).transpose()?;
     if !args.make_certificate.is_empty() {
         let data = args.data.or_else(|| config.map(|config| config.data));
         return make_certificate(&data.unwrap_or_default(), &args.make_certificate);
@@ -58,8 +62,14 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = config.ok_or_else(|| Failure::new(exit::USAGE, "name a configuration with --config".to_owned()))?;
     if args.check {
         server::check(&config)?;
+        for (name, key) in overrides.names() {
+            say_lines!("# {name} sets {key}");
+        }
         say_lines!("{}", config.to_toml().trim_end());
         return Ok(());
+    }
+    for (name, key) in overrides.names() {
+        tracing::info!(name, key, "a variable of the environment sets a key");
     }
     run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
 }

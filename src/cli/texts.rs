@@ -573,6 +573,8 @@ fn config_errors() -> Vec<ConfigError> {
     samples!(ConfigError {
         ConfigError::Read { .. } => ConfigError::Read { path: path(), source: absent() };
         ConfigError::Parse { .. } => ConfigError::Parse { path: path(), source: Box::new(toml) };
+        ConfigError::Environment { .. } => ConfigError::Environment {
+            name: "BATON__LISTN".into(), problem: "unknown field `listn`".into() };
         ConfigError::Refused(_) => ConfigError::Refused(
             "delivery.ack_wait and session.heartbeat_interval must not be 0".into());
     })

@@ -95,3 +95,26 @@ fn a_broker_for_development_is_for_other_machines_only_with_a_flag() {
     let names = format!("{:?}", certificate.subject_alternative_name().unwrap().unwrap().value.general_names);
     assert!(names.contains("broker.test") && names.contains("10, 1, 2, 3"), "{names}");
 }
+
+#[test]
+fn a_variable_of_the_environment_sets_a_key_and_check_says_so() {
+    let folder = Broker::serve("", "").kill();
+    let file = folder.path().join("baton.toml");
+    let check = |name: &str, value: &str| {
+        let mut command = baton();
+        command.env(name, value).args(["serve", "--check", "--config"]).arg(&file);
+        asked(&mut command)
+    };
+    let (code, said, stderr) = check("BATON__HANDOFF__ACCEPT_TIMEOUT", "7s");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(said.starts_with("# BATON__HANDOFF__ACCEPT_TIMEOUT sets handoff.accept_timeout\n"), "{said}");
+    assert!(said.contains("accept_timeout = \"7s\"\n"), "{said}");
+    let (code, _, stderr) = check("BATON__HANDOFF__ACEPT_TIMEOUT", "7s");
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("BATON__HANDOFF__ACEPT_TIMEOUT") && stderr.contains("acept_timeout"), "{stderr}");
+    // A broker starts with the setting.
+    let mut command = baton();
+    command.env("BATON__CONSOLE__ENABLED", "true").args(["serve", "--config"]).arg(&file);
+    let broker = Broker::spawn(command, folder);
+    assert!(broker.log().contains("BATON__CONSOLE__ENABLED"), "{}", broker.log());
+}

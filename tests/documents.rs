@@ -1,6 +1,9 @@
-//! Documents agree with the code: the tests that docs/security.md names exist, the sample configuration has every key, the
-//! specification has every section that is cited, links resolve, and commands exist. Comments and pages use plain words.
+//! Documents agree with the code: the tests that docs/security.md names exist, each alert has its section, the sample
+//! configuration has every key, the specification has every section that is cited, links resolve, and commands exist.
+//! Comments and pages use plain words.
 
+#[path = "documents/alerts.rs"]
+mod alerts;
 #[path = "documents/commands.rs"]
 mod commands;
 #[path = "documents/links.rs"]

@@ -188,24 +188,24 @@ async fn an_agent_shows_how_much_mail_waits_for_it() {
 }
 
 /// Lines of a command that runs until it is told to end.
-struct Follower {
+pub(crate) struct Follower {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Follower {
-    fn of(mut command: Command) -> Self {
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
 
-    fn next(&mut self) -> Value {
+    pub(crate) fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next().expect("the command goes on").unwrap()).unwrap()
     }
 
     /// Not by ctrl-C, which a program may have inherited as ignored.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -2,6 +2,7 @@
 
 mod access;
 mod agents;
+mod audit_log;
 mod bench;
 mod bidders;
 mod blobs;

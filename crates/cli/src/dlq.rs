@@ -14,6 +14,7 @@ use super::{
     output::{self, Output},
     progress,
     resolve::{self, Prefix},
+    span_of_time::SpanArgs,
     table::Column,
 };
 use baton_client::{
@@ -73,7 +74,8 @@ pub(super) enum DlqCommand {
     },
     /// Write the selected dead letters and their envelopes to stdout as JSON lines, oldest first.
     #[command(after_help = "Examples:
-  baton dlq export --state parked > dead-letters.jsonl")]
+  baton dlq export --state parked > dead-letters.jsonl
+  baton dlq export --since 2026-11-01 --until 2026-12-01 > november.jsonl")]
     Export {
         #[command(flatten)]
         filter: FilterArgs,
@@ -133,8 +135,11 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "TASK")]
     task: Option<Prefix>,
     /// Select only dead letters that were parked in the last SECONDS seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "since")]
     within: Option<u32>,
+    /// The time at which the dead letters were parked.
+    #[command(flatten)]
+    span: SpanArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -386,10 +391,13 @@ impl FilterArgs {
             || self.sender.is_some()
             || self.task.is_some()
             || self.within.is_some()
+            || self.span.since.is_some()
+            || self.span.until.is_some()
     }
 
     async fn to_proto(&self, client: &Client) -> Result<v1::DeadLetterFilter, Failure> {
         let (now, nanos) = SystemClock.now().to_parts();
+        let span = self.span.checked()?;
         Ok(v1::DeadLetterFilter {
             reasons: self.reasons.iter().map(|reason| reason.to_proto().into()).collect(),
             agent_id: resolve::agent_filter(self.agent.as_ref(), client).await?,
@@ -397,7 +405,9 @@ impl FilterArgs {
             task_id: resolve::task_filter(self.task.as_ref(), client).await?,
             park_time_from: self
                 .within
-                .map(|seconds| prost_types::Timestamp { seconds: now - i64::from(seconds), nanos }),
+                .map(|seconds| prost_types::Timestamp { seconds: now - i64::from(seconds), nanos })
+                .or(span.since),
+            park_time_before: span.until,
             ..Default::default()
         })
     }

@@ -49,6 +49,7 @@ mod run;
 pub mod saved;
 mod schema;
 pub mod signals;
+mod span_of_time;
 mod spec;
 mod status;
 mod store;
@@ -286,7 +287,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Schema(command) => schema::run(command, connection, output).await,
         Command::Envelope(command) => envelope::run(command),
         Command::Policy(command) => policy::run(command, output),
-        Command::Audit(audit::AuditArgs {}) => audit::run(connection, output).await,
+        Command::Audit(args) => audit::run(args, connection, output).await,
         Command::Store(command) => store::run(command, output),
         Command::Bench(command) => bench::run(command, connection, output).await,
         Command::Conformance(args) => conformance::run(args, connection),

@@ -596,6 +596,9 @@ fn open_errors() -> Vec<OpenError> {
         OpenError::InUse { .. } => OpenError::InUse { path: path(), pid: "4711".into() };
         OpenError::Format { .. } => OpenError::Format { path: path(), found: "baton 0".into() };
         OpenError::NotAStore { .. } => OpenError::NotAStore { path: path() };
+        OpenError::Unfinished { .. } => OpenError::Unfinished { path: path() };
+        OpenError::Conversion { .. } => OpenError::Conversion {
+            path: path(), from: 22, copy: "baton-data/store.before-format-23".into(), source: absent().into() };
         OpenError::LostWrites { .. } => OpenError::LostWrites {
             path: path(), log: "baton-data/store/wal/1".into(), end: 7, commit_mark: 9 };
         OpenError::Damaged { .. } => OpenError::Damaged { path: path(), problem: "a checksum differs".into() };

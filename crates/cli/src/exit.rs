@@ -211,7 +211,11 @@ pub fn of_store(error: &OpenError) -> u8 {
     match error {
         OpenError::InUse { .. } => DATA_IN_USE,
         OpenError::Format { .. } => DATA_VERSION,
-        OpenError::LostWrites { .. } | OpenError::Damaged { .. } | OpenError::Engine { .. } => DATA_DAMAGED,
+        OpenError::LostWrites { .. }
+        | OpenError::Damaged { .. }
+        | OpenError::Engine { .. }
+        | OpenError::Unfinished { .. }
+        | OpenError::Conversion { .. } => DATA_DAMAGED,
         OpenError::NotAStore { .. } | OpenError::File { .. } => CONFIGURATION,
     }
 }

@@ -238,6 +238,34 @@ impl Manifest {
         Ok(unchecked)
     }
 
+    /// Brings the table files that another store's folder lacks into it, by `copy`, and then the manifest. Removes the files
+    /// there that the manifest does not have. Checks every byte of each file that it brings.
+    pub(super) fn copy<E: From<Damage>>(
+        &self,
+        store: &Path,
+        to: &Path,
+        copy: impl Fn(&Path, &Path) -> Result<(), E>,
+        failed: impl Fn(io::Error) -> E,
+    ) -> Result<(), E> {
+        let folder = to.join(TABLES_FOLDER);
+        let wanted: std::collections::HashSet<_> = self.files(to).map(|(_, _, path, _)| path).collect();
+        for path in files_of(&folder).map_err(&failed)?.iter().filter(|path| !wanted.contains(*path)) {
+            disk::remove_if_there(path).map_err(&failed)?;
+        }
+        for ((_, _, from, digest), (_, _, to, _)) in self.files(store).zip(self.files(to)) {
+            // Only a file that was checked has its name.
+            if to.exists() && digest.check(&to).is_ok() {
+                continue;
+            }
+            let draft = disk::draft_of(&to);
+            copy(&from, &draft)?;
+            let file = digest.check(&draft)?;
+            digest.check_whole(&file, &from, &NEVER)?;
+            disk::rename(&draft, &to).map_err(&failed)?;
+        }
+        disk::sync_folder(&folder).and_then(|()| self.write(to)).map_err(&failed)
+    }
+
     /// Makes the tree of a table in a folder, if the manifest has one. `link` gives each table file a further name.
     pub(super) fn restore(
         &self,

@@ -49,8 +49,13 @@ pub enum Found {
 type Newer = BTreeMap<KeyBytes, Option<Record>>;
 
 /// Reads a whole store, table by table and key by key. Fails if a broker has the store open.
-pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenError> {
+pub fn read_all(path: &Path, found: impl FnMut(Found)) -> Result<(), OpenError> {
     let _guard = FolderGuard::take(path)?;
+    read(path, found)
+}
+
+/// As [`read_all`], of a folder that no other process changes.
+pub(super) fn read(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenError> {
     let (manifest, damages) = Manifest::salvage(path);
     damages.into_iter().for_each(|damage| found(damaged(damage, None)));
     manifest.verify(path, |table, damage| {

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table,
     checkpoint::{Checkpoint, Manifest, Unchecked, remove_work},
+    convert::{CONVERSIONS, Conversion, bring_up_to_date},
     decide,
     failures::Failures,
     layout::{
@@ -60,8 +61,9 @@ pub struct EmbeddedStore {
     /// The thread that writes memtables into table files, if one runs.
     flushing: Mutex<Option<JoinHandle<()>>>,
     failures: Arc<Failures>,
-    /// The file lock on the folder. The last field: dropped after everything else is closed.
-    _lock: File,
+    /// The file lock on the folder; `None` in a conversion, whose caller has it. The last field: dropped after everything
+    /// else is closed.
+    _lock: Option<File>,
 }
 
 /// The log and its commit mark.
@@ -280,16 +282,33 @@ impl Opened {
 
 impl EmbeddedStore {
     /// Opens the store in this folder; creates it if the folder is empty or missing. Leaves a damaged store unchanged.
+    /// Converts a store of an older format, and keeps a copy of it.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::open_with(path, CONVERSIONS)
+    }
+
+    /// As [`Self::open`], with these steps from older formats.
+    pub fn open_with(path: &Path, conversions: &[Conversion]) -> Result<Self, OpenError> {
+        // The order matters: the format and the lock are checked before any file changes, since another version or
+        // another broker may have the folder.
+        disk::make_folder(path).map_err(|source| OpenError::File { path: path.into(), source })?;
+        check_format(path, conversions)?;
+        let lock = lock(path)?;
+        bring_up_to_date(path, conversions)?;
+        Self::open_any(path, Some(lock))
+    }
+
+    /// Opens the store that a [`Conversion`] got, whatever its format is. Its records and its files are read as those of
+    /// the present format.
+    pub fn open_to_convert(path: &Path) -> Result<Self, OpenError> {
+        Self::open_any(path, None)
+    }
+
+    fn open_any(path: &Path, lock: Option<File>) -> Result<Self, OpenError> {
         let file_error = |path: &Path| {
             let path = path.to_owned();
             move |source| OpenError::File { path, source }
         };
-        // The order matters: the format and the lock are checked before any file changes, since another version or
-        // another broker may have the folder.
-        disk::make_folder(path).map_err(file_error(path))?;
-        check_format(path)?;
-        let lock = lock(path)?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
         // Without a commit mark any end of the log is accepted: the mark detects damage, and is no part of the data.
         let (opened, entries, unchecked) =

@@ -8,6 +8,8 @@
 //!              and the store does not open
 //! tables/      the checkpoint of the tables: see `checkpoint`
 //! work/        the tables of an open store, made from `tables/` at every start
+//! UNFINISHED   in a copy that is being made, or was cut off: see `backup`
+//! CONVERTING   the name of the copy that an interrupted conversion begins again from: see `convert`
 //! ```
 
 use std::{
@@ -16,15 +18,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::convert::{CONVERSIONS, Conversion, steps};
 use crate::disk;
 
-/// The content of `FORMAT` for this version.
-const FORMAT: &str = "baton-store 22\n";
-/// The name of the format that this version reads and writes.
-pub fn format_name() -> &'static str {
-    FORMAT.trim_end()
-}
-
+/// The format of this version.
+pub const FORMAT: u32 = 22;
+const FORMAT_NAME: &str = "baton-store ";
+pub(super) const FORMAT_FILE: &str = "FORMAT";
+pub(super) const LOCK_FILE: &str = "LOCK";
+pub(super) const UNFINISHED_FILE: &str = "UNFINISHED";
 pub(super) const LOG_FOLDER: &str = "wal";
 pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";
@@ -51,11 +53,10 @@ pub enum OpenError {
     },
     /// Another version of baton wrote the store.
     #[error(
-        "failed to open the store in {}: its format is {found:?}, and this version knows only {:?}; nothing was changed, and \
-         no version turns one format into another. Start the version that wrote it, or name another folder with --data for a \
-         new store; what the old one has is printed by `baton store export` of the version that wrote it",
+        "failed to open the store in {}: its format is {found:?}, and that of this version is {:?}; nothing was changed. {}",
         path.display(),
-        format_name()
+        name_of_format(FORMAT).trim_end(),
+        advice(found)
     )]
     Format {
         /// The folder of the store.
@@ -68,6 +69,32 @@ pub enum OpenError {
     NotAStore {
         /// The folder.
         path: PathBuf,
+    },
+    /// The folder is a copy that was cut off.
+    #[error(
+        "failed to open the store in {}: it is a backup that was cut off, or one that is being written; make it again with `baton \
+         backup`, or use another one",
+        path.display()
+    )]
+    Unfinished {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A step from an older format to the next one failed.
+    #[error(
+        "failed to convert the store in {} from format {from}: {source}. The next start tries again. The store as it was is in {}: to \
+         go back, put it in the place of the store, and start the version that wrote it",
+        path.display(), copy.display()
+    )]
+    Conversion {
+        /// The folder of the store.
+        path: PathBuf,
+        /// The number of the format that the step reads.
+        from: u32,
+        /// The copy of the store before the conversion.
+        copy: PathBuf,
+        /// The error of the step.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Acknowledged groups are missing.
     #[error(
@@ -175,10 +202,13 @@ pub(super) struct FolderGuard {
 impl FolderGuard {
     /// Locks a folder that holds a store of this version.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        let format_path = path.join("FORMAT");
+        let format_path = path.join(FORMAT_FILE);
+        if path.join(UNFINISHED_FILE).exists() {
+            return Err(OpenError::Unfinished { path: path.into() });
+        }
         let found = fs::read(&format_path).map_err(|source| OpenError::File { path: format_path, source })?;
-        compare_format(path, &found)?;
-        let lock_path = path.join("LOCK");
+        check_known(path, &found)?;
+        let lock_path = path.join(LOCK_FILE);
         let error = |source| OpenError::File { path: lock_path.clone(), source };
         let mut lock = match File::open(&lock_path) {
             // Without a LOCK file the store was never opened here, or the folder is a copy of a store.
@@ -193,11 +223,19 @@ impl FolderGuard {
     }
 }
 
-pub(super) fn check_format(path: &Path) -> Result<(), OpenError> {
-    let format_path = path.join("FORMAT");
+/// Checks that a folder has a store of the present format or of one that these steps convert. Makes an empty folder a
+/// store of the present format.
+pub(super) fn check_format(path: &Path, conversions: &[Conversion]) -> Result<(), OpenError> {
+    let format_path = path.join(FORMAT_FILE);
     let error = |source| OpenError::File { path: format_path.clone(), source };
+    if path.join(UNFINISHED_FILE).exists() {
+        return Err(OpenError::Unfinished { path: path.into() });
+    }
     match fs::read(&format_path) {
-        Ok(found) => compare_format(path, &found),
+        Ok(found) => match number_of_format(&found) {
+            Some(number) if steps(conversions, number).is_some() => Ok(()),
+            _ => Err(format_error(path, &found)),
+        },
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
             // An interrupted first start may have left the draft of FORMAT.
             let draft = disk::draft_of(&format_path);
@@ -205,19 +243,57 @@ pub(super) fn check_format(path: &Path) -> Result<(), OpenError> {
             if fs::read_dir(path).map_err(error)?.any(is_other) {
                 return Err(OpenError::NotAStore { path: path.into() });
             }
-            disk::write_whole(&format_path, FORMAT.as_bytes()).map_err(error)
+            disk::write_whole(&format_path, name_of_format(FORMAT).as_bytes()).map_err(error)
         }
         Err(other) => Err(error(other)),
     }
 }
 
-fn compare_format(path: &Path, found: &[u8]) -> Result<(), OpenError> {
-    if found == FORMAT.as_bytes() {
-        return Ok(());
+/// Checks that the content of `FORMAT` is that of the present format.
+pub(super) fn check_known(path: &Path, found: &[u8]) -> Result<(), OpenError> {
+    match number_of_format(found) {
+        Some(FORMAT) => Ok(()),
+        _ => Err(format_error(path, found)),
     }
+}
+
+/// The name of the format that this version reads and writes.
+pub fn format_name() -> String {
+    name_of_format(FORMAT).trim_end().to_owned()
+}
+
+/// The content of `FORMAT`.
+pub(super) fn name_of_format(number: u32) -> String {
+    format!("{FORMAT_NAME}{number}\n")
+}
+
+/// The number in the content of `FORMAT`. `None`: the file is foreign.
+pub(super) fn number_of_format(found: &[u8]) -> Option<u32> {
+    let number = std::str::from_utf8(found).ok()?.strip_prefix(FORMAT_NAME)?.trim_end().parse().ok()?;
+    (name_of_format(number).as_bytes() == found).then_some(number)
+}
+
+pub(super) fn format_error(path: &Path, found: &[u8]) -> OpenError {
     // The file may be foreign, so the message shows only its beginning.
     let found = String::from_utf8_lossy(found).trim_end().chars().take(80).collect();
-    Err(OpenError::Format { path: path.into(), found })
+    OpenError::Format { path: path.into(), found }
+}
+
+/// What to do about a store of another format.
+fn advice(found: &str) -> &'static str {
+    match number_of_format(format!("{found}\n").as_bytes()) {
+        Some(number) if number > FORMAT => {
+            "A newer version of baton wrote it: install that version or a later one; or put the folder back that you had before the \
+             upgrade"
+        }
+        Some(number) if steps(CONVERSIONS, number).is_some() => {
+            "Start the broker once: it converts the store, and keeps a copy of it"
+        }
+        _ => {
+            "This version cannot convert it. Start the version that wrote it, or name another folder with --data for a new store; what \
+             the old one has is printed by `baton store export` of the version that wrote it"
+        }
+    }
 }
 
 fn in_use(path: &Path, lock: &mut File) -> OpenError {
@@ -229,7 +305,7 @@ fn in_use(path: &Path, lock: &mut File) -> OpenError {
 }
 
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
-    let lock_path = path.join("LOCK");
+    let lock_path = path.join(LOCK_FILE);
     let error = |source| OpenError::File { path: lock_path.clone(), source };
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).open(&lock_path).map_err(error)?;

@@ -9,8 +9,10 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+mod backup;
 mod checkpoint;
 pub mod conformance;
+mod convert;
 pub mod disk;
 mod dump;
 mod embedded;
@@ -31,11 +33,13 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
+pub use backup::Backup;
 use baton_protocol::{ids, time};
+pub use convert::{Conversion, ConversionError};
 pub use dump::{Found, read_all};
 pub use embedded::EmbeddedStore;
 pub use key::{Key, KeyBytes, KeyMap};
-pub use layout::{OpenError, format_name, groups_committed};
+pub use layout::{FORMAT, OpenError, format_name, groups_committed};
 pub use memory::MemoryStore;
 
 /// Declares [`Table`], in the order of the numbers on disk, with the name of each on disk.

@@ -213,6 +213,15 @@ pub(super) fn scan(folder: &Path, from: Position, mut found: impl FnMut(Position
     log
 }
 
+/// The files with the entries at `from` and behind it, oldest first.
+pub(super) fn segments_from(folder: &Path, from: Position) -> Result<Vec<PathBuf>, Damage> {
+    let paths = entries(folder)?;
+    let mut segments: Vec<_> = paths.into_iter().filter_map(|path| Some((position_of(&path)?, path))).collect();
+    segments.sort_unstable();
+    let begins_behind = segments.iter().filter(|(first, _)| *first <= from).count().saturating_sub(1);
+    Ok(segments.into_iter().skip(begins_behind).map(|(_, path)| path).collect())
+}
+
 /// The first position of a segment, by its name. `None`: the file is no segment but a free one, a draft left by a power
 /// cut, or foreign.
 fn position_of(path: &Path) -> Option<Position> {

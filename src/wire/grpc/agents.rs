@@ -37,7 +37,7 @@ fn status(broker: &Broker, caller: &Caller, view: &View<'_>) -> v1::BrokerStatus
         return v1::BrokerStatus { clock_time, ..Default::default() };
     }
     let store = matches!(caller, Caller::Operator(_)).then(|| v1::StoreStatus {
-        format: format_name().to_owned(),
+        format: format_name(),
         size_bytes: view.store.size_bytes(),
         size_bytes_max: broker.settings().retention.store_bytes_max.unwrap_or_default(),
     });

@@ -3,6 +3,7 @@
 mod access;
 mod agents;
 mod audit_log;
+mod backups;
 mod bench;
 mod bidders;
 mod blobs;

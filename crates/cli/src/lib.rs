@@ -12,6 +12,7 @@ pub mod output;
 
 mod agent;
 mod audit;
+mod backup;
 mod bench;
 mod blob;
 mod conformance;
@@ -232,6 +233,7 @@ pub enum Command {
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     Audit(audit::AuditArgs),
+    Backup(backup::BackupArgs),
     /// Check a store for damage and export its readable records.
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -244,7 +246,10 @@ pub enum Command {
 impl Command {
     /// Whether the command connects to no broker by the flags for connections.
     fn needs_no_connection(&self) -> bool {
-        matches!(self, Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Profile(_) | Self::Store(_))
+        matches!(
+            self,
+            Self::Keygen(_) | Self::Envelope(_) | Self::Policy(_) | Self::Profile(_) | Self::Store(_) | Self::Backup(_)
+        )
     }
 
     /// Whether the command loads or tests a broker, and so uses a profile only if it is named.
@@ -288,6 +293,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Envelope(command) => envelope::run(command),
         Command::Policy(command) => policy::run(command, output),
         Command::Audit(args) => audit::run(args, connection, output).await,
+        Command::Backup(args) => backup::run(&args, output),
         Command::Store(command) => store::run(command, output),
         Command::Bench(command) => bench::run(command, connection, output).await,
         Command::Conformance(args) => conformance::run(args, connection),

@@ -186,7 +186,21 @@ impl Agent {
         ids: Arc<dyn IdSource>,
         instance_id: String,
     ) -> Result<Self, ClientError> {
-        Self::connect_as(client, identity, credit, clock, ids, Process { instance_id, work: None }).await
+        let hello = v1::Hello { instance_id, tells_work: false };
+        Self::connect_process(client, identity, credit, clock, ids, hello).await
+    }
+
+    /// The same for a process that says this of itself. With `tells_work` the caller lists the tasks that the process
+    /// works on: [`Session::heartbeat`] with `working_on`, which all later heartbeats repeat.
+    pub async fn connect_process(
+        client: &Client,
+        identity: Identity,
+        credit: u32,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn IdSource>,
+        hello: v1::Hello,
+    ) -> Result<Self, ClientError> {
+        Self::connect_as(client, identity, credit, clock, ids, Process { hello, work: None }).await
     }
 
     /// The same for a session of this process.

@@ -360,7 +360,8 @@ impl Link {
         let client = Client::connect(broker).await?;
         let Composer { clock, ids, .. } = &self.inner.composer;
         let (clock, ids) = (Arc::clone(clock), Arc::clone(ids));
-        let process = Process { instance_id: self.inner.instance_id.clone(), work: Some(Arc::clone(&self.inner.work)) };
+        let hello = v1::Hello { instance_id: self.inner.instance_id.clone(), tells_work: true };
+        let process = Process { hello, work: Some(Arc::clone(&self.inner.work)) };
         let agent = Agent::connect_as(&client, identity.clone(), *credit, clock, ids, process).await?;
         // Set before the session is published, so that no delivery is checked by another rule of trust.
         let agent = Arc::new(agent.trusting(trust.clone()));

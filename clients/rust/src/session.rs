@@ -69,9 +69,9 @@ impl Pending {
 /// The process behind a session.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
-    /// A UUID, the same for all sessions of the process.
-    pub instance_id: String,
-    /// The tasks that it works on; `None`: its heartbeats do not tell them.
+    /// Its first frame. The id is the same for all sessions of the process.
+    pub hello: v1::Hello,
+    /// The tasks that it works on, for its heartbeats; `None`: they list what the caller sets.
     pub work: Option<Arc<Work>>,
 }
 
@@ -128,9 +128,9 @@ impl Session {
     pub(super) async fn open_as(client: &Client, process: Option<Process>) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
         if let Some(process) = &process {
-            let hello = v1::Hello { instance_id: process.instance_id.clone(), tells_work: process.work.is_some() };
             // The first frame, so that the broker knows the process before it dispatches to it. The queue is empty.
-            drop(frames.try_send(v1::ConnectRequest { request_id: 0, request: Some(Request::Hello(hello)) }));
+            let hello = Request::Hello(process.hello.clone());
+            drop(frames.try_send(v1::ConnectRequest { request_id: 0, request: Some(hello) }));
         }
         let (welcome, responses) = open_stream(client, ReceiverStream::new(receiver)).await?;
         // Without the broker's key no receipt can be verified, so such a session is of no use.

@@ -15,10 +15,12 @@ macro_rules! cases {
 mod access;
 mod awards;
 mod blobs;
+mod busy;
 mod check;
 mod contexts;
 mod cuts;
 mod dead_letters;
+mod delays;
 mod delivery;
 mod directory;
 mod envelope;
@@ -29,12 +31,15 @@ mod messages;
 mod negotiations;
 mod parts;
 mod plans;
+mod processes;
 mod questions;
 mod reassignment;
 mod registries;
+mod resume;
 mod routing;
 mod scenario;
 mod schemas;
+mod silence;
 mod states;
 mod story;
 mod threads;
@@ -131,9 +136,14 @@ pub fn cases() -> Vec<Case> {
         handoff::cases(),
         states::cases(),
         reassignment::cases(),
+        processes::cases(),
+        busy::cases(),
+        silence::cases(),
+        resume::cases(),
         cuts::cases(),
         times::cases(),
         delivery::cases(),
+        delays::cases(),
         dead_letters::cases(),
         access::cases(),
         keys::cases(),

@@ -1,16 +1,15 @@
 //! SPEC 2 and 3: the parts of a task end with it if it is cancelled, and the loop guard counts along the chain of parents.
 
+use std::time::Duration;
+
 use tonic::Code;
 
 use super::{
     check::{Checks, Refusal, Verdict, answered, refused, same},
-    story::a_request,
+    story::{a_request, give},
     world::{Actor, World},
 };
-use baton_client::{
-    About, context_of,
-    proto::v1::{self, MessageType},
-};
+use baton_client::{About, proto::v1};
 
 cases! {
     "part.ends-with-a-cancelled-task" "2"
@@ -40,47 +39,19 @@ fn part_of(parent: &str, mode: v1::HandoffMode) -> v1::HandoffRequest {
     v1::HandoffRequest { parent_task_id: parent.to_owned(), mode: mode.into(), ..a_request() }
 }
 
-/// Hands a new task over. Returns the id of the handoff.
-async fn give(from: &Actor, to: &Actor, task: &str, request: &v1::HandoffRequest) -> Verdict<String> {
-    let handoff = from.tell(to.id(), &About::task(task, 1), request).await?.handoff_id;
-    let about = About::handoff(task, 1, &handoff);
-    to.tell(from.id(), &about, &v1::HandoffAccept::default()).await?;
-    let context = context_of([]);
-    from.tell(to.id(), &about, &context).await?;
-    let complete = v1::HandoffComplete {
-        outcome: v1::HandoffOutcome::Success.into(),
-        context_digest: context.context_digest,
-        ..Default::default()
-    };
-    to.tell(from.id(), &about, &complete).await?;
-    Ok(handoff)
-}
-
 fn end(status: v1::TaskStatus, keep_parts: bool) -> v1::TaskStatusUpdate {
     v1::TaskStatusUpdate { status: status.into(), keep_parts, ..Default::default() }
 }
 
 /// Takes deliveries until a notification about this task comes, and checks it.
 async fn is_told(who: &Actor, task: &str, handoff: &str) -> Verdict {
-    let step = format!("{} is told", who.id());
-    loop {
-        let delivered = who.next(&step).await?;
-        let envelope = &delivered.envelope;
-        let acked = who.ack(&delivered).await;
-        // An offer that has ended is withdrawn, also from the one that holds it: there is nothing left to ack then.
-        if envelope.message_type() != MessageType::HandoffRequest {
-            acked?;
-        }
-        if envelope.message_type() != MessageType::ErrorNotification || envelope.task_id != task {
-            continue;
-        }
-        let told: v1::ErrorNotification = delivered.payload();
-        let mut checks = Checks::of(step);
-        checks.same("error_code", v1::ErrorCode::TaskCanceled, told.error_code());
-        checks.same("next_step", v1::NextStep::DropTask, told.next_step());
-        checks.same("correlation_id", handoff, envelope.correlation_id.as_str());
-        return checks.done();
-    }
+    let delivered = who.notified_of(task, Duration::ZERO).await?;
+    let told: v1::ErrorNotification = delivered.payload();
+    let mut checks = Checks::of(format!("{} is told", who.id()));
+    checks.same("error_code", v1::ErrorCode::TaskCanceled, told.error_code());
+    checks.same("next_step", v1::NextStep::DropTask, told.next_step());
+    checks.same("correlation_id", handoff, delivered.envelope.correlation_id.as_str());
+    checks.done()
 }
 
 async fn has_status(who: &Actor, task: &str, status: v1::TaskStatus) -> Verdict {

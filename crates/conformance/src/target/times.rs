@@ -52,7 +52,7 @@ pub(super) async fn notice(who: &Actor, code: ErrorCode, next: NextStep) -> Verd
 }
 
 /// The same, with `longer` added to the time limit.
-async fn notice_within(who: &Actor, code: ErrorCode, next: NextStep, longer: Duration) -> Verdict {
+pub(super) async fn notice_within(who: &Actor, code: ErrorCode, next: NextStep, longer: Duration) -> Verdict {
     let delivered = who.take_within(MessageType::ErrorNotification, longer).await?;
     let payload: v1::ErrorNotification = delivered.payload();
     let mut checks = Checks::of(format!("{} takes the broker's notice", who.id()));

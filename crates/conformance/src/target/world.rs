@@ -14,7 +14,7 @@ use baton_client::{
     envelope::{self, keys::PrivateKey},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
-    time::SystemClock,
+    time::{Clock as _, SystemClock},
 };
 
 /// The default credit of an agent.
@@ -35,6 +35,8 @@ pub(super) struct Actor {
     /// A client with the agent's token.
     pub(super) client: Client,
     pub(super) agent: Agent,
+    /// The instance_id of its process.
+    pub(super) process: String,
     patience: Duration,
 }
 
@@ -53,6 +55,11 @@ impl World {
     /// A unique id with this name as its prefix.
     pub(super) fn id(&self, name: &str) -> String {
         format!("{name}-{}", self.suffix)
+    }
+
+    /// The instance_id of a new process.
+    pub(super) fn another_process(&self) -> String {
+        SystemIds.message_id(SystemClock.now()).to_string()
     }
 
     /// The identity of a new agent: a unique id and a new key.
@@ -91,17 +98,32 @@ impl World {
         Ok(identity)
     }
 
+    /// Registers an agent of these types with a capacity on its card, and opens a session.
+    pub(super) async fn worker(&self, name: &str, types: &[String], capacity: u32) -> Verdict<Actor> {
+        let identity = self.identity(name);
+        let card = v1::AgentCard { capacity, ..card(&identity, types) };
+        answered(&format!("{name} is registered"), self.register(&self.registrar(), card).await)?;
+        self.connect(&identity, CREDIT).await
+    }
+
     /// Opens a session for a registered agent.
     pub(super) async fn connect(&self, identity: &Identity, credit: u32) -> Verdict<Actor> {
+        self.process(identity, credit, false).await
+    }
+
+    /// Opens a session of a new process of a registered agent, which says whether its heartbeats tell its work.
+    pub(super) async fn process(&self, identity: &Identity, credit: u32, tells_work: bool) -> Verdict<Actor> {
         let step = format!("{} opens a session", identity.agent);
         let proven = self.call(self.anonymous.prove(identity)).await;
         let client = answered(&step, proven)?;
         let client =
             self.anonymous.with_token(&client).or_else(|error| fail(&step, "token", "a token", error.to_string()))?;
         let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
-        let agent = self.call(Agent::connect(&self.anonymous, identity.clone(), credit, clock, ids)).await;
-        let agent = answered(&step, agent)?;
-        Ok(Actor { identity: identity.clone(), client, agent, patience: self.target.patience })
+        let process = self.another_process();
+        let hello = v1::Hello { instance_id: process.clone(), tells_work };
+        let connecting = Agent::connect_process(&self.anonymous, identity.clone(), credit, clock, ids, hello);
+        let agent = answered(&step, self.call(connecting).await)?;
+        Ok(Actor { identity: identity.clone(), client, agent, process, patience: self.target.patience })
     }
 
     /// Registers an agent and opens a session with the default credit.
@@ -229,6 +251,22 @@ impl Actor {
     /// Waits for a delivery during all of `span`. Only for a delivery that must not arrive.
     pub(super) async fn comes_within(&self, span: Duration) -> Option<Delivered> {
         tokio::time::timeout(span, self.agent.next()).await.ok()?.ok()
+    }
+
+    /// Takes deliveries until the broker's notification about this task comes.
+    pub(super) async fn notified_of(&self, task: &str, longer: Duration) -> Verdict<Delivered> {
+        let step = format!("{} is told about {task}", self.id());
+        loop {
+            let delivered = self.next_within(&step, longer).await?;
+            let acked = self.ack(&delivered).await;
+            // An offer that has ended is withdrawn, also from the one that holds it: there is nothing left to ack then.
+            if delivered.kind() != MessageType::HandoffRequest {
+                acked?;
+            }
+            if delivered.kind() == MessageType::ErrorNotification && delivered.envelope.task_id == task {
+                return Ok(delivered);
+            }
+        }
     }
 
     /// Acks the next delivery, which must have this type.

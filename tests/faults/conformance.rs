@@ -20,7 +20,7 @@ use baton_protocol::faults::Fault;
 use serde_json::Value;
 
 /// Each fault, and the cases that must catch it.
-const CAUGHT_BY: [(Fault, &[&str]); 24] = [
+const CAUGHT_BY: [(Fault, &[&str]); 31] = [
     (Fault::TakesAnySignature, &["envelope.every-field-is-signed", "scenario.only-what-is-signed-is-taken"]),
     (Fault::TakesUnsigned, &["envelope.unsigned-is-refused"]),
     (Fault::TakesWeakKeys, &["key.weak-is-refused"]),
@@ -45,6 +45,13 @@ const CAUGHT_BY: [(Fault, &[&str]); 24] = [
     (Fault::ParksNothing, &["dead-letter.poison-at-once"]),
     (Fault::LetsAllAgentsSettle, &["access.agents-settle-no-dead-letters"]),
     (Fault::HidesTheDomain, &["error.has-error-info"]),
+    (Fault::AnswersAnyProcess, &["process.gets-what-it-began", "process.that-accepts-gets-the-context"]),
+    (Fault::AsksFullAgents, &["busy.full-agent-gets-one-after-the-other", "busy.heartbeat-shows-room"]),
+    (Fault::CountsBusyAsReject, &["busy.overloaded-is-asked-again"]),
+    (Fault::JudgesPlainStubs, &["silence.is-judged-of-those-that-tell"]),
+    (Fault::NoticesNoSilence, &["silence.loan-comes-back"]),
+    (Fault::LeavesATaskOut, &["resume.gives-what-a-lost-process-left"]),
+    (Fault::DeliversAtOnce, &["delivery.after"]),
 ];
 
 /// The `baton` command in a folder without `baton-data`.

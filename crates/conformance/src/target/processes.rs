@@ -16,7 +16,7 @@ use baton_client::{
 
 cases! {
     "process.gets-what-it-began" "3"
-        "Accept, completion and result of a loan go to the process that sent its request, however the loans of two processes are mixed."
+        "Accept, completion and result of a loan go to the process that sent its request, also if another process has more room."
         gets_what_it_began;
     "process.that-accepts-gets-the-context" "3"
         "The context goes to the process that accepted, also if another process of the agent has acked the offer."
@@ -64,6 +64,9 @@ async fn accept(by: &Actor, to: &Actor, task: &str, handoff: &str) -> Verdict {
 
 async fn gets_what_it_began(world: World) -> Verdict {
     let ((first, second), bob) = (two(&world, "alice").await?, world.agent("bob").await?);
+    // What any process could get would go to the first one.
+    says_room(&first, 99, 0).await?;
+    says_room(&second, 99, 90).await?;
     for round in 0..3 {
         let mut loans = Vec::new();
         for (name, process) in [("first", &first), ("second", &second)] {

@@ -247,6 +247,39 @@ fn after_a_restart_of_the_broker_silence_begins_anew() {
 }
 
 #[test]
+fn a_process_that_is_back_after_a_restart_has_the_whole_time_to_tell_its_work() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect_telling("b"));
+    world.hand_over_on(&mut a, &mut b, 1, &lent());
+    world.works_on(&b, &["t"]);
+    world.pass(SILENCE - SECOND);
+    world.restart();
+    let b = world.connect_telling("b");
+    world.pass(5 * SECOND);
+    assert_eq!(world.owner_and_epoch(), ("b".into(), 2));
+    world.works_on(&b, &["t"]);
+    world.pass_working(&b, &["t"], 2 * SILENCE);
+    assert_eq!(world.owner_and_epoch(), ("b".into(), 2));
+    world.audit("t");
+}
+
+#[test]
+fn a_process_that_was_gone_with_an_open_session_is_heard_again() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect_telling("b"));
+    world.pass(Duration::from_secs(90));
+    assert!(world.engine.directory().is_gone(&b.agent, world.now));
+    world.works_on(&b, &[]);
+    world.hand_over_on(&mut a, &mut b, 1, &lent());
+    world.pass_working(&b, &["t"], 3 * SILENCE);
+    assert_eq!(world.owner_and_epoch(), ("b".into(), 2));
+    world.works_on(&b, &[]);
+    world.pass_working(&b, &[], SILENCE + 5 * SECOND);
+    assert_eq!(world.owner_and_epoch(), ("a".into(), 3));
+    world.audit("t");
+}
+
+#[test]
 fn a_delegate_extends_its_loan_up_to_the_limit_of_the_request() {
     let mut world = World::with(&["a", "b"]);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));

@@ -24,8 +24,10 @@ use crate::{
 const PAST_MAX: usize = 4096;
 
 /// The signs of work of all agents. All times are running times.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Liveness {
+    /// The start of the broker. Before it no agent could be heard.
+    began: Timestamp,
     agents: IdMap<AgentId, Signs>,
 }
 
@@ -70,6 +72,11 @@ impl Signs {
 }
 
 impl Liveness {
+    /// No signs yet, at the start of the broker.
+    pub(super) fn beginning(now: Timestamp) -> Self {
+        Self { began: now, agents: IdMap::default() }
+    }
+
     /// Notes whether a new session tells its work.
     pub(super) fn opened(&mut self, consumer: ConsumerId, agent: &AgentId, tells_work: bool, now: Timestamp) {
         let signs = self.agents.entry(agent.clone()).or_default();
@@ -121,9 +128,13 @@ impl Liveness {
         }
     }
 
-    /// Forgets an agent that is gone.
+    /// Forgets an agent that is gone. A session of it that is still open may be heard again.
     pub(super) fn forget(&mut self, agent: &AgentId) {
-        self.agents.remove(agent);
+        let Some(signs) = self.agents.get_mut(agent) else { return };
+        signs.past.clear();
+        if signs.processes.is_empty() {
+            self.agents.remove(agent);
+        }
     }
 }
 
@@ -206,7 +217,11 @@ impl Engine {
                 // cannot: only their absence counts.
                 None => Some(running.plus(timeout)),
                 Some(signs) if !signs.tells_work => Some(running.plus(timeout)),
-                Some(signs) => signs.last_sign(task, running, heard_within).map(|sign| sign.plus(timeout)),
+                Some(signs) => {
+                    let sign = signs.last_sign(task, running, heard_within);
+                    // A process that came back after the start has the whole time to tell its work, too.
+                    Some(sign.unwrap_or_default().max(self.liveness.began).plus(timeout))
+                }
             };
             if let Some(next) = next.filter(|next| *next > running) {
                 // A loan or a question may be due before that.

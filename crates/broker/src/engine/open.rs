@@ -101,7 +101,7 @@ impl Engine {
             outputs: Outputs::default(),
             presence,
             absences,
-            liveness: Liveness::default(),
+            liveness: Liveness::beginning(clock.running()),
             retention,
             loads: Loads::default(),
             held: Held::default(),

@@ -20,7 +20,7 @@ fn lent() -> v1::HandoffRequest {
 }
 
 impl World {
-    fn connect_process(&mut self, agent: &str, instance: InstanceId) -> Session {
+    pub(crate) fn connect_process(&mut self, agent: &str, instance: InstanceId) -> Session {
         let session = self.connect_as(agent, ConsumerKind::Session, 0);
         let consumer = session.consumer;
         self.engine.handle(Command::Hello { consumer, instance, tells_work: true, reply: None }, self.now);
@@ -35,7 +35,7 @@ impl World {
         self.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
     }
 
-    fn send_from(&mut self, process: InstanceId, envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn send_from(&mut self, process: InstanceId, envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
         let message = self.prepared(envelope)?.from_process(Some(process));
         self.ask(|reply| Command::Submit { message, is_from_sender: true, reply })
     }
@@ -188,4 +188,29 @@ fn tasks_are_resumed_by_a_process_with_a_session_alone() {
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     world.hand_over(&mut a, &mut b, 1);
     assert_refused(world.resume("b", P, &["t"]), ErrorCode::FieldInvalid);
+}
+
+#[test]
+fn a_subtask_is_of_the_process_that_accepts_it_and_not_of_the_one_that_submitted_the_plan() {
+    let mut world = World::with(&["b:worker"]);
+    let (mut p, mut q) = (world.connect_process("b", P), world.connect_process("b", Q));
+    let subtask = v1::Subtask {
+        id: "only".into(),
+        description: "a part".into(),
+        agent_type: "worker".into(),
+        ..Default::default()
+    };
+    let plan = v1::Plan {
+        plan_id: "q3".into(),
+        description: "a report".into(),
+        subtasks: vec![subtask],
+        ..Default::default()
+    };
+    let submission = v1::PlanSubmission { plan: Some(plan) };
+    world.send_from(Q, world.envelope("b", "", MessageType::PlanSubmission, &submission)).unwrap();
+    let offer = world.take_and_ack(&mut p);
+    let accept = world.accept("b", "baton.coordinator", &offer.message_id, offer.epoch);
+    world.send_from(P, v1::Envelope { task_id: offer.task_id, ..accept }).unwrap();
+    assert_eq!(world.take_and_ack(&mut p).message_type(), MessageType::TaskContextTransfer);
+    assert!(q.deliveries().is_empty());
 }

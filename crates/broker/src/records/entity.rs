@@ -17,7 +17,10 @@ use super::{
     SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
 };
 use crate::{
-    domain::{Entity, EntityId, handoff::Task},
+    domain::{
+        Entity, EntityId,
+        handoff::{State, Task},
+    },
     ids::{AgentId, InstanceId},
     store::Key,
     time::Timestamp,
@@ -120,9 +123,11 @@ impl EntityRecord {
                     .and_then(|record| record.sender_process)
                     .or_else(|| process_of(&handoff.sender).map(|(_, process)| *process));
                 let before_of_candidate = before.filter(|record| record.handoff.candidate == handoff.candidate);
+                // The candidate may have submitted the plan whose request this is, and has not accepted it by that.
+                let has_accepted = matches!(handoff.state, State::Accepted | State::ContextSent | State::Completed);
                 let candidate_process = before_of_candidate
                     .and_then(|record| record.candidate_process)
-                    .or_else(|| process_of(&handoff.candidate).map(|(_, process)| *process));
+                    .or_else(|| process_of(&handoff.candidate).filter(|_| has_accepted).map(|(_, process)| *process));
                 Self::Handoff(HandoffRecord {
                     sender_process,
                     candidate_process,

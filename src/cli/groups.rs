@@ -11,8 +11,8 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
         &["dev", "demo", "inbox", "console", "handoff", "task", "mail", "context", "agent", "keygen", "profile"],
     ),
     ("Work of many", &["plan", "negotiation", "workspace", "blob", "thread", "graph", "run", "spec", "schema"]),
-    ("Operate", &["serve", "top", "dlq", "audit", "policy", "store"]),
-    ("Tools", &["token", "envelope", "bench", "conformance", "completions", "version", "help"]),
+    ("Operate", &["serve", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"]),
+    ("Tools", &["token", "envelope", "bench", "conformance", "completions", "manual", "version", "help"]),
 ];
 
 /// The columns of a command's name.

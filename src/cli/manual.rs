@@ -20,6 +20,7 @@ pub(super) struct ManualArgs {
 
 pub(super) fn run(args: &ManualArgs) -> Result<(), Failure> {
     let folder = args.folder.display();
-    let written = fs::create_dir_all(&args.folder).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.folder));
+    let written =
+        fs::create_dir_all(&args.folder).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.folder));
     written.map_err(|error| Failure::new(exit::CONFIGURATION, format!("failed to write into {folder}: {error}")))
 }

@@ -271,7 +271,7 @@ def check_rpm(folder: Path, dist: Path) -> None:
         "import rpmfile, pathlib, sys\n"
         "with rpmfile.open(sys.argv[1]) as found:\n"
         "    for member in found.getmembers():\n"
-        "        path = pathlib.Path(sys.argv[2]) / member.name\n"
+        "        path = pathlib.Path(sys.argv[2]) / member.name.lstrip(chr(47))\n"
         "        path.parent.mkdir(parents=True, exist_ok=True)\n"
         "        path.write_bytes(found.extractfile(member).read())\n"
         "    print(found.headers['name'].decode(), found.headers['version'].decode(), found.headers['arch'].decode())\n"

@@ -1,6 +1,6 @@
 //! The command line of an agent: waits, limits and lists.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use serde_json::json;
 

@@ -41,6 +41,7 @@ pub const CODES: [(u8, &[&str]); 9] = [
             "CASES_FAILED",
             "ANSWER_INVALID",
             "SESSION_ENDED",
+            "NOT_READY",
         ],
     ),
     (USAGE, &["USAGE_INVALID", "ID_AMBIGUOUS"]),
@@ -112,7 +113,7 @@ impl Failure {
     }
 
     pub(super) fn unreachable(message: impl Into<String>) -> Self {
-        Self { code: UNREACHABLE, message: message.into() }
+        Self::new(UNREACHABLE, message.into())
     }
 
     pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {

@@ -94,9 +94,12 @@ impl Health {
     pub(super) fn require_ready(&self, server: &str) -> Result<(), Failure> {
         match self {
             Self::Ready => Ok(()),
-            Self::NotReady(reason) => Err(Failure::failed(format!("the broker at {server} is not ready: {reason}"))),
+            Self::NotReady(reason) => {
+                Err(Failure::failed(format!("the broker at {server} is not ready: {reason}")).named("NOT_READY"))
+            }
             Self::Untrusted(problem) => {
-                Err(Failure::unreachable(format!("the certificate of {server} is not trusted: {problem}")))
+                let problem = format!("the certificate of {server} is not trusted: {problem}");
+                Err(Failure::unreachable(problem).named("CERTIFICATE_UNTRUSTED"))
             }
             Self::Unreachable(problem) => {
                 Err(Failure::unreachable(format!("no broker answers at {server}: {problem}")))

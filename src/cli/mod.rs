@@ -63,7 +63,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, on the stack of main")]
 enum Command {
     Dev(dev::DevArgs),
     Serve(serve::ServeArgs),

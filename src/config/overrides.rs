@@ -217,8 +217,8 @@ mod tests {
             ("BATON__LISTEN", "nowhere", "socket address"),
             ("BATON__TLS__ALLOW_PLAINTEXT", "yes", "boolean"),
             ("BATON__LIMITS__MAILBOX_MAX", "many", "many"),
-            ("BATON__HANDOFF__ACCEPT_TIMEOUT", "30", "_ms"),
-            ("BATON__TLS", "x", "tls"),
+            ("BATON__HANDOFF__ACCEPT_TIMEOUT", "30", "time unit"),
+            ("BATON__TLS", "x", "invalid type"),
         ] {
             let error = overrides(&[(name, value)]).unwrap_err();
             assert!(error.contains(name) && error.contains(part), "{name}={value} gives {error:?}");

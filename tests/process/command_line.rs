@@ -8,7 +8,7 @@ use crate::broker::{Broker, baton, exit_of, identity};
 
 /// A broker with the agents alice and bob, whose keys are in its folder, and a task of alice's.
 async fn world() -> Broker {
-    let broker = Broker::start();
+    let broker = Broker::serve("enrollment = \"open\"", "");
     for name in ["alice", "bob"] {
         broker.agent(name).await;
         identity(name).key.write(&key(&broker, name)).unwrap();
@@ -128,12 +128,10 @@ async fn commands_that_read_act_as_an_agent() {
     ] {
         let (code, stderr) = exit_of(&mut acting(&broker, "alice", arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
-        // Without an identity the same call is refused.
-        let mut stranger = baton();
-        stranger.args(arguments).args(["--server", &broker.address, "--ca"]).arg(broker.ca());
-        if !matches!(arguments[0], "agent" | "graph" | "spec" | "schema") {
-            check(exit_of(&mut stranger), 8, "IDENTITY_MISSING");
-        }
+        // The flags count: with the key of another agent the same call is refused.
+        let mut as_alice = baton();
+        as_alice.args(arguments).args(["--server", &broker.address, "--ca"]).arg(broker.ca());
+        check(exit_of(as_alice.args(["--id", "alice", "--key"]).arg(key(&broker, "bob"))), 8, "CHALLENGE_FAILED");
     }
 }
 

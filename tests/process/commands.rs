@@ -390,7 +390,7 @@ fn a_call_without_an_identity_hears_of_the_flags() {
     }
     let ended = exit_of(audit.args(["--token", "wrong"]));
     check(ended.clone(), 8, "TOKEN_INVALID");
-    check(ended, 8, "--token, BATON_TOKEN or ./baton-data/operator.token");
+    check(ended, 8, "--token, BATON_TOKEN, a token file or ./baton-data/operator.token");
 }
 
 /// Runs `serve --check` on this configuration. Returns exit code, stdout and stderr.

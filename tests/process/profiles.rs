@@ -150,7 +150,8 @@ fn a_profile_holds_a_token_file_and_is_shown_tested_and_removed() {
     assert!(code == Some(2) && stderr.contains("no profile is in use"), "{stderr}");
     let (code, stderr) = exit_of(&mut in_folder(config, &["profile", "rm", "ops"]));
     assert!(code == Some(3) && stderr.contains("no profile has the name ops"), "{stderr}");
-    drop(broker);
+    // Its CA stays.
+    let _folder = broker.kill();
     assert_eq!(exit_of(&mut in_folder(config, &["profile", "test", "bob"])).0, Some(9));
 }
 

@@ -200,8 +200,8 @@ async fn test(name: Option<Name>, output: Output) -> Result<(), Failure> {
     let credentials = match (&saved.token_file, &saved.cert) {
         (Some(_), _) => Some("token"),
         (None, Some(_)) => Some("certificate"),
-        (None, None) if agent.is_none() => Some("token of ./baton-data"),
-        (None, None) => None,
+        (None, None) if agent.is_some() => None,
+        (None, None) => connection.options()?.token.map(|_| "token of ./baton-data"),
     };
     if !output.is_table() {
         return output.value(&json!({

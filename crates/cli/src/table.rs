@@ -17,7 +17,7 @@ const WIDTH_MIN: usize = 80;
 /// The gap between two columns, in characters.
 const GAP: u16 = 2;
 /// The shortest length of a shortened id or text, in characters.
-const CELL_MIN: usize = 8;
+const CELL_MIN: usize = 6;
 /// The length of the time in an id of a message (UUIDv7), in characters.
 const ID_TIME: usize = 13;
 /// Marks the end of a shortened id or text. Commands accept an id with it.
@@ -72,11 +72,14 @@ fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Strin
 fn fit(columns: &[Column], rows: &mut [Vec<String>], width: usize) {
     // Ids go first: a shortened id still works in a command, a shortened text loses its meaning.
     let mut left: Vec<usize> = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Id(_))).collect();
+    let mut shortened = Vec::new();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
         let at = left.remove(place);
-        let others = total(columns, rows) - width_of(columns, rows, at);
-        shorten_ids(rows, at, width.saturating_sub(others));
+        let ids = ShortIds::of(rows, at);
+        ids.show(rows, 0);
+        shortened.push(ids);
     }
+    grow(columns, rows, width, &shortened);
     left = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Text(_))).collect();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
         let at = left.remove(place);
@@ -101,23 +104,56 @@ fn total(columns: &[Column], rows: &[Vec<String>]) -> usize {
     cells + usize::from(GAP) * columns.len().saturating_sub(1)
 }
 
-/// Shortens the ids of a column to this room, but never so far that two of them look the same.
-fn shorten_ids(rows: &mut [Vec<String>], at: usize, room: usize) {
-    let ids: BTreeSet<String> = rows.iter().map(|row| row[at].clone()).collect();
-    for row in rows {
-        let id = &row[at];
-        // In sorted order, the ids with the longest common prefix are neighbours.
-        let before =
-            ids.range::<str, _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(id.as_str()))).next_back();
-        let after = ids.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();
-        let shared = before.into_iter().chain(after).map(|other| shared_letters(id, other)).max().unwrap_or(0);
-        let least = if is_message_id(id) { ID_TIME } else { CELL_MIN };
-        let letters = (shared + 1).max(least).max(room.saturating_sub(1));
-        // A prefix as long as the id, with its ellipsis, would save nothing.
-        if letters + 1 < id.chars().count() {
-            let mut short: String = id.chars().take(letters).collect();
-            short.push(ELLIPSIS);
-            row[at] = short;
+/// Gives the room that is left to the shortened ids, one letter to each column in turn.
+fn grow(columns: &[Column], rows: &mut [Vec<String>], width: usize, shortened: &[ShortIds]) {
+    let (mut letters, mut has_grown) = (CELL_MIN, true);
+    while has_grown {
+        letters += 1;
+        has_grown = false;
+        for ids in shortened {
+            let before: Vec<String> = rows.iter().map(|row| row[ids.at].clone()).collect();
+            ids.show(rows, letters);
+            let is_longer = rows.iter().zip(&before).any(|(row, before)| row[ids.at] != *before);
+            if total(columns, rows) <= width {
+                has_grown |= is_longer;
+            } else {
+                rows.iter_mut().zip(before).for_each(|(row, before)| row[ids.at] = before);
+            }
+        }
+    }
+}
+
+/// The ids of a column, each with the fewest letters that may be shown of it.
+struct ShortIds {
+    at: usize,
+    ids: Vec<(String, usize)>,
+}
+
+impl ShortIds {
+    fn of(rows: &[Vec<String>], at: usize) -> Self {
+        let all: BTreeSet<String> = rows.iter().map(|row| row[at].clone()).collect();
+        let fewest = |id: &String| {
+            // In sorted order, the ids with the longest common prefix are neighbours.
+            let before =
+                all.range::<str, _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(id.as_str()))).next_back();
+            let after =
+                all.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();
+            let shared = before.into_iter().chain(after).map(|other| shared_letters(id, other)).max().unwrap_or(0);
+            let least = if is_message_id(id) { ID_TIME } else { CELL_MIN };
+            (shared + 1).max(least)
+        };
+        Self { at, ids: rows.iter().map(|row| (row[at].clone(), fewest(&row[at]))).collect() }
+    }
+
+    /// Shows at least this many letters of each id.
+    fn show(&self, rows: &mut [Vec<String>], letters: usize) {
+        for (row, (id, fewest)) in rows.iter_mut().zip(&self.ids) {
+            let letters = letters.max(*fewest);
+            row[self.at].clone_from(id);
+            // A prefix as long as the id, with its ellipsis, would save nothing.
+            if letters + 1 < id.chars().count() {
+                row[self.at] = id.chars().take(letters).chain([ELLIPSIS]).collect();
+            }
         }
     }
 }
@@ -189,6 +225,13 @@ mod tests {
         let text = render(&columns, vec![row(&["a-task-with-a-rather-long-name-1", "COMPLETED"])], 30);
         assert!(text.contains("a-task-with-a-rath…  COMPLETED"), "{text}");
         assert!(text.lines().all(|line| line.width() <= 30), "{text}");
+    }
+
+    #[test]
+    fn columns_of_ids_share_the_room() {
+        let columns = [Column::Id("FROM"), Column::Id("TO")];
+        let text = render(&columns, vec![row(&["support-of-the-north", "billing-of-the-south"])], 26);
+        assert!(text.ends_with("support-of-…  billing-of-…"), "{text}");
     }
 
     #[test]

@@ -30,8 +30,9 @@ use baton_store::{Backup, Found, OpenError, Table, disk};
   baton backup --data /var/lib/baton --out /backup/baton-2026-11-22
   baton store check --data /backup/baton-2026-11-22
 
-Run it on the broker's machine, as the broker's user. It needs no token. Blobs in a bucket are not copied. Exit code 6 if a
-record is damaged.")]
+Run it on the broker's machine, as the broker's user. It needs no token. Blobs in a bucket are not copied.
+
+Exit code 6 if a record is damaged.")]
 pub(super) struct BackupArgs {
     /// The broker's data folder. The broker may run.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::disk;
 
-/// The most attempts that find no new file. Each other attempt has copied files of a newer checkpoint.
+/// The most attempts at one checkpoint.
 const TRIES: usize = 20;
 
 /// A copy that is being made. Dropped before [`Backup::finish`], it stays unfinished.
@@ -119,17 +119,22 @@ pub(super) fn copy_into(to: &Path, from: &Path, format: &[u8]) -> Result<u64, Op
     for folder in [TABLES_FOLDER, LOG_FOLDER] {
         disk::make_folder(&to.join(folder)).map_err(|source| OpenError::File { path: to.join(folder), source })?;
     }
-    let (mut tries, mut newest) = (0, 0);
+    let (mut tries, mut newest, mut before) = (0, 0, None);
     let end = loop {
         let number = Manifest::read(from).ok().flatten().map_or(0, |manifest| manifest.number);
-        match attempt(to, from, committed) {
+        let damage = match attempt(to, from, committed) {
             Ok(end) => break end,
-            // A broker that writes without a pause replaces files all the time, and each attempt has fewer to copy.
-            Err(Failed::Changed(_)) if number > newest => (tries, newest) = (0, number),
-            Err(Failed::Changed(_)) if tries < TRIES => tries += 1,
-            Err(Failed::Changed(damage)) => return Err(damage.into()),
+            Err(Failed::Changed(damage)) => damage,
             Err(Failed::File(path, source)) => return Err(OpenError::File { path, source }),
+        };
+        // A broker that writes without a pause replaces files all the time, and each attempt has fewer to copy.
+        let is_newer = number > newest;
+        (tries, newest) = if is_newer { (0, number) } else { (tries + 1, newest) };
+        // What is the same in two attempts at one checkpoint is not a change.
+        if tries > TRIES || (!is_newer && before.as_ref() == Some(&damage)) {
+            return Err(damage.into());
         }
+        before = Some(damage);
     };
     let error = |name: &str| {
         let path = to.join(name);

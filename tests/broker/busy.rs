@@ -317,6 +317,25 @@ fn an_agent_that_registers_later_gets_what_waits_for_room() {
 }
 
 #[test]
+fn a_gone_agent_is_asked_when_it_is_back_and_costs_nothing_until_then() {
+    let mut world = World::with(&["a", "b:w", "c:w"]);
+    world.equip("b", &[], 1);
+    let mut b = world.connect("b");
+    world.ask_on("a", "b", "t-1", v1::HandoffRequest::default());
+    world.take_over(&mut b);
+    for _ in 0..20 {
+        world.beat(&b, 1, 1);
+        world.pass(5 * SECOND);
+    }
+    let held = world.ask_on("a", "type:w", "t-2", v1::HandoffRequest::default());
+    assert_eq!(world.waiting(&held), Some(Waiting::Capacity), "b is full, and c is gone");
+    assert!(world.engine.next_deadline().is_some_and(|at| at > world.now), "nothing is left to do now");
+    let mut c = world.connect("c");
+    assert_eq!(world.take_over(&mut c), "t-2");
+    world.audit("t-2");
+}
+
+#[test]
 fn a_request_asks_no_agent_before_its_time_and_its_whole_time_begins_then() {
     let mut world = World::with(&["a", "b"]);
     let at = |seconds: u64, world: &World| Some(world.now.plus(Duration::from_secs(seconds)).into());

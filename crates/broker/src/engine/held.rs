@@ -42,6 +42,8 @@ pub(super) struct Held {
     of_type: IdMap<AgentType, BTreeSet<u64>>,
     /// The agents that may have room.
     to_ask: BTreeSet<AgentId>,
+    /// The waiting handoffs that could not ask a gone agent. They are in its queue again once it is back.
+    away: IdMap<AgentId, BTreeSet<u64>>,
     /// The agents that have registered, each with the type and the handoff from which on they are to be made known.
     registered: BTreeMap<(AgentId, AgentType), u64>,
     /// The agent for which a handoff looks now. Its queue is not before this handoff.
@@ -54,6 +56,8 @@ struct Place {
     priority: handoff::Priority,
     flow: Flow,
     agents: BTreeSet<AgentId>,
+    /// The gone agents that it could not ask.
+    away: BTreeSet<AgentId>,
     of_type: Option<AgentType>,
 }
 
@@ -100,6 +104,7 @@ impl Held {
             priority: handoff.priority,
             flow: Flow::of_handoff(handoff),
             agents: BTreeSet::new(),
+            away: BTreeSet::new(),
             of_type: named.1,
         };
         self.numbers.insert(handoff.id, number);
@@ -136,12 +141,39 @@ impl Held {
         }
     }
 
+    /// Moves a waiting handoff from the queue of a gone agent to those that wait for its return.
+    fn wait_for_return(&mut self, number: u64, agent: &AgentId) {
+        self.leave(number, agent);
+        if let Some(place) = self.known.get_mut(&number) {
+            place.away.insert(agent.clone());
+            self.away.entry(agent.clone()).or_default().insert(number);
+        }
+    }
+
+    /// An agent is back: what waits for its return is in its queue again.
+    fn came_back(&mut self, agent: &AgentId) {
+        for number in self.away.remove(agent).unwrap_or_default() {
+            if let Some(place) = self.known.get_mut(&number) {
+                place.away.remove(agent);
+            }
+            self.join(number, agent.clone());
+        }
+    }
+
     fn forget(&mut self, number: u64) {
         let Some(place) = self.known.get(&number) else { return };
         let agents: Vec<AgentId> = place.agents.iter().cloned().collect();
         agents.iter().for_each(|agent| self.leave(number, agent));
         let Some(place) = self.known.remove(&number) else { return };
         self.numbers.remove(&place.handoff);
+        for agent in &place.away {
+            if let Some(numbers) = self.away.get_mut(agent) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.away.remove(agent);
+                }
+            }
+        }
         if let Some(agent_type) = place.of_type
             && let Some(all) = self.of_type.get_mut(&agent_type)
         {
@@ -192,6 +224,14 @@ impl Engine {
     /// Notes that an agent may have room.
     pub(super) fn may_have_room(&mut self, agent: &AgentId) {
         if self.held.queues.contains_key(agent) && self.held.to_ask.insert(agent.clone()) {
+            self.timers.set_at_once(Timer::Held);
+        }
+    }
+
+    /// Notes that an agent that was gone, or not seen before, is back.
+    pub(super) fn is_back(&mut self, agent: &AgentId) {
+        if self.held.away.contains_key(agent) {
+            self.held.came_back(agent);
             self.timers.set_at_once(Timer::Held);
         }
     }
@@ -333,7 +373,10 @@ impl Engine {
             self.end_unanswered();
             // The commit adds it again if it still waits. The agent may have room for the next one.
             self.held.forget(number);
-        } else if !self.env.directory.is_gone(agent, now) {
+        } else if self.env.directory.is_gone(agent, now) {
+            // Another candidate is waited for, or the handoff is overdue.
+            self.held.wait_for_return(number, agent);
+        } else {
             self.held.leave(number, agent);
         }
         self.may_have_room(agent);

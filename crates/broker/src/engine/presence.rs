@@ -46,6 +46,7 @@ impl Engine {
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.signs.last_seen = Some(now));
         self.end_absence(agent);
+        self.is_back(agent);
         self.may_have_room(agent);
         let timer = Timer::Presence(agent.clone());
         if !self.timers.is_set(&timer) {

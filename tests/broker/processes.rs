@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_broker_core::{
     codes::ErrorCode,
     domain::mailbox::PROCESS_GRACE,
-    engine::{Command, ConsumerKind},
+    engine::{Command, ConsumerKind, Fate},
     ids::{AgentId, InstanceId, TaskId},
     proto::v1::{self, MessageType},
 };
@@ -213,4 +213,18 @@ fn a_subtask_is_of_the_process_that_accepts_it_and_not_of_the_one_that_submitted
     world.send_from(P, v1::Envelope { task_id: offer.task_id, ..accept }).unwrap();
     assert_eq!(world.take_and_ack(&mut p).message_type(), MessageType::TaskContextTransfer);
     assert!(q.deliveries().is_empty());
+}
+
+#[test]
+fn a_redriven_answer_still_belongs_to_its_process() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut p, mut q) = (world.connect_process("a", P), world.connect_process("a", Q));
+    let mut b = world.connect("b");
+    world.lend_from(Q, "t1", &mut b);
+    let (delivery, accept) = q.delivery();
+    world.acknowledge(&q, &delivery, Fate::Poison { text: "bad".into() }).unwrap();
+    let number = world.dead_letters()[0].number;
+    world.redrive(number, None).unwrap();
+    assert!(p.deliveries().is_empty());
+    assert_eq!(world.take_and_ack(&mut q).message_id, accept.message_id);
 }

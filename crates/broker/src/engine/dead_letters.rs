@@ -213,6 +213,8 @@ impl Engine {
                     self.check_redirected(&dead, &to).map_err(refused)?;
                 }
                 let letter = self.fresh_letter(&mut transaction, &dead, sequence, now).map_err(refused)?;
+                let process = dead.letter.as_ref().and_then(|letter| letter.process);
+                transaction.preferred = process.filter(|_| to == dead.agent);
                 self.store_letter(&mut transaction, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }

@@ -12,7 +12,7 @@ use baton_broker_core::{
     domain::{EntityId, Input, mailbox::ConsumerId},
     engine::Fate,
     envelope::{self, keys::PrivateKey},
-    ids::{AgentId, IdSource as _, KeyId},
+    ids::{AgentId, IdSource as _, InstanceId, KeyId},
     proto::v1::{self, MessageType as T},
     time::Timestamp,
 };
@@ -58,6 +58,16 @@ pub(crate) struct Agent {
     pub id: AgentId,
     pub manner: Manner,
     pub session: Option<ConsumerId>,
+    /// The process. `None`: its sessions do not name it.
+    pub instance: Option<InstanceId>,
+    /// Whether its heartbeats tell what it works on.
+    pub tells_work: bool,
+    /// The number of tasks on its card; 0: none.
+    pub capacity: u32,
+    /// Whether the process does not say what it works on for a while.
+    is_quiet: bool,
+    /// Whether the process never comes back.
+    pub is_retired: bool,
     /// Unanswered messages: the bytes, the time of the last attempt, and the number of attempts.
     pub unanswered: BTreeMap<u64, (Bytes, Timestamp, u32)>,
     /// The tasks that the agent believes to own, with their epochs.
@@ -95,6 +105,11 @@ impl Agent {
             id: AgentId::parse(name).unwrap(),
             manner,
             session: None,
+            instance: None,
+            tells_work: false,
+            capacity: 0,
+            is_quiet: false,
+            is_retired: false,
             unanswered: BTreeMap::new(),
             owned: BTreeMap::new(),
             rng,
@@ -114,6 +129,7 @@ impl Agent {
         v1::AgentCard {
             agent_id: self.id.to_string(),
             agent_types: vec!["worker".into()],
+            capacity: self.capacity,
             keys: vec![v1::AgentKey {
                 key_id: "k1".into(),
                 public_key: self.key.public().as_bytes().to_vec().into(),
@@ -121,6 +137,26 @@ impl Agent {
             }],
             ..Default::default()
         }
+    }
+
+    /// Ends the process. The next one has no memory, and finds the tasks of its agent or not.
+    pub(crate) fn restart(&mut self, instance: InstanceId) {
+        self.instance = self.instance.map(|_| instance);
+        self.unanswered.clear();
+        self.known.clear();
+        self.handled.clear();
+        if self.rng.once_in(2) {
+            self.owned.clear();
+        }
+    }
+
+    /// The tasks that the process lists in its next heartbeat.
+    pub(crate) fn works_on(&mut self, may_be_quiet: bool) -> Vec<String> {
+        if self.rng.once_in(6) {
+            self.is_quiet = !self.is_quiet;
+        }
+        let says_nothing = may_be_quiet && (self.is_quiet || self.manner == Manner::Silent);
+        if says_nothing || !self.tells_work { Vec::new() } else { self.owned.keys().cloned().collect() }
     }
 
     /// Makes the agent act of its own accord. Returns its actions.
@@ -166,6 +202,9 @@ impl Agent {
         let fallback = others[usize::try_from(self.rng.roll(others.len() as u64)).unwrap()].clone();
         let lends = self.rng.once_in(3);
         let loan_timeout = if lends { seconds(self.rng.roll(120)) } else { None };
+        let silence_timeout = if self.rng.once_in(2) { seconds(5 + self.rng.roll(60)) } else { None };
+        let is_extended = loan_timeout.is_some() && self.rng.once_in(3);
+        let waits_for_nobody = self.rng.once_in(20);
         let request = v1::HandoffRequest {
             task_type: "x".into(),
             fallback_candidates: if self.rng.once_in(2) && fallback != self.id.as_str() {
@@ -175,6 +214,10 @@ impl Agent {
             },
             mode: if lends { v1::HandoffMode::Delegate.into() } else { 0 },
             loan_timeout,
+            loan_timeout_max: if is_extended { seconds(120 + self.rng.roll(100)) } else { None },
+            silence_timeout,
+            return_when_abandoned: !lends && silence_timeout.is_some() && self.rng.once_in(2),
+            wait_for_agent: waits_for_nobody,
             priority: i32::try_from(self.rng.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {
                 accept: seconds(self.rng.roll(20)),
@@ -183,7 +226,11 @@ impl Agent {
             }),
             ..Default::default()
         };
-        let to = if self.rng.once_in(3) { "type:worker" } else { other };
+        let to = match self.rng.roll(3) {
+            _ if waits_for_nobody => "type:nobody",
+            0 => "type:worker",
+            _ => other,
+        };
         let envelope = self.envelope(to, T::HandoffRequest, &task, "", epoch, &request, ids, now);
         if lends {
             self.lent.push((task, envelope.message_id.clone()));
@@ -225,8 +272,16 @@ impl Agent {
         let asks = status == v1::TaskStatus::WaitingForInput && other != self.id.as_str();
         let prompt = asks.then(|| self.question(other, now));
         let result = self.rng.once_in(2).then(prost_types::Struct::default);
-        let update =
-            v1::TaskStatusUpdate { status: status.into(), details: "so".into(), prompt, result, ..Default::default() };
+        let extends = status == v1::TaskStatus::InProgress && self.rng.once_in(8);
+        let extend_by = extends.then_some(prost_types::Duration { seconds: 100, nanos: 0 });
+        let update = v1::TaskStatusUpdate {
+            status: status.into(),
+            details: "so".into(),
+            prompt,
+            result,
+            extend_by,
+            ..Default::default()
+        };
         let to = if self.rng.once_in(2) { other } else { "" };
         Some(Action::Send(self.make(to, T::TaskStatusUpdate, &task, "", epoch, &update, ids, now)))
     }
@@ -352,7 +407,7 @@ impl Agent {
         match envelope.message_type() {
             T::HandoffRequest if self.manner != Manner::Diligent && self.rng.once_in(4) => {
                 let reject = v1::HandoffReject {
-                    reason: v1::RejectReason::Other.into(),
+                    reason: self.rng.pick(&[v1::RejectReason::Other, v1::RejectReason::Overloaded]).into(),
                     alternative_agent_suggestions: vec!["a".into(), "unknown".into()],
                     retry_after: self.rng.once_in(2).then(|| prost_types::Duration {
                         seconds: i64::try_from(self.rng.roll(90)).unwrap(),

@@ -15,7 +15,7 @@ use baton_broker_core::{
         EntityId,
         dead_letter::DeadState,
         handoff::{Acked, Handoff, Prompt, PromptState, State, Task},
-        mailbox::{EnvelopePlace, Letter},
+        mailbox::{ConsumerId, EnvelopePlace, Letter},
         negotiation::State as NegotiationState,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -71,6 +71,12 @@ pub(crate) struct Laws {
     pub workspaces: crate::workspaces::Workspaces,
     /// Law 11.
     pub blobs: crate::blobs::Blobs,
+    /// Law 16.
+    pub processes: crate::processes::Processes,
+    /// Law 17.
+    pub silence: crate::silence::Silence,
+    /// Offers to full agents.
+    pub busy: crate::busy::Busy,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
     replays: BTreeMap<TaskId, Replay>,
     open: BTreeMap<MessageId, Timestamp>,
@@ -214,6 +220,7 @@ impl Laws {
             "law 7: nothing happens to a handoff off its log"
         );
         seen.tasks.iter().for_each(|record| self.see_task(record, &seen, envelope));
+        self.busy.see_change(&seen.tasks, &seen.handoffs, &mut self.by_end);
         self.negotiations.see_change(change, befores, envelope, &mut self.by_end);
         self.plans.see_change(change, befores, (self.real, self.unseen), &mut self.by_end);
         self.runs.see_change(change, befores, &self.ended, (self.real, self.unseen), &mut self.by_end);
@@ -270,7 +277,10 @@ impl Laws {
             let same = before.sender == after.sender && before.task == after.task && before.epoch == after.epoch;
             assert!(same && before.whole_deadline == after.whole_deadline, "law 3: the whole time never moves");
         }
-        self.loan_timeouts.extend(after.loan_timeout.map(|timeout| (after.id, timeout)));
+        // A delegate may extend its loan.
+        let loan_timeout = after.work.loan_timeout_max.or(after.loan_timeout);
+        self.loan_timeouts.extend(loan_timeout.map(|timeout| (after.id, timeout)));
+        self.silence.see_terms(after.id, after.work.silence_timeout);
         self.began.entry(after.id).or_insert((self.real, after.timeouts.whole, self.unseen));
         if after.state.is_final() {
             self.open.remove(&after.id);
@@ -332,7 +342,8 @@ impl Laws {
                 }
             }
         }
-        self.see_loans(task);
+        self.see_loans(task, cause.as_ref().filter(|_| entries.len() == 1));
+        self.silence.see_task(task, self.running());
         let ended = task.prompts.split_last().map_or(&[][..], |(_, ended)| ended);
         assert!(
             ended.iter().all(|prompt| prompt.state != PromptState::Open),
@@ -362,8 +373,13 @@ impl Laws {
             _ => Bytes::new(),
         };
         let replay = self.replays.entry(task.id.clone()).or_insert_with(|| Replay::new(task.id.clone(), None));
+        if let (Some(Event::Silent(_)), Some(before)) = (&entry.event, replay.task()) {
+            self.silence.see_silence(&task.id, &before.owner, self.now);
+            *self.by_end.entry("SILENT").or_default() += 1;
+        }
         if !envelope.is_empty() {
             let said = v1::Envelope::decode(envelope.clone()).unwrap();
+            self.processes.see_accepted(&said);
             if said.message_type() == v1::MessageType::TaskInput {
                 let is_first = self.answered.insert(said.correlation_id.clone());
                 assert!(is_first, "a question about {} has two answers", task.id);
@@ -382,7 +398,7 @@ impl Laws {
     }
 
     /// Follows the loans of a task.
-    fn see_loans(&mut self, task: &Task) {
+    fn see_loans(&mut self, task: &Task, cause: Option<&Event>) {
         let ids: Vec<MessageId> = task.loans.iter().map(|loan| loan.handoff).collect();
         let before = self.open_loans.insert(task.id.clone(), ids.clone()).unwrap_or_default();
         assert!(
@@ -392,6 +408,11 @@ impl Laws {
         );
         if ids.len() < before.len() {
             *self.by_end.entry("LOAN ENDED").or_default() += 1;
+            if let Some(Event::Accepted(accepted)) = cause
+                && accepted.message_type() == v1::MessageType::TaskStatusUpdate
+            {
+                self.processes.see_end_of_loan(&accepted.message_id, before[ids.len()]);
+            }
         }
         // The clock of a loan stands still while a question with a deadline waits.
         if task.waits_for_answer() {
@@ -436,7 +457,15 @@ impl Laws {
     }
 
     /// Checks a delivery that an agent has received.
-    pub(crate) fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
+    pub(crate) fn see_delivery(
+        &mut self,
+        consumer: ConsumerId,
+        (agent, place): (&AgentId, u64),
+        envelope: &v1::Envelope,
+    ) {
+        if self.processes.see_delivery(consumer, agent, envelope) {
+            *self.by_end.entry("TO ITS PROCESS").or_default() += 1;
+        }
         let Some(Letter { message, task, .. }) = self.mailbox.get(&(agent.clone(), place)) else {
             return; // a faster ack has ended the message
         };
@@ -463,10 +492,17 @@ impl Laws {
             .filter(|((task, _), _)| !self.waiting.contains_key(task))
             .find(|(_, (began, timeout, unseen))| began.plus(*timeout).plus(self.unseen - *unseen) <= self.real);
         assert_eq!(late, None, "law 8: a task is owned by its delegate after its loan is due");
+        self.silence.see_time(self.running());
         self.negotiations.see_time(now);
         self.plans.see_time((self.real, self.unseen), &self.tasks);
         self.runs.see_time((self.real, self.unseen));
         self.threads.see_time(now);
+    }
+
+    /// The running time of the broker, as far as it is known here: the real time without what the broker's clock has
+    /// hidden.
+    pub(crate) fn running(&self) -> Timestamp {
+        self.real.minus(self.unseen)
     }
 
     pub(crate) fn open_handoffs(&self) -> usize {
@@ -566,9 +602,9 @@ fn is_recall(event: &Option<Event>) -> bool {
     matches!(event, Some(Event::Accepted(accepted)) if accepted.message_type() == v1::MessageType::TaskRecall)
 }
 
-/// Whether the entry is of the end of a loan at its timeout.
+/// Whether the entry is of the end of a loan at its timeout, or by the silence of its owner.
 fn is_loan_due(event: &Option<Event>) -> bool {
-    matches!(event, Some(Event::Time(time)) if time.of_task)
+    matches!(event, Some(Event::Time(time)) if time.of_task) || matches!(event, Some(Event::Silent(_)))
 }
 
 /// The agent who must get the message, if the envelope alone determines it.

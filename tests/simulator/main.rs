@@ -12,6 +12,7 @@
 
 mod agent;
 mod blobs;
+mod busy;
 mod contexts;
 mod disk;
 mod keeping;
@@ -19,8 +20,10 @@ mod laws;
 mod lists;
 mod negotiations;
 mod plans;
+mod processes;
 mod rng;
 mod runs;
+mod silence;
 mod threads;
 mod workspaces;
 mod world;

@@ -21,7 +21,7 @@ use baton_broker_core::{
     domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, workspace},
     engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
     envelope::{UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey},
-    ids::{KeyId, TaskId},
+    ids::{InstanceId, KeyId, MessageId, TaskId},
     preparation::{Prepared, PreparedMessage},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord},
@@ -43,6 +43,8 @@ use crate::{
 
 const START: Timestamp = Timestamp::from_unix_nanoseconds(1_700_000_000_000_000_000);
 const DAY: i64 = 86_400;
+/// The number of agents. Further processes of theirs follow them in the list.
+const AGENTS: usize = 5;
 const NANOSECONDS: i64 = 1_000_000_000;
 
 /// The pipe of all unary calls.
@@ -88,7 +90,7 @@ enum Frame {
     Open,
     Envelope { call: u64, bytes: Bytes, forged: bool },
     Acknowledgement { delivery_id: String, fate: Fate },
-    Heartbeat,
+    Heartbeat { working_on: Vec<String> },
     Call { about: EntityId, input: Box<Input> },
 }
 
@@ -182,6 +184,11 @@ fn workspace_limits(rng: &mut Rng) -> workspace::Limits {
     }
 }
 
+/// The id of a new process.
+fn an_instance(rng: &mut Rng) -> InstanceId {
+    InstanceId::from_bytes((u128::from(rng.number()) << 64 | u128::from(rng.number())).to_be_bytes())
+}
+
 /// A folder in memory where the system has one: a story syncs many small files.
 fn a_folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
@@ -199,6 +206,16 @@ impl World {
             names.iter().map(|name| Agent::new(name, rng.pick(&manners), rng.split())).collect();
         agents[0].manner = Manner::Diligent;
         agents[1].manner = rng.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
+        agents.iter_mut().for_each(|agent| agent.capacity = rng.pick(&[0, 0, 1, 3]));
+        // Further processes of some agents.
+        let more: Vec<String> = (0..rng.roll(4)).map(|_| rng.pick(&names)).collect();
+        agents.extend(more.iter().map(|name| Agent::new(name, rng.pick(&manners), rng.split())));
+        let names = [names, more].concat();
+        for agent in &mut agents {
+            // Some are on plain stubs.
+            agent.instance = (rng.roll(5) > 0).then(|| an_instance(&mut rng));
+            agent.tells_work = agent.instance.is_some() && rng.roll(4) > 0;
+        }
         let folder = a_folder();
         let files = Arc::new(BlobFiles::open(folder.path(), None).unwrap());
         let blobs = blob_limits(&mut rng);
@@ -241,8 +258,8 @@ impl World {
             _folder: folder,
         };
         world.start();
+        (0..AGENTS).for_each(|agent| world.register(agent));
         for agent in 0..world.agents.len() {
-            world.register(agent);
             let first = world.rng.roll(1000);
             world.schedule(first, Happening::Wakes(agent));
         }
@@ -255,6 +272,10 @@ impl World {
 
     fn register(&mut self, agent: usize) {
         let card = self.agents[agent].card();
+        if self.agents[agent].capacity > 0 {
+            let capacity = self.agents[agent].capacity as usize;
+            self.disk.laws.lock().unwrap().busy.capacities.insert(self.agents[agent].id.clone(), capacity);
+        }
         let entry = Entry::parse(AgentRecord::new(card, self.now)).unwrap();
         let (reply, _) = Reply::once();
         let command =
@@ -283,6 +304,11 @@ impl World {
         let mut laws = self.disk.laws.lock().unwrap();
         laws.unseen += self.now.since(real).saturating_sub(now.since(shown));
         (laws.real, laws.now) = (self.now, now);
+        if now < shown {
+            // The engine begins again.
+            let running = laws.running();
+            laws.silence.begins((running, now));
+        }
         now
     }
 
@@ -356,7 +382,12 @@ impl World {
         // A new process knows only the stored time.
         self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
         let (settings, resources, ids) = (self.settings.clone(), self.resources.clone(), self.ids.clone());
-        let opened = Engine::open(self.disk.clone(), identity, settings, resources, ids, self.see_clock());
+        let now = self.see_clock();
+        let mut laws = self.disk.laws.lock().unwrap();
+        let running = laws.running();
+        laws.silence.begins((running, now));
+        drop(laws);
+        let opened = Engine::open(self.disk.clone(), identity, settings, resources, ids, now);
         let engine = opened.expect("what is stored can be read");
         assert_eq!(
             engine.open_handoffs(),
@@ -379,6 +410,7 @@ impl World {
         drop(pipes);
         self.answers = answers;
         self.consumers.clear();
+        self.disk.laws.lock().unwrap().processes.close_all();
         self.asked.clear();
         self.agents.iter_mut().for_each(|agent| agent.session = None);
         let back = 10 + self.rng.roll(5_000);
@@ -391,11 +423,19 @@ impl World {
         }
         let now = self.see_clock();
         let id = self.agents[agent].id.clone();
+        let mut laws = self.disk.laws.lock().unwrap();
+        let running = laws.running();
+        laws.silence.sees(&id, (running, now));
+        if let (Frame::Heartbeat { working_on }, Some(session)) = (&frame, session) {
+            laws.silence.hears(session, working_on, (running, now));
+        }
+        drop(laws);
         let command = match frame {
             Frame::Open => return self.open(agent),
             Frame::Call { about, input } => return self.apply(about, input),
             Frame::Envelope { call, bytes, forged } => {
                 let directory = self.engine.as_ref().unwrap().directory().clone();
+                let message_id = v1::Envelope::decode(bytes.clone()).unwrap().message_id;
                 let verified =
                     UnverifiedEnvelope::parse(bytes).and_then(|parsed| parsed.verify(&*directory, now, false));
                 match verified {
@@ -407,6 +447,8 @@ impl World {
                             None => return, // the broker has died, and the frame is lost
                         };
                         let now = self.see_clock();
+                        let process = self.disk.laws.lock().unwrap().processes.sender(&message_id);
+                        let message = message.from_process(process);
                         let reply = self.reply(call).into();
                         let command = Command::Submit { message, is_from_sender: true, reply };
                         return self.engine.as_mut().unwrap().handle(command, now);
@@ -417,9 +459,10 @@ impl World {
             Frame::Acknowledgement { delivery_id, fate } => {
                 Command::Acknowledge { agent: id, delivery_id, fate, reply: self.reply(0).into() }
             }
-            Frame::Heartbeat => {
+            Frame::Heartbeat { working_on } => {
                 let consumer = session.unwrap_or(CALLS);
-                Command::Heartbeat { consumer, agent: id, heartbeat: v1::Heartbeat::default(), reply: None }
+                let heartbeat = v1::Heartbeat { working_on, ..Default::default() };
+                Command::Heartbeat { consumer, agent: id, heartbeat, reply: None }
             }
         };
         self.engine.as_mut().unwrap().handle(command, now);
@@ -452,8 +495,19 @@ impl World {
         self.agents[agent].session = Some(consumer);
         let outstanding_max = u32::try_from(1 + self.rng.roll(8)).unwrap();
         let now = self.see_clock();
+        let (process, tells_work) = (self.agents[agent].instance, self.agents[agent].tells_work);
+        let mut laws = self.disk.laws.lock().unwrap();
+        let running = laws.running();
+        laws.processes.opens(consumer, &id, process);
+        laws.silence.opens(consumer, &id, tells_work, running);
+        drop(laws);
+        let line = format!("{id} opens {consumer:?} as {process:?}");
+        self.trace.say(self.now, &line);
         let engine = self.engine.as_mut().unwrap();
         engine.handle(Command::Open { consumer, agent: id, kind: ConsumerKind::Session, events }, now);
+        if let Some(instance) = process {
+            engine.handle(Command::Hello { consumer, instance, tells_work, reply: None }, now);
+        }
         engine.handle(Command::Credit { consumer, outstanding_max, reply: None }, now);
     }
 
@@ -509,7 +563,8 @@ impl World {
                     let place = delivery.delivery_id.split('-').next().unwrap().parse().unwrap();
                     let Some(bytes) = self.disk.envelope(delivery.bytes_at) else { continue };
                     let envelope = v1::Envelope::decode(bytes).unwrap();
-                    self.disk.laws.lock().unwrap().see_delivery(&self.agents[agent].id, place, &envelope);
+                    let to = (&self.agents[agent].id, place);
+                    self.disk.laws.lock().unwrap().see_delivery(consumer, to, &envelope);
                     self.counts.add("deliveries");
                     if delivery.attempt > 1 {
                         self.counts.add("redeliveries");
@@ -531,9 +586,18 @@ impl World {
         self.counts.add("sessions sent away");
         self.pipes.lock().unwrap().out.remove(&consumer);
         let Some(agent) = self.consumers.remove(&consumer) else { return };
+        self.closed(consumer);
         if self.agents[agent].session == Some(consumer) {
             self.agents[agent].session = None;
         }
+    }
+
+    /// Notes the end of a session.
+    fn closed(&mut self, consumer: ConsumerId) {
+        let mut laws = self.disk.laws.lock().unwrap();
+        let now = (laws.running(), laws.now);
+        laws.processes.closes(consumer);
+        laws.silence.closes(consumer, now);
     }
 
     /// The transit time of a message, in milliseconds. `None`: the message is lost.
@@ -598,6 +662,14 @@ impl World {
         self.next += 1;
         let call = self.next;
         self.counts.add("messages");
+        if !forged {
+            let said = v1::Envelope::decode(bytes.clone()).unwrap();
+            let mut laws = self.disk.laws.lock().unwrap();
+            laws.processes.sends(&self.agents[agent].id, self.agents[agent].instance, &said);
+            if said.message_type() == v1::MessageType::HandoffRequest {
+                laws.busy.requested.extend(MessageId::parse(&said.message_id));
+            }
+        }
         self.calls.insert(call, (agent, bytes.clone()));
         if !forged {
             self.agents[agent].unanswered.insert(call, (bytes.clone(), self.now, 0));
@@ -672,12 +744,15 @@ impl World {
     }
 
     fn wakes(&mut self, agent: usize) {
+        if self.agents[agent].is_retired {
+            return;
+        }
         let again = if self.faults { 1_000 + self.rng.roll(15_000) } else { 2_000 };
         self.schedule(again, Happening::Wakes(agent));
         match self.agents[agent].session {
             None if !self.faults || self.rng.roll(3) > 0 => self.send(agent, &Frame::Open),
             None => {}
-            Some(_) => self.send(agent, &Frame::Heartbeat),
+            Some(_) => self.beat(agent),
         }
         let overdue = |sent: Timestamp| self.now.since(sent) > Duration::from_secs(5);
         let unanswered = self.agents[agent].unanswered.iter();
@@ -701,6 +776,15 @@ impl World {
             self.calls(agent);
             self.share(agent);
             self.watch();
+        }
+    }
+
+    /// Sends a heartbeat, on the session alone.
+    fn beat(&mut self, agent: usize) {
+        let working_on = self.agents[agent].works_on(self.faults);
+        let session = self.agents[agent].session;
+        if let Some(delay) = self.travel() {
+            self.schedule(delay, Happening::Arrives { agent, session, frame: Frame::Heartbeat { working_on } });
         }
     }
 
@@ -754,8 +838,8 @@ impl World {
             .collect();
         drop(laws);
         let is_away = |owner: &str| {
-            let agent = self.agents.iter().find(|agent| agent.id.as_str() == owner);
-            agent.is_none_or(|agent| agent.session.is_none())
+            let mut processes = self.agents.iter().filter(|agent| agent.id.as_str() == owner);
+            processes.all(|process| process.session.is_none())
         };
         let away: Vec<_> = known.iter().filter(|(_, owner, _)| is_away(owner)).cloned().collect();
         let among = if away.is_empty() || self.rng.once_in(3) { known } else { away };
@@ -795,7 +879,13 @@ impl World {
         self.trace.say(self.now, &line);
         self.consumers.remove(&consumer);
         self.pipes.lock().unwrap().out.remove(&consumer);
+        if self.rng.once_in(3) {
+            self.counts.add("processes that end");
+            let instance = an_instance(&mut self.rng);
+            self.agents[agent].restart(instance);
+        }
         let now = self.see_clock();
+        self.closed(consumer);
         if let Some(engine) = &mut self.engine {
             engine.handle(Command::Close { consumer }, now);
             self.finish();
@@ -871,6 +961,13 @@ impl World {
         self.skew = 0;
         self.agents.iter_mut().for_each(|agent| agent.manner = Manner::Diligent);
         self.start();
+        // What belongs to a process that never comes back goes to another one of its agent.
+        for further in AGENTS..self.agents.len() {
+            if self.rng.once_in(2) {
+                self.agents[further].is_retired = true;
+                self.cut(further);
+            }
+        }
         self.trace.say(self.now, "no more faults");
         let end = self.now.plus(Duration::from_secs(1500));
         while self.now < end {
@@ -880,7 +977,7 @@ impl World {
         self.check_contents();
         let laws = self.disk.laws.lock().unwrap();
         assert_eq!(laws.open_handoffs(), 0, "law 3: every handoff ends");
-        assert_eq!(laws.mail_left(), 0, "law 2: all mail is delivered");
+        assert_eq!(laws.mail_left(), 0, "laws 2 and 16: all mail is delivered");
         laws.negotiations.see_end();
         laws.plans.see_end();
         laws.runs.see_end();

@@ -8,7 +8,7 @@
 use std::{collections::HashMap, error::Error, path::PathBuf, sync::Arc};
 
 use baton::replay::Replay;
-use baton_client::{Agent, Client, Delivered, Identity, Options};
+use baton_client::{Client, Delivered, Identity, Options, session::Agent};
 use baton_client::{
     envelope::keys::{PrivateKey, PublicKey},
     ids::{AgentId, KeyId, SystemIds, TaskId},

@@ -27,7 +27,7 @@ use baton::{
     proto::v1,
     time::SystemClock,
 };
-use baton_client::{Agent, Client, Composer, Identity, Options};
+use baton_client::{Client, Composer, Identity, Options, session::Agent};
 
 use self::quiet::Quiet;
 

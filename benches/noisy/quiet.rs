@@ -6,7 +6,7 @@ use baton::{
     proto::v1::{self, MessageType},
     time::Moment,
 };
-use baton_client::{About, Agent, Client};
+use baton_client::{About, Client, session::Agent};
 
 use super::{Broker, Failure};
 

@@ -17,7 +17,7 @@ use baton::{
     server::{self, development_ca::DevelopmentCa},
     time::{Clock as _, SystemClock},
 };
-use baton_client::{Agent, Client, Identity, Options};
+use baton_client::{Client, Identity, Options, session::Agent};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use baton_client::proto::v1::{self, MessageType, NegotiationState, RejectReason};
-use baton_client::{About, Bid, Delivered, Link, Negotiation, NotTaken, Offer};
+use baton_client::{About, Bid, Delivered, Link, Negotiation, NotTaken, StandingOffer};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -51,7 +51,7 @@ pub(super) async fn negotiate(
     }
 }
 
-fn say_offered(negotiation: &Negotiation, offer: &Offer) {
+fn say_offered(negotiation: &Negotiation, offer: &StandingOffer) {
     say(&json!({
         "event": "offered",
         "negotiation_id": negotiation.id(),
@@ -75,7 +75,7 @@ fn state_name(state: NegotiationState) -> &'static str {
 }
 
 /// Counters or awards an offer.
-async fn obey(negotiation: &Negotiation, offers: &HashMap<String, Offer>, order: &Value, wrong: Option<Wrong>) {
+async fn obey(negotiation: &Negotiation, offers: &HashMap<String, StandingOffer>, order: &Value, wrong: Option<Wrong>) {
     let Some(offer) = order["offer_id"].as_str().and_then(|id| offers.get(id)) else {
         return failed_as(order, json!({"kind": "other", "message": "no such offer was heard"}), wrong);
     };

@@ -563,6 +563,10 @@ fn client_errors() -> Vec<ClientError> {
         ClientError::Answer(_) => ClientError::Answer("it has no receipt".into());
         ClientError::Unverified { .. } => ClientError::Unverified {
             reason: "SIGNATURE_INVALID", problem: "the receipt is not signed by the broker".into() };
+        ClientError::Settings(_) => ClientError::Settings(
+            "the agent's id is set, but not its key: set both BATON_AGENT_ID and BATON_AGENT_KEY".into());
+        ClientError::Key(_) => ClientError::Key(KeyFileError::NotAKey { path: "alice.pem".into() });
+        ClientError::Section { .. } => ClientError::Section { name: "goals".into(), problem: "is not there".into() };
         ClientError::SessionEnded(_) => ClientError::SessionEnded("the broker is stopping".into());
     })
 }

@@ -146,7 +146,7 @@ async fn a_task_is_handed_over_in_one_call_and_its_end_is_typed() {
     let bob = Process::start(&broker, "bob", Plan { rejects: true, ..Plan::default() }).await;
     let kept = alice.link.hand_over("bob", &About::task(&new_task(), 1), &a_request(), context()).await.unwrap_err();
     let HandOverError::Failed { reason, rejections, .. } = kept else { panic!("{kept}") };
-    assert_eq!((reason.as_str(), rejections[0].candidate_id.as_str()), ("NO_CANDIDATE", "bob"));
+    assert_eq!((reason.as_str(), rejections[0].agent_id.as_str()), ("NO_CANDIDATE", "bob"));
     assert_eq!(rejections[0].reason, v1::RejectReason::NoSkill);
     bob.dies().await;
 }

@@ -2,8 +2,8 @@
 
 use baton::proto::v1::{self, MessageType, NegotiationState};
 use baton_client::{
-    About, Bid, BidEnd, BidOutcome, Delivered, HandOverError, Handler, Heard, Link, Negotiation, NotTaken, Offer,
-    context_of,
+    About, Bid, BidEnd, BidOutcome, Delivered, HandOverError, Handler, Heard, Link, Negotiation, NotTaken,
+    StandingOffer, context_of,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -127,7 +127,7 @@ impl Process {
     }
 }
 
-async fn offer(negotiation: &mut Negotiation) -> Offer {
+async fn offer(negotiation: &mut Negotiation) -> StandingOffer {
     let offer = tokio::time::timeout(PATIENCE, negotiation.next_offer()).await.expect("it comes in time");
     offer.unwrap().expect("an offer")
 }
@@ -206,7 +206,7 @@ async fn a_rule_awards_and_the_next_bidder_takes_the_task_of_one_that_rejects() 
     let negotiation = alice.asks(&About::task(&task, 1), by_cost()).await;
     let handed = negotiation.hand_over_to_winner(context()).await.unwrap();
     assert_eq!((&*handed.owner_id, &*handed.task_id, handed.epoch), ("carol", &*task, 2));
-    assert_eq!(handed.rejections.iter().map(|rejection| &*rejection.candidate_id).collect::<Vec<_>>(), ["bob"]);
+    assert_eq!(handed.rejections.iter().map(|rejection| &*rejection.agent_id).collect::<Vec<_>>(), ["bob"]);
     assert_eq!(dave.ends().await, (BidOutcome::Lost, "carol".to_owned()));
     // The award shows alice's mandate, and an answer to it goes to her.
     loop {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use baton::{ids::WorkspaceId, proto::v1};
-use baton_client::{Agent, ClientError};
+use baton_client::{ClientError, session::Agent};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

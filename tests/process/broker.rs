@@ -14,7 +14,7 @@ use baton::{
     proto::v1,
     time::{Clock, SystemClock},
 };
-use baton_client::{Agent, Client, Composer, Identity, Link, LinkOptions, Options, Trust};
+use baton_client::{Client, Composer, Identity, Link, LinkOptions, Options, Trust, session::Agent};
 use serde_json::Value;
 
 /// The time limit of a wait for something that must happen. It ends a test that hangs, and is far above what the slowest

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton::{ids::WorkspaceId, proto::v1};
-use baton_client::{Agent, ClientError};
+use baton_client::{ClientError, session::Agent};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

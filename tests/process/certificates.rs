@@ -6,7 +6,7 @@ use std::{
 };
 
 use baton::{ids::SystemIds, proto::v1, time::SystemClock};
-use baton_client::{Agent, Client, ClientCertificate, ClientError, Options};
+use baton_client::{Client, ClientCertificate, ClientError, Options, session::Agent};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyPair,
     KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,

@@ -540,7 +540,7 @@ fn a_loan(timeout_seconds: Option<i64>) -> v1::HandoffRequest {
 }
 
 /// Lends task "t" to a served agent. Returns the id of the handoff.
-async fn lend(a: &baton_client::Agent, worker: &mut Served, timeout_seconds: Option<i64>) -> String {
+async fn lend(a: &baton_client::session::Agent, worker: &mut Served, timeout_seconds: Option<i64>) -> String {
     let handoff = a.request("worker", "t", 1, &a_loan(timeout_seconds)).await.unwrap().handoff_id;
     worker.says("accepted");
     let accept = a.take().await.unwrap();

@@ -7,7 +7,7 @@ use baton::{
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
-use baton_client::{About, Agent, Client as AgentClient, Compression, Options};
+use baton_client::{About, Client as AgentClient, Compression, Options, session::Agent};
 use bytes::Bytes;
 use prost::Message as _;
 use tonic::{Code, Status};

@@ -9,7 +9,7 @@ use baton::{
     proto::v1::{self, MessageType, TaskStatus},
     time::{Clock as _, SystemClock},
 };
-use baton_client::{About, Agent, context_of};
+use baton_client::{About, context_of, session::Agent};
 use serde_json::json;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Dead letters over the wire and on the command line, following a task, and auditing it.
 
 use baton::proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update};
-use baton_client::{About, Agent, Client, ClientError, context_of};
+use baton_client::{About, Client, ClientError, context_of, session::Agent};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 

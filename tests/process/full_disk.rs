@@ -13,7 +13,7 @@ use baton::{
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
-use baton_client::{About, Agent, Client, ClientError, Options};
+use baton_client::{About, Client, ClientError, Options, session::Agent};
 use sha2::{Digest as _, Sha256};
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;

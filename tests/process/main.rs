@@ -46,6 +46,7 @@ mod reassign;
 mod refusals;
 mod restarts;
 mod routing;
+mod rust_agents;
 mod sessions;
 mod shown;
 mod status;

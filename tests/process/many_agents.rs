@@ -8,7 +8,7 @@ use baton::{
     proto::v1::{self, HandoffState, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, SystemClock},
 };
-use baton_client::{About, Agent, Client, context_of};
+use baton_client::{About, Client, context_of, session::Agent};
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,

@@ -6,7 +6,7 @@ use baton::{
     proto::v1::{self, BidState, MessageType, NegotiationState},
     time::{Clock as _, SystemClock},
 };
-use baton_client::{About, Agent, Delivered, context_of};
+use baton_client::{About, Delivered, context_of, session::Agent};
 
 use serde_json::{Value, json};
 

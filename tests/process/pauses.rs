@@ -5,7 +5,7 @@ use std::{collections::HashSet, process::Command, sync::Arc};
 use baton::proto::v1::{
     self, MessageType, acknowledgement::Outcome, connect_request::Request, connect_response::Response,
 };
-use baton_client::{About, Agent, Client};
+use baton_client::{About, Client, session::Agent};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};

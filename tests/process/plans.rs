@@ -7,7 +7,7 @@ use baton::{
     envelope::struct_of,
     proto::v1::{self, MessageType, TaskStatus},
 };
-use baton_client::{About, Agent, SubtaskInputs, SubtaskResults};
+use baton_client::{About, SubtaskInputs, SubtaskResults, session::Agent};
 use serde_json::{Value, json};
 
 use crate::broker::{Broker, PATIENCE, exit_of, identity};

@@ -93,7 +93,7 @@ async fn put(operator: &Client, spec_id: &str, plugins: &[&str]) {
     operator.answer(put).unwrap();
 }
 
-async fn says(client: &baton_client::Agent, text: &str) -> u64 {
+async fn says(client: &baton_client::session::Agent, text: &str) -> u64 {
     let append = v1::WorkspaceAppend {
         workspace_id: "thread:support".to_owned(),
         topic: "messages".to_owned(),

@@ -4,7 +4,7 @@
 use std::{fs, process::Command, sync::Arc};
 
 use baton::proto::v1::{self, MessageType};
-use baton_client::{About, Agent, context_of};
+use baton_client::{About, context_of, session::Agent};
 use serde_json::Value;
 
 use crate::broker::{Broker, a_request, baton, card, exit_of, identity, write};

@@ -4,7 +4,7 @@ use baton::{
     envelope::{context_of_sections, sections, signing},
     proto::v1::{self, MessageType, context_section::Content, get_context_section_response::Content as Answer},
 };
-use baton_client::{About, Agent, ClientError, Link, want, want_last};
+use baton_client::{About, ClientError, Link, session::Agent, want, want_last};
 use prost::Message as _;
 use serde_json::{Value, json};
 

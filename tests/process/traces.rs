@@ -8,7 +8,7 @@ use std::{
 
 use baton::proto::v1::{self, MessageType};
 use baton_client::{
-    About, Agent, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace,
+    About, Delivered, Handler, Link, NotTaken, TraceContext, context_of, current_trace, in_trace, session::Agent,
 };
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{

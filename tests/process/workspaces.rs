@@ -10,7 +10,7 @@ use std::{
 };
 
 use baton::proto::v1::{self, MessageType, watch_entries_response::Update, workspace_append::Entry, workspace_entry};
-use baton_client::{About, Agent, Client, ClientError, Options, Workspace, WorkspaceUpdate};
+use baton_client::{About, Client, ClientError, Options, Workspace, WorkspaceUpdate, session::Agent};
 use prost::Message as _;
 use serde_json::Value;
 use tokio_stream::StreamExt as _;

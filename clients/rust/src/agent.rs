@@ -1,581 +1,589 @@
-//! An agent on one session: handoff messages as calls, and end-to-end verification of deliveries.
+//! An agent of a program: connects with defaults, registers itself, serves its mail by functions, and makes the calls of
+//! its [`Link`].
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, future::IntoFuture, ops::Deref, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
-use prost::Message as _;
-use tokio::time;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    About, Client, ClientError, Composer, Identity, Session, TraceContext, Trust, compose, limits,
-    session::{ANSWER_MAX, Process},
+    About, Asked, Bid, Client, ClientCertificate, ClientError, Compression, Delivered, HandOverError, HandedOver,
+    Identity, Link, LinkOptions, Offer, Options, OwnedTask, Progress, Question, Recalled, Returned, Trust,
+    environment::{self, Environment},
+    error::Refused,
+    mail::{HandlerResult, Mail},
+    parse_server,
 };
 use crate::{
-    codes::Refusal as _,
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
-    ids::{AgentId, IdSource, KeyId},
-    proto::v1::{self, MessageType},
-    time::{Clock, Moment, Timestamp},
-    trace,
+    codes::ErrorCode,
+    envelope::keys::PrivateKey,
+    ids::{AgentId, KeyId, SystemIds},
+    proto::v1,
+    time::SystemClock,
 };
 
-/// An agent with an open session.
+/// The most unacknowledged deliveries, unless the builder names another number.
+const CREDIT: u32 = 16;
+/// How long handlers may run after the agent stops, unless the builder names another time.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// An agent that is connected and serves its mail until it is stopped, or until its last clone is dropped.
+///
+/// It has the calls of its [`Link`]. In place of `hand_over` and `delegate` it has calls for a task that is named by its
+/// id, mostly a new one; a task that the agent owns is an [`OwnedTask`] with calls of its own.
+///
+/// ```no_run
+/// use baton_client::{Agent, HandlerResult, Offer};
+///
+/// async fn take(offer: Offer) -> HandlerResult {
+///     let takeover = offer.accept().await?; // waits for the context
+///     let goals: Vec<String> = takeover.json("goals")?;
+///     let task = takeover.complete().await?; // from here on the task is bob's
+///     task.finish_with([("done", goals)]).await?;
+///     Ok(())
+/// }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let bob = Agent::builder("bob").agent_type("support").on_handoff(take).connect().await?;
+///     Ok(bob.run().await?)
+/// }
+/// ```
+#[derive(Clone)]
 pub struct Agent {
-    /// The connection, with the agent's token.
-    pub client: Client,
-    /// The session of the agent, on the connection of `client`.
-    pub session: Session,
-    composer: Composer,
-    /// The client with the latest token; `None` until the token of `client` has been replaced.
-    renewed: Mutex<Option<Client>>,
-    known_keys: Mutex<HashMap<AgentId, KnownKeys>>,
-    trust: Trust,
+    link: Link,
+    serving: Arc<Serving>,
 }
 
-/// How long fetched keys of an agent are used before the directory is asked again. A revocation takes effect here
-/// within this time.
-const KEYS_BELIEVED: Duration = Duration::from_secs(60);
-/// From this number of cached agents on, an insert first drops the entries older than [`KEYS_BELIEVED`].
-const AGENTS_KNOWN_MAX: usize = 1024;
-
-/// The keys of one agent, as the directory listed them at `asked_at`.
-#[derive(Debug)]
-struct KnownKeys {
-    asked_at: Moment,
-    keys: HashMap<KeyId, KnownKey>,
+struct Serving {
+    stop: CancellationToken,
+    /// `None`: the agent has ended.
+    task: tokio::sync::Mutex<Option<JoinHandle<Result<(), ClientError>>>>,
+    _stop_on_drop: DropGuard,
 }
 
-/// A public key with its revocation and its validity interval.
-#[derive(Debug, Clone)]
-struct KnownKey {
-    public: PublicKey,
-    is_revoked: bool,
-    not_before: Option<prost_types::Timestamp>,
-    not_after: Option<prost_types::Timestamp>,
-}
-
-impl KnownKeys {
-    /// Keeps the keys of the card that parse and that `trust` accepts.
-    fn of_card(agent: &AgentId, card: &v1::AgentCard, trust: &Trust, now: Timestamp) -> Self {
-        // A key that does not parse here is left out. The other keys of the card stay usable.
-        let trusted = card.keys.iter().filter(|key| trust.accepts(agent, key, now));
-        let keys = trusted.filter_map(|key| Some((KeyId::parse(&key.key_id).ok()?, KnownKey::of(key)?)));
-        Self { asked_at: Moment::now(), keys: keys.collect() }
-    }
-
-    /// Whether the entry is fresh and holds `key_id`. Otherwise the directory is asked again.
-    fn are_good_for(&self, key_id: &KeyId, now: Moment) -> bool {
-        self.keys.contains_key(key_id) && now.since(self.asked_at) < KEYS_BELIEVED
+impl fmt::Debug for Agent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Agent").field("id", self.link.id()).finish_non_exhaustive()
     }
 }
 
-impl KnownKey {
-    fn of(key: &v1::AgentKey) -> Option<Self> {
-        Some(Self {
-            public: PublicKey::parse(&key.public_key).ok()?,
-            is_revoked: key.revoke_time.is_some(),
-            not_before: key.not_before_time,
-            not_after: key.not_after_time,
-        })
-    }
+impl Deref for Agent {
+    type Target = Link;
 
-    /// Whether the key is valid for a signature made at `time`. A revoked key is never valid, not even for earlier
-    /// signatures: a thief of the key can choose any timestamp.
-    fn is_good_at(&self, time: Timestamp) -> bool {
-        let (seconds, nanos) = time.to_parts();
-        let time = (seconds, nanos);
-        let order = |bound: prost_types::Timestamp| (bound.seconds, bound.nanos);
-        !self.is_revoked
-            && self.not_before.is_none_or(|from| order(from) <= time)
-            && self.not_after.is_none_or(|until| time < order(until))
-    }
-}
-
-/// A delivery whose envelope was verified with its sender's key.
-#[derive(Debug, Clone)]
-pub struct Delivered {
-    /// The delivery as received.
-    pub delivery: v1::Delivery,
-    /// The decoded envelope of the delivery.
-    pub envelope: v1::Envelope,
-}
-
-impl Delivered {
-    /// The message type.
-    pub fn kind(&self) -> MessageType {
-        self.envelope.message_type()
-    }
-
-    /// The payload decoded as `M`; the default value if it does not decode.
-    pub fn payload<M: prost::Message + Default>(&self) -> M {
-        let value = self.envelope.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
-        M::decode(value).unwrap_or_default()
-    }
-
-    /// The trace context that the agent continues while it handles the message. `None`: none is known.
-    pub fn trace_context(&self) -> Option<TraceContext> {
-        trace::of_delivery(&self.delivery)
-    }
-
-    /// The id of the handoff this message belongs to.
-    pub fn handoff_id(&self) -> &str {
-        match self.kind() {
-            // A redriven request has a handoff id that differs from its message_id.
-            MessageType::HandoffRequest => &self.delivery.handoff_id,
-            MessageType::TaskAccept | MessageType::NegotiationClosed if self.opens_handoff() => {
-                &self.delivery.handoff_id
-            }
-            _ => &self.envelope.correlation_id,
-        }
-    }
-
-    /// Whether the message asks this agent to take a task over: a `HandoffRequest`, or an award of a negotiation with a
-    /// task. [`Link::accept`](super::Link::accept) and [`Link::reject`](super::Link::reject) answer it.
-    pub fn opens_handoff(&self) -> bool {
-        match self.kind() {
-            MessageType::HandoffRequest => true,
-            MessageType::TaskAccept | MessageType::NegotiationClosed => !self.delivery.handoff_id.is_empty(),
-            _ => false,
-        }
-    }
-
-    /// The id of the negotiation this message belongs to.
-    pub fn negotiation_id(&self) -> &str {
-        match self.kind() {
-            MessageType::TaskRequest => &self.envelope.message_id,
-            _ => &self.envelope.correlation_id,
-        }
-    }
-
-    /// The agent that an answer goes to: the sender, or the requester whose mandate the broker shows in an award.
-    pub fn counterpart(&self) -> String {
-        let mandate = mandate_of(&self.envelope).and_then(|mandate| v1::Envelope::decode(mandate).ok());
-        mandate.map_or_else(|| self.envelope.sender_id.clone(), |mandate| mandate.sender_id)
-    }
-
-    /// What an answer to this message refers to: task, epoch and handoff.
-    pub fn about(&self) -> About {
-        About::handoff(&self.envelope.task_id, self.envelope.epoch, self.handoff_id())
+    fn deref(&self) -> &Link {
+        &self.link
     }
 }
 
 impl Agent {
-    /// Authenticates the agent, unless the connection's certificate does, and opens a session with a credit of `credit`
-    /// deliveries. The session is a process of its own, whose heartbeats do not tell what it works on.
-    pub async fn connect(
-        client: &Client,
-        identity: Identity,
-        credit: u32,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-    ) -> Result<Self, ClientError> {
-        let instance_id = ids.message_id(clock.now()).to_string();
-        Self::connect_again(client, identity, credit, clock, ids, instance_id).await
+    /// The agent with this id and these defaults: the broker at 127.0.0.1:22866; the CA of `./baton-data` if the broker runs
+    /// on that folder, otherwise those of the system; the key in the file `ID.pem`, which is made if it is missing.
+    pub fn builder(id: &str) -> AgentBuilder {
+        AgentBuilder::new(id)
     }
 
-    /// The same for a process that had a session before. A process keeps its id over all of its sessions, and the broker
-    /// gives it what it has begun; the mail of an unknown process waits two seconds for its return.
-    pub async fn connect_again(
-        client: &Client,
-        identity: Identity,
-        credit: u32,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-        instance_id: String,
-    ) -> Result<Self, ClientError> {
-        let hello = v1::Hello { instance_id, tells_work: false };
-        Self::connect_process(client, identity, credit, clock, ids, hello).await
-    }
-
-    /// The same for a process that says this of itself. With `tells_work` the caller lists the tasks that the process
-    /// works on: [`Session::heartbeat`] with `working_on`, which all later heartbeats repeat.
-    pub async fn connect_process(
-        client: &Client,
-        identity: Identity,
-        credit: u32,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-        hello: v1::Hello,
-    ) -> Result<Self, ClientError> {
-        Self::connect_as(client, identity, credit, clock, ids, Process { hello, work: None }).await
-    }
-
-    /// The same for a session of this process.
-    pub(super) async fn connect_as(
-        client: &Client,
-        identity: Identity,
-        credit: u32,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-        process: Process,
-    ) -> Result<Self, ClientError> {
-        let client = match client.is_certified {
-            true => client.clone(),
-            false => client.sign_in(&identity).await?,
-        };
-        let session = Session::open_as(&client, Some(process)).await?;
-        // A session begins with a credit of 0 (SPEC 4).
-        session.credit(credit).await?;
-        Ok(Self::on(session, client, Composer { identity, clock, ids }))
-    }
-
-    /// The agent on this session.
-    pub(super) fn on(session: Session, client: Client, composer: Composer) -> Self {
-        Self {
-            client,
-            session,
-            composer,
-            renewed: Mutex::default(),
-            known_keys: Mutex::default(),
-            trust: Trust::default(),
-        }
-    }
-
-    /// Replaces the rule by which keys of senders are accepted, and drops the cached keys: see [`Trust`]. Keys that are
-    /// pinned for the broker also verify the receipts.
-    #[must_use]
-    pub fn trusting(mut self, trust: Trust) -> Self {
-        self.session.pinned_keys = trust.pins_of(&AgentId::broker()).cloned();
-        Self { trust, known_keys: Mutex::default(), ..self }
-    }
-
-    /// The id of the agent.
-    pub fn id(&self) -> &AgentId {
-        &self.composer.identity.agent
-    }
-
-    /// Makes a call, and repeats it once with a new token if the broker no longer accepts the present one.
-    pub(super) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
-        let renewed = self.renewed.lock().expect("no holder panics").clone();
-        match call(renewed.unwrap_or_else(|| self.client.clone())).await {
-            // A token ends with the broker's process or after 12 h (SPEC 5). A certified connection has no token to
-            // renew.
-            Err(error) if error.reason() == Some("TOKEN_INVALID") && !self.client.is_certified => {
-                let client = self.client.sign_in(&self.composer.identity).await?;
-                // Concurrent calls may each get a token. All of them are valid, and the last one is kept.
-                *self.renewed.lock().expect("no holder panics") = Some(client.clone());
-                call(client).await
-            }
-            answered => answered,
-        }
-    }
-
-    /// Sends a message.
+    /// The agent that the environment names, or the profile of the command line that is in use.
+    ///
+    /// A variable takes precedence over the value of the profile, and an empty one counts as absent:
+    ///
+    /// - `BATON_SERVER`: the broker; default 127.0.0.1:22866.
+    /// - `BATON_CA`: the CA file; default as for [`Self::builder`].
+    /// - `BATON_AGENT_ID` and `BATON_AGENT_KEY`: the agent and the file of its key, both or neither.
+    ///   `BATON_AGENT_KEY_ID` is the key's id; default `k1`.
+    /// - `BATON_TOKEN`: a token for the registration.
+    /// - `BATON_CERT` and `BATON_CERT_KEY`: the files of a client certificate and its key, both or neither.
+    /// - `BATON_PROFILE`: a profile of `baton profile add`; default the one of `baton profile use`, if any.
     ///
     /// # Errors
     ///
-    /// As [`Session::send`]; `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes and `FIELD_INVALID` for a field out
-    /// of its bounds, before anything is sent.
-    pub async fn send<M: prost::Message + prost::Name>(
-        &self,
-        to: &str,
-        kind: MessageType,
-        about: &About,
-        payload: &M,
-    ) -> Result<v1::Receipt, ClientError> {
-        let envelope = self.composer.encode(to, kind, about, payload);
-        limits::check_envelope(&envelope)?;
-        self.session.send(envelope).await
+    /// [`ClientError::Settings`] if no agent is named, or if a file that is named cannot be used.
+    pub fn from_env() -> Result<AgentBuilder, ClientError> {
+        AgentBuilder::from_environment(None)
     }
 
-    /// Requests that `to`, an agent or `type:NAME`, takes over a task.
-    pub async fn request(
+    /// As [`Self::from_env`], with the profile of this name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_env`].
+    pub fn from_profile(name: &str) -> Result<AgentBuilder, ClientError> {
+        AgentBuilder::from_environment(Some(name))
+    }
+
+    /// Waits until the agent ends: `Ok` after [`Self::stop`]. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the broker no longer admits the agent, or if the broker's certificate is not trusted. A further
+    /// call gets `Ok`.
+    pub async fn run(&self) -> Result<(), ClientError> {
+        let mut serving = self.serving.task.lock().await;
+        let Some(task) = serving.as_mut() else { return Ok(()) };
+        let ended = task.await;
+        *serving = None;
+        ended.unwrap_or_else(|error| Err(ClientError::SessionEnded(error.to_string())))
+    }
+
+    /// Takes no more mail, waits for the handlers, and gives the rest back to the broker. A handler that does not return in
+    /// time is aborted; its task stays the agent's, for its next process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub async fn stop(&self) -> Result<(), ClientError> {
+        self.serving.stop.cancel();
+        self.run().await
+    }
+
+    /// The link of the agent, with the calls that are nearer to the messages.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Hands a task over, and waits until it has moved: see [`Link::hand_over`]. An unknown task id is a new task. The epoch
+    /// is 1, or that of the latest [`OwnedTask`] of the task that lives in this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::hand_over`].
+    pub async fn hand_over(
         &self,
         to: &str,
         task_id: &str,
-        epoch: u64,
         request: &v1::HandoffRequest,
-    ) -> Result<v1::Receipt, ClientError> {
-        self.send(to, MessageType::HandoffRequest, &About::task(task_id, epoch), request).await
+        sections: impl IntoIterator<Item = v1::ContextSection>,
+    ) -> Result<HandedOver, HandOverError> {
+        let about = self.about(task_id);
+        self.link.hand_over(to, &about, request, sections.into_iter().collect()).await
     }
 
-    /// Accepts the handoff of this request.
-    pub async fn accept(&self, request: &Delivered) -> Result<v1::Receipt, ClientError> {
-        let sender = &request.counterpart();
-        self.send(sender, MessageType::HandoffAccept, &request.about(), &v1::HandoffAccept::default()).await
-    }
-
-    /// Rejects the handoff of this request.
-    pub async fn reject(&self, request: &Delivered, reject: &v1::HandoffReject) -> Result<v1::Receipt, ClientError> {
-        self.send(&request.counterpart(), MessageType::HandoffReject, &request.about(), reject).await
-    }
-
-    /// Sends the context that the candidate of this accept waits for.
-    pub async fn send_context(
+    /// Lends a task, and waits for its return, once the returned value is awaited: see [`Link::delegate`]. The task id and
+    /// the epoch are as for [`Self::hand_over`].
+    ///
+    /// ```no_run
+    /// # async fn example(alice: baton_client::Agent) -> Result<(), baton_client::HandOverError> {
+    /// use std::time::Duration;
+    ///
+    /// use baton_client::{json_section, v1::HandoffRequest};
+    ///
+    /// let request = HandoffRequest { task_type: "support-ticket".to_owned(), ..Default::default() };
+    /// let context = [json_section("goals", ["find the cause"])];
+    /// let lent = alice.delegate("bob", "ticket-8", &request, context);
+    /// let returned = lent.limit(Duration::from_secs(60)).on_progress(|told| println!("{}", told.details)).await?;
+    /// println!("{:?}", returned.result);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn delegate(
         &self,
-        accept: &Delivered,
-        context: &v1::TaskContextTransfer,
-    ) -> Result<v1::Receipt, ClientError> {
-        self.send(&accept.envelope.sender_id, MessageType::TaskContextTransfer, &accept.about(), context).await
-    }
-
-    /// Completes the takeover with the digest computed from the received context.
-    pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
-        let complete = compose::completion_of(&context.payload());
-        self.send(&context.envelope.sender_id, MessageType::HandoffComplete, &context.about(), &complete).await
-    }
-
-    /// Reports the status of a task.
-    pub async fn report(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<v1::Receipt, ClientError> {
-        self.send("", MessageType::TaskStatusUpdate, about, update).await
-    }
-
-    /// Waits for the next delivery and verifies its signature with the sender's key.
-    pub async fn next(&self) -> Result<Delivered, ClientError> {
-        let delivery = self.session.next_delivery().await?;
-        self.check(delivery).await
-    }
-
-    /// Verifies the signature of a delivery. Fails with [`ClientError::Unverified`] if it does not verify.
-    pub async fn check(&self, delivery: v1::Delivery) -> Result<Delivered, ClientError> {
-        let envelope = v1::Envelope::decode(delivery.envelope.clone()).map_err(|error| ClientError::Unverified {
-            reason: "MALFORMED",
-            problem: format!("a delivery cannot be parsed: {error}"),
-        })?;
-        self.verify(&delivery, &envelope).await?;
-        Ok(Delivered { delivery, envelope })
-    }
-
-    /// Waits for the next delivery and acks it at once.
-    pub async fn take(&self) -> Result<Delivered, ClientError> {
-        let delivered = self.next().await?;
-        self.session.ack(&delivered.delivery.delivery_id).await?;
-        Ok(delivered)
-    }
-
-    async fn verify(&self, delivery: &v1::Delivery, envelope: &v1::Envelope) -> Result<(), ClientError> {
-        self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
-        check_signature(delivery.envelope.clone(), &self.known_keys)?;
-        self.verify_mandate(envelope).await
-    }
-
-    /// Verifies the requester's mandate in an award. Without it the broker could ask in any agent's name.
-    async fn verify_mandate(&self, award: &v1::Envelope) -> Result<(), ClientError> {
-        let Some(bytes) = mandate_of(award) else { return Ok(()) };
-        let mandate = v1::Envelope::decode(bytes.clone()).map_err(|error| ClientError::Unverified {
-            reason: "MALFORMED",
-            problem: format!("the mandate of an award cannot be parsed: {error}"),
-        })?;
-        self.learn_keys(&mandate.sender_id, &mandate.key_id).await?;
-        check_signature(bytes, &self.known_keys)?;
-        check_mandate(award, &mandate)
-    }
-
-    async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {
-        // An invalid id has no keys to fetch; verification refuses it afterwards.
-        let (Ok(agent), Ok(key_id)) = (AgentId::parse(agent_id), KeyId::parse(key_id)) else { return Ok(()) };
-        let is_good = |known: &KnownKeys| known.are_good_for(&key_id, Moment::now());
-        if self.known_keys.lock().expect("no holder panics").get(&agent).is_some_and(is_good) {
-            return Ok(());
+        to: &str,
+        task_id: &str,
+        request: &v1::HandoffRequest,
+        sections: impl IntoIterator<Item = v1::ContextSection>,
+    ) -> Delegation {
+        Delegation {
+            link: self.link.clone(),
+            to: to.to_owned(),
+            about: self.about(task_id),
+            request: request.clone(),
+            sections: sections.into_iter().collect(),
+            limit: None,
         }
-        // No lock is held during the call, so two deliveries may ask for the same keys. The later answer replaces the
-        // earlier one.
-        let request = v1::GetAgentRequest { agent_id: agent_id.to_owned() };
-        let found = self.call(|client| {
-            let request = request.clone();
-            async move { client.answer(client.agents().get_agent(request).await) }
-        });
-        // `serve` takes no further delivery during the call, so a silent broker must not hold it up.
-        let found = time::timeout(ANSWER_MAX, found).await.unwrap_or_else(|_| {
-            Err(ClientError::SessionEnded(format!("the directory has not answered within {ANSWER_MAX:?}")))
-        });
-        let card = found?.agent.and_then(|agent| agent.card).unwrap_or_default();
-        let known = KnownKeys::of_card(&agent, &card, &self.trust, self.composer.clock.now());
-        let mut all = self.known_keys.lock().expect("no holder panics");
-        if all.len() >= AGENTS_KNOWN_MAX {
-            all.retain(|_, other| other.asked_at.elapsed() < KEYS_BELIEVED);
-        }
-        all.insert(agent, known);
-        Ok(())
     }
-}
 
-/// Checks that a mandate is for the negotiation, the task and the epoch of the award.
-fn check_mandate(award: &v1::Envelope, mandate: &v1::Envelope) -> Result<(), ClientError> {
-    let is_of_award = mandate.message_type() == MessageType::TaskRequest
-        && mandate.message_id == award.correlation_id
-        && mandate.task_id == award.task_id
-        && mandate.epoch == award.epoch;
-    match is_of_award {
-        true => Ok(()),
-        false => Err(ClientError::Unverified {
-            reason: "FIELD_INVALID",
-            problem: "the mandate of an award is of another negotiation, task or epoch".to_owned(),
-        }),
-    }
-}
-
-/// The requester's `TaskRequest` in an award; `None` for any other message.
-fn mandate_of(envelope: &v1::Envelope) -> Option<bytes::Bytes> {
-    if envelope.message_type() != MessageType::NegotiationClosed {
-        return None;
-    }
-    let closed = v1::NegotiationClosed::decode(envelope.payload.as_ref()?.value.clone()).ok()?;
-    Some(closed.task_request).filter(|mandate| !mandate.is_empty())
-}
-
-impl Client {
-    /// Verifies the signature of an envelope that a call returned, with its sender's key in the directory, and decodes
-    /// it. `now` is the present time, at which a voucher must be valid.
+    /// Asks a question about a task that this agent owns, and waits until it ends: see [`OwnedTask::ask`].
     ///
     /// # Errors
     ///
-    /// [`ClientError::Unverified`] if the signature does not verify, or if `trust` does not accept the key.
-    pub async fn verified(
-        &self,
-        envelope: bytes::Bytes,
-        trust: &Trust,
-        now: Timestamp,
-    ) -> Result<v1::Envelope, ClientError> {
-        let decoded = v1::Envelope::decode(envelope.clone()).map_err(|error| ClientError::Unverified {
-            reason: "MALFORMED",
-            problem: format!("an envelope cannot be parsed: {error}"),
-        })?;
-        let known = Mutex::new(HashMap::new());
-        if let Ok(agent) = AgentId::parse(&decoded.sender_id) {
-            let request = v1::GetAgentRequest { agent_id: decoded.sender_id.clone() };
-            let found = self.answer(self.agents().get_agent(request).await)?;
-            let card = found.agent.and_then(|agent| agent.card).unwrap_or_default();
-            let keys = KnownKeys::of_card(&agent, &card, trust, now);
-            known.lock().expect("no holder panics").insert(agent, keys);
+    /// As [`Self::task`] and [`OwnedTask::ask`].
+    pub async fn ask(&self, task_id: &str, prompt: v1::TaskPrompt) -> Result<Asked, ClientError> {
+        self.task(task_id).await?.ask(prompt, "").await
+    }
+
+    /// The task with this id, which this agent owns, with its present epoch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::get_task`]; `NOT_OWNER` if another agent owns the task.
+    pub async fn task(&self, task_id: &str) -> Result<OwnedTask, ClientError> {
+        let task = self.link.get_task(task_id).await?;
+        if task.owner_id == self.link.id().as_str() {
+            return Ok(self.link.owned(task));
         }
-        check_signature(envelope, &known)?;
-        Ok(decoded)
+        let text = format!("task {task_id} is of {}, not of this agent", task.owner_id);
+        Err(Refused::of_client(ErrorCode::NotOwner, text).into())
+    }
+
+    fn about(&self, task_id: &str) -> About {
+        About::task(task_id, self.link.inner.work.epoch_of(task_id).unwrap_or(1))
     }
 }
 
-/// Verifies the signature of an envelope with the known keys.
-fn check_signature(envelope: bytes::Bytes, known: &Mutex<HashMap<AgentId, KnownKeys>>) -> Result<(), ClientError> {
-    // The key must have been valid at signing time. That time is the sender's clock, which the broker has checked
-    // against its own.
-    let verified = UnverifiedEnvelope::parse(envelope).and_then(|parsed| {
-        let signed_at = parsed.header().timestamp;
-        // `false`: an unsigned envelope is refused here even if the operator of the broker allows it (SPEC 2).
-        parsed.verify(&Ring(known), signed_at, false)
-    });
-    verified.map(drop).map_err(|error| ClientError::Unverified {
-        reason: error.code().name(),
-        problem: format!("the sender of a message does not verify: {error}"),
-    })
+/// A delegation, which begins when it is awaited. Made by [`Agent::delegate`].
+#[must_use = "a delegation begins when it is awaited"]
+pub struct Delegation {
+    link: Link,
+    to: String,
+    about: About,
+    request: v1::HandoffRequest,
+    sections: Vec<v1::ContextSection>,
+    limit: Option<Duration>,
 }
 
-/// The cached keys as a [`KeyRing`]: a key must be valid at the time of the signature.
-struct Ring<'a>(&'a Mutex<HashMap<AgentId, KnownKeys>>);
+impl Delegation {
+    /// Bounds the whole call: at the limit the task is taken back. It is also the loan timeout, unless the request has one.
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
 
-impl KeyRing for Ring<'_> {
-    fn key(&self, agent: &AgentId, key_id: &KeyId, signed_at: Timestamp) -> Result<PublicKey, KeyRingError> {
-        let known = self.0.lock().expect("no holder panics");
-        let key = known.get(agent).and_then(|known| known.keys.get(key_id)).ok_or(KeyRingError::Unknown)?;
-        match key.is_good_at(signed_at) {
-            true => Ok(key.public.clone()),
-            false => Err(KeyRingError::NotValid),
+    /// Passes the status updates of the delegate on: see [`Link::with_progress`].
+    pub fn on_progress(self, tell: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        Self { link: self.link.with_progress(tell), ..self }
+    }
+}
+
+impl IntoFuture for Delegation {
+    type Output = Result<Returned, HandOverError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self { link, to, about, request, sections, limit } = self;
+            link.delegate(&to, &about, &request, sections, limit).await
+        })
+    }
+}
+
+/// How an agent connects, and the functions that get its mail. Made by [`Agent::builder`].
+#[must_use = "an agent connects by `connect`"]
+pub struct AgentBuilder {
+    broker: Options,
+    id: String,
+    key: Key,
+    key_id: String,
+    card: v1::AgentCard,
+    /// Whether the card has more than the agent's key.
+    has_card: bool,
+    is_registered_elsewhere: bool,
+    invitation: String,
+    credit: u32,
+    trust: Trust,
+    handler_timeout: Option<Duration>,
+    stop_grace: Duration,
+    resumes: bool,
+    mail: Mail,
+}
+
+enum Key {
+    /// A file, which is made if it is missing.
+    File(PathBuf),
+    /// A key that the program has.
+    Given(PrivateKey),
+}
+
+impl AgentBuilder {
+    fn new(id: &str) -> Self {
+        Self {
+            broker: Options { server: environment::SERVER.to_owned(), ..Options::default() },
+            id: id.to_owned(),
+            key: Key::File(PathBuf::from(format!("{id}.pem"))),
+            key_id: environment::KEY_ID.to_owned(),
+            card: v1::AgentCard::default(),
+            has_card: false,
+            is_registered_elsewhere: false,
+            invitation: String::new(),
+            credit: CREDIT,
+            trust: Trust::default(),
+            handler_timeout: None,
+            stop_grace: STOP_GRACE,
+            resumes: true,
+            mail: Mail::default(),
+        }
+    }
+
+    fn from_environment(profile: Option<&str>) -> Result<Self, ClientError> {
+        let settings = Environment(&|name| std::env::var(name).ok()).settings(profile)?;
+        let key = Key::Given(PrivateKey::read(&settings.key)?);
+        Ok(Self { broker: settings.broker, key, key_id: settings.key_id, ..Self::new(&settings.agent_id) })
+    }
+
+    /// The broker: HOST:PORT, or `http://HOST:PORT` without TLS for one on this machine.
+    pub fn server(mut self, server: &str) -> Self {
+        server.clone_into(&mut self.broker.server);
+        self
+    }
+
+    /// A PEM file with the CA to trust.
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.broker.ca = Some(file.into());
+        self
+    }
+
+    /// The file of the agent's private key. If it is missing, it is made, for its owner alone.
+    pub fn key_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.key = Key::File(file.into());
+        self
+    }
+
+    /// The agent's private key.
+    pub fn key(mut self, key: PrivateKey) -> Self {
+        self.key = Key::Given(key);
+        self
+    }
+
+    /// The id of the key on the agent's card; `k1` by default.
+    pub fn key_id(mut self, key_id: &str) -> Self {
+        key_id.clone_into(&mut self.key_id);
+        self
+    }
+
+    /// A token for the registration, where only operators may register agents.
+    pub fn token(mut self, token: &str) -> Self {
+        self.broker.token = Some(token.to_owned());
+        self
+    }
+
+    /// The certificate that authenticates the agent in place of its key.
+    pub fn certificate(mut self, certificate: ClientCertificate) -> Self {
+        self.broker.certificate = Some(certificate);
+        self
+    }
+
+    /// How messages are compressed.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.broker.compression = Some(compression);
+        self
+    }
+
+    /// Adds a type to the agent's card: requests to `type:NAME` ask the agent too.
+    pub fn agent_type(mut self, name: &str) -> Self {
+        self.card.agent_types.push(name.to_owned());
+        self.has_card = true;
+        self
+    }
+
+    /// Describes the agent, for people.
+    pub fn description(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.card.description);
+        self.has_card = true;
+        self
+    }
+
+    /// The most handoffs that the agent takes part in at a time. Further offers wait at the broker.
+    pub fn capacity(mut self, capacity: u32) -> Self {
+        self.card.capacity = capacity;
+        self.has_card = true;
+        self
+    }
+
+    /// The whole card, with skills and metadata. The id of the agent and its key are set by [`Self::connect`].
+    pub fn card(mut self, card: v1::AgentCard) -> Self {
+        (self.card, self.has_card) = (card, true);
+        self
+    }
+
+    /// The secret of an invitation, with which a new agent may register.
+    pub fn invitation(mut self, secret: &str) -> Self {
+        secret.clone_into(&mut self.invitation);
+        self
+    }
+
+    /// The agent is registered by others: [`Self::connect`] registers nothing.
+    pub fn without_registration(mut self) -> Self {
+        self.is_registered_elsewhere = true;
+        self
+    }
+
+    /// The most unacknowledged deliveries, at most 4096; 16 by default.
+    pub fn credit(mut self, credit: u32) -> Self {
+        self.credit = credit;
+        self
+    }
+
+    /// The rule by which keys of senders are accepted.
+    pub fn trust(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// The time limit of a handler, also of the work on a task in it.
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.handler_timeout = Some(timeout);
+        self
+    }
+
+    /// How long handlers may run after the agent stops; 10 s by default.
+    pub fn stop_grace(mut self, grace: Duration) -> Self {
+        self.stop_grace = grace;
+        self
+    }
+
+    /// Leaves the tasks alone that an earlier process of the agent did not end. By default they come to
+    /// [`Self::on_handoff`].
+    pub fn without_resume(mut self) -> Self {
+        self.resumes = false;
+        self
+    }
+
+    /// Passes each offered handoff to this function, and each task of the agent that none of its processes works on
+    /// ([`Offer::is_resumed`]). It accepts or rejects the offer, and does the work.
+    ///
+    /// A failure before the takeover is completed gives the message back to the broker, which delivers it again up to its
+    /// limit. A failure after that, also a panic, ends the task as FAILED with the words of the failure. The function is
+    /// dropped where it waits if the task is taken from the agent.
+    pub fn on_handoff<F>(mut self, handler: impl Fn(Offer) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.mail.handoff = Some(Box::new(move |offer| Box::pin(handler(offer))));
+        self
+    }
+
+    /// Passes each question to this agent to this function.
+    pub fn on_question<F>(mut self, handler: impl Fn(Question) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.mail.question = Some(Box::new(move |question| Box::pin(handler(question))));
+        self
+    }
+
+    /// Tells this function of tasks that were taken from this agent, after the function of [`Self::on_handoff`] was dropped.
+    pub fn on_recalled<F>(mut self, handler: impl Fn(Recalled) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.mail.recalled = Some(Box::new(move |recalled| Box::pin(handler(recalled))));
+        self
+    }
+
+    /// Asks this function for an answer to each request for offers, and to each counter-offer: see
+    /// [`Handler::bid`](crate::Handler::bid). Without it the agent declines.
+    pub fn on_task_request<F>(mut self, handler: impl Fn(Delivered) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Bid, Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+    {
+        self.mail.bid = Some(Box::new(move |asked| Box::pin(handler(asked))));
+        self
+    }
+
+    /// Passes all other mail to this function.
+    pub fn on_message<F>(mut self, handler: impl Fn(Delivered) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.mail.message = Some(Box::new(move |delivered| Box::pin(handler(delivered))));
+        self
+    }
+
+    /// Asks this function for the context of an accepted handoff that an earlier process of the agent requested: see
+    /// [`Handler::context`](crate::Handler::context).
+    pub fn context_provider<F>(mut self, provider: impl Fn(Delivered) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<v1::ContextSection>, Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+    {
+        self.mail.context = Some(Box::new(move |accept| Box::pin(provider(accept))));
+        self
+    }
+
+    /// Registers the agent, connects it, and begins to serve its mail. An agent without a type, a capacity or another part
+    /// of a card is registered only if the broker does not know it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Settings`] and [`ClientError::Key`] for what the builder has; as [`Link::connect`]; as
+    /// [`Client::register`].
+    pub async fn connect(self) -> Result<Agent, ClientError> {
+        let mut broker = self.broker;
+        broker.server = parse_server(&broker.server)
+            .map_err(|problem| ClientError::Settings(format!("the server {:?} {problem}", broker.server)))?;
+        broker.ca = broker.ca.or_else(|| environment::local_ca(&broker.server));
+        let wrong = |what: &str, text: &str, problem: &dyn fmt::Display| {
+            ClientError::Settings(format!("the {what} {text:?} {problem}"))
+        };
+        let identity = Identity {
+            agent: AgentId::parse(&self.id).map_err(|problem| wrong("agent id", &self.id, &problem))?,
+            key_id: KeyId::parse(&self.key_id).map_err(|problem| wrong("key id", &self.key_id, &problem))?,
+            key: self.key.read()?,
+        };
+        let options = LinkOptions {
+            broker,
+            identity,
+            credit: self.credit,
+            trust: self.trust,
+            handler_timeout: self.handler_timeout,
+            stop_grace: self.stop_grace,
+            resume: self.resumes && self.mail.handoff.is_some(),
+        };
+        let registration = match (self.is_registered_elsewhere, self.has_card) {
+            (true, _) => Registration::Elsewhere,
+            (false, true) => Registration::Card,
+            (false, false) => Registration::IfUnknown,
+        };
+        let link = open(options, self.card, &self.invitation, registration).await?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn({
+            let (link, stop, mail) = (link.clone(), stop.clone(), self.mail);
+            async move { link.serve(mail, stop).await }
+        });
+        let task = tokio::sync::Mutex::new(Some(task));
+        let serving = Serving { stop: stop.clone(), task, _stop_on_drop: stop.drop_guard() };
+        Ok(Agent { link, serving: Arc::new(serving) })
+    }
+}
+
+impl Key {
+    fn read(self) -> Result<PrivateKey, ClientError> {
+        match self {
+            Self::Given(key) => Ok(key),
+            Self::File(file) => {
+                if !file.exists() {
+                    PrivateKey::generate(&SystemIds).write(&file)?;
+                }
+                Ok(PrivateKey::read(&environment::checked_private(file, "the agent's key")?)?)
+            }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        envelope::{keys::PrivateKey, signing},
-        ids::SystemIds,
-        proto::v1::connect_response::Response,
-        script::Script,
+/// What the broker is to know of the agent.
+enum Registration {
+    /// Nothing from here.
+    Elsewhere,
+    /// The key, if the broker does not know the agent.
+    IfUnknown,
+    /// The card.
+    Card,
+}
+
+/// Connects the link of an agent, which is registered before.
+async fn open(
+    options: LinkOptions,
+    card: v1::AgentCard,
+    invitation: &str,
+    registration: Registration,
+) -> Result<Link, ClientError> {
+    let connect = || Link::connect(options.clone(), Arc::new(SystemClock), Arc::new(SystemIds));
+    let register = async || {
+        let client = Client::connect(&options.broker).await?;
+        client.register(&options.identity, card.clone(), invitation).await
     };
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_parts(seconds, 0).unwrap()
-    }
-
-    fn known(change: impl FnOnce(&mut v1::AgentKey)) -> (KnownKeys, KeyId) {
-        let public_key = PrivateKey::generate(&SystemIds).public().as_bytes().to_vec().into();
-        let mut key = v1::AgentKey { key_id: "k1".to_owned(), public_key, ..Default::default() };
-        change(&mut key);
-        let card = v1::AgentCard { keys: vec![key], ..Default::default() };
-        let alice = AgentId::parse("alice").unwrap();
-        (KnownKeys::of_card(&alice, &card, &Trust::Broker, at(0)), KeyId::parse("k1").unwrap())
-    }
-
-    #[test]
-    fn a_mandate_of_another_negotiation_task_or_epoch_is_refused() {
-        let mandate = v1::Envelope {
-            message_type: MessageType::TaskRequest.into(),
-            message_id: "n".to_owned(),
-            sender_id: "alice".to_owned(),
-            task_id: "t".to_owned(),
-            epoch: 3,
-            ..Default::default()
-        };
-        let award = |negotiation: &str, task: &str, shown: &v1::Envelope| {
-            let closed = v1::NegotiationClosed { task_request: shown.encode_to_vec().into(), ..Default::default() };
-            v1::Envelope {
-                message_type: MessageType::NegotiationClosed.into(),
-                sender_id: "baton".to_owned(),
-                correlation_id: negotiation.to_owned(),
-                task_id: task.to_owned(),
-                epoch: 3,
-                payload: Some(crate::envelope::payload_of(&closed)),
-                ..Default::default()
-            }
-        };
-        let right = award("n", "t", &mandate);
-        assert!(check_mandate(&right, &mandate).is_ok());
-        assert!(check_mandate(&award("m", "t", &mandate), &mandate).is_err());
-        assert!(check_mandate(&award("n", "u", &mandate), &mandate).is_err());
-        let earlier = v1::Envelope { epoch: 2, ..mandate.clone() };
-        assert!(check_mandate(&award("n", "t", &earlier), &earlier).is_err());
-        let info = v1::Envelope { message_type: MessageType::Info.into(), ..mandate.clone() };
-        assert!(check_mandate(&award("n", "t", &info), &info).is_err());
-        let delivered = |envelope| Delivered { delivery: v1::Delivery::default(), envelope };
-        assert_eq!(delivered(right.clone()).counterpart(), "alice");
-        let end = v1::Envelope { payload: None, ..right };
-        assert_eq!(delivered(end).counterpart(), "baton", "a notice of the end shows no mandate");
-    }
-
-    #[tokio::test]
-    async fn the_pinned_keys_of_the_broker_verify_its_receipts() {
-        let other = PrivateKey::generate(&SystemIds).public();
-        for is_pinned in [true, false] {
-            let (agent, mut script) = Script::open_agent();
-            let key = script.key.clone();
-            let keys = if is_pinned { vec![other.clone(), key.public()] } else { vec![other.clone()] };
-            let agent = agent.trusting(Trust::Pinned([(AgentId::broker(), keys)].into()));
-            let answering = async {
-                let (request_id, _) = script.hear().await;
-                let receipt = v1::Receipt::default();
-                let signature = key.sign(&signing::receipt_input(&receipt)).to_vec().into();
-                script.say(request_id, Response::Receipt(v1::Receipt { signature, ..receipt }));
-            };
-            let (sent, ()) = tokio::join!(agent.session.send(bytes::Bytes::new()), answering);
-            match is_pinned {
-                true => drop(sent.unwrap()),
-                false => assert!(matches!(sent, Err(ClientError::Unverified { .. })), "{sent:?}"),
-            }
+    match registration {
+        Registration::Elsewhere => connect().await,
+        Registration::Card => {
+            register().await?;
+            connect().await
         }
-    }
-
-    #[test]
-    fn keys_are_believed_for_a_minute() {
-        let (known, key_id) = known(|_| {});
-        let asked_at = known.asked_at;
-        assert!(known.are_good_for(&key_id, asked_at.plus(Duration::from_secs(59))));
-        assert!(!known.are_good_for(&key_id, asked_at.plus(Duration::from_secs(60))), "a revocation is noticed now");
-        assert!(!known.are_good_for(&KeyId::parse("k2").unwrap(), asked_at), "a key that was not there");
-    }
-
-    #[test]
-    fn a_key_is_good_in_its_time_and_never_once_revoked() {
-        let time = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
-        let is_good = |known: &(KnownKeys, KeyId), seconds| known.0.keys[&known.1].is_good_at(at(seconds));
-        let bounded = known(|key| (key.not_before_time, key.not_after_time) = (time(10), time(20)));
-        assert_eq!([9, 10, 19, 20].map(|seconds| is_good(&bounded, seconds)), [false, true, true, false]);
-        let revoked = known(|key| key.revoke_time = time(15));
-        assert_eq!([0, 14, 16].map(|seconds| is_good(&revoked, seconds)), [false; 3]);
+        Registration::IfUnknown => match connect().await {
+            // The broker does not say whether it knows the agent.
+            Err(refused) if refused.reason() == Some("CHALLENGE_FAILED") => match register().await {
+                Ok(_) => connect().await,
+                // The agent has another key.
+                Err(error) if matches!(error.reason(), Some("AGENT_EXISTS" | "CHALLENGE_FAILED")) => Err(refused),
+                Err(error) => Err(error),
+            },
+            connected => connected,
+        },
     }
 }

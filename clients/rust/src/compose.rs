@@ -91,6 +91,25 @@ pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> 
     context_of_sections(sections.into_iter().map(section).collect())
 }
 
+/// A JSON section of a context.
+///
+/// ```
+/// let section = baton_client::json_section("goals", ["find the cause", "call back"]);
+/// assert_eq!(section.name, "goals");
+/// ```
+pub fn json_section(name: &str, value: impl Into<serde_json::Value>) -> v1::ContextSection {
+    let content = Some(Content::Json(value.into().to_string()));
+    v1::ContextSection { name: name.to_owned(), content, ..Default::default() }
+}
+
+/// These names and values as the result of a task.
+pub fn result_of<K: Into<String>, V: Into<serde_json::Value>>(
+    values: impl IntoIterator<Item = (K, V)>,
+) -> prost_types::Struct {
+    let object = values.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    envelope::struct_of(&serde_json::Value::Object(object)).expect("it is an object")
+}
+
 /// The message that reports a successful takeover, with the digest computed from the received sections.
 pub fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
     v1::HandoffComplete {

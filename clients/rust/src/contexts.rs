@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{ClientError, Delivered, Link, OwnedTask};
+use super::{ClientError, Delivered, Link, OwnedTask, offers::OpenLetter};
 use crate::{
     context_of_sections,
     envelope::{sections, signing},
@@ -75,12 +75,23 @@ impl KnownSections {
     }
 }
 
-/// A received context: what the message has, and on demand what it has not.
+/// A received context: what the message has, and on demand what it has not. [`Self::complete`] makes this agent the owner
+/// of the task; [`Self::fail`] leaves the task with its sender.
 #[derive(Clone)]
 pub struct Takeover {
-    link: Link,
-    task_id: String,
-    context: v1::TaskContextTransfer,
+    pub(super) link: Link,
+    pub(super) task_id: String,
+    pub(super) context: v1::TaskContextTransfer,
+    pub(super) origin: Origin,
+}
+
+/// Where a context comes from.
+#[derive(Clone)]
+pub(super) enum Origin {
+    /// A message, which is acked by its handler or, with a letter, by [`Takeover::complete`] and [`Takeover::fail`].
+    Message(Box<Delivered>, OpenLetter),
+    /// The last handoff of a task that this agent owns already.
+    Resumed(Box<OwnedTask>),
 }
 
 impl Link {
@@ -90,6 +101,7 @@ impl Link {
             link: self.clone(),
             task_id: context.envelope.task_id.clone(),
             context: context.payload::<v1::TaskContextTransfer>(),
+            origin: Origin::Message(Box::new(context.clone()), OpenLetter::default()),
         }
     }
 

@@ -7,7 +7,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::{
     codes::{ErrorCode, Refusal},
-    envelope::FRAME_BYTES_MAX,
+    envelope::{FRAME_BYTES_MAX, keys::KeyFileError},
 };
 
 /// Why a call failed.
@@ -97,6 +97,20 @@ pub enum ClientError {
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
+    },
+    /// A setting of an agent cannot be used: the text names the variable, the file or the field, and what to do.
+    #[error("{0}")]
+    Settings(String),
+    /// The agent's key file cannot be read or written.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// A section of a context is not there, or not as it was asked for.
+    #[error("section {name} of the context {problem}")]
+    Section {
+        /// The name of the section.
+        name: String,
+        /// The problem, as the end of a sentence.
+        problem: String,
     },
     /// The session has ended.
     #[error("the session has ended: {0}")]

@@ -45,11 +45,26 @@ pub struct HandedOver {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The id of the candidate.
-    pub candidate_id: String,
+    pub agent_id: String,
     /// The reason as a code.
     pub reason: v1::RejectReason,
     /// The reason as text; may be empty.
     pub text: String,
+}
+
+impl Rejection {
+    /// The stable name of the reason, for example `NO_SKILL`.
+    pub fn code(&self) -> &'static str {
+        self.reason.as_str_name().trim_start_matches("REJECT_REASON_")
+    }
+}
+
+impl std::fmt::Display for Rejection {
+    /// For example `bob: NO_SKILL: I know routers only`.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}: {}", self.agent_id, self.code())?;
+        if self.text.is_empty() { Ok(()) } else { write!(formatter, ": {}", self.text) }
+    }
 }
 
 /// Why a handoff did not complete.
@@ -83,8 +98,8 @@ pub enum HandOverError {
         /// Whether this agent owns the task again. False: an agent that had lent the task to this one took it back.
         is_owner: bool,
     },
-    /// A later call of this process has taken over waiting for this handoff.
-    #[error("another call already waits for this handoff")]
+    /// A later call of this process has taken over waiting for this negotiation or this answer.
+    #[error("another call already waits for it")]
     Superseded,
     /// The broker refused the request or the context, or the link has ended. In the second case the handoff continues
     /// at the broker: see [`Link::resume_hand_over`].
@@ -189,6 +204,10 @@ impl OwnedTask {
 
     pub(super) const fn link(&self) -> &Link {
         &self.link
+    }
+
+    pub(super) fn replace_link(&mut self, change: impl FnOnce(&Link) -> Link) {
+        self.link = change(&self.link);
     }
 }
 
@@ -307,7 +326,8 @@ impl Link {
     ///
     /// [`HandOverError::Failed`] if the handoff ends without success. [`HandOverError::Client`] if the broker refuses
     /// the request (as [`Link::send`]) or the context (the handoff is then cancelled), or if either exceeds the limits
-    /// of the schema (then nothing is sent).
+    /// of the schema (then nothing is sent); with `HANDOFF_OPEN` while another call of this process hands over or lends
+    /// the task at this epoch (then nothing is sent either).
     pub async fn hand_over(
         &self,
         to: &str,
@@ -329,8 +349,14 @@ impl Link {
         request
     }
 
-    /// Hands a task over by this signed request.
+    /// Hands a task over by this signed request, unless another call does.
     pub(super) async fn hand_over_by(&self, request: &v1::Envelope, sections: Vec<v1::ContextSection>) -> End {
+        let _hand = self.inner.waiting.hand(&request.task_id, request.epoch)?;
+        self.move_by(request, sections).await
+    }
+
+    /// Hands a task over by this signed request, for the call that holds it.
+    pub(super) async fn move_by(&self, request: &v1::Envelope, sections: Vec<v1::ContextSection>) -> End {
         let handoff_id = &request.message_id;
         self.show(handoff_id, v1::SenderView::Idle);
         let about = About::handoff(&request.task_id, request.epoch, handoff_id);
@@ -350,14 +376,15 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As [`Link::hand_over`]; `HANDOFF_UNKNOWN`, and `NOT_OWNER` if another agent sent the request.
+    /// As [`Link::hand_over`]; `HANDOFF_UNKNOWN`, and `NOT_OWNER` if another agent sent the request. `HANDOFF_OPEN` while
+    /// another call of this process waits for the handoff.
     pub async fn resume_hand_over(
         &self,
         handoff_id: &str,
         sections: Vec<v1::ContextSection>,
     ) -> Result<HandedOver, HandOverError> {
         // Wait before reading the state, so that no message is missed in between.
-        let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id.to_owned()));
+        let mail = self.inner.waiting.wait_alone(Subject::Handoff(handoff_id.to_owned()))?;
         let handoff = self.get_handoff(handoff_id).await?;
         if handoff.sender_id != self.id().as_str() {
             let text = format!("handoff {handoff_id} is of {}, not of this agent", handoff.sender_id);
@@ -439,6 +466,20 @@ impl Link {
             async move { client.answer(client.handoffs().get_handoff(request).await) }
         });
         answer.await?.handoff.ok_or_else(|| ClientError::Answer("there is no handoff in it".to_owned()))
+    }
+
+    /// Reads a handoff with the envelope of its context; empty if the broker has none that this agent may read.
+    pub(super) async fn handoff_with_context(
+        &self,
+        handoff_id: &str,
+    ) -> Result<(v1::Handoff, bytes::Bytes), ClientError> {
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), include_context: true };
+        let answer = self.ask(|client| {
+            let request = request.clone();
+            async move { client.answer(client.handoffs().get_handoff(request).await) }
+        });
+        let v1::GetHandoffResponse { handoff, context, .. } = answer.await?;
+        Ok((handoff.ok_or_else(|| ClientError::Answer("there is no handoff in it".to_owned()))?, context))
     }
 
     pub(super) fn owned(&self, task: v1::Task) -> OwnedTask {
@@ -552,8 +593,8 @@ impl Link {
                 let reject: v1::HandoffReject = delivered.payload();
                 let (reason, text) = (reject.reason(), reject.reason_text.clone());
                 // A resumed handoff already lists the earlier rejections.
-                if progress.rejections.iter().all(|known| known.candidate_id != sender_id) {
-                    progress.rejections.push(Rejection { candidate_id: sender_id, reason, text });
+                if progress.rejections.iter().all(|known| known.agent_id != sender_id) {
+                    progress.rejections.push(Rejection { agent_id: sender_id, reason, text });
                 }
                 None
             }
@@ -697,7 +738,7 @@ pub(super) fn end_of(handoff: &v1::Handoff) -> Option<End> {
 fn rejections_of(handoff: &v1::Handoff) -> Vec<Rejection> {
     let rejected = handoff.offers.iter().filter(|offer| offer.outcome() == v1::OfferOutcome::Rejected);
     let rejection = |offer: &v1::HandoffOffer| Rejection {
-        candidate_id: offer.candidate_id.clone(),
+        agent_id: offer.candidate_id.clone(),
         reason: offer.reject_reason(),
         text: offer.reason_text.clone(),
     };

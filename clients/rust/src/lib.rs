@@ -1,71 +1,31 @@
 //! Agents in Rust for [baton](https://docs.rs/baton-broker), a gRPC handoff broker: one AI agent hands a task to
 //! another, signed, durable, with exactly one owner at every moment.
 //!
-//! [`Link`] is an agent that stays connected: it serves its mail by a [`Handler`], hands tasks over
-//! ([`Link::hand_over`]), lends them ([`Link::delegate`]) and goes on where an earlier process of the agent ended. Below
-//! it, each a step nearer to the wire: [`Agent`] is an agent on one session, [`Session`] the stream of frames,
-//! [`Client`] the connection with a stub of each service, and [`Composer`] makes signed envelopes.
+//! [`Agent`] is an agent of a program: it connects with defaults or from the environment, registers itself, passes offers
+//! and questions to functions, hands tasks over ([`Agent::hand_over`]), lends them ([`Agent::delegate`]) and goes on where
+//! an earlier process of the agent ended. Below it, each a step nearer to the wire: [`Link`] stays connected and serves a
+//! [`Handler`], [`session::Agent`] is an agent on one session, [`Session`] the stream of frames, [`Client`] the connection
+//! with a stub of each service, and [`Composer`] makes signed envelopes.
 //!
 //! Every receipt is verified with the broker's key, and every delivery with its sender's ([`Trust`]).
 //!
-//! An agent that accepts what it is offered, and ends the tasks that an earlier process left:
+//! An agent that takes over what it is offered:
 //!
 //! ```no_run
-//! use std::{path::PathBuf, sync::Arc, time::Duration};
+//! use baton_client::{Agent, HandlerResult, Offer};
 //!
-//! use baton_client::{
-//!     ClientError, Delivered, Handler, Identity, Link, LinkOptions, NotTaken, Options, OwnedTask, Trust,
-//!     envelope::keys::PrivateKey,
-//!     ids::{AgentId, KeyId, SystemIds},
-//!     proto::v1::{self, MessageType},
-//!     time::SystemClock,
-//! };
-//! use tokio_util::sync::CancellationToken;
-//!
-//! struct Mail;
-//!
-//! impl Handler for Mail {
-//!     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
-//!         match delivered.kind() {
-//!             MessageType::HandoffRequest => link.accept(&delivered, &v1::HandoffAccept::default()).await?,
-//!             MessageType::TaskContextTransfer => {
-//!                 let context: v1::TaskContextTransfer = delivered.payload();
-//!                 println!("{} sections", context.sections.len());
-//!                 let task = link.complete(&delivered).await?;
-//!                 task.finish(None).await?;
-//!             }
-//!             _ => {} // news
-//!         }
-//!         Ok(())
-//!     }
-//!
-//!     async fn resumed(&self, _: Link, task: OwnedTask, _: v1::TaskContextTransfer) -> Result<(), NotTaken> {
-//!         task.finish(None).await?; // an earlier process took it over and did not end it
-//!         Ok(())
-//!     }
+//! async fn take(offer: Offer) -> HandlerResult {
+//!     let takeover = offer.accept().await?; // waits for the context
+//!     println!("{} sections", takeover.context().sections.len());
+//!     let task = takeover.complete().await?; // from here on the task is bob's
+//!     task.finish_with([("cause", "a loose cable")]).await?;
+//!     Ok(())
 //! }
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let options = LinkOptions {
-//!         broker: Options {
-//!             server: "127.0.0.1:22866".to_owned(),
-//!             ca: Some(PathBuf::from("baton-data/tls/ca.pem")),
-//!             ..Default::default()
-//!         },
-//!         identity: Identity {
-//!             agent: AgentId::parse("bob")?,
-//!             key_id: KeyId::parse("k1")?,
-//!             key: PrivateKey::read("bob.pem".as_ref())?,
-//!         },
-//!         credit: 8,
-//!         trust: Trust::Broker,
-//!         handler_timeout: None,
-//!         stop_grace: Duration::from_secs(10),
-//!         resume: true,
-//!     };
-//!     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
-//!     Ok(link.serve(Mail, CancellationToken::new()).await?)
+//!     let bob = Agent::builder("bob").ca("baton-data/tls/ca.pem").on_handoff(take).connect().await?;
+//!     Ok(bob.run().await?)
 //! }
 //! ```
 //!
@@ -80,15 +40,21 @@ mod blob;
 mod compose;
 mod connection;
 mod contexts;
+mod directory;
+mod environment;
 mod error;
 mod finding;
 mod handoffs;
 mod limits;
 mod link;
 mod loans;
+mod mail;
+mod mailbox;
 mod negotiations;
+mod offers;
 mod pipeline;
 mod plans;
+mod progress;
 mod questions;
 mod runs;
 mod schemas;
@@ -96,7 +62,8 @@ mod scope;
 #[cfg(test)]
 mod script;
 mod serve;
-mod session;
+pub mod session;
+mod session_agent;
 mod threads;
 mod trace;
 mod trust;
@@ -108,9 +75,9 @@ mod workspace;
 pub use baton_envelope::envelope;
 pub use baton_protocol::{codes, ids, protocol, time};
 
-pub use agent::{Agent, Delivered};
+pub use agent::{Agent, AgentBuilder, Delegation};
 pub use blob::BlobProgress;
-pub use compose::{About, Composer, completion_of, context_of};
+pub use compose::{About, Composer, completion_of, context_of, json_section, result_of};
 pub use connection::{Authorized, Client, ClientCertificate, Compression, Identity, Options, Token, parse_server};
 pub use contexts::{Takeover, want, want_last};
 pub use envelope::context_of_sections;
@@ -118,15 +85,20 @@ pub use error::{ClientError, Refused};
 pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection};
 pub use link::{Link, LinkOptions};
 pub use loans::{LOAN_TIMEOUT, RecallReason, Recalled, Returned};
-pub use negotiations::{Bid, BidEnd, BidOutcome, Heard, Negotiation, Offer};
+pub use mail::HandlerResult;
+pub use negotiations::{Bid, BidEnd, BidOutcome, Heard, Negotiation, StandingOffer};
+pub use offers::Offer;
 pub use pipeline::Pipeline;
 pub use plans::{Plan, SubtaskInputs, SubtaskResults, subtask, subtask_result};
+pub use progress::Progress;
+pub use proto::v1;
 pub use protocol::TraceContext;
-pub use questions::{Answer, Asked};
+pub use questions::{Answer, Asked, Question, question};
 pub use runs::{Run, Turn};
 pub use scope::{in_task, without_parent};
 pub use serve::{Handler, NotTaken};
 pub use session::Session;
+pub use session_agent::Delivered;
 pub use threads::{Step, Thread, ThreadRun};
 pub use trace::{current_trace, in_trace};
 pub use trust::{Trust, vouch};

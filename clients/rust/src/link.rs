@@ -7,10 +7,11 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::{
-    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust,
+    About, Client, ClientError, Composer, Delivered, Identity, Options, Trust,
     contexts::KnownSections,
     limits,
-    session::Process,
+    progress::TellProgress,
+    session::{Agent, Process},
     waiting::{Waiting, is_final},
     work::Work,
 };
@@ -99,6 +100,8 @@ pub struct Link {
     pub(super) inner: Arc<Inner>,
     /// Gets the views of this agent's handoffs: see [`Link::with_views`].
     views: Option<Views>,
+    /// Gets the progress of lent tasks: see [`Link::with_progress`].
+    pub(super) progress: Option<TellProgress>,
 }
 
 type Views = Arc<dyn Fn(&str, v1::SenderView) + Send + Sync>;
@@ -140,7 +143,7 @@ impl Link {
         let instance_id = composer.ids.message_id(composer.clock.now()).to_string();
         let (waiting, work) = (Arc::default(), Work::new());
         let inner = Inner { options, waiting, known_sections, work, instance_id, composer, present };
-        let link = Self { inner: Arc::new(inner), views: None };
+        let link = Self { inner: Arc::new(inner), views: None, progress: None };
         link.open().await?;
         Ok(link)
     }
@@ -150,7 +153,7 @@ impl Link {
     /// shows, to HANDOFF_COMPLETED. `show` must not block.
     #[must_use]
     pub fn with_views(&self, show: impl Fn(&str, v1::SenderView) + Send + Sync + 'static) -> Self {
-        Self { inner: Arc::clone(&self.inner), views: Some(Arc::new(show)) }
+        Self { views: Some(Arc::new(show)), ..self.clone() }
     }
 
     pub(super) fn show(&self, handoff_id: &str, view: v1::SenderView) {
@@ -452,7 +455,7 @@ impl Link {
         let known_sections = KnownSections::default();
         let (waiting, work, instance_id) = (Arc::default(), Work::new(), "p".to_owned());
         let inner = Inner { options, waiting, known_sections, work, instance_id, composer, present };
-        Self { inner: Arc::new(inner), views: None }
+        Self { inner: Arc::new(inner), views: None, progress: None }
     }
 }
 

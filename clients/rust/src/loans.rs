@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use prost::Message as _;
-use tokio::{runtime::Handle, time};
+use tokio::{runtime::Handle, sync::oneshot, time};
 
 use super::{
     About, ClientError, Delivered, HandOverError, HandedOver, Link, OwnedTask,
     error::Refused,
     handoffs::{end_of, task_of},
-    limits,
-    waiting::Subject,
+    limits, progress,
+    waiting::{Conversation, Letter, Subject, Taken},
 };
 use crate::{
     codes::ErrorCode,
@@ -222,7 +222,8 @@ impl Link {
     /// # Errors
     ///
     /// [`HandOverError::Recalled`] if the task came back without a result. [`HandOverError::Failed`] if the task was
-    /// not lent: `NO_CANDIDATE` after rejections, `HANDOFF_CANCELLED` at the limit. Others as [`Link::hand_over`].
+    /// not lent: `NO_CANDIDATE` after rejections, `HANDOFF_CANCELLED` at the limit. Others as [`Link::hand_over`]: also
+    /// `HANDOFF_OPEN` while another call waits for the task of this epoch.
     pub async fn delegate(
         &self,
         to: &str,
@@ -294,23 +295,43 @@ impl Link {
         // The checks of the handover come first: a request that is not sent needs no taking back.
         let loan =
             Loan { task_id: request.task_id.clone(), handoff_id: request.message_id.clone(), epoch: request.epoch + 1 };
+        let _hand = self.inner.waiting.hand(&loan.task_id, request.epoch)?;
         // Wait before the handoff: a quick delegate may report its final status before the handoff call returns.
-        let mut results = self.inner.waiting.wait(Subject::Result(loan.task_id.clone()));
+        let mut results = Some(self.inner.waiting.wait(Subject::Result(loan.task_id.clone())));
         let mut watch = self.inner.waiting.watch(&loan.task_id, request.epoch, true);
-        self.hand_over_by(request, sections).await?;
+        self.move_by(request, sections).await?;
+        let telling = self.tell_progress(&loan.task_id, loan.epoch);
+        let returned = self.end_of_loan(&loan, &mut results, &mut watch).await;
+        if returned.is_ok() {
+            progress::told(telling).await;
+        }
+        returned
+    }
+
+    /// Waits for the end of a loan, by which this agent owns the task again.
+    async fn end_of_loan(
+        &self,
+        loan: &Loan,
+        results: &mut Option<Conversation>,
+        watch: &mut oneshot::Receiver<Taken>,
+    ) -> Result<Returned, HandOverError> {
         let (mut looks, mut is_back) = (self.looks(), false);
         loop {
             let letter = tokio::select! {
-                letter = self.next_letter(&mut results) => letter?,
-                Ok(taken) = &mut watch => {
+                letter = self.next_result(results) => match letter? {
+                    Some(letter) => letter,
+                    // The task has come back, and a later call has lent it on: the state tells how this loan has ended.
+                    None => continue,
+                },
+                Ok(taken) = &mut *watch => {
                     let Recalled { message, epoch, .. } = &taken.recalled;
                     return Err(loan.recalled(taken.recalled.reason, message, *epoch, taken.is_owner));
                 }
                 () = looks.due() => {
-                    let task = self.look(&loan).await?;
+                    let task = self.look(loan).await?;
                     // Mail about the end of the loan may be on its way to this process; by the next look it has come.
                     if let (Some(task), true) = (&task, is_back) {
-                        return self.without_news(&loan, task).await;
+                        return self.without_news(loan, task).await;
                     }
                     is_back = task.is_some();
                     if is_back {
@@ -350,6 +371,18 @@ impl Link {
         }
     }
 
+    /// The next letter about a loan. `None`, once: a later call gets them from now on.
+    async fn next_result(&self, results: &mut Option<Conversation>) -> Result<Option<Letter>, HandOverError> {
+        let Some(mail) = results else { return std::future::pending().await };
+        match self.next_letter(mail).await {
+            Err(HandOverError::Superseded) => {
+                *results = None;
+                Ok(None)
+            }
+            letter => letter.map(Some),
+        }
+    }
+
     /// Reads the task. Returns it if the loan has ended.
     async fn look(&self, loan: &Loan) -> Result<Option<v1::Task>, ClientError> {
         match self.get_task(&loan.task_id).await {
@@ -385,12 +418,7 @@ impl Link {
         let entry = found.entry.unwrap_or_default();
         match &entry.event {
             Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::TaskStatusUpdate => {
-                let (trust, now) = (&self.inner.options.trust, self.composer().clock.now());
-                let envelope = self.ask(|client| {
-                    let envelope = found.envelope.clone();
-                    async move { client.verified(envelope, trust, now).await }
-                });
-                let payload = envelope.await?.payload.unwrap_or_default();
+                let payload = self.verified(found.envelope).await?.payload.unwrap_or_default();
                 let update = v1::TaskStatusUpdate::decode(payload.value).unwrap_or_default();
                 returned(entry.epoch, update.status(), update.result, update.details)
             }

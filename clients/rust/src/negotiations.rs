@@ -30,7 +30,7 @@ const PAGE_MAX: usize = 1000;
 
 /// An offer of a bidder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Offer {
+pub struct StandingOffer {
     /// The bidder.
     pub agent_id: String,
     /// The message_id of the offer.
@@ -43,7 +43,7 @@ pub struct Offer {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
     /// The first offer of a bidder, or one that replaces the bidder's earlier one.
-    Offer(Offer),
+    Offer(StandingOffer),
     /// An agent that was asked has declined: the request, or to offer further.
     Declined {
         /// The agent.
@@ -115,7 +115,7 @@ pub struct Negotiation {
     /// The negotiation as first read after the close.
     closed: Option<v1::Negotiation>,
     /// The offers that stood at the close and have not arrived as mail.
-    missing: Vec<Offer>,
+    missing: Vec<StandingOffer>,
     looks: Looks,
 }
 
@@ -296,7 +296,7 @@ impl Negotiation {
     /// # Errors
     ///
     /// As [`Self::next`].
-    pub async fn next_offer(&mut self) -> Result<Option<Offer>, ClientError> {
+    pub async fn next_offer(&mut self) -> Result<Option<StandingOffer>, ClientError> {
         loop {
             match self.next().await? {
                 Some(Heard::Offer(offer)) => return Ok(Some(offer)),
@@ -348,7 +348,7 @@ impl Negotiation {
     ///
     /// As [`Link::send`]; `ROUND_LIMIT` after the third round, `OFFER_NOT_STANDING` while the bidder is on turn,
     /// `NEGOTIATION_CLOSED` after the close.
-    pub async fn counter(&self, offer: &Offer, counter: &v1::TaskOffer) -> Result<v1::Receipt, ClientError> {
+    pub async fn counter(&self, offer: &StandingOffer, counter: &v1::TaskOffer) -> Result<v1::Receipt, ClientError> {
         let counter = v1::TaskOffer { round: offer.terms.round + 1, ..counter.clone() };
         self.link.send(&offer.agent_id, MessageType::TaskOffer, &self.about(), &counter).await
     }
@@ -358,7 +358,7 @@ impl Negotiation {
     /// # Errors
     ///
     /// As [`Self::counter`].
-    pub async fn decline(&self, offer: &Offer, decline: &v1::TaskDecline) -> Result<v1::Receipt, ClientError> {
+    pub async fn decline(&self, offer: &StandingOffer, decline: &v1::TaskDecline) -> Result<v1::Receipt, ClientError> {
         self.link.send(&offer.agent_id, MessageType::TaskDecline, &self.about(), decline).await
     }
 
@@ -368,7 +368,7 @@ impl Negotiation {
     ///
     /// As [`Link::send`]; `OFFER_NOT_STANDING` if the bidder has replaced or withdrawn the offer, `NEGOTIATION_CLOSED`
     /// after the time for the decision.
-    pub async fn award(&self, offer: &Offer, details: &str) -> Result<v1::Receipt, ClientError> {
+    pub async fn award(&self, offer: &StandingOffer, details: &str) -> Result<v1::Receipt, ClientError> {
         let accept = v1::TaskAccept { offer_id: offer.offer_id.clone(), details: details.to_owned(), handoff: None };
         self.link.send(&offer.agent_id, MessageType::TaskAccept, &self.about(), &accept).await
     }
@@ -381,7 +381,7 @@ impl Negotiation {
     /// As [`Link::hand_over`] and [`Self::award`].
     pub async fn hand_over(
         &self,
-        offer: &Offer,
+        offer: &StandingOffer,
         about: &About,
         terms: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
@@ -396,7 +396,7 @@ impl Negotiation {
     /// As [`Link::delegate`] and [`Self::award`].
     pub async fn delegate(
         &self,
-        offer: &Offer,
+        offer: &StandingOffer,
         about: &About,
         terms: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
@@ -457,7 +457,7 @@ impl Negotiation {
     }
 
     /// The award of a task, which is the request of its handoff.
-    fn award_of(&self, offer: &Offer, about: &About, terms: &v1::HandoffRequest) -> v1::Envelope {
+    fn award_of(&self, offer: &StandingOffer, about: &About, terms: &v1::HandoffRequest) -> v1::Envelope {
         let about = About { correlation_id: self.id.clone(), ..about.clone() };
         let terms = self.link.as_part(&about, terms);
         let accept = v1::TaskAccept { offer_id: offer.offer_id.clone(), details: String::new(), handoff: Some(terms) };
@@ -508,7 +508,7 @@ impl Negotiation {
                 if terms.withdrawn {
                     self.heard.push_back(Heard::Withdrawn { agent_id });
                 } else {
-                    self.hear_offer(Offer { agent_id, offer_id: delivered.envelope.message_id.clone(), terms });
+                    self.hear_offer(StandingOffer { agent_id, offer_id: delivered.envelope.message_id.clone(), terms });
                 }
             }
             MessageType::TaskDecline => {
@@ -522,7 +522,7 @@ impl Negotiation {
         letter.answer(Ok(()));
     }
 
-    fn hear_offer(&mut self, offer: Offer) {
+    fn hear_offer(&mut self, offer: StandingOffer) {
         self.missing.retain(|missing| missing.offer_id != offer.offer_id);
         if self.known.insert(offer.offer_id.clone()) {
             self.heard.push_back(Heard::Offer(offer));
@@ -552,9 +552,9 @@ impl Negotiation {
 }
 
 /// The offers that stand, without their conditions.
-fn standing(state: &v1::Negotiation) -> impl Iterator<Item = Offer> {
+fn standing(state: &v1::Negotiation) -> impl Iterator<Item = StandingOffer> {
     let stands = |bid: &&v1::NegotiationBid| matches!(bid.state(), BidState::Offered | BidState::Countered);
-    state.bids.iter().filter(stands).map(|bid| Offer {
+    state.bids.iter().filter(stands).map(|bid| StandingOffer {
         agent_id: bid.agent_id.clone(),
         offer_id: bid.offer_id.clone(),
         terms: v1::TaskOffer {

@@ -1,6 +1,9 @@
 //! Questions about a task: ask one agent and wait for its answer, or answer a question.
 
-use super::{About, ClientError, Delivered, HandOverError, Link, OwnedTask, waiting::Subject};
+use super::{
+    About, ClientError, Delivered, HandOverError, Link, OwnedTask,
+    waiting::{Conversation, Subject},
+};
 use crate::proto::v1::{self, MessageType};
 
 /// How a question has ended.
@@ -24,6 +27,73 @@ pub struct Answer {
     pub text: String,
     /// The answer for programs. It fits the question's schema, if the question has one.
     pub data: Option<prost_types::Struct>,
+}
+
+/// A question to this agent about another agent's task: [`Self::answer`] answers it once.
+#[derive(Clone)]
+pub struct Question {
+    /// The id of the task.
+    pub task_id: String,
+    /// The owner of the task, which asks.
+    pub owner_id: String,
+    /// The question, with its deadline and the schema of its answer.
+    pub prompt: v1::TaskPrompt,
+    /// The details of the status update that asks, for people.
+    pub details: String,
+    link: Link,
+    delivered: Delivered,
+}
+
+impl std::fmt::Debug for Question {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Question")
+            .field("task_id", &self.task_id)
+            .field("owner_id", &self.owner_id)
+            .field("prompt", &self.prompt)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Question {
+    /// The question of this message; `None` if it asks none.
+    pub(super) fn of(link: &Link, delivered: &Delivered) -> Option<Self> {
+        if delivered.kind() != MessageType::TaskStatusUpdate {
+            return None;
+        }
+        let v1::TaskStatusUpdate { prompt, details, .. } = delivered.payload();
+        let (task_id, owner_id) = (delivered.envelope.task_id.clone(), delivered.envelope.sender_id.clone());
+        let (link, delivered) = (link.clone(), delivered.clone());
+        Some(Self { task_id, owner_id, prompt: prompt?, details, link, delivered })
+    }
+
+    /// The question, for people.
+    pub fn text(&self) -> &str {
+        &self.prompt.question
+    }
+
+    /// Answers by a text. The first answer counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::answer`].
+    pub async fn answer(&self, text: &str) -> Result<v1::Receipt, ClientError> {
+        self.answer_with(&v1::TaskInput { text: text.to_owned(), data: None }).await
+    }
+
+    /// Answers by a text and data, which must fit the question's schema.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::answer`].
+    pub async fn answer_with(&self, input: &v1::TaskInput) -> Result<v1::Receipt, ClientError> {
+        self.link.answer(&self.delivered, input).await
+    }
+}
+
+/// A question to an agent, or to one able agent of `type:NAME`, without a deadline.
+pub fn question(text: &str, answer_by: &str) -> v1::TaskPrompt {
+    v1::TaskPrompt { question: text.to_owned(), answer_by: answer_by.to_owned(), ..Default::default() }
 }
 
 impl OwnedTask {
@@ -60,17 +130,49 @@ impl Link {
         self.send("", MessageType::TaskInput, &about, input).await
     }
 
+    /// Goes on waiting for the answer to the open question of a task, which an earlier process of this agent may have
+    /// asked. Without an open question, the answer to the latest one that was answered; `Withdrawn` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::get_task`]; `HANDOFF_OPEN` while another call waits for the answer.
+    pub async fn resume_ask(&self, task_id: &str) -> Result<Asked, ClientError> {
+        let task = self.get_task(task_id).await?;
+        match task.open_prompt {
+            Some(prompt) => {
+                let mut answers = self.inner.waiting.wait_alone(Subject::Answer(prompt.message_id.clone()))?;
+                self.wait_for_answer(&mut answers, task_id, &prompt.message_id).await
+            }
+            None => {
+                let last = task.last_answer.as_ref().and_then(|last| last.question.as_ref());
+                let last = last.and_then(|question| answer_in(&task, &question.message_id));
+                Ok(last.map_or(Asked::Withdrawn, Asked::Answered))
+            }
+        }
+    }
+
     async fn put_question(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<Asked, ClientError> {
         let envelope = self.composer().compose("", MessageType::TaskStatusUpdate, about, update);
         let question = envelope.message_id.clone();
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mut answers = self.inner.waiting.wait(Subject::Answer(question.clone()));
         self.send_composed(envelope).await?;
+        self.wait_for_answer(&mut answers, &about.task_id, &question).await
+    }
+
+    async fn wait_for_answer(
+        &self,
+        answers: &mut Conversation,
+        task_id: &str,
+        question: &str,
+    ) -> Result<Asked, ClientError> {
+        // The first look comes soon: the answer to an earlier process may have been acked.
         let (mut looks, mut was_closed) = (self.looks(), false);
+        looks.soon();
         loop {
             let letter = tokio::select! {
                 biased;
-                letter = self.next_letter(&mut answers) => Some(letter),
+                letter = self.next_letter(answers) => Some(letter),
                 () = looks.due() => None,
             };
             match letter {
@@ -85,8 +187,8 @@ impl Link {
                     return Ok(asked);
                 }
                 None => {
-                    let task = self.get_task(&about.task_id).await?;
-                    if let Some(answer) = answer_in(&task, &question) {
+                    let task = self.get_task(task_id).await?;
+                    if let Some(answer) = answer_in(&task, question) {
                         return Ok(Asked::Answered(answer));
                     }
                     let is_open = task.open_prompt.is_some_and(|prompt| prompt.message_id == question);

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
-use super::{Agent, Client, Composer, Identity, Session, work::Work};
+use super::{Client, Composer, Identity, Session, session::Agent, work::Work};
 use crate::{
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},

@@ -15,8 +15,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    Agent, Bid, BidEnd, ClientError, Delivered, HandOverError, Link, OwnedTask, Recalled, link::Backoff, negotiations,
-    scope::Scope,
+    Bid, BidEnd, ClientError, Delivered, HandOverError, Link, OwnedTask, Recalled, link::Backoff, negotiations,
+    scope::Scope, session::Agent,
 };
 use crate::{
     proto::v1::{self, MessageType, NackCause},
@@ -27,6 +27,9 @@ use crate::{
 const RETURNING_MAX: usize = 4096;
 /// The ack wait if the broker announces none.
 const ACK_WAIT: Duration = Duration::from_secs(30);
+/// After a session has begun, the tasks of a process that has just ended become free when the broker notices its end.
+const RESUME_AGAIN_AFTER: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30)];
 /// The longest text of a nack, in bytes.
 const REASON_TEXT_MAX: usize = 4096;
 /// The longest details of a status, in bytes.
@@ -169,6 +172,16 @@ impl From<HandOverError> for NotTaken {
             other => Self::Failure(other.to_string()),
         }
     }
+}
+
+tokio::task_local! {
+    static ACKED_EARLY: CancellationToken;
+}
+
+/// Acks the message of the present handler, which goes on: its effect is stored at the broker.
+pub(super) fn ack_early() {
+    // Outside of handlers, and in tasks that they spawn, there is no message.
+    let _ = ACKED_EARLY.try_with(CancellationToken::cancel);
 }
 
 /// A message and its handoff. A redriven message has the same id under another handoff.
@@ -330,7 +343,9 @@ impl<H: Handler> Serving<H> {
         // dropped, so no handler outlives serving.
         let trace = delivered.trace_context();
         let scope = Scope::default();
+        let early = CancellationToken::new();
         let giving = scope.clone().run(async move { give(&*handler, link, delivered).await });
+        let giving = ACKED_EARLY.scope(early.clone(), giving);
         let mut task = AbortOnDropHandle::new(tokio::spawn(async move {
             match trace {
                 Some(context) => in_trace(context, giving).await,
@@ -349,21 +364,48 @@ impl<H: Handler> Serving<H> {
             task.abort();
             after_takeover(&scope, verdict).await
         };
+        tokio::pin!(handling);
         let verdict = tokio::select! {
-            verdict = handling => verdict,
+            biased;
+            () = early.cancelled() => None,
+            verdict = &mut handling => Some(verdict),
             () = self.give_up.cancelled() => {
                 self.give_back(&key).await;
                 return;
             }
             () = self.extend(&key) => unreachable!("it is extended for as long as this waits"),
         };
-        self.settle(key, verdict).await;
+        if let Some(verdict) = verdict {
+            self.settle(key, verdict).await;
+            return;
+        }
+        // The handler goes on without its message. Aborted at the end of the grace period, its task stays this agent's.
+        let message_id = key.0.clone();
+        self.settle(key, Ok(())).await;
+        tokio::select! {
+            verdict = handling => {
+                if let Err(problem) = verdict {
+                    tracing::warn!(%message_id, %problem, "a handler failed after its message was acked");
+                }
+            }
+            () = self.give_up.cancelled() => {}
+        }
     }
 
     /// Resumes tasks of this agent, as many at a time as the credit, until the broker has no more of them.
     async fn resume(self: Arc<Self>, stop: CancellationToken) {
+        let looks = async {
+            for wait in RESUME_AGAIN_AFTER {
+                Arc::clone(&self).resume_all(stop.clone()).await;
+                tokio::select! {
+                    () = time::sleep(wait) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+            Arc::clone(&self).resume_all(stop.clone()).await;
+        };
         tokio::select! {
-            () = Arc::clone(&self).resume_all(stop) => {}
+            () = looks => {}
             // Aborts the handlers. The tasks stay this agent's, and its next process resumes them.
             () = self.give_up.cancelled() => {}
         }
@@ -596,13 +638,8 @@ impl Link {
 
     /// The context of a handoff, with a verified signature; empty if the broker has none.
     async fn context_of_handoff(&self, handoff_id: &str) -> Result<v1::TaskContextTransfer, ClientError> {
-        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), include_context: true };
-        let answer = self.ask(|client| {
-            let request = request.clone();
-            async move { client.answer(client.handoffs().get_handoff(request).await) }
-        });
-        let envelope = match answer.await {
-            Ok(found) => found.context,
+        let envelope = match self.handoff_with_context(handoff_id).await {
+            Ok((_, context)) => context,
             // Retention has removed the handoff.
             Err(ClientError::Refused(_)) => return Ok(v1::TaskContextTransfer::default()),
             Err(error) => return Err(error),
@@ -610,13 +647,20 @@ impl Link {
         if envelope.is_empty() {
             return Ok(v1::TaskContextTransfer::default());
         }
+        let payload = self.verified(envelope).await?.payload.unwrap_or_default();
+        v1::TaskContextTransfer::decode(payload.value).map_err(|error| ClientError::Answer(error.to_string()))
+    }
+}
+
+impl Link {
+    /// Verifies the signature of an envelope that a call returned, and decodes it.
+    pub(super) async fn verified(&self, envelope: bytes::Bytes) -> Result<v1::Envelope, ClientError> {
         let (trust, now) = (&self.inner.options.trust, self.composer().clock.now());
-        let verified = self.ask(|client| {
+        self.ask(|client| {
             let envelope = envelope.clone();
             async move { client.verified(envelope, trust, now).await }
-        });
-        let payload = verified.await?.payload.unwrap_or_default();
-        v1::TaskContextTransfer::decode(payload.value).map_err(|error| ClientError::Answer(error.to_string()))
+        })
+        .await
     }
 }
 

@@ -1,4 +1,4 @@
-//! A session: the `Connect` stream, with answers matched to requests.
+//! A session: the `Connect` stream, with answers matched to requests; and an agent on one session.
 
 use std::{
     collections::HashMap,
@@ -19,6 +19,7 @@ use tokio::{
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Code, Status, Streaming};
 
+pub use super::session_agent::Agent;
 use super::{Client, ClientError, error::Refused, work::Work};
 use crate::{
     codes::ErrorCode,

@@ -2,7 +2,7 @@
 //! answer to a question.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -12,10 +12,12 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Delivered, NotTaken,
+    ClientError, Delivered, NotTaken,
+    error::Refused,
     loans::{Recalled, notice_of},
 };
 use crate::{
+    codes::ErrorCode,
     ids::AgentId,
     proto::v1::{self, MessageType},
 };
@@ -31,6 +33,8 @@ pub(super) enum Subject {
     Answer(String),
     /// Mail of the negotiation with this id, for its requester.
     Negotiation(String),
+    /// The context of the handoff with this id, or the end of the handoff, for its candidate.
+    Context(String),
 }
 
 impl Subject {
@@ -38,6 +42,7 @@ impl Subject {
     fn of(delivered: &Delivered) -> Option<Self> {
         let of_handoff = || Some(Self::Handoff(delivered.handoff_id().to_owned()));
         let of_negotiation = || Some(Self::Negotiation(delivered.negotiation_id().to_owned()));
+        let of_context = || Some(Self::Context(delivered.handoff_id().to_owned()));
         match delivered.kind() {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => of_handoff(),
             // An agent may send a notification with any correlation id. Only the broker's own can end a handoff.
@@ -45,12 +50,16 @@ impl Subject {
                 Some(Self::Result(delivered.envelope.task_id.clone()))
             }
             MessageType::ErrorNotification if delivered.envelope.sender_id == AgentId::broker().as_str() => {
-                match delivered.payload::<v1::ErrorNotification>().error_code() {
+                let told: v1::ErrorNotification = delivered.payload();
+                match told.error_code() {
                     v1::ErrorCode::InputExpired => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
                     v1::ErrorCode::NoOffer | v1::ErrorCode::NegotiationExpired => of_negotiation(),
+                    // DROP_TASK is for candidates (SPEC 3).
+                    _ if told.next_step() == v1::NextStep::DropTask => of_context(),
                     _ => of_handoff(),
                 }
             }
+            MessageType::TaskContextTransfer | MessageType::HandoffCancel => of_context(),
             MessageType::TaskInput => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
             MessageType::TaskStatusUpdate if is_final(delivered.payload::<v1::TaskStatusUpdate>().status()) => {
                 Some(Self::Result(delivered.envelope.task_id.clone()))
@@ -86,6 +95,8 @@ pub(super) struct Waiting {
     calls: Mutex<HashMap<Subject, (u64, mpsc::UnboundedSender<Letter>)>>,
     next: AtomicU64,
     watches: Mutex<Vec<Watch>>,
+    /// The tasks that calls hand over or have lent, with the epochs before.
+    hands: Mutex<HashSet<(String, u64)>>,
 }
 
 /// A call or a caller that a recall of its task ends.
@@ -116,6 +127,39 @@ impl Waiting {
         // Replaces the sender of an earlier call, which ends that call's conversation.
         self.calls().insert(subject.clone(), (id, sender));
         Conversation { waiting: Arc::clone(self), subject, id, letters }
+    }
+
+    /// The same for a subject that no other call waits for.
+    ///
+    /// # Errors
+    ///
+    /// `HANDOFF_OPEN`.
+    pub(super) fn wait_alone(self: &Arc<Self>, subject: Subject) -> Result<Conversation, ClientError> {
+        // Two calls that pass this check together are no harm: the later one replaces the earlier one.
+        let is_waited_for = self.calls().contains_key(&subject);
+        match is_waited_for {
+            true => Err(waited_for(&match subject {
+                Subject::Handoff(id) | Subject::Context(id) => format!("handoff {id}"),
+                Subject::Result(id) => format!("task {id}"),
+                Subject::Answer(id) => format!("the answer to question {id}"),
+                Subject::Negotiation(id) => format!("negotiation {id}"),
+            })),
+            false => Ok(self.wait(subject)),
+        }
+    }
+
+    /// Notes that a call hands over or lends the task of this epoch, until the value is dropped. A task that has come back
+    /// has another epoch.
+    ///
+    /// # Errors
+    ///
+    /// `HANDOFF_OPEN` if another call does.
+    pub(super) fn hand(self: &Arc<Self>, task_id: &str, epoch: u64) -> Result<Hand, ClientError> {
+        let task = (task_id.to_owned(), epoch);
+        match self.hands.lock().expect("no holder panics").insert(task.clone()) {
+            true => Ok(Hand { waiting: Arc::clone(self), task }),
+            false => Err(waited_for(&format!("task {task_id}"))),
+        }
     }
 
     /// Passes the message to the call that waits for it, and returns the call's outcome. `None`: no call waits, or the
@@ -164,6 +208,22 @@ impl Waiting {
 
     fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<Subject, (u64, mpsc::UnboundedSender<Letter>)>> {
         self.calls.lock().expect("no holder panics")
+    }
+}
+
+fn waited_for(what: &str) -> ClientError {
+    Refused::of_client(ErrorCode::HandoffOpen, format!("another call of this process waits for {what}")).into()
+}
+
+/// A task that a call hands over or has lent.
+pub(super) struct Hand {
+    waiting: Arc<Waiting>,
+    task: (String, u64),
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.waiting.hands.lock().expect("no holder panics").remove(&self.task);
     }
 }
 

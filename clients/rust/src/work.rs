@@ -78,6 +78,12 @@ impl Work {
         held
     }
 
+    /// The latest epoch at which this agent is known to own the task; `None` if no value of it lives.
+    pub(super) fn epoch_of(&self, task_id: &str) -> Option<u64> {
+        let held = self.tasks().get(task_id).and_then(Weak::upgrade)?;
+        Some(held.epoch())
+    }
+
     /// Notes that the task has come back at this epoch.
     pub(super) fn came_back(&self, task_id: &str, epoch: u64) {
         self.change(task_id, |state| {

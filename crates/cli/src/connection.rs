@@ -20,7 +20,7 @@ use baton_client::{
     ids::{AgentId, KeyId, SystemIds},
     parse_server,
     time::SystemClock,
-    {Agent, Client, ClientCertificate, ClientError, Identity, Options},
+    {Client, ClientCertificate, ClientError, Identity, Options, session::Agent},
 };
 
 /// The heading of the flags that all commands share, below the flags of the command itself.

@@ -16,7 +16,7 @@ use baton_client::{
     envelope::keys::PrivateKey,
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
-    {About, Agent, Client, Delivered, Identity, context_of},
+    {About, Client, Delivered, Identity, context_of, session::Agent},
 };
 
 /// Show four agents that hand over a task, against a running broker.

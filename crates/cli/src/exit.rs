@@ -146,13 +146,15 @@ impl From<ClientError> for Failure {
             ClientError::Ca { .. } | ClientError::Certificate { .. } | ClientError::File { .. } => {
                 (CONFIGURATION, "FILE_UNUSABLE")
             }
-            ClientError::Address { .. } | ClientError::PlaintextAfar { .. } | ClientError::Token => {
-                (CONFIGURATION, "CONFIGURATION_INVALID")
-            }
+            ClientError::Key(_) => (CONFIGURATION, "FILE_UNUSABLE"),
+            ClientError::Address { .. }
+            | ClientError::PlaintextAfar { .. }
+            | ClientError::Settings(_)
+            | ClientError::Token => (CONFIGURATION, "CONFIGURATION_INVALID"),
             ClientError::Unreachable { .. } => (UNREACHABLE, "NO_BROKER"),
             ClientError::Untrusted { .. } => (UNREACHABLE, "CERTIFICATE_UNTRUSTED"),
             ClientError::Untimely { .. } => (UNREACHABLE, "CERTIFICATE_UNTIMELY"),
-            ClientError::Answer(_) => (FAILED, "ANSWER_INVALID"),
+            ClientError::Answer(_) | ClientError::Section { .. } => (FAILED, "ANSWER_INVALID"),
             ClientError::SessionEnded(_) => (FAILED, "SESSION_ENDED"),
             ClientError::Unverified { reason, .. } => (FAILED, *reason),
             ClientError::Refused(refused) => return of_refusal(refused),

@@ -10,7 +10,7 @@ pub(crate) mod raw;
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, process::Command, sync::Arc};
 
 use baton::proto::v1::{self, MessageType};
-use baton_client::{About, Agent};
+use baton_client::{About, session::Agent};
 
 use crate::broker::{Broker, PATIENCE, baton, write};
 

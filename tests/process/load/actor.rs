@@ -12,7 +12,7 @@ use baton::{
     proto::v1::{self, HandoffOutcome, HandoffState, MessageType, NackCause, NextStep, TaskStatus},
     time::SystemClock,
 };
-use baton_client::{About, Agent, Client, ClientError, Composer, Delivered, Options, context_of};
+use baton_client::{About, Client, ClientError, Composer, Delivered, Options, context_of, session::Agent};
 use bytes::Bytes;
 use tokio::{sync::watch, task::JoinSet};
 

@@ -10,10 +10,11 @@ use super::{
     check::{Answer, NoAnswer, Problem, Verdict, answered, fail, same},
 };
 use baton_client::{
-    About, Agent, Client, Composer, Delivered, Identity,
+    About, Client, Composer, Delivered, Identity,
     envelope::{self, keys::PrivateKey},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
+    session::Agent,
     time::{Clock as _, SystemClock},
 };
 

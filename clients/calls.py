@@ -35,7 +35,8 @@ INTRODUCTION = """\
 How each client makes each call of the [schema](../proto/baton/v1). A cell has the call of the client, without its arguments. It may
 wrap the call of the schema: it opens a stream anew, fetches page after page, repeats what is safe to repeat, or makes several
 calls. "stub" means that the client has no call of its own, and the letter says [why](#why-there-is-no-call). The
-[generated stub](#the-generated-stubs) can make it.
+[generated stub](#the-generated-stubs) can make it. In Rust an `Agent` has the calls of its `link`, and `agent.client().await?` is the
+`client`.
 
 `clients/calls.py` makes this page from [clients/calls.toml](../clients/calls.toml). CI checks that each call of the schema has a cell
 for each client, and that the client's sources define what the cell names.
@@ -48,7 +49,7 @@ Each client has the stubs of all services. In Rust, TypeScript and Go they use t
 
 | client | a stub | its identity |
 |---|---|---|
-| Rust | `client.registries()`, one method for each service; `link.live().await?.client` is the connection of a `Link` | the agent's token, which the stub sends |
+| Rust | `client.registries()`, one method for each service; `agent.client().await?` is the connection of an agent | the agent's token, which the stub sends |
 | TypeScript | `createClient(v1.RegistryService, agent.transport)` | `{ headers: agent.headers }` as the options of a call |
 | Go | `v1.NewRegistryServiceClient(agent.Conn())` | `agent.Authorize(ctx)` as the context of a call |
 | Python | `v1.RegistryServiceStub(channel)`, on a channel of your own | the metadata `authorization`: `Bearer ` and the token that `await agent.prove_identity()` returns |

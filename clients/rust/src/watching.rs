@@ -32,24 +32,25 @@ pub trait Watched: Clone + Send {
     fn place(&self) -> Option<u64>;
 }
 
-/// Implements [`Watched`]: request, update, service, call, and how a later stream goes on.
+/// Implements [`Watched`]: request, update, the call, and how a later stream goes on.
 macro_rules! watched {
-    ($request:ident, $update:ident, $service:ident, $call:ident, $after:ident, |$seen:ident| $number:expr) => {
-        watched!(@ $request, $update, $service, $call, |this, $seen| {
+    ($request:ident, $update:ident, |$client:ident, $sent:ident| $call:expr, $after:ident, |$seen:ident| $number:expr) => {
+        watched!(@ $request, $update, |$client, $sent| $call, |this, $seen| {
             if let Some(number) = $number {
                 this.$after = number;
             }
         }, |this| Some(this.$after));
     };
-    ($request:ident, $update:ident, $service:ident, $call:ident) => {
-        watched!(@ $request, $update, $service, $call, |_this, _seen| (), |_this| None);
+    ($request:ident, $update:ident, |$client:ident, $sent:ident| $call:expr) => {
+        watched!(@ $request, $update, |$client, $sent| $call, |_this, _seen| (), |_this| None);
     };
-    (@ $request:ident, $update:ident, $service:ident, $call:ident, |$this:ident, $seen:ident| $note:expr, |$at:ident| $place:expr) => {
+    (@ $request:ident, $update:ident, |$client:ident, $sent:ident| $call:expr, |$this:ident, $seen:ident| $note:expr, |$at:ident| $place:expr) => {
         impl Watched for v1::$request {
             type Update = v1::$update;
 
-            async fn open(self, client: &Client) -> Result<Streaming<v1::$update>, ClientError> {
-                client.answer(client.$service().$call(self).await)
+            async fn open(self, $client: &Client) -> Result<Streaming<v1::$update>, ClientError> {
+                let $sent = self;
+                $client.answer($call.await)
             }
 
             fn go_on_after(&mut self, $seen: &v1::$update) {
@@ -76,39 +77,63 @@ macro_rules! number {
     };
 }
 
-watched!(WatchHandoffRequest, WatchHandoffResponse, handoffs, watch_handoff);
-watched!(WatchNegotiationRequest, WatchNegotiationResponse, negotiations, watch_negotiation);
-watched!(WatchHandoffsRequest, WatchHandoffsResponse, handoffs, watch_handoffs, after_cursor, |seen| {
-    (seen.cursor > 0).then_some(seen.cursor)
-});
-watched!(WatchAgentsRequest, WatchAgentsResponse, agents, watch_agents, after_cursor, |seen| {
-    (seen.cursor > 0).then_some(seen.cursor)
-});
-watched!(WatchPlanRequest, WatchPlanResponse, plans, watch_plan, after_number, |seen| number!(
-    seen,
-    watch_plan_response,
-    number
-));
-watched!(WatchRunRequest, WatchRunResponse, routing, watch_run, after_number, |seen| number!(
-    seen,
-    watch_run_response,
-    number
-));
-watched!(WatchThreadRequest, WatchThreadResponse, threads, watch_thread, after_number, |seen| number!(
-    seen,
-    watch_thread_response,
-    number
-));
-watched!(WatchEntriesRequest, WatchEntriesResponse, workspaces, watch_entries, after_sequence, |seen| number!(
-    seen,
-    watch_entries_response,
-    sequence
-));
-watched!(WatchTaskRequest, WatchTaskResponse, tasks, watch_task, after_number, |seen| match &seen.update {
-    Some(watch_task_response::Update::Entry(entry)) => entry.entry.as_ref().map(|entry| entry.number),
-    Some(watch_task_response::Update::Gap(gap)) => Some(gap.last_number),
-    None => None,
-});
+watched!(WatchHandoffRequest, WatchHandoffResponse, |client, request| client.handoffs().watch_handoff(request));
+watched!(WatchNegotiationRequest, WatchNegotiationResponse, |client, request| client
+    .negotiations()
+    .watch_negotiation(request));
+watched!(
+    WatchHandoffsRequest,
+    WatchHandoffsResponse,
+    |client, request| client.handoffs().watch_handoffs(request),
+    after_cursor,
+    |seen| { (seen.cursor > 0).then_some(seen.cursor) }
+);
+watched!(
+    WatchAgentsRequest,
+    WatchAgentsResponse,
+    |client, request| client.agents().watch_agents(request),
+    after_cursor,
+    |seen| { (seen.cursor > 0).then_some(seen.cursor) }
+);
+watched!(
+    WatchPlanRequest,
+    WatchPlanResponse,
+    |client, request| client.plans().watch_plan(request),
+    after_number,
+    |seen| number!(seen, watch_plan_response, number)
+);
+watched!(
+    WatchRunRequest,
+    WatchRunResponse,
+    |client, request| client.routing().watch_run(request),
+    after_number,
+    |seen| number!(seen, watch_run_response, number)
+);
+watched!(
+    WatchThreadRequest,
+    WatchThreadResponse,
+    |client, request| client.threads().watch_thread(request),
+    after_number,
+    |seen| number!(seen, watch_thread_response, number)
+);
+watched!(
+    WatchEntriesRequest,
+    WatchEntriesResponse,
+    |client, request| client.workspaces().watch_entries(request),
+    after_sequence,
+    |seen| number!(seen, watch_entries_response, sequence)
+);
+watched!(
+    WatchTaskRequest,
+    WatchTaskResponse,
+    |client, request| client.tasks().watch_task(request),
+    after_number,
+    |seen| match &seen.update {
+        Some(watch_task_response::Update::Entry(entry)) => entry.entry.as_ref().map(|entry| entry.number),
+        Some(watch_task_response::Update::Gap(gap)) => Some(gap.last_number),
+        None => None,
+    }
+);
 
 type Interrupted = Box<dyn FnMut(&ClientError, Option<u64>) + Send>;
 

@@ -342,3 +342,67 @@ async fn mail_without_a_handler_stays_in_the_mailbox_and_can_be_looked_at() {
     bob.stop().await.unwrap();
     assert!(alice.peek().await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn lists_go_over_all_pages_and_a_custody_log_is_verified() {
+    let broker = Broker::start();
+    let alice = agent(&broker, "alice").connect().await.unwrap();
+    let bob = agent(&broker, "bob").on_handoff(take).connect().await.unwrap();
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let task = new_task();
+        within(alice.hand_over("bob", &task, &a_request(), goals())).await.unwrap();
+        tasks.insert(0, task);
+    }
+    let request = v1::ListHandoffsRequest { page_size: 1, ..Default::default() };
+    let listed = within(alice.list(request).all()).await.unwrap();
+    assert_eq!(listed.into_iter().map(|handoff| handoff.task_id).collect::<Vec<_>>(), tasks);
+    let request = v1::ListTasksRequest { owner_id: "bob".into(), page_size: 2, ..Default::default() };
+    assert_eq!(within(bob.list(request).all()).await.unwrap().len(), 3);
+
+    let log = within(alice.verify_custody(&tasks[0])).await.unwrap();
+    let task = alice.get_task(&tasks[0]).await.unwrap();
+    assert!(log.entries.len() as u64 >= task.custody_length, "{} entries", log.entries.len());
+    let first_owner = log.entries[0].entry.as_ref().unwrap().owner_id.as_str();
+    assert_eq!(first_owner, "alice");
+    let unknown = within(alice.verify_custody("none")).await.unwrap_err();
+    assert_eq!(unknown.reason(), Some("TASK_UNKNOWN"), "{unknown}");
+
+    let operator = broker.operator().await;
+    let mut entries = operator.list(v1::ListAuditEntriesRequest { page_size: 1, ..Default::default() });
+    assert_eq!(within(entries.next()).await.unwrap().unwrap().entry.unwrap().number, 1);
+    assert!(!within(entries.all()).await.unwrap().is_empty(), "the further pages");
+    let dead = operator.list(v1::ListDeadLettersRequest::default());
+    assert!(within(dead.all()).await.unwrap().is_empty());
+    let anyone = broker.client().await;
+    let denied = within(anyone.list(v1::ListAuditEntriesRequest::default()).next()).await.unwrap_err();
+    assert_eq!(denied.reason(), Some("IDENTITY_MISSING"), "{denied}");
+}
+
+#[tokio::test]
+async fn an_agent_changes_its_card_and_its_keys_and_leaves() {
+    let broker = Broker::start();
+    let alice = agent(&broker, "alice").agent_type("support").connect().await.unwrap();
+    let client = alice.client().await.unwrap();
+    let before = client.get_agent("alice").await.unwrap();
+    let card = v1::AgentCard { agent_id: "alice".into(), capacity: 8, ..Default::default() };
+    let after = client.update_agent(card.clone(), &["capacity"], &before.etag).await.unwrap();
+    let after = after.card.unwrap();
+    assert_eq!((after.capacity, after.agent_types), (8, vec!["support".to_owned()]));
+    let stale = client.update_agent(card, &["capacity"], &before.etag).await.unwrap_err();
+    assert_eq!(stale.reason(), Some("CONFLICT"), "{stale}");
+    let key = v1::AgentKey { key_id: "k2".into(), ..identity("another").agent_key() };
+    let with_key = client.add_key("alice", key, &[], None).await.unwrap();
+    assert_eq!(with_key.card.unwrap().keys.len(), 2);
+    client.revoke_key("alice", "k2", "lost").await.unwrap();
+    let operator = broker.operator().await;
+    let model =
+        v1::ModelSpec { model_id: "m".into(), provider: "p".into(), model_name: "n".into(), ..Default::default() };
+    assert_eq!(operator.put_model_spec(model, "").await.unwrap().revision, 1);
+    let models = operator.list(v1::ListModelSpecsRequest::default()).all().await.unwrap();
+    assert_eq!(models.iter().map(|model| model.model_id.as_str()).collect::<Vec<_>>(), ["m"]);
+    let unknown = client.get_agent_spec("none", 0).await.unwrap_err();
+    assert_eq!(unknown.reason(), Some("SPEC_UNKNOWN"), "{unknown}");
+    let gone = client.deregister("alice", false, "no more work").await.unwrap();
+    assert!(gone.deregister_time.is_some());
+}

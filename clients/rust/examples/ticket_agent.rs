@@ -92,8 +92,10 @@ async fn offer(agent: &Agent, flags: &HashMap<String, String>) -> Result<(), Box
         initial_context_summary: flag("title", "Router drops the line every evening."),
         ..Default::default()
     };
-    let context =
-        [json_section("customer", "4711"), json_section("goals", ["find the cause", "call the customer back"])];
+    let context = [
+        json_section("task_description", serde_json::json!({"customer": "4711", "product": "router"})),
+        json_section("goals", ["find the cause", "call the customer back"]),
+    ];
     let owned = agent.owned_tasks().await?;
     let earlier = owned.iter().find(|task| task.task_id == task_id && !task.open_handoff_id.is_empty());
     let handed = match earlier {

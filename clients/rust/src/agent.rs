@@ -279,7 +279,7 @@ enum Key {
     /// A file, which is made if it is missing.
     File(PathBuf),
     /// A key that the program has.
-    Given(PrivateKey),
+    Given(Box<PrivateKey>),
 }
 
 impl AgentBuilder {
@@ -304,7 +304,7 @@ impl AgentBuilder {
 
     fn from_environment(profile: Option<&str>) -> Result<Self, ClientError> {
         let settings = Environment(&|name| std::env::var(name).ok()).settings(profile)?;
-        let key = Key::Given(PrivateKey::read(&settings.key)?);
+        let key = Key::Given(Box::new(PrivateKey::read(&settings.key)?));
         Ok(Self { broker: settings.broker, key, key_id: settings.key_id, ..Self::new(&settings.agent_id) })
     }
 
@@ -328,7 +328,7 @@ impl AgentBuilder {
 
     /// The agent's private key.
     pub fn key(mut self, key: PrivateKey) -> Self {
-        self.key = Key::Given(key);
+        self.key = Key::Given(Box::new(key));
         self
     }
 
@@ -536,7 +536,7 @@ impl AgentBuilder {
 impl Key {
     fn read(self) -> Result<PrivateKey, ClientError> {
         match self {
-            Self::Given(key) => Ok(key),
+            Self::Given(key) => Ok(*key),
             Self::File(file) => {
                 if !file.exists() {
                     PrivateKey::generate(&SystemIds).write(&file)?;

@@ -91,7 +91,7 @@ pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> 
     context_of_sections(sections.into_iter().map(section).collect())
 }
 
-/// A JSON section of a context.
+/// A JSON section of a context. The broker takes an object or a list.
 ///
 /// ```
 /// let section = baton_client::json_section("goals", ["find the cause", "call back"]);

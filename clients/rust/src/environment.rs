@@ -18,8 +18,8 @@ pub(super) const SERVER: &str = "127.0.0.1:22866";
 const LOCAL_DATA: &str = "baton-data";
 /// The id of an agent's key, if nothing names it.
 pub(super) const KEY_ID: &str = "k1";
-/// The fields of a profile. The output format is the command line's alone.
-const FIELDS: [&str; 6] = ["ca", "id", "key", "key_id", "output", "server"];
+/// The fields of a profile. The output format and the credentials in files are the command line's alone.
+const FIELDS: [&str; 9] = ["ca", "cert", "cert_key", "id", "key", "key_id", "output", "server", "token_file"];
 
 /// What the environment names.
 #[derive(Debug)]

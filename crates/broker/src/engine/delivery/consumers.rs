@@ -158,12 +158,8 @@ impl Engine {
         self.delivery.add_consumer(id, consumer);
         let is_session = kind == ConsumerKind::Session;
         self.env.directory.change_presence(agent, |presence| {
-            if is_session {
-                presence.signs.sessions += 1
-            } else {
-                presence.signs.receives += 1
-            }
             presence.signs.had_session |= is_session;
+            if is_session { presence.signs.sessions += 1 } else { presence.signs.receives += 1 }
         });
     }
 

@@ -25,6 +25,7 @@ mod directory_watch;
 mod every_call;
 mod foreign;
 mod forged;
+mod formats;
 mod full_disk;
 mod handoffs_watch;
 mod health;

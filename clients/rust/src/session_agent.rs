@@ -184,26 +184,14 @@ impl Agent {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
-        let instance_id = ids.message_id(clock.now()).to_string();
-        Self::connect_again(client, identity, credit, clock, ids, instance_id).await
-    }
-
-    /// The same for a process that had a session before. A process keeps its id over all of its sessions, and the broker
-    /// gives it what it has begun; the mail of an unknown process waits two seconds for its return.
-    pub async fn connect_again(
-        client: &Client,
-        identity: Identity,
-        credit: u32,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-        instance_id: String,
-    ) -> Result<Self, ClientError> {
-        let hello = v1::Hello { instance_id, tells_work: false };
+        let hello = v1::Hello { instance_id: ids.message_id(clock.now()).to_string(), tells_work: false };
         Self::connect_process(client, identity, credit, clock, ids, hello).await
     }
 
-    /// The same for a process that says this of itself. With `tells_work` the caller lists the tasks that the process
-    /// works on: [`Session::heartbeat`] with `working_on`, which all later heartbeats repeat.
+    /// The same for a process that says this of itself. A process keeps its `instance_id` over all of its sessions, and the
+    /// broker gives it what it has begun; the mail of an unknown process waits two seconds for its return. With `tells_work`
+    /// the caller lists the tasks that the process works on: [`Session::heartbeat`] with `working_on`, which all later
+    /// heartbeats repeat.
     pub async fn connect_process(
         client: &Client,
         identity: Identity,

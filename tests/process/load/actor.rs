@@ -93,9 +93,8 @@ impl Actor {
     async fn live_on(self: Arc<Self>, options: &Options) -> Result<(), ClientError> {
         let client = Client::connect(options).await?;
         let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
-        let agent = Arc::new(
-            Agent::connect_again(&client, identity(self.name), CREDIT, clock, ids, self.instance_id.clone()).await?,
-        );
+        let hello = v1::Hello { instance_id: self.instance_id.clone(), tells_work: false };
+        let agent = Arc::new(Agent::connect_process(&client, identity(self.name), CREDIT, clock, ids, hello).await?);
         for (envelope, raw) in self.ledger.outbox(self.name) {
             self.send(&agent, &envelope, raw).await?;
         }

@@ -17,8 +17,8 @@ use super::{
     checkpoint::Manifest,
     dump::{self, Found},
     layout::{
-        Damage, FORMAT_FILE, LOG_FOLDER, MARK_FILE, OpenError, TABLES_FOLDER, UNFINISHED_FILE, check_known,
-        groups_committed, open_mark, write_mark,
+        Damage, FORMAT_FILE, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, TABLES_FOLDER, UNFINISHED_FILE, check_known,
+        groups_committed, lock_unfinished, open_mark, write_mark,
     },
     wal::{self, Position},
 };
@@ -32,7 +32,7 @@ const TRIES: usize = 20;
 pub struct Backup {
     to: PathBuf,
     /// Locked as long as the copy is made.
-    _unfinished: File,
+    _unfinished: HeldLock,
 }
 
 /// Why an attempt gave no copy.
@@ -63,9 +63,7 @@ impl Backup {
             return Err(OpenError::NotAStore { path: to.into() });
         }
         let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(error)?;
-        if file.try_lock().is_err() {
-            return Err(OpenError::InUse { path: to.into(), pid: "unknown".into() });
-        }
+        let unfinished = lock_unfinished(to, file)?;
         disk::sync_folder(to).map_err(error)?;
         for entry in fs::read_dir(to).map_err(error)? {
             let entry = entry.map_err(error)?.path();
@@ -76,7 +74,7 @@ impl Backup {
             };
             removed.map_err(error)?;
         }
-        Ok(Self { to: to.into(), _unfinished: file })
+        Ok(Self { to: to.into(), _unfinished: unfinished })
     }
 
     /// Copies the store in this folder. Returns the number of its groups: all that were committed before this call, and

@@ -26,7 +26,7 @@ use super::{
     decide,
     failures::Failures,
     layout::{
-        Damage, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
+        Damage, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
         groups_committed, lock, make_sure_of_room, open_mark, remove_room, write_mark,
     },
     mem_table::{MemTable, MemTables, overlay},
@@ -63,7 +63,7 @@ pub struct EmbeddedStore {
     failures: Arc<Failures>,
     /// The file lock on the folder; `None` in a conversion, whose caller has it. The last field: dropped after everything
     /// else is closed.
-    _lock: Option<File>,
+    _lock: Option<HeldLock>,
 }
 
 /// The log and its commit mark.
@@ -304,7 +304,7 @@ impl EmbeddedStore {
         Self::open_any(path, None)
     }
 
-    fn open_any(path: &Path, lock: Option<File>) -> Result<Self, OpenError> {
+    fn open_any(path: &Path, lock: Option<HeldLock>) -> Result<Self, OpenError> {
         let file_error = |path: &Path| {
             let path = path.to_owned();
             move |source| OpenError::File { path, source }

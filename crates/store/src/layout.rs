@@ -194,9 +194,21 @@ impl From<Damage> for OpenError {
     }
 }
 
+/// A lock on a file, until it is dropped. Closing the file would not be enough: a process that this one starts has a copy of
+/// each descriptor until it runs its program, and a copy keeps a lock that nobody has given back.
+#[derive(Debug)]
+pub(super) struct HeldLock(File);
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        // Without success the lock lasts as long as the last copy of the descriptor.
+        let _ = self.0.unlock();
+    }
+}
+
 /// A shared lock on a store's folder: no broker opens the store during its lifetime. Changes no file.
 pub(super) struct FolderGuard {
-    _lock: Option<File>,
+    _lock: Option<HeldLock>,
 }
 
 impl FolderGuard {
@@ -216,7 +228,7 @@ impl FolderGuard {
             opened => opened.map_err(error)?,
         };
         match lock.try_lock_shared() {
-            Ok(()) => Ok(Self { _lock: Some(lock) }),
+            Ok(()) => Ok(Self { _lock: Some(HeldLock(lock)) }),
             Err(TryLockError::WouldBlock) => Err(in_use(path, &mut lock)),
             Err(TryLockError::Error(source)) => Err(error(source)),
         }
@@ -304,7 +316,8 @@ fn in_use(path: &Path, lock: &mut File) -> OpenError {
     OpenError::InUse { path: path.into(), pid }
 }
 
-pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
+/// Locks a store's folder for a broker.
+pub(super) fn lock(path: &Path) -> Result<HeldLock, OpenError> {
     let lock_path = path.join(LOCK_FILE);
     let error = |source| OpenError::File { path: lock_path.clone(), source };
     let mut file =
@@ -314,10 +327,21 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
         Err(TryLockError::Error(source)) => return Err(error(source)),
     }
+    let mut held = HeldLock(file);
     // Only the holder of the lock writes its id: a reader that finds the lock free never uses the id.
+    let file = &mut held.0;
     let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(error)?;
-    Ok(file)
+    Ok(held)
+}
+
+/// Locks the mark of an unfinished copy for the process that makes it.
+pub(super) fn lock_unfinished(folder: &Path, file: File) -> Result<HeldLock, OpenError> {
+    match file.try_lock() {
+        Ok(()) => Ok(HeldLock(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: folder.into(), pid: "unknown".into() }),
+        Err(TryLockError::Error(source)) => Err(OpenError::File { path: folder.join(UNFINISHED_FILE), source }),
+    }
 }
 
 /// Opens the commit mark for [`write_mark`].
@@ -369,4 +393,20 @@ pub(super) fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
 
 pub(super) fn remove_room(path: &Path) -> io::Result<()> {
     disk::remove_if_there(&path.join(ROOM_FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_although_a_started_process_still_has_a_copy_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = lock(folder.path()).unwrap();
+        let copy = held.0.try_clone().unwrap();
+        assert!(matches!(lock(folder.path()), Err(OpenError::InUse { .. })));
+        drop(held);
+        lock(folder.path()).unwrap();
+        drop(copy);
+    }
 }

@@ -27,7 +27,7 @@ use crate::{
         routing::{
             self, CALLS_MAX, Call, DESCRIPTION_BYTES_MAX, Graph, NODES_MAX, Node, NodeState, OUTPUT_BYTES_MAX, Problem,
             Run, RunId, RunState, STEPS_DEFAULT, Severity, Start, TRANSFER_PREFIX, Tool, Turn, TurnId,
-            WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX,
+            WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX, may_route,
         },
     },
     envelope::{Checks, signing},
@@ -381,26 +381,22 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
     checks.text("output", &request.output, OUTPUT_BYTES_MAX);
     checks.text("error", &request.error, OUTPUT_BYTES_MAX);
     checks.at_most("calls", request.calls.len(), CALLS_MAX, "entries");
-    let mut ids = std::collections::HashSet::new();
     let mut calls = Vec::new();
     for (place, call) in request.calls.iter().take(CALLS_MAX).enumerate() {
         let path = |name: &str| format!("calls[{place}].{name}");
+        if call.name.is_empty() {
+            checks.wrong(path("name"), "must not be empty");
+        }
         for (name, text) in [("call_id", &call.call_id), ("name", &call.name)] {
-            if text.is_empty() {
-                checks.wrong(path(name), "must not be empty");
-            }
             checks.text(&path(name), text, CALL_NAME_BYTES_MAX);
         }
         checks.text(&path("arguments_json"), &call.arguments_json, ARGUMENTS_BYTES_MAX);
-        if !ids.insert(&call.call_id) {
-            checks.wrong(path("call_id"), "is the id of another call of the turn");
-        }
         let is_routing = call.name.starts_with(TRANSFER_PREFIX);
         if is_routing && !request.error.is_empty() {
             checks.wrong("error", "cannot be set together with a transfer call");
         }
         // The arguments of other tools are the runtime's own.
-        let reason = if is_routing { reason_of(&call.arguments_json) } else { Ok(String::new()) };
+        let reason = if may_route(&call.name) { reason_of(&call.arguments_json) } else { Ok(String::new()) };
         calls.push(Call { id: call.call_id.clone(), name: call.name.clone(), reason });
     }
     let (run, node, id) = checked_with(checks, (run, node, id))?;

@@ -87,10 +87,20 @@ pub(super) fn node_tool(tool: &Tool) -> NodeTool {
 
 /// The reason in the arguments of a tool call, or what is wrong with them, for the model.
 pub(super) fn reason_of(arguments_json: &str) -> Result<String, String> {
+    // Models call a tool of one argument without it.
+    if arguments_json.trim().is_empty() {
+        return Ok(String::new());
+    }
     let wanted = "the arguments must be a JSON object with a text \"reason\"";
     let arguments: Value = serde_json::from_str(arguments_json).map_err(|_| wanted.to_owned())?;
-    let reason = arguments.as_object().and_then(|object| object.get("reason")).and_then(Value::as_str);
-    let reason = reason.ok_or_else(|| wanted.to_owned())?;
+    let reason = match &arguments {
+        Value::Null => "",
+        Value::Object(object) => match object.get("reason") {
+            None | Some(Value::Null) => "",
+            Some(reason) => reason.as_str().ok_or_else(|| wanted.to_owned())?,
+        },
+        _ => return Err(wanted.to_owned()),
+    };
     if reason.len() > REASON_BYTES_MAX {
         return Err(format!("\"reason\" has {} bytes, over the limit of {REASON_BYTES_MAX}", reason.len()));
     }
@@ -132,7 +142,10 @@ mod tests {
     #[test]
     fn arguments_have_a_reason_of_at_most_1024_bytes() {
         assert_eq!(reason_of(r#"{"reason": "more facts", "other": 1}"#), Ok("more facts".to_owned()));
-        for wrong in ["", "reason", "[]", "{}", r#"{"reason": 1}"#, r#"{"reason": "cut"#, &"[".repeat(10_000)] {
+        for without in ["", " ", "null", "{}", r#"{"reason": null}"#] {
+            assert_eq!(reason_of(without), Ok(String::new()), "{without:?}");
+        }
+        for wrong in ["reason", "[]", r#"{"reason": 1}"#, r#"{"reason": "cut"#, &"[".repeat(10_000)] {
             assert!(reason_of(wrong).unwrap_err().contains("JSON object"), "{wrong:.20}");
         }
         let long = json!({ "reason": "x".repeat(1025) }).to_string();

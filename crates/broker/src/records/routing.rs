@@ -117,6 +117,7 @@ impl RunRecord {
                 target_id: choice.map(|choice| choice.target.to_string()).unwrap_or_default(),
                 receiver: choice.map(|choice| choice.receiver.clone()).unwrap_or_default(),
                 handoff_id: choice.and_then(|choice| choice.handoff).map(id_bytes).unwrap_or_default(),
+                refusals: node.refusals,
             }
         };
         let target = |(id, inputs): (&NodeId, &Vec<u64>)| storage::TargetRecord {
@@ -205,7 +206,7 @@ fn node_run(reader: &Reader, stored: storage::NodeRunRecord) -> Result<(NodeId, 
         }),
         Ok(v1::NodeState::Unspecified) | Err(_) => return Err(reader.error("the state of a node is not known")),
     };
-    let node = NodeRun { state, choices: stored.choices, inputs: stored.inputs };
+    let node = NodeRun { state, choices: stored.choices, inputs: stored.inputs, refusals: stored.refusals };
     Ok((node_id(reader, &stored.node_id)?, node))
 }
 
@@ -584,7 +585,7 @@ mod tests {
         assert_eq!(GraphRecord::decode(&record.encode()), Ok(record));
         let choice =
             Choice { id: TurnId(id(2)), entry: 4, target: node("b"), receiver: "bob".to_owned(), handoff: Some(id(3)) };
-        let state = |state| NodeRun { state, choices: 1, inputs: vec![2, 3] };
+        let state = |state| NodeRun { state, choices: 1, inputs: vec![2, 3], refusals: 2 };
         let states = [NodeState::Idle, NodeState::Active, NodeState::Moving(choice), NodeState::Done];
         let names = ["a", "b", "c", "d"].map(node);
         let run = Run {

@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    Call, CallResult, Choice, Event, Failure, Graph, Input, NodeRun, NodeState, Rejection, Run, RunEntry, RunId,
-    RunSignal, RunState, RunTurn, Start, TRANSFER_PREFIX, TURNS_MAX, Tool, Turn, TurnId, TurnOutcome, TurnRecord,
-    check_handoff, is_end,
+    Call, CallResult, Choice, Event, Failure, Graph, Input, NodeRun, NodeState, REFUSALS_MAX, Rejection, Run, RunEntry,
+    RunId, RunSignal, RunState, RunTurn, Start, TURNS_MAX, Tool, Turn, TurnId, TurnOutcome, TurnRecord, check_handoff,
+    is_end, tools,
 };
 use crate::{
     Effect, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError, Transition,
@@ -331,8 +331,19 @@ impl TransitionBuilder {
         // Without a choice left no tool is offered, so every routing call of the turn is refused (SPEC 12, law 14).
         let offered = if self.run.remaining(&turn.node) > 0 { graph.tools(node) } else { Vec::new() };
         let number = self.run.log_length + 1;
-        let outcome = match decide(&turn.calls, &offered) {
-            Decision::Refused(code) => TurnOutcome::Refused { code },
+        let decision = decide(&turn.calls, &offered);
+        let refusals = match decision {
+            Decision::Refused(_) => self.node(&turn.node).refusals + 1,
+            Decision::One { .. } | Decision::None => 0,
+        };
+        self.node(&turn.node).refusals = refusals % REFUSALS_MAX;
+        let outcome = match decision {
+            Decision::Refused(code) => {
+                if refusals >= REFUSALS_MAX {
+                    self.finish(&turn.node, graph.outputs_without_choice(node), number);
+                }
+                TurnOutcome::Refused { code }
+            }
             Decision::One { output, reason } => {
                 // Counted before the handoff, and kept if it fails: otherwise a model could try without end.
                 self.node(&turn.node).choices += 1;
@@ -437,7 +448,7 @@ impl TransitionBuilder {
         self.run.step += 1;
         // All nodes of the former super-step first: a target may be one of them, and becomes active below.
         for node in self.run.nodes.values_mut() {
-            (node.state, node.inputs) = (NodeState::Idle, Vec::new());
+            (node.state, node.inputs, node.refusals) = (NodeState::Idle, Vec::new(), 0);
         }
         let (step, nodes) = (self.run.step, next.keys().cloned().collect());
         for (id, inputs) in next {
@@ -490,8 +501,8 @@ impl TransitionBuilder {
 
 /// The decision of the routing calls: exactly one distinct output, or a refusal of all of them.
 fn decide(calls: &[Call], offered: &[Tool]) -> Decision {
-    let routing: Vec<&Call> = calls.iter().filter(|call| is_routing(call)).collect();
-    let find = |call: &Call| offered.iter().find(|tool| tool.name == call.name);
+    let routing: Vec<&Call> = calls.iter().filter(|call| tools::is_routing(offered, &call.name)).collect();
+    let find = |call: &Call| tools::find(offered, &call.name);
     // One wrong call refuses the turn, right ones included: the broker would have to guess which of them the model
     // meant.
     if routing.iter().any(|call| find(call).is_none()) {
@@ -513,15 +524,11 @@ fn decide(calls: &[Call], offered: &[Tool]) -> Decision {
     }
 }
 
-fn is_routing(call: &Call) -> bool {
-    call.name.starts_with(TRANSFER_PREFIX)
-}
-
 /// One result for each call, so that the history of the model stays valid.
 fn results(calls: &[Call], outcome: &TurnOutcome, offered: &[Tool]) -> Vec<CallResult> {
     let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
     let of_call = |call: &Call| -> (bool, String) {
-        if !is_routing(call) {
+        if !tools::is_routing(offered, &call.name) {
             return (false, "Recorded. This tool does not route; its own result is the runtime's.".to_owned());
         }
         match outcome {

@@ -22,6 +22,9 @@ pub const TURNS_MAX: u32 = 10_000;
 pub const CALLS_MAX: usize = 128;
 /// The most bytes of the output of a node, and of its error.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// The refused turns of a node in a row that count as a turn without a choice: otherwise a model that answers each refusal
+/// in the same way would be asked again until the run has no turns left.
+pub const REFUSALS_MAX: u32 = 3;
 /// The whole time of a run, where its start names none.
 pub const WHOLE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 /// The longest whole time of a run.
@@ -141,6 +144,8 @@ pub struct NodeRun {
     pub choices: u32,
     /// The numbers of the entries whose outputs led to the node in the present super-step.
     pub inputs: Vec<u64>,
+    /// The refused turns in a row, fewer than [`REFUSALS_MAX`].
+    pub refusals: u32,
 }
 
 /// The state of a node within a run.

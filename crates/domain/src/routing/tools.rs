@@ -66,6 +66,43 @@ impl Graph {
     }
 }
 
+/// Whether a model may mean a routing tool by this name, however it writes it.
+pub fn may_route(name: &str) -> bool {
+    forms(name).iter().any(|form| form.starts_with(&plain(TRANSFER_PREFIX)))
+}
+
+/// Whether the name is that of a routing tool, offered or not: an exact prefix, or another way to write an offered name.
+pub(super) fn is_routing(offered: &[Tool], name: &str) -> bool {
+    name.starts_with(TRANSFER_PREFIX) || find(offered, name).is_some()
+}
+
+/// The offered tool that a model means by this name: the one of that name, or else the only one that differs from it by a
+/// provider's prefix, by case or by separators.
+pub(super) fn find<'a>(offered: &'a [Tool], name: &str) -> Option<&'a Tool> {
+    if let Some(exact) = offered.iter().find(|tool| tool.name == name) {
+        return Some(exact);
+    }
+    if !may_route(name) {
+        return None;
+    }
+    let forms = forms(name);
+    let mut like = offered.iter().filter(|tool| forms.contains(&plain(&tool.name)));
+    match (like.next(), like.next()) {
+        (Some(only), None) => Some(only),
+        (Some(_) | None, _) => None,
+    }
+}
+
+/// The name without case and separators: as it is, and without what a provider puts before it.
+fn forms(name: &str) -> Vec<String> {
+    let bare = [".", ":", "/", "__"].iter().filter_map(|separator| name.rsplit_once(separator));
+    bare.map(|(_, bare)| bare).chain([name]).map(plain).collect()
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|it| it.to_ascii_lowercase()).collect()
+}
+
 /// Whether the id stands unchanged in the name of its tool.
 fn is_plain(id: &NodeId) -> bool {
     TRANSFER_PREFIX.len() + id.as_str().len() <= TOOL_NAME_LENGTH_MAX && !id.as_str().contains('.')
@@ -143,6 +180,35 @@ mod tests {
         let found = names(&graph, 0);
         assert_eq!(found[1], format!("{TRANSFER_PREFIX}{taken}"));
         assert_ne!(found[0], found[1]);
+    }
+
+    #[test]
+    fn a_name_that_a_model_writes_otherwise_is_that_of_the_only_tool_like_it() {
+        let graph = graph(&["hub 1: billing tax_law end", "billing: end", "tax_law: end"]);
+        let offered = graph.tools(&graph.nodes[0]);
+        let found = |name| find(&offered, name).map(|tool| tool.output.as_str());
+        let like = ["transfer_to_billing", "functions.transfer_to_billing", "default_api:transfer_to_billing"];
+        let further =
+            ["mcp__baton__transfer_to_billing", "Transfer-To-Billing", "transferToBilling", "transfer to billing"];
+        for name in like.iter().chain(&further) {
+            assert_eq!(found(name), Some("billing"), "{name}");
+            assert!(is_routing(&offered, name), "{name}");
+        }
+        assert_eq!(found("transferToTaxLaw"), Some("tax_law"));
+        // Tools of the runtime, and a target that is not offered.
+        for name in ["bank_transfer_to_billing", "transfer_billing", "billing", "transferToNowhere"] {
+            assert_eq!(found(name), None, "{name}");
+            assert!(!is_routing(&offered, name), "{name}");
+        }
+        assert!(is_routing(&offered, "transfer_to_nowhere"));
+    }
+
+    #[test]
+    fn a_name_that_is_like_two_tools_is_none_of_them() {
+        let graph = graph(&["hub 1: a_b ab end", "a_b: end", "ab: end"]);
+        let offered = graph.tools(&graph.nodes[0]);
+        assert_eq!(find(&offered, "TransferToAB"), None);
+        assert_eq!(find(&offered, "transfer_to_ab").map(|tool| tool.output.as_str()), Some("ab"));
     }
 
     #[test]

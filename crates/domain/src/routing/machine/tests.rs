@@ -282,6 +282,37 @@ fn no_transfer_is_offered_once_no_choice_is_left() {
 }
 
 #[test]
+fn the_third_refused_turn_in_a_row_counts_as_one_without_a_choice() {
+    let mut world = World::run_of(STORY);
+    world.finish("searcher");
+    let wrong = |world: &mut World| world.turn("checker", &["transfer_to_nobody"], false).unwrap();
+    assert_eq!((wrong(&mut world).active, wrong(&mut world).active), (vec![id("checker")], vec![id("checker")]));
+    // A turn that is not refused begins the count anew.
+    world.turn("checker", &["search"], false).unwrap();
+    assert_eq!((wrong(&mut world).active, wrong(&mut world).active), (vec![id("checker")], vec![id("checker")]));
+    let third = wrong(&mut world);
+    assert_eq!(third.outcome, TurnOutcome::Refused { code: ErrorCode::TransferNotOffered });
+    assert_eq!((third.active, third.remaining), (vec![id("generator")], 3));
+    assert_eq!(world.finish("generator").active, []);
+    assert_eq!(world.run().state, RunState::Completed);
+}
+
+#[test]
+fn calls_with_the_same_id_or_none_are_answered_in_their_order() {
+    let mut world = World::run_of(STORY);
+    world.finish("searcher");
+    let mut turn = report(90, "checker", &["search", "Transfer-To-Generator"]);
+    for call in &mut turn.calls {
+        call.id = String::new();
+    }
+    world.report(turn).unwrap();
+    let record = world.record(turn_id(90));
+    assert_eq!(record.outcome, TurnOutcome::Chosen { target: id("generator"), reason: "why".to_owned() });
+    let texts: Vec<&str> = record.results.iter().map(|result| result.text.as_str()).collect();
+    assert!(texts[0].starts_with("Recorded.") && texts[1] == "Transferred to generator.", "{texts:?}");
+}
+
+#[test]
 fn wrong_arguments_are_refused_and_the_model_is_told() {
     let mut world = World::run_of(STORY);
     world.finish("searcher");

@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(61);
 
 impl World {
     /// Reassigns task "t" for an operator.
-    fn reassign(&mut self, to: &str, expected_epoch: u64) -> Result<Reassigned, Refusal> {
+    pub(crate) fn reassign(&mut self, to: &str, expected_epoch: u64) -> Result<Reassigned, Refusal> {
         self.reassign_as(operator(), "t", to, expected_epoch)
     }
 

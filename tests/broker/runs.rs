@@ -379,6 +379,146 @@ fn a_handoff_that_times_out_makes_the_node_active_again() {
     assert_eq!(world.active(), ["draft"]);
 }
 
+/// The owners that moves outside a run have given to its task, and the choices that were given up with their codes.
+fn moves_outside(world: &World) -> (Vec<String>, Vec<(String, v1::ErrorCode)>) {
+    let (mut owners, mut given_up) = (Vec::new(), Vec::new());
+    for entry in world.log() {
+        match entry.event {
+            Some(v1::run_entry::Event::TaskMoved(moved)) => owners.push(moved.owner_id),
+            Some(v1::run_entry::Event::ChoiceGivenUp(choice)) => {
+                given_up.push((choice.node_id.clone(), choice.error_code()));
+            }
+            _ => {}
+        }
+    }
+    (owners, given_up)
+}
+
+#[test]
+fn a_run_follows_its_task_to_an_owner_outside_its_graph() {
+    let mut world = over_a_task();
+    world.report_turn(turn(1, "draft", Some("a"), Some("transfer_to_review"))).unwrap();
+    world.restart();
+    // The owner hands the task to c in place of the proposed handoff to b.
+    let (mut a, mut c) = (world.connect("a"), world.connect("c"));
+    let request = world.request("a", "c", 1);
+    world.hand_over_with(&mut a, &mut c, 1, request);
+    assert_eq!(moves_outside(&world), (vec!["c".into()], vec![("draft".into(), v1::ErrorCode::Unspecified)]));
+    assert_eq!(world.active(), ["draft"]);
+    // The given-up choice stays counted, and no later handoff carries it out.
+    assert_eq!(world.run().remaining(&NodeId::parse("draft").unwrap()), 1);
+    let late = world.request_with("c", "b", 2, &carrying_out(RUN, turn_id(1)));
+    assert_refused(world.send(late), ErrorCode::NodeNotActive);
+    // The new owner reads the run and goes on with it, and the former one does not.
+    assert_refused(world.report_turn(turn(2, "draft", Some("a"), None)), ErrorCode::NotOwner);
+    world.restart();
+    let caller = Caller::Agent(AgentId::parse("c").unwrap());
+    assert_eq!(world.view(&caller).run(RUN).unwrap().id, RUN);
+    assert_eq!(world.view(&caller).runs(&RunFilter::default(), 10, "").unwrap().entries.len(), 1);
+    world.report_turn(turn(2, "draft", Some("c"), Some("transfer_to_end"))).unwrap();
+    assert_eq!(world.run().state, RunState::Completed);
+    world.audit("t");
+}
+
+#[test]
+fn a_run_goes_on_with_the_agent_that_an_operator_gives_its_task_to() {
+    let mut world = over_a_task();
+    let (mut a, mut b, mut c) = (world.connect("a"), world.connect("b"), world.connect("c"));
+    let request = world.request("a", "c", 1);
+    world.hand_over_with(&mut a, &mut c, 1, request);
+    let handoff = world.reassign("b", 2).unwrap().handoff.id.to_string();
+    world.take_and_ack(&mut b);
+    world.send(world.accept("b", "baton.coordinator", &handoff, 3)).unwrap();
+    world.take_and_ack(&mut b);
+    world.send(world.complete("b", "baton.coordinator", &handoff, 3)).unwrap();
+    assert_eq!(moves_outside(&world).0, ["c", "baton.coordinator", "b"]);
+    assert_refused(world.report_turn(turn(1, "draft", Some("c"), None)), ErrorCode::NotOwner);
+    world.report_turn(turn(1, "draft", Some("b"), Some("transfer_to_end"))).unwrap();
+    assert_eq!(world.run().state, RunState::Completed);
+}
+
+#[test]
+fn a_choice_whose_request_is_refused_by_the_loop_guard_is_given_up() {
+    let mut world = over_a_task();
+    let (mut a, mut c) = (world.connect("a"), world.connect("c"));
+    for (epoch, from_a) in [(1, true), (2, false), (3, true), (4, false), (5, true), (6, false), (7, true), (8, false)]
+    {
+        let (from, to) = if from_a { (&mut a, &mut c) } else { (&mut c, &mut a) };
+        let names = if from_a { ("a", "c") } else { ("c", "a") };
+        let request = world.request(names.0, names.1, epoch);
+        world.hand_over_with(from, to, epoch, request);
+    }
+    // A handoff from a to c is one too many now, and so is a choice of the graph that needs it.
+    world
+        .register_graph(graph(vec![
+            node("draft", None, Some(2), &["check", "end"]),
+            node("check", Some("c"), None, &["end"]),
+        ]))
+        .unwrap();
+    let start = Start {
+        graph: GraphId::parse("g").unwrap(),
+        by: Some(AgentId::parse("a").unwrap()),
+        task: Some(TaskId::parse("t").unwrap()),
+        whole: Duration::from_secs(3600),
+    };
+    let second = RunId(MessageId::from_bytes([6; 16]));
+    world.apply(EntityId::Run(second), routing::Input::Start(start)).unwrap();
+    let choice = turn(1, "draft", Some("a"), Some("transfer_to_check"));
+    world.apply(EntityId::Run(second), routing::Input::Turn(Box::new(choice))).unwrap();
+    let request = world.request_with("a", "c", 9, &carrying_out(second, turn_id(1)));
+    assert_refused(world.send(request), ErrorCode::LoopLimit);
+    world.restart();
+    let caller = operator();
+    let view = world.view(&caller);
+    let run = view.run(second).unwrap();
+    assert_eq!(run.active().iter().map(ToString::to_string).collect::<Vec<_>>(), ["draft"]);
+    let log = view.run_log(second, 0, 1000).unwrap().entries;
+    let given_up = log.into_iter().find_map(|entry| match entry.event {
+        Some(v1::run_entry::Event::ChoiceGivenUp(choice)) => Some(choice.error_code()),
+        _ => None,
+    });
+    assert_eq!(given_up, Some(v1::ErrorCode::LoopLimit));
+}
+
+#[test]
+fn the_end_of_a_task_ends_its_run() {
+    use v1::TaskStatus::{Canceled, Completed, Failed};
+    let ends = [(Completed, RunState::Completed), (Failed, RunState::Failed), (Canceled, RunState::Cancelled)];
+    for (status, state) in ends {
+        let mut world = over_a_task();
+        world.send(world.status("a", "", 1, status)).unwrap();
+        world.restart();
+        let run = world.run();
+        assert_eq!(run.state, state);
+        let words = run.failure.map(|failure| failure.message).unwrap_or_default();
+        assert!(state == RunState::Completed || words == "task t has ended", "{words:?}");
+        assert_refused(world.report_turn(turn(1, "draft", Some("a"), None)), ErrorCode::RunFinal);
+        world.audit("t");
+    }
+}
+
+#[test]
+fn a_task_has_at_most_sixteen_open_runs() {
+    let mut world = over_a_task();
+    let start = |number: u8| {
+        let start = Start {
+            graph: GraphId::parse("g").unwrap(),
+            by: Some(AgentId::parse("a").unwrap()),
+            task: Some(TaskId::parse("t").unwrap()),
+            whole: Duration::from_secs(3600),
+        };
+        (EntityId::Run(RunId(MessageId::from_bytes([100 + number; 16]))), routing::Input::Start(start))
+    };
+    for number in 1..16 {
+        let (about, input) = start(number);
+        world.apply(about, input).unwrap();
+    }
+    let (about, input) = start(16);
+    assert_refused(world.apply(about.clone(), input), ErrorCode::LimitExceeded);
+    world.apply(EntityId::Run(RUN), routing::Input::Cancel { by: None, reason: String::new() }).unwrap();
+    world.apply(about, start(16).1).unwrap();
+}
+
 #[test]
 fn a_handoff_that_does_not_carry_out_its_choice_is_refused() {
     let mut world = over_a_task();

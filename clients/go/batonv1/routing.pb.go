@@ -217,7 +217,8 @@ const (
 	TurnOutcome_TURN_OUTCOME_PROPOSED TurnOutcome = 3
 	// The node finished without a choice, and leads to its forward outputs.
 	TurnOutcome_TURN_OUTCOME_FINISHED TurnOutcome = 4
-	// The transfer calls were refused; error_code says why. Nothing is counted, and the node stays active.
+	// The transfer calls were refused; error_code says why. Nothing is counted, and the node stays active. The third refused
+	// turn in a row counts as a turn without a choice: the node leads to its forward outputs.
 	TurnOutcome_TURN_OUTCOME_REFUSED TurnOutcome = 5
 	// The proposal of the node was withdrawn by an error. Its choice stays counted, and the node is active again.
 	TurnOutcome_TURN_OUTCOME_WITHDRAWN TurnOutcome = 6
@@ -558,7 +559,7 @@ type Run struct {
 	StarterId string `protobuf:"bytes,6,opt,name=starter_id,json=starterId,proto3" json:"starter_id,omitempty"`
 	// The task that the run is over: only its owner records turns. Empty: the run is over none.
 	TaskId string `protobuf:"bytes,7,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// FAILED only: STEPS_EXHAUSTED or WHOLE_TIMEOUT.
+	// FAILED only: STEPS_EXHAUSTED, WHOLE_TIMEOUT, or TASK_FINAL when the run's task has failed.
 	ErrorCode ErrorCode `protobuf:"varint,8,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
 	// FAILED and CANCELLED only: the reason, for people to read.
 	ErrorMessage string `protobuf:"bytes,9,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
@@ -945,10 +946,12 @@ func (x *NodeOutput) GetOmitted() bool {
 // A tool call in a turn.
 type ToolCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id that the model gave the call, 1 to 128 bytes, unique in the turn.
+	// The id that the model gave the call, at most 128 bytes. Models leave it out and give it twice; so the results are in the
+	// order of the calls.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The name of the tool, 1 to 128 bytes. Names with "transfer_to_" are the broker's; of other tools the broker records
-	// only that they were called.
+	// only that they were called. A name that differs from one offered tool by a provider's prefix (before ".", ":", "/" or
+	// "__"), by case or by separators counts as that tool, if it is the only one.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The arguments as JSON, at most 65536 bytes. A transfer tool has one, "reason", a text of at most 1024 bytes.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
@@ -1481,12 +1484,124 @@ func (x *RunHandoff) GetOwnerId() string {
 	return ""
 }
 
+// A choice that no handoff carries out.
+type RunChoiceGivenUp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that made the choice.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// The choice.
+	ChoiceId string `protobuf:"bytes,2,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
+	// The refusal of the request that was to carry it out: LOOP_LIMIT or RECEIVER_UNKNOWN. Unspecified: the task has moved
+	// otherwise.
+	ErrorCode     ErrorCode `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunChoiceGivenUp) Reset() {
+	*x = RunChoiceGivenUp{}
+	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunChoiceGivenUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunChoiceGivenUp) ProtoMessage() {}
+
+func (x *RunChoiceGivenUp) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunChoiceGivenUp.ProtoReflect.Descriptor instead.
+func (*RunChoiceGivenUp) Descriptor() ([]byte, []int) {
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RunChoiceGivenUp) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *RunChoiceGivenUp) GetChoiceId() string {
+	if x != nil {
+		return x.ChoiceId
+	}
+	return ""
+}
+
+func (x *RunChoiceGivenUp) GetErrorCode() ErrorCode {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+// A move of a run's task by something else than a choice of the run: a handoff of its owner, the end or the recall of a loan,
+// or a reassignment.
+type RunTaskMoved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The new owner, which takes part in the run from now on.
+	OwnerId       string `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTaskMoved) Reset() {
+	*x = RunTaskMoved{}
+	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTaskMoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTaskMoved) ProtoMessage() {}
+
+func (x *RunTaskMoved) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTaskMoved.ProtoReflect.Descriptor instead.
+func (*RunTaskMoved) Descriptor() ([]byte, []int) {
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RunTaskMoved) GetOwnerId() string {
+	if x != nil {
+		return x.OwnerId
+	}
+	return ""
+}
+
 // The end of a run.
 type RunEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The final state.
 	State RunState `protobuf:"varint,1,opt,name=state,proto3,enum=baton.v1.RunState" json:"state,omitempty"`
-	// FAILED only: STEPS_EXHAUSTED or WHOLE_TIMEOUT.
+	// FAILED only: STEPS_EXHAUSTED, WHOLE_TIMEOUT, or TASK_FINAL when the run's task has failed.
 	ErrorCode ErrorCode `protobuf:"varint,2,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
 	// FAILED and CANCELLED only: the reason, for people to read.
 	ErrorMessage  string `protobuf:"bytes,3,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
@@ -1496,7 +1611,7 @@ type RunEnded struct {
 
 func (x *RunEnded) Reset() {
 	*x = RunEnded{}
-	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	mi := &file_baton_v1_routing_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1623,7 @@ func (x *RunEnded) String() string {
 func (*RunEnded) ProtoMessage() {}
 
 func (x *RunEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	mi := &file_baton_v1_routing_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1636,7 @@ func (x *RunEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnded.ProtoReflect.Descriptor instead.
 func (*RunEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RunEnded) GetState() RunState {
@@ -1562,6 +1677,8 @@ type RunEntry struct {
 	//	*RunEntry_HandoffBegan
 	//	*RunEntry_HandoffEnded
 	//	*RunEntry_Ended
+	//	*RunEntry_ChoiceGivenUp
+	//	*RunEntry_TaskMoved
 	Event         isRunEntry_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1569,7 +1686,7 @@ type RunEntry struct {
 
 func (x *RunEntry) Reset() {
 	*x = RunEntry{}
-	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	mi := &file_baton_v1_routing_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1698,7 @@ func (x *RunEntry) String() string {
 func (*RunEntry) ProtoMessage() {}
 
 func (x *RunEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	mi := &file_baton_v1_routing_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1711,7 @@ func (x *RunEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEntry.ProtoReflect.Descriptor instead.
 func (*RunEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RunEntry) GetNumber() uint64 {
@@ -1672,6 +1789,24 @@ func (x *RunEntry) GetEnded() *RunEnded {
 	return nil
 }
 
+func (x *RunEntry) GetChoiceGivenUp() *RunChoiceGivenUp {
+	if x != nil {
+		if x, ok := x.Event.(*RunEntry_ChoiceGivenUp); ok {
+			return x.ChoiceGivenUp
+		}
+	}
+	return nil
+}
+
+func (x *RunEntry) GetTaskMoved() *RunTaskMoved {
+	if x != nil {
+		if x, ok := x.Event.(*RunEntry_TaskMoved); ok {
+			return x.TaskMoved
+		}
+	}
+	return nil
+}
+
 type isRunEntry_Event interface {
 	isRunEntry_Event()
 }
@@ -1706,6 +1841,16 @@ type RunEntry_Ended struct {
 	Ended *RunEnded `protobuf:"bytes,8,opt,name=ended,proto3,oneof"`
 }
 
+type RunEntry_ChoiceGivenUp struct {
+	// A choice was given up before a handoff carried it out. It stays counted, and its node is active again.
+	ChoiceGivenUp *RunChoiceGivenUp `protobuf:"bytes,9,opt,name=choice_given_up,json=choiceGivenUp,proto3,oneof"`
+}
+
+type RunEntry_TaskMoved struct {
+	// The task moved by something else than a choice of this run: the nodes are with its new owner.
+	TaskMoved *RunTaskMoved `protobuf:"bytes,10,opt,name=task_moved,json=taskMoved,proto3,oneof"`
+}
+
 func (*RunEntry_Started) isRunEntry_Event() {}
 
 func (*RunEntry_StepBegan) isRunEntry_Event() {}
@@ -1717,6 +1862,10 @@ func (*RunEntry_HandoffBegan) isRunEntry_Event() {}
 func (*RunEntry_HandoffEnded) isRunEntry_Event() {}
 
 func (*RunEntry_Ended) isRunEntry_Event() {}
+
+func (*RunEntry_ChoiceGivenUp) isRunEntry_Event() {}
+
+func (*RunEntry_TaskMoved) isRunEntry_Event() {}
 
 var File_baton_v1_routing_proto protoreflect.FileDescriptor
 
@@ -1830,12 +1979,19 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x03 \x01(\tR\thandoffId\x12\x19\n" +
-	"\bowner_id\x18\x04 \x01(\tR\aownerId\"\x8d\x01\n" +
+	"\bowner_id\x18\x04 \x01(\tR\aownerId\"|\n" +
+	"\x10RunChoiceGivenUp\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\x122\n" +
+	"\n" +
+	"error_code\x18\x03 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\")\n" +
+	"\fRunTaskMoved\x12\x19\n" +
+	"\bowner_id\x18\x01 \x01(\tR\aownerId\"\x8d\x01\n" +
 	"\bRunEnded\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.baton.v1.RunStateR\x05state\x122\n" +
 	"\n" +
 	"error_code\x18\x02 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12#\n" +
-	"\rerror_message\x18\x03 \x01(\tR\ferrorMessage\"\xa0\x03\n" +
+	"\rerror_message\x18\x03 \x01(\tR\ferrorMessage\"\x9f\x04\n" +
 	"\bRunEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -1846,7 +2002,11 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\x04turn\x18\x05 \x01(\v2\x11.baton.v1.RunTurnH\x00R\x04turn\x12;\n" +
 	"\rhandoff_began\x18\x06 \x01(\v2\x14.baton.v1.RunHandoffH\x00R\fhandoffBegan\x12;\n" +
 	"\rhandoff_ended\x18\a \x01(\v2\x14.baton.v1.RunHandoffH\x00R\fhandoffEnded\x12*\n" +
-	"\x05ended\x18\b \x01(\v2\x12.baton.v1.RunEndedH\x00R\x05endedB\a\n" +
+	"\x05ended\x18\b \x01(\v2\x12.baton.v1.RunEndedH\x00R\x05ended\x12D\n" +
+	"\x0fchoice_given_up\x18\t \x01(\v2\x1a.baton.v1.RunChoiceGivenUpH\x00R\rchoiceGivenUp\x127\n" +
+	"\n" +
+	"task_moved\x18\n" +
+	" \x01(\v2\x16.baton.v1.RunTaskMovedH\x00R\ttaskMovedB\a\n" +
 	"\x05event*\x88\x01\n" +
 	"\x0fProblemSeverity\x12 \n" +
 	"\x1cPROBLEM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n" +
@@ -1888,7 +2048,7 @@ func file_baton_v1_routing_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_baton_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_baton_v1_routing_proto_goTypes = []any{
 	(ProblemSeverity)(0),          // 0: baton.v1.ProblemSeverity
 	(RunState)(0),                 // 1: baton.v1.RunState
@@ -1908,10 +2068,12 @@ var file_baton_v1_routing_proto_goTypes = []any{
 	(*RunStarted)(nil),            // 15: baton.v1.RunStarted
 	(*RunStepBegan)(nil),          // 16: baton.v1.RunStepBegan
 	(*RunHandoff)(nil),            // 17: baton.v1.RunHandoff
-	(*RunEnded)(nil),              // 18: baton.v1.RunEnded
-	(*RunEntry)(nil),              // 19: baton.v1.RunEntry
-	(ErrorCode)(0),                // 20: baton.v1.ErrorCode
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*RunChoiceGivenUp)(nil),      // 18: baton.v1.RunChoiceGivenUp
+	(*RunTaskMoved)(nil),          // 19: baton.v1.RunTaskMoved
+	(*RunEnded)(nil),              // 20: baton.v1.RunEnded
+	(*RunEntry)(nil),              // 21: baton.v1.RunEntry
+	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
 var file_baton_v1_routing_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.Graph.nodes:type_name -> baton.v1.Node
@@ -1919,30 +2081,33 @@ var file_baton_v1_routing_proto_depIdxs = []int32{
 	4,  // 2: baton.v1.Run.graph:type_name -> baton.v1.Graph
 	1,  // 3: baton.v1.Run.state:type_name -> baton.v1.RunState
 	8,  // 4: baton.v1.Run.nodes:type_name -> baton.v1.NodeRun
-	20, // 5: baton.v1.Run.error_code:type_name -> baton.v1.ErrorCode
-	21, // 6: baton.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	21, // 7: baton.v1.Run.update_time:type_name -> google.protobuf.Timestamp
-	21, // 8: baton.v1.Run.deadline:type_name -> google.protobuf.Timestamp
+	22, // 5: baton.v1.Run.error_code:type_name -> baton.v1.ErrorCode
+	23, // 6: baton.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	23, // 7: baton.v1.Run.update_time:type_name -> google.protobuf.Timestamp
+	23, // 8: baton.v1.Run.deadline:type_name -> google.protobuf.Timestamp
 	2,  // 9: baton.v1.NodeRun.state:type_name -> baton.v1.NodeState
 	11, // 10: baton.v1.RunTurn.calls:type_name -> baton.v1.ToolCall
 	3,  // 11: baton.v1.RunTurn.outcome:type_name -> baton.v1.TurnOutcome
 	13, // 12: baton.v1.RunTurn.choice:type_name -> baton.v1.RoutingChoice
-	20, // 13: baton.v1.RunTurn.error_code:type_name -> baton.v1.ErrorCode
+	22, // 13: baton.v1.RunTurn.error_code:type_name -> baton.v1.ErrorCode
 	12, // 14: baton.v1.RunTurn.results:type_name -> baton.v1.ToolResult
-	1,  // 15: baton.v1.RunEnded.state:type_name -> baton.v1.RunState
-	20, // 16: baton.v1.RunEnded.error_code:type_name -> baton.v1.ErrorCode
-	21, // 17: baton.v1.RunEntry.entry_time:type_name -> google.protobuf.Timestamp
-	15, // 18: baton.v1.RunEntry.started:type_name -> baton.v1.RunStarted
-	16, // 19: baton.v1.RunEntry.step_began:type_name -> baton.v1.RunStepBegan
-	14, // 20: baton.v1.RunEntry.turn:type_name -> baton.v1.RunTurn
-	17, // 21: baton.v1.RunEntry.handoff_began:type_name -> baton.v1.RunHandoff
-	17, // 22: baton.v1.RunEntry.handoff_ended:type_name -> baton.v1.RunHandoff
-	18, // 23: baton.v1.RunEntry.ended:type_name -> baton.v1.RunEnded
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	22, // 15: baton.v1.RunChoiceGivenUp.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 16: baton.v1.RunEnded.state:type_name -> baton.v1.RunState
+	22, // 17: baton.v1.RunEnded.error_code:type_name -> baton.v1.ErrorCode
+	23, // 18: baton.v1.RunEntry.entry_time:type_name -> google.protobuf.Timestamp
+	15, // 19: baton.v1.RunEntry.started:type_name -> baton.v1.RunStarted
+	16, // 20: baton.v1.RunEntry.step_began:type_name -> baton.v1.RunStepBegan
+	14, // 21: baton.v1.RunEntry.turn:type_name -> baton.v1.RunTurn
+	17, // 22: baton.v1.RunEntry.handoff_began:type_name -> baton.v1.RunHandoff
+	17, // 23: baton.v1.RunEntry.handoff_ended:type_name -> baton.v1.RunHandoff
+	20, // 24: baton.v1.RunEntry.ended:type_name -> baton.v1.RunEnded
+	18, // 25: baton.v1.RunEntry.choice_given_up:type_name -> baton.v1.RunChoiceGivenUp
+	19, // 26: baton.v1.RunEntry.task_moved:type_name -> baton.v1.RunTaskMoved
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_routing_proto_init() }
@@ -1952,13 +2117,15 @@ func file_baton_v1_routing_proto_init() {
 	}
 	file_baton_v1_error_proto_init()
 	file_baton_v1_routing_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_routing_proto_msgTypes[15].OneofWrappers = []any{
+	file_baton_v1_routing_proto_msgTypes[17].OneofWrappers = []any{
 		(*RunEntry_Started)(nil),
 		(*RunEntry_StepBegan)(nil),
 		(*RunEntry_Turn)(nil),
 		(*RunEntry_HandoffBegan)(nil),
 		(*RunEntry_HandoffEnded)(nil),
 		(*RunEntry_Ended)(nil),
+		(*RunEntry_ChoiceGivenUp)(nil),
+		(*RunEntry_TaskMoved)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1966,7 +2133,7 @@ func file_baton_v1_routing_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_routing_proto_rawDesc), len(file_baton_v1_routing_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

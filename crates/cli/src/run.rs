@@ -361,6 +361,14 @@ fn say_entry(entry: &v1::RunEntry) {
             format!("the handoff {} for {} did not complete", handoff.handoff_id, handoff.node_id)
         }
         Some(Event::HandoffEnded(handoff)) => format!("{} owns the task", handoff.owner_id),
+        Some(Event::ChoiceGivenUp(given_up)) => {
+            let why = match given_up.error_code() {
+                v1::ErrorCode::Unspecified => "the task has moved".to_owned(),
+                code => format!("its request was refused with {}", output::short(code.as_str_name(), "ERROR_CODE_")),
+            };
+            format!("{} is active again, its choice given up: {why}", given_up.node_id)
+        }
+        Some(Event::TaskMoved(moved)) => format!("{} owns the task, by no choice of the run", moved.owner_id),
         Some(Event::Ended(ended)) => {
             let state = output::short(ended.state().as_str_name(), "RUN_STATE_");
             let colon = if ended.error_message.is_empty() { "" } else { ": " };

@@ -352,6 +352,9 @@ impl Engine {
                 if rejection.is_recorded() {
                     self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
                 }
+                if rejection.is_lasting() {
+                    self.tell_run_of_refusal(&input, &rejection, now)?;
+                }
                 Err(refused(rejection))
             }
             Err(error) => Err(error.into_refusal()),

@@ -2,6 +2,7 @@
 
 mod handoff_update;
 mod reading;
+mod runs_of_task;
 mod unasked;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -288,6 +289,7 @@ impl Engine {
             return Ok(false);
         }
         let Transition { writes, effects } = made;
+        let words_to_runs = self.words_to_runs(transaction, &writes)?;
         let owners = owners_of(&writes);
         for agents in [&mut not_free.absent, &mut not_free.full] {
             agents.sort();
@@ -333,6 +335,9 @@ impl Engine {
                 Effect::WithdrawMessage { message, from } => self.withdraw_message(transaction, message, &from)?,
                 Effect::Settle { of, answered } => self.settle_answered(transaction, &of, &answered)?,
             }
+        }
+        for (run, signal) in words_to_runs {
+            runs_of_task::tell(&mut follow_ups.to_send, run, signal);
         }
         self.tell_of_arrivals(transaction, &owners, now)?;
         Ok(true)
@@ -407,6 +412,7 @@ impl Engine {
         let mut handoff_update = HandoffUpdate::of(&writes, cause.origin);
         // All entities that the step creates have one sequence: a list shows a task at the handoff that has the task's.
         let mut creation = cause.origin.message().map(|this| this.sequence);
+        let mut runs = Vec::new();
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -422,6 +428,12 @@ impl Engine {
             if let Entity::Handoff(written) = &entity {
                 let before = before.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
                 ended = ended_offer(before, written);
+            }
+            if let Entity::Run(run) = &entity
+                && let Some(task) = &run.task
+                && (before.is_none() || run.state.is_final())
+            {
+                runs.push((task.clone(), run.id, !run.state.is_final()));
             }
             let sequence = match &before {
                 Some(_) => 0, // a stored entity keeps the sequence of its creation
@@ -458,6 +470,9 @@ impl Engine {
                 transaction.expire_later(kind, now, what);
             }
             transaction.put_entity(after);
+        }
+        for (task, run, is_open) in runs {
+            self.keep_run_of_task(transaction, &task, run, is_open)?;
         }
         if let Some((agent, result)) = ended {
             self.record_offer(transaction, agent, result)?;

@@ -665,6 +665,7 @@ impl TaskRecord {
             mail_unrecorded: before.map_or(0, |record| record.mail_unrecorded),
             told_absence: before.map_or(0, |record| record.told_absence),
             asked: before.map(|record| record.asked.clone()).unwrap_or_default(),
+            open_runs: before.map(|record| record.open_runs.clone()).unwrap_or_default(),
             sequence: before.map_or(facts.sequence, |record| record.sequence),
             updated: facts.changed,
             logged_at: facts.log_clock.logged_at,

@@ -8,9 +8,10 @@ use super::{DecodeError, PlanRecord, Reader, by_number, negotiation, number_of, 
 #[cfg(debug_assertions)]
 use crate::domain::probe::ProbeId;
 use crate::{
+    codes::ErrorCode,
     domain::{
         EntityId, Signal,
-        handoff::TaskSignal,
+        handoff::{TaskSignal, TaskStatus},
         routing::{RunId, RunSignal, TurnId},
         workspace::WorkspaceId,
     },
@@ -182,30 +183,56 @@ fn encode_outer_signal(signal: &Signal) -> Vec<u8> {
     }
 }
 
-/// Encodes an input of a run: its kind in one byte, the choice, the handoff; then the new owner, or the task and the
-/// receiver with a zero byte between them. No id has a zero byte.
+/// Encodes an input of a run: its kind in one byte, then its fields. No id has a zero byte.
 fn encode_signal(signal: &RunSignal) -> Vec<u8> {
-    let (kind, choice, handoff, rest) = match signal {
+    let of_choice = |kind: u8, choice: &TurnId, id: &[u8], rest: &str| {
+        [&[kind], &choice.0.as_bytes()[..], id, rest.as_bytes()].concat()
+    };
+    match signal {
         RunSignal::HandoffBegan { choice, handoff, task, receiver } => {
-            (BEGAN, choice, handoff, [task.as_str(), receiver].join("\0"))
+            of_choice(BEGAN, choice, handoff.as_bytes(), &[task.as_str(), receiver].join("\0"))
         }
         RunSignal::HandoffEnded { choice, handoff, owner } => {
-            (ENDED, choice, handoff, owner.as_ref().map(ToString::to_string).unwrap_or_default())
+            let owner = owner.as_ref().map(ToString::to_string).unwrap_or_default();
+            of_choice(ENDED, choice, handoff.as_bytes(), &owner)
         }
-    };
-    [&[kind], &choice.0.as_bytes()[..], &handoff.as_bytes()[..], rest.as_bytes()].concat()
+        RunSignal::HandoffRefused { choice, task, code } => {
+            of_choice(REFUSED, choice, &code.number().to_be_bytes(), task.as_str())
+        }
+        RunSignal::TaskMoved { owner } => [&[TASK_MOVED], owner.as_str().as_bytes()].concat(),
+        RunSignal::TaskEnded { status } => [&[TASK_ENDED], &status.number().to_be_bytes()[..]].concat(),
+    }
 }
 
 const BEGAN: u8 = 1;
 const ENDED: u8 = 2;
+const REFUSED: u8 = 3;
+const TASK_MOVED: u8 = 4;
+const TASK_ENDED: u8 = 5;
 
 fn decode_signal(reader: &Reader, signal: &[u8]) -> Result<RunSignal, DecodeError> {
     let short = || reader.error("an input is too short");
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|error| reader.error(error.to_string()));
+    let number = |bytes: &[u8]| Ok::<_, DecodeError>(i32::from_be_bytes(bytes.try_into().map_err(|_| short())?));
     let (kind, rest) = signal.split_first().ok_or_else(short)?;
+    match *kind {
+        TASK_MOVED => return Ok(RunSignal::TaskMoved { owner: reader.agent(text(rest)?)? }),
+        TASK_ENDED => {
+            let status = reader.some(TaskStatus::from_number(number(rest)?), "status")?;
+            return Ok(RunSignal::TaskEnded { status });
+        }
+        _ => {}
+    }
     let (choice, rest) = rest.split_at_checked(16).ok_or_else(short)?;
+    let choice = TurnId(reader.message_id(choice)?);
+    if *kind == REFUSED {
+        let (code, task) = rest.split_at_checked(4).ok_or_else(short)?;
+        let code = reader.some(ErrorCode::from_number(number(code)?), "code")?;
+        return Ok(RunSignal::HandoffRefused { choice, task: reader.task(text(task)?)?, code });
+    }
     let (handoff, rest) = rest.split_at_checked(16).ok_or_else(short)?;
-    let (choice, handoff) = (TurnId(reader.message_id(choice)?), reader.message_id(handoff)?);
-    let rest = std::str::from_utf8(rest).map_err(|error| reader.error(error.to_string()))?;
+    let handoff = reader.message_id(handoff)?;
+    let rest = text(rest)?;
     match *kind {
         BEGAN => {
             let (task, receiver) = rest.split_once('\0').ok_or_else(short)?;
@@ -289,6 +316,9 @@ mod tests {
             },
             RunSignal::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
             RunSignal::HandoffEnded { choice, handoff, owner: None },
+            RunSignal::HandoffRefused { choice, task: TaskId::parse("t").unwrap(), code: ErrorCode::LoopLimit },
+            RunSignal::TaskMoved { owner: AgentId::parse("bob").unwrap() },
+            RunSignal::TaskEnded { status: TaskStatus::Failed },
         ];
         for signal in signals {
             let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), signal: Signal::Run(signal) };

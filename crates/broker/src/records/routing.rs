@@ -472,6 +472,12 @@ fn entry_to_v1(entry: &RunEntry) -> v1::RunEntry {
             error_code: failure_code(failure.as_ref()),
             error_message: failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
         }),
+        Event::ChoiceGivenUp { node, choice, code } => Stored::ChoiceGivenUp(v1::RunChoiceGivenUp {
+            node_id: node.to_string(),
+            choice_id: choice.to_string(),
+            error_code: code.map_or(0, ErrorCode::number),
+        }),
+        Event::TaskMoved { owner } => Stored::TaskMoved(v1::RunTaskMoved { owner_id: owner.to_string() }),
     };
     v1::RunEntry { number: entry.number, entry_time: Some(entry.at.into()), event: Some(event) }
 }
@@ -502,6 +508,15 @@ fn entry_from_v1(reader: &Reader, run: RunId, stored: v1::RunEntry) -> Result<Ru
             let state = reader.some(RunState::from_number(ended.state), "state")?;
             Event::Ended { state, failure: failure_of(reader, state, ended.error_code, ended.error_message)? }
         }
+        Stored::ChoiceGivenUp(stored) => Event::ChoiceGivenUp {
+            node: node_id(reader, &stored.node_id)?,
+            choice: TurnId(uuid(reader, &stored.choice_id)?),
+            code: match stored.error_code {
+                0 => None,
+                number => Some(reader.some(ErrorCode::from_number(number), "error_code")?),
+            },
+        },
+        Stored::TaskMoved(moved) => Event::TaskMoved { owner: reader.agent(&moved.owner_id)? },
     };
     Ok(RunEntry { run, number: stored.number, at: reader.some(at, "entry_time")?, event })
 }
@@ -650,6 +665,9 @@ mod tests {
             Event::HandoffBegan { node: node("a"), choice: TurnId(id(2)), handoff: id(3) },
             Event::HandoffEnded { node: node("a"), choice: TurnId(id(2)), handoff: id(3), owner: Some(agent("bob")) },
             Event::HandoffEnded { node: node("a"), choice: TurnId(id(2)), handoff: id(3), owner: None },
+            Event::ChoiceGivenUp { node: node("a"), choice: TurnId(id(2)), code: Some(ErrorCode::LoopLimit) },
+            Event::ChoiceGivenUp { node: node("a"), choice: TurnId(id(2)), code: None },
+            Event::TaskMoved { owner: agent("bob") },
             Event::Ended { state: RunState::Completed, failure: None },
             Event::Ended {
                 state: RunState::Cancelled,

@@ -18,6 +18,7 @@ use crate::{
     domain::{
         handoff::{Answer, Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus, TransferTerms},
         plan::PlanRef,
+        routing::RunId,
     },
     ids::{AgentId, InstanceId, MessageId, PlanId, TaskId},
     proto::storage,
@@ -54,6 +55,8 @@ pub struct TaskRecord {
     pub asked: Vec<AgentId>,
     /// The latest question, with the process that asked it. `None`: none was asked, or the process has not said.
     pub asking: Option<(MessageId, InstanceId)>,
+    /// The runs over the task that have not ended, at most [`Self::OPEN_RUNS_MAX`]. They follow its moves.
+    pub open_runs: Vec<RunId>,
     /// The sequence of the request or award that created the task, which is also that of its first handoff.
     pub sequence: u64,
     /// The sequence of the latest change of [`Self::task`], its place in the list by update.
@@ -68,6 +71,8 @@ pub struct TaskRecord {
 impl TaskRecord {
     /// The most asked agents that the record keeps.
     pub const ASKED_MAX: usize = 256;
+    /// The most open runs over one task.
+    pub const OPEN_RUNS_MAX: usize = 16;
 
     /// Whether a list of all tasks shows the task at this entry: at its first handoff.
     pub fn is_shown_at(&self, place: &HandoffPlace) -> bool {
@@ -206,6 +211,7 @@ impl TaskRecord {
             told_absence: self.told_absence,
             updated: self.updated,
             asked_agent_ids: texts(&self.asked),
+            open_run_ids: self.open_runs.iter().map(|run| id_bytes(run.0)).collect(),
             asking_message_id: self.asking.map(|(asked, _)| id_bytes(asked)).unwrap_or_default(),
             asking_process: process_bytes(self.asking.map(|(_, process)| process)),
             context_versions: self.context_versions,
@@ -238,6 +244,11 @@ impl TaskRecord {
             mail_unrecorded: stored.mail_unrecorded,
             told_absence: stored.told_absence,
             asked: stored.asked_agent_ids.iter().map(|id| reader.agent(id)).collect::<Result<_, _>>()?,
+            open_runs: stored
+                .open_run_ids
+                .iter()
+                .map(|id| Ok(RunId(reader.message_id(id)?)))
+                .collect::<Result<_, DecodeError>>()?,
             asking: reader
                 .optional_message_id(&stored.asking_message_id)?
                 .zip(process_from(&reader, &stored.asking_process)?),

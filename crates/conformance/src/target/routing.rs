@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::{
     check::{Answer, Checks, NoAnswer, Refusal, Verdict, answered, fail, refused, same},
-    story::{Stage, Story, a_request},
+    story::{Stage, Story, a_request, give},
     world::{Actor, World},
 };
 use baton_client::{
@@ -25,13 +25,13 @@ cases! {
         "A model that always goes back ends: with three choices the counts of searcher, checker and generator are 4, 4, 1."
         choices_are_counted;
     "routing.wrong-transfers-count-nothing" "10"
-        "Two targets are TRANSFER_AMBIGUOUS, a tool that is not offered is TRANSFER_NOT_OFFERED, and arguments without a reason are FIELD_INVALID; each call gets a result, and nothing is counted."
+        "Two targets are TRANSFER_AMBIGUOUS, a tool that is not offered is TRANSFER_NOT_OFFERED, and arguments that are no object are FIELD_INVALID; each call gets a result, and nothing is counted."
         wrong_transfers;
     "routing.turn-is-applied-once" "10"
         "The same turn again gets its first answer; another turn with its id is refused with MESSAGE_ID_REUSED."
         applied_once;
     "routing.turns-are-bounded" "10"
-        "A turn with 10,000 calls, with an id twice, of an inactive node, of an unknown run and of an ended run is refused."
+        "A turn with 10,000 calls, of an inactive node, of an unknown run and of an ended run is refused."
         bounded;
     "routing.tools-have-each-shape" "10"
         "A node's tools come in the shapes of OpenAI, Anthropic and MCP, and none is offered once no choice is left."
@@ -39,6 +39,15 @@ cases! {
     "routing.run-follows-its-handoff" "10"
         "A choice of another agent's node is a proposal; the run moves when the handoff that names the choice is COMPLETED."
         follows_handoff;
+    "routing.third-refusal-is-no-choice" "10"
+        "The third refused turn of a node in a row counts as one without a choice: its forward outputs are next."
+        third_refusal;
+    "routing.models-write-as-they-do" "10"
+        "A transfer without arguments, with a provider's prefix, in another case, or without a call id is taken as it is meant."
+        as_models_write;
+    "routing.run-follows-its-task" "10"
+        "A run goes on with the owner that its task has got outside of it, and ends with the task."
+        follows_task;
 }
 
 fn node(id: &str, handoffs: Option<u32>, outputs: &[&str]) -> v1::Node {
@@ -168,9 +177,11 @@ async fn wrong_transfers(world: World) -> Verdict {
         (both, ErrorCode::TransferAmbiguous, 3),
         (calling(&["transfer_to_end"]), ErrorCode::TransferNotOffered, 1),
         (turn().call("c1", "transfer_to_searcher", "because"), ErrorCode::FieldInvalid, 1),
-        (turn().call("c1", "transfer_to_searcher", "{}"), ErrorCode::FieldInvalid, 1),
+        (turn().call("c1", "transfer_to_searcher", "[]"), ErrorCode::FieldInvalid, 1),
     ];
     for (turn, code, results) in cases {
+        // Three refusals in a row would end the node's part.
+        take(&alice, &run, "checker", &calling(&["search"])).await?;
         let answer = take(&alice, &run, "checker", &turn).await?;
         checks.same(code.name(), code.number(), answer.error_code);
         checks.same("tool_results", results, answer.tool_results.len());
@@ -202,8 +213,6 @@ async fn bounded(world: World) -> Verdict {
     let names: Vec<String> = (0..10_000).map(|number| format!("tool{number}")).collect();
     let many = calling(&names.iter().map(String::as_str).collect::<Vec<_>>());
     checks.refused("10,000 calls", report(&alice, &run, "checker", &many).await, invalid);
-    let twice = turn().call("c1", "search", "{}").call("c1", "search", "{}");
-    checks.refused("a call_id twice", report(&alice, &run, "checker", &twice).await, invalid);
     let large = turn().finish(&"x".repeat(65_537));
     checks.refused("an output over 64 KiB", report(&alice, &run, "checker", &large).await, invalid);
     let unnamed = Turn { id: "first".to_owned(), ..turn() };
@@ -292,4 +301,58 @@ async fn follows_handoff(world: World) -> Verdict {
     let refusal = Refusal(Code::PermissionDenied, "NOT_OWNER");
     let late = report(alice, &run, "draft", &turn()).await;
     refused("alice reports a turn", late, refusal).map(drop)
+}
+
+async fn third_refusal(world: World) -> Verdict {
+    let (alice, run) = at_checker(&world).await?;
+    let mut checks = Checks::of("a model repeats a transfer that is not offered");
+    for next in ["checker", "checker", "generator"] {
+        let answer = take(&alice, &run, "checker", &calling(&["transfer_to_nobody"])).await?;
+        checks.same("error_code", ErrorCode::TransferNotOffered.number(), answer.error_code);
+        checks.same("next_node_ids", vec![next.to_owned()], answer.next_node_ids);
+    }
+    checks.done()
+}
+
+async fn as_models_write(world: World) -> Verdict {
+    let mut checks = Checks::of("a model writes a transfer in its own way");
+    let ways = [
+        ("no arguments", turn().call("c1", "transfer_to_generator", "")),
+        ("an empty object", turn().call("c1", "transfer_to_generator", "{}")),
+        ("a prefix", turn().call("c1", "functions.transfer_to_generator", r#"{"reason": "why"}"#)),
+        ("another case", turn().call("c1", "transferToGenerator", r#"{"reason": "why"}"#)),
+        ("no call id, twice", turn().call("", "search", "{}").call("", "transfer_to_generator", "{}")),
+    ];
+    for (way, turn) in ways {
+        let (alice, run) = at_checker(&world).await?;
+        let calls = turn.calls.len();
+        let answer = take(&alice, &run, "checker", &turn).await?;
+        checks.same(way, vec!["generator".to_owned()], answer.next_node_ids);
+        checks.same("tool_results", calls, answer.tool_results.len());
+    }
+    checks.done()
+}
+
+async fn follows_task(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Requested).await?;
+    answered("alice cancels the first handoff", story.cancel().await)?;
+    let (alice, bob) = (&story.alice, &story.bob);
+    let graph = v1::Graph {
+        graph_id: world.id("graph"),
+        entry_node_ids: vec!["draft".to_owned()],
+        nodes: vec![node("draft", Some(2), &["review", "end"]), node("review", Some(1), &["draft", "end"])],
+        ..Default::default()
+    };
+    let run = start(alice, graph, &story.task).await?;
+    give(alice, bob, &story.task, &a_request()).await?;
+    let of_bob = bob.client.run(run.id().parse().unwrap_or_else(|_| unreachable!("the broker has given it")));
+    answered("bob reads the run", bob.call(of_bob.state()).await)?;
+    let late = report(alice, &run, "draft", &turn()).await;
+    refused("alice reports a turn", late, Refusal(Code::PermissionDenied, "NOT_OWNER"))?;
+    let answer = take(bob, &of_bob, "draft", &calling(&["transfer_to_review"])).await?;
+    same("bob reports a turn", "next_node_ids", vec!["review".to_owned()], answer.next_node_ids)?;
+    let done = v1::TaskStatusUpdate { status: v1::TaskStatus::Completed.into(), ..Default::default() };
+    bob.tell("", &About::task(&story.task, 2), &done).await?;
+    let ended = answered("bob reads the run", bob.call(of_bob.state()).await)?;
+    same("the task has ended", "state", RunState::Completed, ended.state())
 }

@@ -155,6 +155,14 @@ impl Rejection {
     }
 }
 
+impl Rejection {
+    /// Whether the same request would be refused again as long as the task is where it is, so that the choice of a run which
+    /// it was to carry out is given up (SPEC 10).
+    pub const fn is_lasting(&self) -> bool {
+        matches!(self, Self::LoopLimit { .. } | Self::ChainLimit { .. } | Self::NoCandidate)
+    }
+}
+
 impl Refusal for Rejection {
     fn code(&self) -> ErrorCode {
         match self {

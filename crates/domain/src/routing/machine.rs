@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Effect, Entity, EntityId, Mail, ReadError, Reader, Signal, StepError, Transition,
     codes::ErrorCode,
-    handoff::{Advice, Notice, Priority, Task},
+    handoff::{Advice, Notice, Priority, Task, TaskStatus},
     ids::{AgentId, GraphId, NodeId, TaskId},
     time::Timestamp,
 };
@@ -251,7 +251,7 @@ fn pass_time(run: &Run, now: Timestamp) -> Transition {
     builder.done()
 }
 
-/// Follows a handoff that carries out a choice.
+/// Follows the run's task, and the handoffs that carry out choices.
 fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Result<Transition, StepError> {
     // The run may have ended or been removed before its handoff.
     let Some(run) = known.filter(|run| !run.state.is_final()) else { return Ok(Transition::default()) };
@@ -274,7 +274,41 @@ fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Res
             builder.follow(*choice, *handoff, owner.as_ref());
             Ok(builder.done())
         }
+        RunSignal::HandoffRefused { choice, task, code } => {
+            let waits = run.moving(*choice).is_some_and(|(_, choice)| choice.handoff.is_none());
+            if run.task.as_ref() != Some(task) || !waits {
+                return Ok(Transition::default());
+            }
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            builder.give_up(|id| id == *choice, Some(*code));
+            Ok(builder.done())
+        }
+        RunSignal::TaskMoved { owner } => {
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            // Every owner of the task takes part in its run (SPEC 10).
+            if !owner.is_coordinator() {
+                builder.run.participants.insert(owner.clone());
+            }
+            builder.log(Event::TaskMoved { owner: owner.clone() });
+            builder.give_up(|_| true, None);
+            Ok(builder.done())
+        }
+        RunSignal::TaskEnded { status } => {
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            let message = format!("task {} has ended", text_of(run.task.as_ref()));
+            let (state, failure) = match status {
+                TaskStatus::Completed => (RunState::Completed, None),
+                TaskStatus::Failed => (RunState::Failed, Some(Failure { code: Some(ErrorCode::TaskFinal), message })),
+                _ => (RunState::Cancelled, Some(Failure { code: None, message })),
+            };
+            builder.end(state, failure);
+            Ok(builder.done())
+        }
     }
+}
+
+fn text_of(task: Option<&TaskId>) -> String {
+    task.map(ToString::to_string).unwrap_or_default()
 }
 
 // ------------------------------------------------------------------------------------------------------- transitions
@@ -472,6 +506,19 @@ impl TransitionBuilder {
             self.effects.push(Effect::Deliver { to, mail, priority, report_to: None });
         }
         self.log(Event::Ended { state, failure });
+    }
+
+    /// Makes the nodes active again whose choice waits for a request of a handoff. The choices stay counted.
+    fn give_up(&mut self, which: impl Fn(TurnId) -> bool, code: Option<ErrorCode>) {
+        let waiting = |(node, of): (&NodeId, &NodeRun)| match &of.state {
+            NodeState::Moving(Choice { id, handoff: None, .. }) if which(*id) => Some((node.clone(), *id)),
+            NodeState::Moving(_) | NodeState::Idle | NodeState::Active | NodeState::Done => None,
+        };
+        let waiting: Vec<(NodeId, TurnId)> = self.run.nodes.iter().filter_map(waiting).collect();
+        for (node, choice) in waiting {
+            self.node(&node).state = NodeState::Active;
+            self.log(Event::ChoiceGivenUp { node, choice, code });
+        }
     }
 
     fn bind(&mut self, choice: TurnId, handoff: crate::ids::MessageId) {

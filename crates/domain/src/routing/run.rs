@@ -291,6 +291,25 @@ pub enum RunSignal {
         /// The new owner of the task. `None`: the handoff did not complete.
         owner: Option<AgentId>,
     },
+    /// The request of a handoff for a choice was refused, and the same request would be refused again.
+    HandoffRefused {
+        /// The turn that made the choice.
+        choice: TurnId,
+        /// The task that the request names.
+        task: TaskId,
+        /// The refusal.
+        code: ErrorCode,
+    },
+    /// The task of the run moved, and no choice of the run was the cause.
+    TaskMoved {
+        /// The new owner of the task.
+        owner: AgentId,
+    },
+    /// The task of the run ended.
+    TaskEnded {
+        /// The final status.
+        status: TaskStatus,
+    },
 }
 
 /// An entry of a run's log. It never changes.
@@ -349,6 +368,20 @@ pub enum Event {
         state: RunState,
         /// The reason, unless the run completed.
         failure: Option<Failure>,
+    },
+    /// A choice was given up before a handoff carried it out. Its node is active again.
+    ChoiceGivenUp {
+        /// The node that made the choice.
+        node: NodeId,
+        /// The turn that made the choice.
+        choice: TurnId,
+        /// The refusal of the request that was to carry it out. `None`: the task has moved otherwise.
+        code: Option<ErrorCode>,
+    },
+    /// The task moved, and no choice of the run was the cause.
+    TaskMoved {
+        /// The new owner of the task.
+        owner: AgentId,
     },
 }
 

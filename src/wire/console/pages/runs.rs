@@ -210,6 +210,16 @@ impl EntryRow {
                 };
                 ("handoff ended", handoff.node_id.clone(), owner, handoff.handoff_id.clone())
             }
+            Some(Event::ChoiceGivenUp(given_up)) => {
+                let why = match given_up.error_code() {
+                    v1::ErrorCode::Unspecified => "the task has moved".to_owned(),
+                    code => format!("refused: {}", code.as_str_name().trim_start_matches("ERROR_CODE_")),
+                };
+                ("choice given up", given_up.node_id.clone(), why, none())
+            }
+            Some(Event::TaskMoved(moved)) => {
+                ("task moved", none(), format!("{} owns the task", moved.owner_id), none())
+            }
             Some(Event::Ended(ended)) => {
                 let state = ended.state().as_str_name().trim_start_matches("RUN_STATE_");
                 ("ended", none(), format!("{state} {}", ended.error_message), none())

@@ -56,6 +56,7 @@ impl Engine {
         }
         self.check_retry(about, input)?;
         self.check_begin(about, input)?;
+        self.check_runs_of_task(about, input)?;
         self.check_stored_by_call(about, input)?;
         let mut transaction = self.transaction();
         let cause = Cause { origin: Origin::Broker, event: None };

@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/routing.proto.
  */
 export const file_baton_v1_routing: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9yb3V0aW5nLnByb3RvEghiYXRvbi52MSKKAQoFR3JhcGgSEAoIZ3JhcGhfaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoFbm9kZXMYAyADKAsyDi5iYXRvbi52MS5Ob2RlEhYKDmVudHJ5X25vZGVfaWRzGAQgAygJEhEKCXN0ZXBzX21heBgFIAEoDRIQCghyZXZpc2lvbhgGIAEoBCKMAQoETm9kZRIPCgdub2RlX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhAKCGFnZW50X2lkGAMgASgJEhIKCmFnZW50X3R5cGUYBCABKAkSFQoIaGFuZG9mZnMYBSABKA1IAIgBARIUCgxvdXRwdXRfbm9kZXMYBiADKAlCCwoJX2hhbmRvZmZzInsKDEdyYXBoUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhAKCG5vZGVfaWRzGAQgAygJEg8KB21lc3NhZ2UYBSABKAkioAMKA1J1bhIOCgZydW5faWQYASABKAkSHgoFZ3JhcGgYAiABKAsyDy5iYXRvbi52MS5HcmFwaBIhCgVzdGF0ZRgDIAEoDjISLmJhdG9uLnYxLlJ1blN0YXRlEgwKBHN0ZXAYBCABKA0SIAoFbm9kZXMYBSADKAsyES5iYXRvbi52MS5Ob2RlUnVuEhIKCnN0YXJ0ZXJfaWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRInCgplcnJvcl9jb2RlGAggASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYCSABKAkSDQoFdHVybnMYCiABKA0SEgoKbG9nX2xlbmd0aBgLIAEoBBIvCgtjcmVhdGVfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKJAQoHTm9kZVJ1bhIPCgdub2RlX2lkGAEgASgJEiIKBXN0YXRlGAIgASgOMhMuYmF0b24udjEuTm9kZVN0YXRlEg8KB2Nob2ljZXMYAyABKA0SEQoJcmVtYWluaW5nGAQgASgNEhEKCWNob2ljZV9pZBgFIAEoCRISCgpoYW5kb2ZmX2lkGAYgASgJIj4KCE5vZGVUb29sEgwKBG5hbWUYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCSJjCgpOb2RlT3V0cHV0Eg8KB25vZGVfaWQYASABKAkSDgoGb3V0cHV0GAIgASgJEg0KBWVycm9yGAMgASgJEhQKDGVudHJ5X251bWJlchgEIAEoBBIPCgdvbWl0dGVkGAUgASgIIkEKCFRvb2xDYWxsEg8KB2NhbGxfaWQYASABKAkSDAoEbmFtZRgCIAEoCRIWCg5hcmd1bWVudHNfanNvbhgDIAEoCSI9CgpUb29sUmVzdWx0Eg8KB2NhbGxfaWQYASABKAkSEAoIaXNfZXJyb3IYAiABKAgSDAoEdGV4dBgDIAEoCSJ4Cg1Sb3V0aW5nQ2hvaWNlEhEKCWNob2ljZV9pZBgBIAEoCRIPCgdub2RlX2lkGAIgASgJEhYKDnRhcmdldF9ub2RlX2lkGAMgASgJEg4KBnJlYXNvbhgEIAEoCRIbChNoYW5kb2ZmX3JlY2VpdmVyX2lkGAUgASgJIuECCgdSdW5UdXJuEg8KB3R1cm5faWQYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtyZXBvcnRlcl9pZBgDIAEoCRIhCgVjYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhAKCGZpbmlzaGVkGAUgASgIEg4KBm91dHB1dBgGIAEoCRINCgVlcnJvchgHIAEoCRImCgdvdXRjb21lGAggASgOMhUuYmF0b24udjEuVHVybk91dGNvbWUSJwoGY2hvaWNlGAkgASgLMhcuYmF0b24udjEuUm91dGluZ0Nob2ljZRInCgplcnJvcl9jb2RlGAogASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEiUKB3Jlc3VsdHMYCyADKAsyFC5iYXRvbi52MS5Ub29sUmVzdWx0EhEKCXJlbWFpbmluZxgMIAEoDRIXCg9hY3RpdmVfbm9kZV9pZHMYDSADKAkiIAoKUnVuU3RhcnRlZBISCgpzdGFydGVyX2lkGAEgASgJIi4KDFJ1blN0ZXBCZWdhbhIMCgRzdGVwGAEgASgNEhAKCG5vZGVfaWRzGAIgAygJIlYKClJ1bkhhbmRvZmYSDwoHbm9kZV9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkSEgoKaGFuZG9mZl9pZBgDIAEoCRIQCghvd25lcl9pZBgEIAEoCSJtCghSdW5FbmRlZBIhCgVzdGF0ZRgBIAEoDjISLmJhdG9uLnYxLlJ1blN0YXRlEicKCmVycm9yX2NvZGUYAiABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSFQoNZXJyb3JfbWVzc2FnZRgDIAEoCSLQAgoIUnVuRW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEicKB3N0YXJ0ZWQYAyABKAsyFC5iYXRvbi52MS5SdW5TdGFydGVkSAASLAoKc3RlcF9iZWdhbhgEIAEoCzIWLmJhdG9uLnYxLlJ1blN0ZXBCZWdhbkgAEiEKBHR1cm4YBSABKAsyES5iYXRvbi52MS5SdW5UdXJuSAASLQoNaGFuZG9mZl9iZWdhbhgGIAEoCzIULmJhdG9uLnYxLlJ1bkhhbmRvZmZIABItCg1oYW5kb2ZmX2VuZGVkGAcgASgLMhQuYmF0b24udjEuUnVuSGFuZG9mZkgAEiMKBWVuZGVkGAggASgLMhIuYmF0b24udjEuUnVuRW5kZWRIAEIHCgVldmVudCqIAQoPUHJvYmxlbVNldmVyaXR5EiAKHFBST0JMRU1fU0VWRVJJVFlfVU5TUEVDSUZJRUQQABIaChZQUk9CTEVNX1NFVkVSSVRZX0VSUk9SEAESHAoYUFJPQkxFTV9TRVZFUklUWV9XQVJOSU5HEAISGQoVUFJPQkxFTV9TRVZFUklUWV9JTkZPEAMqhAEKCFJ1blN0YXRlEhkKFVJVTl9TVEFURV9VTlNQRUNJRklFRBAAEhUKEVJVTl9TVEFURV9SVU5OSU5HEAESFwoTUlVOX1NUQVRFX0NPTVBMRVRFRBACEhQKEFJVTl9TVEFURV9GQUlMRUQQAxIXChNSVU5fU1RBVEVfQ0FOQ0VMTEVEEAQqfwoJTm9kZVN0YXRlEhoKFk5PREVfU1RBVEVfVU5TUEVDSUZJRUQQABITCg9OT0RFX1NUQVRFX0lETEUQARIVChFOT0RFX1NUQVRFX0FDVElWRRACEhUKEU5PREVfU1RBVEVfTU9WSU5HEAMSEwoPTk9ERV9TVEFURV9ET05FEAQqywEKC1R1cm5PdXRjb21lEhwKGFRVUk5fT1VUQ09NRV9VTlNQRUNJRklFRBAAEhkKFVRVUk5fT1VUQ09NRV9SRUNPUkRFRBABEhcKE1RVUk5fT1VUQ09NRV9DSE9TRU4QAhIZChVUVVJOX09VVENPTUVfUFJPUE9TRUQQAxIZChVUVVJOX09VVENPTUVfRklOSVNIRUQQBBIYChRUVVJOX09VVENPTUVfUkVGVVNFRBAFEhoKFlRVUk5fT1VUQ09NRV9XSVRIRFJBV04QBmIGcHJvdG8z", [file_baton_v1_error, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9yb3V0aW5nLnByb3RvEghiYXRvbi52MSKKAQoFR3JhcGgSEAoIZ3JhcGhfaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoFbm9kZXMYAyADKAsyDi5iYXRvbi52MS5Ob2RlEhYKDmVudHJ5X25vZGVfaWRzGAQgAygJEhEKCXN0ZXBzX21heBgFIAEoDRIQCghyZXZpc2lvbhgGIAEoBCKMAQoETm9kZRIPCgdub2RlX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhAKCGFnZW50X2lkGAMgASgJEhIKCmFnZW50X3R5cGUYBCABKAkSFQoIaGFuZG9mZnMYBSABKA1IAIgBARIUCgxvdXRwdXRfbm9kZXMYBiADKAlCCwoJX2hhbmRvZmZzInsKDEdyYXBoUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhAKCG5vZGVfaWRzGAQgAygJEg8KB21lc3NhZ2UYBSABKAkioAMKA1J1bhIOCgZydW5faWQYASABKAkSHgoFZ3JhcGgYAiABKAsyDy5iYXRvbi52MS5HcmFwaBIhCgVzdGF0ZRgDIAEoDjISLmJhdG9uLnYxLlJ1blN0YXRlEgwKBHN0ZXAYBCABKA0SIAoFbm9kZXMYBSADKAsyES5iYXRvbi52MS5Ob2RlUnVuEhIKCnN0YXJ0ZXJfaWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRInCgplcnJvcl9jb2RlGAggASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYCSABKAkSDQoFdHVybnMYCiABKA0SEgoKbG9nX2xlbmd0aBgLIAEoBBIvCgtjcmVhdGVfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKJAQoHTm9kZVJ1bhIPCgdub2RlX2lkGAEgASgJEiIKBXN0YXRlGAIgASgOMhMuYmF0b24udjEuTm9kZVN0YXRlEg8KB2Nob2ljZXMYAyABKA0SEQoJcmVtYWluaW5nGAQgASgNEhEKCWNob2ljZV9pZBgFIAEoCRISCgpoYW5kb2ZmX2lkGAYgASgJIj4KCE5vZGVUb29sEgwKBG5hbWUYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCSJjCgpOb2RlT3V0cHV0Eg8KB25vZGVfaWQYASABKAkSDgoGb3V0cHV0GAIgASgJEg0KBWVycm9yGAMgASgJEhQKDGVudHJ5X251bWJlchgEIAEoBBIPCgdvbWl0dGVkGAUgASgIIkEKCFRvb2xDYWxsEg8KB2NhbGxfaWQYASABKAkSDAoEbmFtZRgCIAEoCRIWCg5hcmd1bWVudHNfanNvbhgDIAEoCSI9CgpUb29sUmVzdWx0Eg8KB2NhbGxfaWQYASABKAkSEAoIaXNfZXJyb3IYAiABKAgSDAoEdGV4dBgDIAEoCSJ4Cg1Sb3V0aW5nQ2hvaWNlEhEKCWNob2ljZV9pZBgBIAEoCRIPCgdub2RlX2lkGAIgASgJEhYKDnRhcmdldF9ub2RlX2lkGAMgASgJEg4KBnJlYXNvbhgEIAEoCRIbChNoYW5kb2ZmX3JlY2VpdmVyX2lkGAUgASgJIuECCgdSdW5UdXJuEg8KB3R1cm5faWQYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtyZXBvcnRlcl9pZBgDIAEoCRIhCgVjYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhAKCGZpbmlzaGVkGAUgASgIEg4KBm91dHB1dBgGIAEoCRINCgVlcnJvchgHIAEoCRImCgdvdXRjb21lGAggASgOMhUuYmF0b24udjEuVHVybk91dGNvbWUSJwoGY2hvaWNlGAkgASgLMhcuYmF0b24udjEuUm91dGluZ0Nob2ljZRInCgplcnJvcl9jb2RlGAogASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEiUKB3Jlc3VsdHMYCyADKAsyFC5iYXRvbi52MS5Ub29sUmVzdWx0EhEKCXJlbWFpbmluZxgMIAEoDRIXCg9hY3RpdmVfbm9kZV9pZHMYDSADKAkiIAoKUnVuU3RhcnRlZBISCgpzdGFydGVyX2lkGAEgASgJIi4KDFJ1blN0ZXBCZWdhbhIMCgRzdGVwGAEgASgNEhAKCG5vZGVfaWRzGAIgAygJIlYKClJ1bkhhbmRvZmYSDwoHbm9kZV9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkSEgoKaGFuZG9mZl9pZBgDIAEoCRIQCghvd25lcl9pZBgEIAEoCSJfChBSdW5DaG9pY2VHaXZlblVwEg8KB25vZGVfaWQYASABKAkSEQoJY2hvaWNlX2lkGAIgASgJEicKCmVycm9yX2NvZGUYAyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUiIAoMUnVuVGFza01vdmVkEhAKCG93bmVyX2lkGAEgASgJIm0KCFJ1bkVuZGVkEiEKBXN0YXRlGAEgASgOMhIuYmF0b24udjEuUnVuU3RhdGUSJwoKZXJyb3JfY29kZRgCIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIVCg1lcnJvcl9tZXNzYWdlGAMgASgJIrUDCghSdW5FbnRyeRIOCgZudW1iZXIYASABKAQSLgoKZW50cnlfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoHc3RhcnRlZBgDIAEoCzIULmJhdG9uLnYxLlJ1blN0YXJ0ZWRIABIsCgpzdGVwX2JlZ2FuGAQgASgLMhYuYmF0b24udjEuUnVuU3RlcEJlZ2FuSAASIQoEdHVybhgFIAEoCzIRLmJhdG9uLnYxLlJ1blR1cm5IABItCg1oYW5kb2ZmX2JlZ2FuGAYgASgLMhQuYmF0b24udjEuUnVuSGFuZG9mZkgAEi0KDWhhbmRvZmZfZW5kZWQYByABKAsyFC5iYXRvbi52MS5SdW5IYW5kb2ZmSAASIwoFZW5kZWQYCCABKAsyEi5iYXRvbi52MS5SdW5FbmRlZEgAEjUKD2Nob2ljZV9naXZlbl91cBgJIAEoCzIaLmJhdG9uLnYxLlJ1bkNob2ljZUdpdmVuVXBIABIsCgp0YXNrX21vdmVkGAogASgLMhYuYmF0b24udjEuUnVuVGFza01vdmVkSABCBwoFZXZlbnQqiAEKD1Byb2JsZW1TZXZlcml0eRIgChxQUk9CTEVNX1NFVkVSSVRZX1VOU1BFQ0lGSUVEEAASGgoWUFJPQkxFTV9TRVZFUklUWV9FUlJPUhABEhwKGFBST0JMRU1fU0VWRVJJVFlfV0FSTklORxACEhkKFVBST0JMRU1fU0VWRVJJVFlfSU5GTxADKoQBCghSdW5TdGF0ZRIZChVSVU5fU1RBVEVfVU5TUEVDSUZJRUQQABIVChFSVU5fU1RBVEVfUlVOTklORxABEhcKE1JVTl9TVEFURV9DT01QTEVURUQQAhIUChBSVU5fU1RBVEVfRkFJTEVEEAMSFwoTUlVOX1NUQVRFX0NBTkNFTExFRBAEKn8KCU5vZGVTdGF0ZRIaChZOT0RFX1NUQVRFX1VOU1BFQ0lGSUVEEAASEwoPTk9ERV9TVEFURV9JRExFEAESFQoRTk9ERV9TVEFURV9BQ1RJVkUQAhIVChFOT0RFX1NUQVRFX01PVklORxADEhMKD05PREVfU1RBVEVfRE9ORRAEKssBCgtUdXJuT3V0Y29tZRIcChhUVVJOX09VVENPTUVfVU5TUEVDSUZJRUQQABIZChVUVVJOX09VVENPTUVfUkVDT1JERUQQARIXChNUVVJOX09VVENPTUVfQ0hPU0VOEAISGQoVVFVSTl9PVVRDT01FX1BST1BPU0VEEAMSGQoVVFVSTl9PVVRDT01FX0ZJTklTSEVEEAQSGAoUVFVSTl9PVVRDT01FX1JFRlVTRUQQBRIaChZUVVJOX09VVENPTUVfV0lUSERSQVdOEAZiBnByb3RvMw", [file_baton_v1_error, file_google_protobuf_timestamp]);
 
 /**
  * A graph of nodes. The model of a node chooses the next node by a tool call. The broker runs no model: it gives the
@@ -240,7 +240,7 @@ export type Run = Message<"baton.v1.Run"> & {
   taskId: string;
 
   /**
-   * FAILED only: STEPS_EXHAUSTED or WHOLE_TIMEOUT.
+   * FAILED only: STEPS_EXHAUSTED, WHOLE_TIMEOUT, or TASK_FINAL when the run's task has failed.
    *
    * @generated from field: baton.v1.ErrorCode error_code = 8;
    */
@@ -444,7 +444,8 @@ export const NodeOutputSchema: GenMessage<NodeOutput> = /*@__PURE__*/
  */
 export type ToolCall = Message<"baton.v1.ToolCall"> & {
   /**
-   * The id that the model gave the call, 1 to 128 bytes, unique in the turn.
+   * The id that the model gave the call, at most 128 bytes. Models leave it out and give it twice; so the results are in the
+   * order of the calls.
    *
    * @generated from field: string call_id = 1;
    */
@@ -452,7 +453,8 @@ export type ToolCall = Message<"baton.v1.ToolCall"> & {
 
   /**
    * The name of the tool, 1 to 128 bytes. Names with "transfer_to_" are the broker's; of other tools the broker records
-   * only that they were called.
+   * only that they were called. A name that differs from one offered tool by a provider's prefix (before ".", ":", "/" or
+   * "__"), by case or by separators counts as that tool, if it is the only one.
    *
    * @generated from field: string name = 2;
    */
@@ -754,6 +756,64 @@ export const RunHandoffSchema: GenMessage<RunHandoff> = /*@__PURE__*/
   messageDesc(file_baton_v1_routing, 13);
 
 /**
+ * A choice that no handoff carries out.
+ *
+ * @generated from message baton.v1.RunChoiceGivenUp
+ */
+export type RunChoiceGivenUp = Message<"baton.v1.RunChoiceGivenUp"> & {
+  /**
+   * The node that made the choice.
+   *
+   * @generated from field: string node_id = 1;
+   */
+  nodeId: string;
+
+  /**
+   * The choice.
+   *
+   * @generated from field: string choice_id = 2;
+   */
+  choiceId: string;
+
+  /**
+   * The refusal of the request that was to carry it out: LOOP_LIMIT or RECEIVER_UNKNOWN. Unspecified: the task has moved
+   * otherwise.
+   *
+   * @generated from field: baton.v1.ErrorCode error_code = 3;
+   */
+  errorCode: ErrorCode;
+};
+
+/**
+ * Describes the message baton.v1.RunChoiceGivenUp.
+ * Use `create(RunChoiceGivenUpSchema)` to create a new message.
+ */
+export const RunChoiceGivenUpSchema: GenMessage<RunChoiceGivenUp> = /*@__PURE__*/
+  messageDesc(file_baton_v1_routing, 14);
+
+/**
+ * A move of a run's task by something else than a choice of the run: a handoff of its owner, the end or the recall of a loan,
+ * or a reassignment.
+ *
+ * @generated from message baton.v1.RunTaskMoved
+ */
+export type RunTaskMoved = Message<"baton.v1.RunTaskMoved"> & {
+  /**
+   * The new owner, which takes part in the run from now on.
+   *
+   * @generated from field: string owner_id = 1;
+   */
+  ownerId: string;
+};
+
+/**
+ * Describes the message baton.v1.RunTaskMoved.
+ * Use `create(RunTaskMovedSchema)` to create a new message.
+ */
+export const RunTaskMovedSchema: GenMessage<RunTaskMoved> = /*@__PURE__*/
+  messageDesc(file_baton_v1_routing, 15);
+
+/**
  * The end of a run.
  *
  * @generated from message baton.v1.RunEnded
@@ -767,7 +827,7 @@ export type RunEnded = Message<"baton.v1.RunEnded"> & {
   state: RunState;
 
   /**
-   * FAILED only: STEPS_EXHAUSTED or WHOLE_TIMEOUT.
+   * FAILED only: STEPS_EXHAUSTED, WHOLE_TIMEOUT, or TASK_FINAL when the run's task has failed.
    *
    * @generated from field: baton.v1.ErrorCode error_code = 2;
    */
@@ -786,7 +846,7 @@ export type RunEnded = Message<"baton.v1.RunEnded"> & {
  * Use `create(RunEndedSchema)` to create a new message.
  */
 export const RunEndedSchema: GenMessage<RunEnded> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 14);
+  messageDesc(file_baton_v1_routing, 16);
 
 /**
  * An entry of a run's log. It never changes.
@@ -861,6 +921,22 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
      */
     value: RunEnded;
     case: "ended";
+  } | {
+    /**
+     * A choice was given up before a handoff carried it out. It stays counted, and its node is active again.
+     *
+     * @generated from field: baton.v1.RunChoiceGivenUp choice_given_up = 9;
+     */
+    value: RunChoiceGivenUp;
+    case: "choiceGivenUp";
+  } | {
+    /**
+     * The task moved by something else than a choice of this run: the nodes are with its new owner.
+     *
+     * @generated from field: baton.v1.RunTaskMoved task_moved = 10;
+     */
+    value: RunTaskMoved;
+    case: "taskMoved";
   } | { case: undefined; value?: undefined };
 };
 
@@ -869,7 +945,7 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
  * Use `create(RunEntrySchema)` to create a new message.
  */
 export const RunEntrySchema: GenMessage<RunEntry> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 15);
+  messageDesc(file_baton_v1_routing, 17);
 
 /**
  * The weight of a problem of a graph.
@@ -1050,7 +1126,8 @@ export enum TurnOutcome {
   FINISHED = 4,
 
   /**
-   * The transfer calls were refused; error_code says why. Nothing is counted, and the node stays active.
+   * The transfer calls were refused; error_code says why. Nothing is counted, and the node stays active. The third refused
+   * turn in a row counts as a turn without a choice: the node leads to its forward outputs.
    *
    * @generated from enum value: TURN_OUTCOME_REFUSED = 5;
    */

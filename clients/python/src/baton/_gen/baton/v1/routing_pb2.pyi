@@ -270,6 +270,22 @@ class RunHandoff(_message.Message):
     owner_id: str
     def __init__(self, node_id: _Optional[str] = ..., choice_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., owner_id: _Optional[str] = ...) -> None: ...
 
+class RunChoiceGivenUp(_message.Message):
+    __slots__ = ("node_id", "choice_id", "error_code")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    choice_id: str
+    error_code: _error_pb2.ErrorCode
+    def __init__(self, node_id: _Optional[str] = ..., choice_id: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ...) -> None: ...
+
+class RunTaskMoved(_message.Message):
+    __slots__ = ("owner_id",)
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    owner_id: str
+    def __init__(self, owner_id: _Optional[str] = ...) -> None: ...
+
 class RunEnded(_message.Message):
     __slots__ = ("state", "error_code", "error_message")
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -281,7 +297,7 @@ class RunEnded(_message.Message):
     def __init__(self, state: _Optional[_Union[RunState, str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class RunEntry(_message.Message):
-    __slots__ = ("number", "entry_time", "started", "step_began", "turn", "handoff_began", "handoff_ended", "ended")
+    __slots__ = ("number", "entry_time", "started", "step_began", "turn", "handoff_began", "handoff_ended", "ended", "choice_given_up", "task_moved")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TIME_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +306,8 @@ class RunEntry(_message.Message):
     HANDOFF_BEGAN_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ENDED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    TASK_MOVED_FIELD_NUMBER: _ClassVar[int]
     number: int
     entry_time: _timestamp_pb2.Timestamp
     started: RunStarted
@@ -298,4 +316,6 @@ class RunEntry(_message.Message):
     handoff_began: RunHandoff
     handoff_ended: RunHandoff
     ended: RunEnded
-    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[RunStarted, _Mapping]] = ..., step_began: _Optional[_Union[RunStepBegan, _Mapping]] = ..., turn: _Optional[_Union[RunTurn, _Mapping]] = ..., handoff_began: _Optional[_Union[RunHandoff, _Mapping]] = ..., handoff_ended: _Optional[_Union[RunHandoff, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
+    choice_given_up: RunChoiceGivenUp
+    task_moved: RunTaskMoved
+    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[RunStarted, _Mapping]] = ..., step_began: _Optional[_Union[RunStepBegan, _Mapping]] = ..., turn: _Optional[_Union[RunTurn, _Mapping]] = ..., handoff_began: _Optional[_Union[RunHandoff, _Mapping]] = ..., handoff_ended: _Optional[_Union[RunHandoff, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ..., choice_given_up: _Optional[_Union[RunChoiceGivenUp, _Mapping]] = ..., task_moved: _Optional[_Union[RunTaskMoved, _Mapping]] = ...) -> None: ...

@@ -289,12 +289,12 @@ impl Engine {
             return Ok(false);
         }
         let Transition { writes, effects } = made;
-        let words_to_runs = self.words_to_runs(transaction, &writes)?;
         let owners = owners_of(&writes);
         for agents in [&mut not_free.absent, &mut not_free.full] {
             agents.sort();
             agents.dedup();
         }
+        let words_to_runs = self.words_to_runs(transaction, &writes)?;
         // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
         // from the record that this step makes.
         self.write_entities(transaction, writes, cause, &not_free, log_clock, now)?;

@@ -161,11 +161,15 @@ async fn choices_are_counted(world: World) -> Verdict {
     same("the run has ended", "state", RunState::Completed, run.state())
 }
 
+fn turn_of_searcher() -> Turn {
+    turn().finish("pages")
+}
+
 /// A run whose checker is active.
 async fn at_checker(world: &World) -> Verdict<(Actor, Run)> {
     let alice = world.agent("alice").await?;
     let run = start(&alice, story(world), "").await?;
-    take(&alice, &run, "searcher", &turn().finish("pages")).await?;
+    take(&alice, &run, "searcher", &turn_of_searcher()).await?;
     Ok((alice, run))
 }
 
@@ -323,8 +327,10 @@ async fn as_models_write(world: World) -> Verdict {
         ("another case", turn().call("c1", "transferToGenerator", r#"{"reason": "why"}"#)),
         ("no call id, twice", turn().call("", "search", "{}").call("", "transfer_to_generator", "{}")),
     ];
+    let alice = world.agent("alice").await?;
     for (way, turn) in ways {
-        let (alice, run) = at_checker(&world).await?;
+        let run = start(&alice, story(&world), "").await?;
+        take(&alice, &run, "searcher", &turn_of_searcher()).await?;
         let calls = turn.calls.len();
         let answer = take(&alice, &run, "checker", &turn).await?;
         checks.same(way, vec!["generator".to_owned()], answer.next_node_ids);

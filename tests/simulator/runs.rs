@@ -1,5 +1,7 @@
 //! Law 14: the choices of a node never exceed its `handoffs`; a run moves only to outputs; each turn counts once; each run
 //! ends. The checker follows a run by its log alone, and compares the stored run with what it has counted.
+//!
+//! Law 18: a run is with the owner of its task, and ends with the task.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -11,17 +13,20 @@ use baton_broker_core::{
     codes::ErrorCode,
     domain::{
         EntityId, Input,
-        handoff::State,
+        handoff::{State, TaskStatus},
         routing::{
-            self, Event, Graph, Node, NodeState, Run, RunEntry, RunId, RunState, TurnId, TurnOutcome, TurnRecord,
-            is_end,
+            self, Event, Graph, Node, NodeState, REFUSALS_MAX, Run, RunEntry, RunId, RunState, TurnId, TurnOutcome,
+            TurnRecord, is_end,
         },
     },
-    ids::{MessageId, NodeId},
-    records::{GraphRevision, RunEntryRecord, RunRecord, RunTurnRecord},
+    ids::{AgentId, MessageId, NodeId, TaskId},
+    records::{GraphRevision, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord},
     store::{Change, Record, Table},
     time::Timestamp,
 };
+
+/// The most time from a move or the end of a task to the word to its run, which may wait behind others in the outbox.
+const WORD_MAX: Duration = Duration::from_secs(60);
 
 /// The runs as stored, and as their logs tell them.
 #[derive(Debug, Default)]
@@ -29,6 +34,8 @@ pub(crate) struct Runs {
     runs: BTreeMap<RunId, Followed>,
     /// The graphs that the runs name, by their keys.
     graphs: HashMap<Vec<u8>, Arc<Graph>>,
+    /// The owner and the status of each task.
+    tasks: HashMap<TaskId, (AgentId, TaskStatus)>,
 }
 
 /// A choice that waits for its handoff.
@@ -56,6 +63,10 @@ struct Followed {
     /// The digest of each turn's report.
     digests: HashMap<TurnId, [u8; 32]>,
     end: Option<RunState>,
+    /// The refused turns of each node in a row.
+    refusals: BTreeMap<NodeId, u32>,
+    /// Since when the run does not know of its task what it must, and the unobserved time then.
+    behind: Option<(Timestamp, Duration)>,
 }
 
 impl Runs {
@@ -85,6 +96,10 @@ impl Runs {
                     let graph = graph.cloned().or_else(of_change).expect("a run has its graph");
                     written.push(record.with_graph(graph).run);
                 }
+                (Table::Tasks, Some(record)) => {
+                    let task = TaskRecord::decode(&record.value).unwrap().task;
+                    self.tasks.insert(task.id.clone(), (task.owner.clone(), task.status));
+                }
                 (Table::Runs, None) => {
                     let gone = self.runs.remove(&run_of(key)).expect("only what is there is removed");
                     assert!(gone.end.is_some(), "law 14: run {} was removed before its end", gone.run.id);
@@ -108,8 +123,9 @@ impl Runs {
             let entries = entries.remove(&run.id).unwrap_or_default();
             let followed = self.runs.entry(run.id).or_insert_with(|| Followed::new(run.clone(), began));
             followed.run = run;
+            let task = followed.run.task.as_ref().and_then(|task| self.tasks.get(task)).cloned();
             for entry in &entries {
-                followed.see_entry(entry, handoffs, counts);
+                followed.see_entry(entry, handoffs, task.as_ref(), counts);
             }
             followed.check();
         }
@@ -118,6 +134,16 @@ impl Runs {
             let followed = self.runs.get_mut(&run).expect("a turn is of a run");
             assert_eq!(followed.turns.get(&id), Some(&place.number), "law 14: turn {id} is at another entry");
             followed.digests.insert(id, place.digest);
+        }
+        for followed in self.runs.values_mut() {
+            let task = followed.run.task.as_ref().and_then(|task| self.tasks.get(task));
+            let knows = |(owner, status): &(AgentId, TaskStatus)| {
+                !status.is_final() && (owner.is_coordinator() || followed.run.participants.contains(owner))
+            };
+            match followed.end.is_some() || task.is_none_or(knows) {
+                true => followed.behind = None,
+                false => drop(followed.behind.get_or_insert(began)),
+            }
         }
     }
 
@@ -138,6 +164,11 @@ impl Runs {
         };
         let late = self.runs.values().find(is_late).map(|followed| followed.run.id);
         assert_eq!(late, None, "law 14: a run has outlived its whole time");
+        let is_behind = |followed: &&Followed| {
+            followed.behind.is_some_and(|(since, then)| since.plus(WORD_MAX).plus(unseen - then) <= real)
+        };
+        let behind = self.runs.values().find(is_behind).map(|followed| followed.run.id);
+        assert_eq!(behind, None, "law 18: a run is not with the owner of its task, or has outlived it");
     }
 
     /// Checks long after the last fault that every run has ended.
@@ -167,6 +198,8 @@ impl Followed {
             turns: HashMap::new(),
             digests: HashMap::new(),
             end: None,
+            refusals: BTreeMap::new(),
+            behind: None,
         }
     }
 
@@ -174,6 +207,7 @@ impl Followed {
         &mut self,
         entry: &RunEntry,
         handoffs: &HashMap<MessageId, State>,
+        task: Option<&(AgentId, TaskStatus)>,
         counts: &mut BTreeMap<&'static str, u64>,
     ) {
         let id = self.run.id;
@@ -191,6 +225,7 @@ impl Followed {
                 self.next.retain(|target| !is_end(target));
                 assert_eq!((targets.len(), &targets), (nodes.len(), &self.next), "law 14: the targets of run {id}");
                 self.step = *step;
+                self.refusals.clear();
                 self.active = std::mem::take(&mut self.next);
             }
             Event::Turn(record) => self.see_turn(record, entry.number, counts),
@@ -210,10 +245,33 @@ impl Followed {
                 }
                 *counts.entry(if is_completed { "run: MOVED" } else { "run: NOT MOVED" }).or_default() += 1;
             }
+            Event::ChoiceGivenUp { node, choice, code } => {
+                let waiting = self.waiting.remove(choice).expect("law 14: a choice is given up that did not wait");
+                assert_eq!(
+                    (&waiting.node, waiting.handoff),
+                    (node, None),
+                    "law 14: a choice with a handoff is given up"
+                );
+                self.active.insert(waiting.node);
+                let why = if code.is_some() { "choice: REFUSED" } else { "choice: TASK MOVED" };
+                *counts.entry(why).or_default() += 1;
+            }
+            Event::TaskMoved { owner } => {
+                let takes_part = owner.is_coordinator() || self.run.participants.contains(owner);
+                assert!(takes_part, "law 18: {owner} owns the task of run {id} and takes no part in it");
+                *counts.entry("run: TASK MOVED").or_default() += 1;
+            }
             Event::Ended { state, failure } => {
                 let idle = self.active.is_empty() && self.waiting.is_empty();
                 let code = failure.as_ref().and_then(|failure| failure.code);
+                let with_task = match task.map(|(_, status)| *status) {
+                    Some(TaskStatus::Completed) => (*state, code) == (RunState::Completed, None),
+                    Some(TaskStatus::Failed) => (*state, code) == (RunState::Failed, Some(ErrorCode::TaskFinal)),
+                    Some(TaskStatus::Canceled) => (*state, code) == (RunState::Cancelled, None),
+                    Some(_) | None => false,
+                };
                 let is_explained = match (state, code) {
+                    _ if with_task => true,
                     (RunState::Completed, _) => idle && self.next.iter().all(is_end),
                     (RunState::Failed, Some(ErrorCode::StepsExhausted)) => self.step == self.run.graph.steps_max,
                     (RunState::Failed, code) => code == Some(ErrorCode::WholeTimeout),
@@ -241,6 +299,14 @@ impl Followed {
             return;
         }
         assert!(self.active.contains(&node.id), "law 14: a turn of node {} of run {id}, which is not active", node.id);
+        let refusals = self.refusals.entry(node.id.clone()).or_default();
+        *refusals = if matches!(record.outcome, TurnOutcome::Refused { .. }) { *refusals + 1 } else { 0 };
+        if *refusals == REFUSALS_MAX {
+            *refusals = 0;
+            self.active.remove(&node.id);
+            self.next.extend(goes_on_to(&graph, node));
+            *counts.entry("turn: REFUSED THREE TIMES").or_default() += 1;
+        }
         let outcome = match &record.outcome {
             TurnOutcome::Recorded => "turn: RECORDED",
             TurnOutcome::Refused { .. } => "turn: REFUSED",

@@ -27,6 +27,7 @@ mod plans;
 mod policies;
 mod presence;
 mod privacy;
+mod process_of_bids;
 mod processes;
 mod prompts;
 mod races;

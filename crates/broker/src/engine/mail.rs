@@ -20,10 +20,12 @@ use crate::{
 
 impl Engine {
     /// The process of this agent that has begun what the mail belongs to, or has taken it: the one that sent the request
-    /// or the accept of the handoff, asked the question, or opened the negotiation. `None`: any process.
+    /// or the accept of the handoff, asked the question, opened the negotiation, made the offer, or submitted the plan.
+    /// `None`: any process. `of` is the entity whose step sends the mail.
     pub(super) fn process_for(
         &mut self,
         transaction: &mut Transaction,
+        of: &EntityId,
         to: &AgentId,
         mail: &Mail,
         message: Option<ThisMessage<'_>>,
@@ -32,20 +34,33 @@ impl Engine {
             Mail::ThisMessage => {
                 let Some(this) = message else { return Ok(None) };
                 let header = this.envelope.header();
+                // A request for offers is new work.
+                if header.message_type == MessageType::TaskRequest {
+                    return Ok(None);
+                }
                 (header.correlation, header.task.clone())
             }
+            Mail::Notice { .. } if matches!(of, EntityId::Plan(_)) => {
+                let record = self.entity_record(transaction, of)?;
+                let record = record.as_deref().and_then(EntityRecord::as_plan);
+                return Ok(record.filter(|record| record.plan.submitter == *to).and_then(|of| of.submitter_process));
+            }
             Mail::Notice { about, task, .. } => (*about, task.as_ref().map(|(task, _)| task.clone())),
-            // An offer is new work.
-            Mail::Opening { .. } => return Ok(None),
+            // The offer of a handoff is new work, except for the process that has bid for it.
+            Mail::Opening { entity, .. } => {
+                let record = self.entity_record(transaction, entity)?;
+                let record = record.as_deref().and_then(EntityRecord::as_handoff);
+                let Some(negotiation) = record.and_then(|record| record.handoff.negotiation) else { return Ok(None) };
+                return self.process_in_negotiation(transaction, negotiation, to);
+            }
             Mail::Closed(closed) => (Some(closed.negotiation), None),
         };
         if let Some(about) = about {
-            if let Some(record) = self.entity_record(transaction, &EntityId::Handoff(about))? {
-                return Ok(record.as_handoff().and_then(|record| record.process_of(to)));
+            if let Some(process) = self.process_in_handoff(transaction, about, to)? {
+                return Ok(process);
             }
-            if let Some(record) = self.entity_record(transaction, &EntityId::Negotiation(about))? {
-                let record = record.as_negotiation().filter(|record| record.negotiation.requester == *to);
-                return Ok(record.and_then(|record| record.requester_process));
+            if self.entity_record(transaction, &EntityId::Negotiation(about))?.is_some() {
+                return self.process_in_negotiation(transaction, about, to);
             }
         }
         // A word about a task that belongs to no open matter: the answer to a question, or the end of a loan.
@@ -58,9 +73,35 @@ impl Engine {
             return Ok(Some(process));
         }
         let hop = record.task.hops.iter().rev().find(|hop| hop.sender == *to || hop.receiver == *to);
-        let Some(handoff) = hop.map(|hop| EntityId::Handoff(hop.handoff)) else { return Ok(None) };
-        let record = self.entity_record(transaction, &handoff)?;
-        Ok(record.as_deref().and_then(EntityRecord::as_handoff).and_then(|record| record.process_of(to)))
+        let Some(handoff) = hop.map(|hop| hop.handoff) else { return Ok(None) };
+        Ok(self.process_in_handoff(transaction, handoff, to)?.flatten())
+    }
+
+    /// The process of an agent that takes part in a handoff, or in the negotiation that has opened it. The outer `None`:
+    /// no such handoff is known.
+    fn process_in_handoff(
+        &mut self,
+        transaction: &mut Transaction,
+        handoff: MessageId,
+        agent: &AgentId,
+    ) -> Result<Option<Option<InstanceId>>, BrokerError> {
+        let record = self.entity_record(transaction, &EntityId::Handoff(handoff))?;
+        let Some(record) = record.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(None) };
+        Ok(Some(match (record.process_of(agent), record.handoff.negotiation) {
+            (None, Some(negotiation)) => self.process_in_negotiation(transaction, negotiation, agent)?,
+            (process, _) => process,
+        }))
+    }
+
+    /// The process of an agent that has opened the negotiation, or has made the agent's latest offer in it.
+    fn process_in_negotiation(
+        &mut self,
+        transaction: &mut Transaction,
+        negotiation: MessageId,
+        agent: &AgentId,
+    ) -> Result<Option<InstanceId>, BrokerError> {
+        let record = self.entity_record(transaction, &EntityId::Negotiation(negotiation))?;
+        Ok(record.as_deref().and_then(EntityRecord::as_negotiation).and_then(|record| record.process_of(agent)))
     }
 
     /// Puts mail into an agent's mailbox. `message` is the input of the step, if the input is a message.

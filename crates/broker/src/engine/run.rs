@@ -306,7 +306,7 @@ impl Engine {
                     if matter_of(&mail, cause.origin.message())
                         .is_some_and(|id| unaware.contains(&(to.clone(), id))) => {}
                 Effect::Deliver { to, mail, priority, report_to } => {
-                    transaction.preferred = self.process_for(transaction, &to, &mail, cause.origin.message())?;
+                    transaction.preferred = self.process_for(transaction, about, &to, &mail, cause.origin.message())?;
                     self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
                 }
                 Effect::Park { entity, to, reason, text, attempts } => {

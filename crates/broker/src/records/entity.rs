@@ -108,6 +108,11 @@ pub struct WriteFacts {
     pub sender: Option<(AgentId, InstanceId)>,
 }
 
+/// The process of this agent, if the agent has sent the message in hand.
+fn process_of(sender: Option<&(AgentId, InstanceId)>, agent: &AgentId) -> Option<InstanceId> {
+    sender.filter(|(sender, _)| sender == agent).map(|(_, process)| *process)
+}
+
 impl EntityRecord {
     /// The record after a step, from the new state and the former record.
     pub fn after(entity: Entity, before: Option<&Self>, facts: WriteFacts) -> Self {
@@ -117,17 +122,16 @@ impl EntityRecord {
                 let before = before.and_then(Self::as_handoff);
                 // Later messages of the handoff are in `opening` too, so the request of the first step goes first.
                 let request = before.map(|record| record.request).or(facts.opening);
-                let process_of = |agent: &AgentId| facts.sender.as_ref().filter(|(sender, _)| sender == agent);
+                let sender = facts.sender.as_ref();
                 // A process keeps what it has begun: a later message of another one changes nothing.
-                let sender_process = before
-                    .and_then(|record| record.sender_process)
-                    .or_else(|| process_of(&handoff.sender).map(|(_, process)| *process));
+                let sender_process =
+                    before.and_then(|record| record.sender_process).or_else(|| process_of(sender, &handoff.sender));
                 let before_of_candidate = before.filter(|record| record.handoff.candidate == handoff.candidate);
                 // The candidate may have submitted the plan whose request this is, and has not accepted it by that.
                 let has_accepted = matches!(handoff.state, State::Accepted | State::ContextSent | State::Completed);
                 let candidate_process = before_of_candidate
                     .and_then(|record| record.candidate_process)
-                    .or_else(|| process_of(&handoff.candidate).filter(|_| has_accepted).map(|(_, process)| *process));
+                    .or_else(|| process_of(sender, &handoff.candidate).filter(|_| has_accepted));
                 Self::Handoff(HandoffRecord {
                     sender_process,
                     candidate_process,
@@ -156,7 +160,12 @@ impl EntityRecord {
                 let before = before.and_then(Self::as_plan);
                 let sequence = before.map_or(facts.sequence, |before| before.sequence);
                 let trace = before.map_or(facts.trace, |record| record.trace.clone());
-                Self::Plan(PlanRecord { plan, sequence, log_clock: facts.log_clock, trace })
+                let submitter_process = match before {
+                    // A later message of the submitter is that of a worker or of a reader.
+                    Some(before) => before.submitter_process,
+                    None => process_of(facts.sender.as_ref(), &plan.submitter),
+                };
+                Self::Plan(PlanRecord { plan, sequence, log_clock: facts.log_clock, trace, submitter_process })
             }
             Entity::PlanSpec(spec) => Self::PlanSpec(PlanSpecRecord(spec)),
             Entity::PlanEntry(entry) => Self::PlanEntry(PlanEntryRecord(entry)),
@@ -184,12 +193,13 @@ impl EntityRecord {
             Entity::Negotiation(negotiation) => {
                 let before = before.and_then(Self::as_negotiation);
                 let asked = u32::try_from(negotiation.threads.len()).expect("a request asks at most 1,000 agents");
-                let of_requester = facts.sender.as_ref().filter(|(sender, _)| *sender == negotiation.requester);
+                let sender = facts.sender.as_ref();
                 let requester_process = before
                     .and_then(|record| record.requester_process)
-                    .or_else(|| of_requester.map(|(_, process)| *process));
+                    .or_else(|| process_of(sender, &negotiation.requester));
                 Self::Negotiation(NegotiationRecord {
                     requester_process,
+                    bidder_processes: NegotiationRecord::bidder_processes_after(before, &negotiation, sender),
                     negotiation,
                     sequence: before.map_or(facts.sequence, |record| record.sequence),
                     log_clock: facts.log_clock,

@@ -46,6 +46,9 @@ pub struct NegotiationRecord {
     pub trace: Option<Box<TracePlace>>,
     /// The process of the requester. `None`: it has not said.
     pub requester_process: Option<InstanceId>,
+    /// For each thread, in order, the process that made the latest offer. `None`: no offer, or the process has not said.
+    /// Empty until the bids are read.
+    pub bidder_processes: Vec<Option<InstanceId>>,
 }
 
 /// The number of bids in one row. A step rewrites the rows in which it changes a bid.
@@ -55,6 +58,34 @@ impl NegotiationRecord {
     /// The key of the record.
     pub fn key(id: MessageId) -> Key {
         Key { table: Table::Negotiations, key: id.as_bytes().into() }
+    }
+
+    /// The process of this agent that takes part in the negotiation.
+    pub fn process_of(&self, agent: &AgentId) -> Option<InstanceId> {
+        if self.negotiation.requester == *agent {
+            return self.requester_process;
+        }
+        let place = self.negotiation.threads.iter().position(|thread| thread.agent == *agent)?;
+        self.bidder_processes.get(place).copied().flatten()
+    }
+
+    /// The processes of the bidders after a step. An offer names the process of its sender, and replaces that of an
+    /// earlier offer.
+    pub(super) fn bidder_processes_after(
+        before: Option<&Self>,
+        after: &Negotiation,
+        sender: Option<&(AgentId, InstanceId)>,
+    ) -> Vec<Option<InstanceId>> {
+        let Some(before) = before else { return vec![None; after.threads.len()] };
+        let mut processes = before.bidder_processes.clone();
+        let changed = before.negotiation.threads.iter().zip(&after.threads).zip(&mut processes);
+        for ((former, thread), process) in changed.filter(|((former, thread), _)| !Arc::ptr_eq(former, thread)) {
+            let id_of = |thread: &Thread| thread.offer.as_ref().map(|offer| offer.id);
+            if id_of(former) != id_of(thread) {
+                *process = sender.filter(|(agent, _)| *agent == thread.agent).map(|(_, process)| *process);
+            }
+        }
+        processes
     }
 
     /// The keys of all entries in lists.
@@ -183,7 +214,8 @@ impl NegotiationRecord {
         let trace = place_from_storage(&reader, stored.trace)?;
         let negotiation = Arc::new(negotiation);
         let (sequence, asked) = (stored.sequence, stored.asked);
-        Ok(Self { negotiation, sequence, log_clock, envelope, asked, trace, requester_process })
+        let bidder_processes = Vec::new();
+        Ok(Self { negotiation, sequence, log_clock, envelope, asked, trace, requester_process, bidder_processes })
     }
 
     /// The keys of the rows that have the negotiation's bids.
@@ -196,42 +228,57 @@ impl NegotiationRecord {
     pub fn with_bids(self, rows: &[Bytes]) -> Result<Self, DecodeError> {
         let reader = Reader("negotiation_bids");
         let mut threads = Vec::with_capacity(self.asked as usize);
+        let mut bidder_processes = Vec::with_capacity(self.asked as usize);
         for row in rows {
-            threads.extend(decode_bids(row)?);
+            for (thread, process) in decode_bids(row)? {
+                threads.push(thread);
+                bidder_processes.push(process);
+            }
         }
         if threads.len() != self.asked as usize {
             return Err(reader.error(format!("{} bids of {} are stored", threads.len(), self.asked)));
         }
         let mut negotiation = Arc::unwrap_or_clone(self.negotiation);
         negotiation.threads = threads;
-        Ok(Self { negotiation: Arc::new(negotiation), ..self })
+        Ok(Self { negotiation: Arc::new(negotiation), bidder_processes, ..self })
     }
 
     /// The rows of bids that differ from those of the record before.
     pub fn changed_bids(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
-        let rows = self.negotiation.threads.chunks(BIDS_A_ROW);
-        let mut former = before.map_or(&[][..], |before| &before.negotiation.threads).chunks(BIDS_A_ROW);
+        let rows = self.rows();
+        let mut former = before.into_iter().flat_map(Self::rows);
         let mut changed = Vec::new();
-        for (row, threads) in (0..).zip(rows) {
-            let is_same = former.next().is_some_and(|former| {
+        for (row, (threads, processes)) in (0..).zip(rows) {
+            let is_same = former.next().is_some_and(|(former, former_processes)| {
                 former.len() == threads.len()
+                    && former_processes == processes
                     && former.iter().zip(threads).all(|(one, other)| Arc::ptr_eq(one, other) || one == other)
             });
             if !is_same {
-                let threads = threads.iter().map(|thread| thread_to_storage(thread)).collect();
+                let bids = threads.iter().zip(processes);
+                let threads = bids.map(|(thread, process)| thread_to_storage(thread, *process)).collect();
                 let value = storage::BidsRecord { threads }.encode_to_vec().into();
                 changed.push((bids_key(self.negotiation.id, row), value));
             }
         }
         changed
     }
+
+    /// The threads of each row, with the processes of their bidders.
+    fn rows(&self) -> impl Iterator<Item = (&[Arc<Thread>], &[Option<InstanceId>])> {
+        self.negotiation.threads.chunks(BIDS_A_ROW).zip(self.bidder_processes.chunks(BIDS_A_ROW))
+    }
 }
 
-/// Decodes a row of bids.
-pub(super) fn decode_bids(row: &Bytes) -> Result<Vec<Arc<Thread>>, DecodeError> {
+/// Decodes a row of bids, each with the process that made the latest offer.
+pub(super) fn decode_bids(row: &Bytes) -> Result<Vec<(Arc<Thread>, Option<InstanceId>)>, DecodeError> {
     let reader = Reader("negotiation_bids");
     let stored: storage::BidsRecord = reader.message(row)?;
-    stored.threads.iter().map(|thread| thread_from_storage(&reader, thread).map(Arc::new)).collect()
+    let bids = stored
+        .threads
+        .iter()
+        .map(|thread| Ok((Arc::new(thread_from_storage(&reader, thread)?), process_from(&reader, &thread.process)?)));
+    bids.collect()
 }
 
 fn bids_key(id: MessageId, row: u32) -> Key {
@@ -284,7 +331,7 @@ fn mandate_from_storage(reader: &Reader, stored: storage::MandateRecord) -> Resu
     })
 }
 
-fn thread_to_storage(thread: &Thread) -> storage::BidThreadRecord {
+fn thread_to_storage(thread: &Thread, process: Option<InstanceId>) -> storage::BidThreadRecord {
     let offer = |offer: &Offer| storage::BidRecord {
         offer_id: id_bytes(offer.id),
         confidence: offer.confidence,
@@ -301,6 +348,7 @@ fn thread_to_storage(thread: &Thread) -> storage::BidThreadRecord {
         counter_id: thread.counter.map(id_bytes).unwrap_or_default(),
         round: thread.round,
         is_told: thread.is_told,
+        process: process_bytes(process),
     }
 }
 
@@ -480,6 +528,7 @@ mod tests {
             asked: 2,
             trace: None,
             requester_process: Some(InstanceId::from_bytes([5; 16])),
+            bidder_processes: vec![Some(InstanceId::from_bytes([6; 16])), None],
         }
     }
 
@@ -500,7 +549,9 @@ mod tests {
         };
         let mut negotiation = Negotiation::clone(&record().negotiation);
         negotiation.threads = (0..1000).map(asked).collect();
-        let before = NegotiationRecord { negotiation: Arc::new(negotiation.clone()), asked: 1000, ..record() };
+        let (bidder_processes, asked) = (vec![None; 1000], 1000);
+        let before =
+            NegotiationRecord { negotiation: Arc::new(negotiation.clone()), asked, bidder_processes, ..record() };
         assert_eq!(before.changed_bids(None).len(), 1000_usize.div_ceil(BIDS_A_ROW));
         Arc::make_mut(&mut negotiation.threads[40]).state = ThreadState::Declined;
         let after = NegotiationRecord { negotiation: Arc::new(negotiation), ..before.clone() };

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    DecodeError, List, LogClock, Reader, TracePlace, by_name, by_name_and_number, id_bytes, moment, number_of, texts,
+    DecodeError, List, LogClock, Reader, TracePlace, by_name, by_name_and_number, id_bytes,
+    letter::{process_bytes, process_from},
+    moment, number_of, texts,
     trace::{place_from_storage, place_to_storage},
 };
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
         Event, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec, SubtaskChange, SubtaskRun, SubtaskState, Terms,
     },
     envelope,
-    ids::{MessageId, PlanId},
+    ids::{InstanceId, MessageId, PlanId},
     proto::{
         storage,
         v1::{self, plan_entry::Event as Stored},
@@ -40,6 +42,8 @@ pub struct PlanRecord {
     pub log_clock: LogClock,
     /// The place in a trace.
     pub trace: Option<Box<TracePlace>>,
+    /// The process of the submitter that submitted the plan. `None`: it has not said.
+    pub submitter_process: Option<InstanceId>,
 }
 
 impl PlanRecord {
@@ -101,6 +105,7 @@ impl PlanRecord {
             logged_at: self.log_clock.logged_at.unix_nanoseconds(),
             set_back: nanoseconds(self.log_clock.set_back),
             trace: self.trace.as_deref().map(place_to_storage),
+            submitter_process: process_bytes(self.submitter_process),
         }
         .encode_to_vec()
         .into()
@@ -139,7 +144,8 @@ impl PlanRecord {
         let log_clock =
             LogClock { logged_at: moment(stored.logged_at), set_back: Duration::from_nanos(stored.set_back) };
         let trace = place_from_storage(&reader, stored.trace)?;
-        Ok(Self { plan: Arc::new(plan), sequence: stored.sequence, log_clock, trace })
+        let submitter_process = process_from(&reader, &stored.submitter_process)?;
+        Ok(Self { plan: Arc::new(plan), sequence: stored.sequence, log_clock, trace, submitter_process })
     }
 }
 
@@ -533,7 +539,8 @@ mod tests {
             ended_at: Some(at(4)),
         };
         let log_clock = LogClock { logged_at: at(5), set_back: Duration::from_nanos(6) };
-        let record = PlanRecord { plan: Arc::new(plan), sequence: 13, log_clock, trace: None };
+        let submitter_process = Some(InstanceId::from_bytes([5; 16]));
+        let record = PlanRecord { plan: Arc::new(plan), sequence: 13, log_clock, trace: None, submitter_process };
         assert_eq!(PlanRecord::decode(&record.encode()), Ok(record));
     }
 

@@ -45,7 +45,16 @@ const CAUGHT_BY: [(Fault, &[&str]); 31] = [
     (Fault::ParksNothing, &["dead-letter.poison-at-once"]),
     (Fault::LetsAllAgentsSettle, &["access.agents-settle-no-dead-letters"]),
     (Fault::HidesTheDomain, &["error.has-error-info"]),
-    (Fault::AnswersAnyProcess, &["process.gets-what-it-began", "process.that-accepts-gets-the-context"]),
+    (
+        Fault::AnswersAnyProcess,
+        &[
+            "process.gets-what-it-began",
+            "process.that-accepts-gets-the-context",
+            "process.that-offers-gets-the-answer",
+            "process.that-offers-gets-the-award",
+            "process.that-submits-a-plan-gets-its-notice",
+        ],
+    ),
     (Fault::AsksFullAgents, &["busy.full-agent-gets-one-after-the-other", "busy.heartbeat-shows-room"]),
     (Fault::CountsBusyAsReject, &["busy.overloaded-is-asked-again"]),
     (Fault::JudgesPlainStubs, &["silence.is-judged-of-those-that-tell"]),

@@ -25,6 +25,14 @@ cases! {
         "An answer goes to the process that asked." gets_the_answer;
     "process.that-opens-a-negotiation-gets-the-offers" "3"
         "The offers of a negotiation and its close go to the process that sent its request." gets_the_offers;
+    "process.that-offers-gets-the-answer" "3"
+        "Counter-offers, the award of work without a task and the close go to the process that made the latest offer."
+        gets_the_answer_to_its_offer;
+    "process.that-offers-gets-the-award" "3"
+        "The award of a task goes to the process that made the offer: by the requester, and by the rule of its mandate."
+        gets_the_award;
+    "process.that-submits-a-plan-gets-its-notice" "3"
+        "The notice of a failed plan goes to the process that submitted it." gets_the_notice_of_its_plan;
     "process.is-named-by-calls-too" "3"
         "Send and Receive name the process by instance_id: what belongs to its request comes to its Receive, beside an open session of the agent."
         by_calls;
@@ -147,6 +155,108 @@ async fn gets_the_offers(world: World) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Two processes of a new agent, of which the first one gets what any process may get.
+async fn two_of(world: &World, name: &str, types: &[String]) -> Verdict<(Actor, Actor)> {
+    let identity = world.enrol(name, types).await?;
+    let (first, second) = (world.connect(&identity, CREDIT).await?, world.connect(&identity, CREDIT).await?);
+    says_room(&first, 99, 0).await?;
+    says_room(&second, 99, 90).await?;
+    Ok((first, second))
+}
+
+/// Makes an offer from a process. Returns its id.
+async fn offers(process: &Actor, to: &Actor, negotiation: &str, round: u32, confidence: f64) -> Verdict<String> {
+    let offer = v1::TaskOffer { confidence, round, ..Default::default() };
+    Ok(process.tell(to.id(), &About::handoff("", 0, negotiation), &offer).await?.message_id)
+}
+
+/// Acks the next delivery of a process, which must have this type and belong to this negotiation.
+async fn takes_of(process: &Actor, kind: MessageType, negotiation: &str) -> Verdict<Delivered> {
+    let delivered = process.take(kind).await?;
+    let step = format!("process {} takes a {kind:?}", process.process);
+    same(&step, "correlation_id", negotiation, &delivered.envelope.correlation_id)?;
+    Ok(delivered)
+}
+
+async fn gets_the_answer_to_its_offer(world: World) -> Verdict {
+    let types = [world.id("analyst")];
+    let (alice, carol) = (world.agent("alice").await?, world.agent_of("carol", &types, CREDIT).await?);
+    let (first, second) = two_of(&world, "bob", &types).await?;
+    for wins in [true, false] {
+        let asked = alice.tell(&format!("all:{}", types[0]), &About::default(), &v1::TaskRequest::default()).await?;
+        let negotiation = asked.message_id;
+        first.take(MessageType::TaskRequest).await?;
+        carol.take(MessageType::TaskRequest).await?;
+        offers(&second, &alice, &negotiation, 0, 0.5).await?;
+        alice.take(MessageType::TaskOffer).await?;
+        offers(&alice, &second, &negotiation, 1, 0.5).await?;
+        takes_of(&second, MessageType::TaskOffer, &negotiation).await?;
+        let by_second = offers(&second, &alice, &negotiation, 1, 0.5).await?;
+        let by_carol = offers(&carol, &alice, &negotiation, 0, 0.9).await?;
+        // All have answered, so the negotiation closes.
+        for kind in [MessageType::TaskOffer, MessageType::TaskOffer, MessageType::NegotiationClosed] {
+            alice.take(kind).await?;
+        }
+        let (winner, offer_id) = if wins { (&second, by_second) } else { (&carol, by_carol) };
+        let award = v1::TaskAccept { offer_id, ..Default::default() };
+        alice.tell(winner.id(), &About::handoff("", 0, &negotiation), &award).await?;
+        let (of_second, of_carol) = match wins {
+            true => (MessageType::TaskAccept, MessageType::NegotiationClosed),
+            false => (MessageType::NegotiationClosed, MessageType::TaskAccept),
+        };
+        takes_of(&second, of_second, &negotiation).await?;
+        takes_of(&carol, of_carol, &negotiation).await?;
+    }
+    Ok(())
+}
+
+async fn gets_the_award(world: World) -> Verdict {
+    let alice = world.agent("alice").await?;
+    let (first, second) = two_of(&world, "bob", &[]).await?;
+    let task = world.id("by-hand");
+    let asked = alice.tell(first.id(), &About::default(), &v1::TaskRequest::default()).await?;
+    first.take(MessageType::TaskRequest).await?;
+    let offer_id = offers(&second, &alice, &asked.message_id, 0, 0.5).await?;
+    let award = v1::TaskAccept { offer_id, handoff: Some(a_request()), ..Default::default() };
+    alice.tell(first.id(), &About::handoff(&task, 1, &asked.message_id), &award).await?;
+    takes(&second, MessageType::TaskAccept, &task).await?;
+    let task = world.id("by-rule");
+    let mandate = v1::TaskRequest {
+        handoff: Some(a_request()),
+        award_rule: v1::AwardRule::HighestConfidence.into(),
+        ..Default::default()
+    };
+    let asked = alice.tell(first.id(), &About::task(&task, 1), &mandate).await?;
+    first.take(MessageType::TaskRequest).await?;
+    // The only agent that was asked has answered, so the negotiation closes and the rule awards.
+    offers(&second, &alice, &asked.message_id, 0, 0.5).await?;
+    takes_of(&second, MessageType::NegotiationClosed, &asked.message_id).await?;
+    Ok(())
+}
+
+async fn gets_the_notice_of_its_plan(world: World) -> Verdict {
+    let types = [world.id("worker")];
+    let ((_first, second), bob) = (two_of(&world, "alice", &[]).await?, world.agent_of("bob", &types, CREDIT).await?);
+    let subtask = v1::Subtask {
+        id: "only".into(),
+        description: "a part".into(),
+        agent_type: types[0].clone(),
+        attempts_max: 1,
+        ..Default::default()
+    };
+    let plan_id = world.id("plan");
+    let plan = v1::Plan { plan_id, description: "a report".into(), subtasks: vec![subtask], ..Default::default() };
+    second.tell("", &About::default(), &v1::PlanSubmission { plan: Some(plan) }).await?;
+    let offer = bob.take(MessageType::HandoffRequest).await?;
+    let reject = v1::HandoffReject { reason: v1::RejectReason::NoSkill.into(), ..Default::default() };
+    bob.tell("baton.coordinator", &offer.about(), &reject).await?;
+    let notice = second.take(MessageType::ErrorNotification).await?;
+    let code = v1::ErrorNotification::decode(&*notice.envelope.payload.unwrap_or_default().value)
+        .map(|notice| notice.error_code())
+        .unwrap_or_default();
+    same("the process that submitted the plan takes a notice", "error_code", v1::ErrorCode::PlanFailed, code)
 }
 
 async fn by_calls(world: World) -> Verdict {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::broker::{Broker, baton, exit_of, identity};
+use crate::broker::{Broker, baton, eventually, exit_of, identity};
 
 /// A broker with the agents alice and bob, whose keys are in its folder, and a task of alice's.
 async fn world() -> Broker {
@@ -181,6 +181,10 @@ async fn a_delegate_extends_its_loan_on_the_command_line() {
     };
     lend("t1", &["--loan-timeout-max", "5h"]);
     run("bob", &["task", "status", "t1", "in-progress", "--progress", "0.5", "--details", "half"]);
+    // The lender sees how far the work is.
+    let shown = acting(&broker, "alice", &["task", "show", "t1", "-o", "table"]).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.lines().any(|line| line.starts_with("progress") && line.ends_with("50 %")), "{shown}");
     let due = |task: &serde_json::Value| task["loans"][0]["dueTime"].as_str().unwrap().to_owned();
     let before = broker.lines(&["task", "show", "t1"]).remove(0);
     let printed = acting(&broker, "bob", &["task", "extend", "t1", "--by", "2h", "-o", "json"]).output().unwrap();
@@ -195,4 +199,48 @@ async fn a_delegate_extends_its_loan_on_the_command_line() {
     let ask = ["task", "status", "t1", "waiting-for-input", "--question", "why?", "--answer-by", "alice"];
     run("bob", &ask);
     check(exit_of(&mut acting(&broker, "bob", &["task", "extend", "t1", "--by", "2h"])), 2, "waits for an answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watch_of_a_lent_task_shows_its_progress() {
+    let broker = world().await;
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    let context = file(&broker, "context.json", &json!({"notes": {"cause": "unknown"}}));
+    run("alice", &["handoff", "request", "--to", "bob", "--delegate", "--task", "t1"]);
+    run("bob", &["handoff", "accept", "t1"]);
+    run("alice", &["handoff", "context", "t1", "--file", &context]);
+    run("bob", &["handoff", "complete", "t1", "--yes"]);
+    run("bob", &["task", "status", "t1", "in-progress", "--progress", "0.25", "--details", "reproduced"]);
+    run("bob", &["task", "status", "t1", "completed"]);
+    run("alice", &["task", "status", "t1", "completed"]);
+    // The watch ends with the task.
+    let watched = acting(&broker, "alice", &["task", "watch", "t1", "-o", "table"]).output().unwrap();
+    let watched = String::from_utf8_lossy(&watched.stdout).into_owned();
+    assert!(watched.contains("IN_PROGRESS, owner bob at epoch 2: 25 %, reproduced"), "{watched}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_parts_of_a_cancelled_task_stay_if_they_are_kept() {
+    let broker = world().await;
+    let run = |arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, "alice", arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    for whole in ["kept", "ended"] {
+        let part = format!("{whole}.1");
+        run(&["handoff", "request", "--to", "bob", "--task", whole]);
+        run(&["handoff", "cancel", whole]);
+        run(&["handoff", "request", "--to", "bob", "--task", &part, "--parent", whole]);
+    }
+    let refused = acting(&broker, "alice", &["task", "status", "kept", "completed", "--keep-parts"]);
+    check(exit_of(&mut { refused }), 2, "is for the status canceled");
+    run(&["task", "status", "kept", "canceled", "--keep-parts"]);
+    run(&["task", "status", "ended", "canceled"]);
+    let status = |task: &str| broker.lines(&["task", "show", task]).remove(0)["status"].clone();
+    // The end reaches the parts in a later step.
+    eventually("the part is cancelled", async || status("ended.1") == "TASK_STATUS_CANCELED").await;
+    assert_eq!(status("kept.1"), "TASK_STATUS_CREATED");
 }

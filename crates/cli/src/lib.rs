@@ -56,6 +56,7 @@ mod status;
 mod store;
 mod table;
 mod task;
+mod task_watch;
 mod thread;
 mod token;
 mod top;

@@ -1,9 +1,8 @@
-//! `baton task`: list, show, watch, status, input, recall, audit. `extend` is in a file of its own.
+//! `baton task`: list, show, status, input, recall, audit. `extend` and `watch` are in files of their own.
 
 use std::{borrow::Cow, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
-use prost::Message as _;
 
 use super::{
     Failure,
@@ -14,12 +13,13 @@ use super::{
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
+    task_watch::{self, percent},
 };
 use baton_broker_core::replay::{Replay, ReplayError};
 use baton_client::{
     envelope::{self, keys::PublicKey},
     ids::{AgentId, MessageId, TaskId},
-    proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
+    proto::v1::{self, MessageType},
     time::{Clock as _, SystemClock},
     {About, Client},
 };
@@ -80,11 +80,13 @@ pub(super) enum TaskCommand {
     },
     /// Report the status of a task that this agent owns, with a result or a question.
     ///
-    /// A final status (completed, failed, canceled) ends the task, or the loan if the task is lent. A question is only for
-    /// waiting-for-input, and is answered with `baton task input`.
+    /// A final status (completed, failed, canceled) ends the task, or the loan if the task is lent. The status canceled
+    /// also cancels the open parts of the task. A question is only for waiting-for-input, and is answered with `baton task
+    /// input`.
     #[command(after_help = "Examples:
   baton task status crash-7 in-progress --id bob --key bob.pem --progress 0.5 --details 'reproduced'
   baton task status crash-7 completed --id bob --key bob.pem --result-json '{\"fixed_in\": \"1.2.4\"}'
+  baton task status crash-7 canceled --id bob --key bob.pem --keep-parts
   baton task status crash-7 waiting-for-input --id bob --key bob.pem --question 'May I refund?' --answer-by type:human --answer-before 2h")]
     Status(StatusArgs),
     Extend(ExtendArgs),
@@ -189,6 +191,9 @@ pub(super) struct StatusArgs {
     /// A file with the JSON Schema that the answer's data must fit.
     #[arg(long, value_name = "FILE", requires = "question")]
     answer_schema: Option<PathBuf>,
+    /// Leave the open parts of the task as they are. Only for canceled, which otherwise cancels them, too.
+    #[arg(long)]
+    keep_parts: bool,
 }
 
 /// A status of a list.
@@ -313,7 +318,7 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         }
         TaskCommand::Watch { id, after, identity } => {
             let client = identity.client(connection).await?;
-            watch(&client, &id.task(&client).await?, after, output).await
+            task_watch::run(&client, &id.task(&client).await?, after, output).await
         }
         TaskCommand::Audit { id, identity } => {
             let client = identity.client(connection).await?;
@@ -323,6 +328,9 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
 }
 
 async fn report(args: StatusArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    if args.keep_parts && !matches!(args.status, Status::Canceled) {
+        return Err(Failure::usage("--keep-parts is for the status canceled: no other status ends the parts"));
+    }
     let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
     let request = v1::GetTaskRequest { task_id: args.task.task(&client).await?.to_string() };
     let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
@@ -331,6 +339,7 @@ async fn report(args: StatusArgs, connection: &ConnectionArgs, output: &Output) 
         progress: args.progress,
         details: args.details.clone(),
         prompt: prompt(&args)?,
+        keep_parts: args.keep_parts,
         ..with_struct("result", args.result_json)?
     };
     let about = About::task(&task.task_id, task.epoch);
@@ -447,77 +456,6 @@ fn only_loan(task: &v1::Task, delegator: &AgentId) -> Result<String, Failure> {
     }
 }
 
-async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output) -> Result<(), Failure> {
-    let request = v1::WatchTaskRequest { task_id: id.to_string(), after_number };
-    let mut updates = super::watching::open(client, request).await?;
-    while let Some(update) = updates.next().await? {
-        match &update.update {
-            Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
-            Some(Update::Gap(gap)) if output.is_table() => {
-                say!("{:>5}  (entries {} to {} are missing)", "", gap.first_number, gap.last_number);
-            }
-            Some(_) => output.next(&json::of(&update)?)?,
-            // An update of a later version of the schema.
-            None => {}
-        }
-    }
-    Ok(())
-}
-
-/// Prints an entry on two lines: number, time and event, then the state of the task after it.
-fn say_entry(entry: &v1::CustodyLogEntry) {
-    // Only a status update has details for people; the envelope of any other entry is skipped.
-    let details = v1::Envelope::decode(entry.envelope.clone())
-        .ok()
-        .and_then(|envelope| v1::TaskStatusUpdate::decode(envelope.payload?.value).ok())
-        .map(|update| update.details)
-        .unwrap_or_default();
-    let entry = entry.entry.clone().unwrap_or_default();
-    let kind = |envelope: &v1::CustodyEnvelope| {
-        format!("{} of {}", output::short(envelope.message_type().as_str_name(), "MESSAGE_TYPE_"), envelope.sender_id)
-    };
-    let mail = |delivery: &v1::CustodyDelivery| {
-        format!("{} by {}", output::short(delivery.mail().as_str_name(), "HANDOFF_MAIL_"), delivery.agent_id)
-    };
-    let what = match &entry.event {
-        Some(Event::Accepted(envelope)) => format!("accepted {}", kind(envelope)),
-        Some(Event::Refused(envelope)) => {
-            let code = output::short(envelope.error_code().as_str_name(), "ERROR_CODE_");
-            format!("refused {}: {code}", kind(envelope))
-        }
-        Some(Event::Acked(delivery)) => format!("acked {}", mail(delivery)),
-        Some(Event::GivenUp(delivery)) => format!("given up {}", mail(delivery)),
-        Some(Event::Time(time)) if time.of_task => "a loan or a question is due".to_owned(),
-        Some(Event::Time(_)) => "a deadline passed".to_owned(),
-        Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
-        Some(Event::Looked(_)) => "looked for an agent with room".to_owned(),
-        Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
-        Some(Event::Silent(_)) => "the owner gave no sign of work".to_owned(),
-        Some(Event::Cancelled(cancelled)) => match cancelled.parent_task_id.as_str() {
-            "" => "cancelled by the broker: no agent worked on it".to_owned(),
-            parent => format!("cancelled with task {parent}"),
-        },
-        Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
-        Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
-        Some(Event::Awarded(award)) => format!("awarded to {}", award.candidate_ids.join(", then ")),
-        None => String::new(),
-    };
-    let state = match entry.handoff_state() {
-        v1::HandoffState::Unspecified => String::new(),
-        state => output::short(state.as_str_name(), "HANDOFF_STATE_"),
-    };
-    say!("{:>5}  {}  {what}", entry.number, output::moment(entry.entry_time.as_ref()));
-    say!(
-        "{:>5}  {state}{}{}, owner {} at epoch {}{}{details}",
-        "",
-        if state.is_empty() { "" } else { ", " },
-        output::short(entry.task_status().as_str_name(), "TASK_STATUS_"),
-        entry.owner_id,
-        entry.epoch,
-        if details.is_empty() { "" } else { ": " },
-    );
-}
-
 async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failure> {
     let request = v1::GetAgentRequest { agent_id: AgentId::broker().to_string() };
     let broker = client.answer(client.agents().get_agent(request).await)?.agent.and_then(|agent| agent.card);
@@ -615,6 +553,7 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("owner".into(), task.owner_id.clone()),
         ("epoch".into(), task.epoch.to_string()),
         ("status".into(), output::short(task.status().as_str_name(), "TASK_STATUS_")),
+        ("progress".into(), percent(task.progress)),
         ("details".into(), task.details.clone()),
         ("question".into(), question),
         ("question id".into(), question_id),

@@ -14,7 +14,7 @@ use super::probe::ProbeRecord;
 use super::{
     DecodeError, Expiration, GraphRecord, GraphRevision, HandoffRecord, MessageRecord, NegotiationRecord,
     PlanEntryRecord, PlanRecord, PlanSpecRecord, RequestPlace, RunEntryRecord, RunRecord, RunTurnRecord, SpecRecord,
-    SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord,
+    SpecRevisionRecord, TaskRecord, ThreadEntryRecord, ThreadRecord, TracePlace, WorkspaceRecord, letter::process_of,
 };
 use crate::{
     domain::{
@@ -106,11 +106,6 @@ pub struct WriteFacts {
     pub changed: u64,
     /// The sender of the message that the step applies, with its process, if it has said which.
     pub sender: Option<(AgentId, InstanceId)>,
-}
-
-/// The process of this agent, if the agent has sent the message in hand.
-fn process_of(sender: Option<&(AgentId, InstanceId)>, agent: &AgentId) -> Option<InstanceId> {
-    sender.filter(|(sender, _)| sender == agent).map(|(_, process)| *process)
 }
 
 impl EntityRecord {

@@ -95,6 +95,11 @@ pub(super) fn attempt_from_storage(reader: &Reader, stored: storage::AttemptReco
     })
 }
 
+/// The process of this agent, if the agent has sent the message in hand.
+pub(super) fn process_of(sender: Option<&(AgentId, InstanceId)>, agent: &AgentId) -> Option<InstanceId> {
+    sender.filter(|(sender, _)| sender == agent).map(|(_, process)| *process)
+}
+
 /// Encodes the id of a process: 16 bytes, or none.
 pub(super) fn process_bytes(process: Option<InstanceId>) -> Bytes {
     process.map(|process| Bytes::copy_from_slice(process.as_bytes())).unwrap_or_default()

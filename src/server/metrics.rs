@@ -1,4 +1,5 @@
-//! The endpoint for Prometheus: `GET /metrics` over plain HTTP, on an address of its own (SPEC 13).
+//! The endpoint for Prometheus: `GET /metrics` over plain HTTP, on an address of its own (SPEC 13). Probes that can do no
+//! TLS ask `/healthz` and `/readyz` there.
 //!
 //! Owns the listener and its bounds. The figures are no secret, but they have no access control either, so the
 //! configuration keeps the address on loopback unless the operator allows more.
@@ -11,13 +12,20 @@ use http::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 
 use super::ServerError;
 use crate::{
     broker::Broker,
     metrics::{self, plain_text},
-    wire::edge::names_host,
+    wire::{
+        edge::names_host,
+        http::{ALIVE, Health},
+    },
 };
 
 /// The most connections at a time. Further ones wait in the socket's backlog.
@@ -51,12 +59,12 @@ impl Endpoint {
     }
 
     /// Answers requests and counts the stored mail, until the future is dropped.
-    pub(super) async fn serve(self, broker: Broker) {
-        tokio::join!(answer(self.listener, broker.clone()), survey(broker));
+    pub(super) async fn serve(self, broker: Broker, health: watch::Receiver<Health>) {
+        tokio::join!(answer(self.listener, broker.clone(), health), survey(broker));
     }
 }
 
-async fn answer(listener: TcpListener, broker: Broker) {
+async fn answer(listener: TcpListener, broker: Broker, health: watch::Receiver<Health>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -67,11 +75,11 @@ async fn answer(listener: TcpListener, broker: Broker) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let broker = broker.clone();
+        let (broker, health) = (broker.clone(), health.clone());
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                let broker = broker.clone();
-                async move { Ok::<_, Infallible>(respond(&request, broker).await) }
+                let (broker, health) = (broker.clone(), *health.borrow());
+                async move { Ok::<_, Infallible>(respond(&request, broker, health).await) }
             });
             let mut builder = http1::Builder::new();
             // A kept connection would hold its place while it is idle.
@@ -100,20 +108,28 @@ async fn survey(broker: Broker) {
 /// The turn to measure.
 static MEASURING: Semaphore = Semaphore::const_new(1);
 
-async fn respond(request: &Request<Incoming>, broker: Broker) -> Response<String> {
+async fn respond(request: &Request<Incoming>, broker: Broker, health: Health) -> Response<String> {
     if !names_host(request) {
         let text = "A request over HTTP/1.1 needs one header \"host\".\n".to_owned();
         return page(StatusCode::BAD_REQUEST, "text/plain; charset=utf-8", text);
     }
-    if request.uri().path() != "/metrics" {
-        let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
-        return page(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text.to_owned());
-    }
+    let probe = match request.uri().path() {
+        "/metrics" => None,
+        "/healthz" => Some(ALIVE),
+        "/readyz" => Some(health.answer()),
+        _ => {
+            let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
+            return page(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text.to_owned());
+        }
+    };
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let text = "This path takes GET only.\n".to_owned();
         let mut answer = page(StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", text);
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
+    }
+    if let Some((status, text)) = probe {
+        return page(status, "text/plain; charset=utf-8", text.to_owned());
     }
     // The figures of the store wait for its log, which may wait for the disk. The thread has the turn until it ends, also for
     // a client that is gone.

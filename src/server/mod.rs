@@ -223,8 +223,9 @@ pub async fn run(
         tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, watched, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()));
-    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone())));
-    let served = serve(&config, &broker, listener, tls, bounds, stop).await;
+    let (health, probed) = watch::channel(http::Health::Ready);
+    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone(), probed.clone())));
+    let served = serve(&config, &broker, listener, tls, bounds, (health, stop)).await;
     // Both end before the engine, to which the reload task sends its audit entries.
     report.abort();
     metrics_task.inspect(JoinHandle::abort);
@@ -454,7 +455,7 @@ async fn serve(
     listener: Listener,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
     bounds: Bounds,
-    stop: CancellationToken,
+    (ready, stop): (watch::Sender<http::Health>, CancellationToken),
 ) -> Result<(), ServerError> {
     let (mut health, health_service) = tonic_health::server::health_reporter();
     // The empty name, which stands for the whole broker, begins as SERVING.
@@ -466,7 +467,6 @@ async fn serve(
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let (ready, probed) = watch::channel(http::Health::Ready);
     let routes = grpc::routes(broker)
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -489,7 +489,7 @@ async fn serve(
         .service(http::router(
             grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES),
             config.settings.console.then(|| console::router(broker.clone())),
-            probed,
+            ready.subscribe(),
         ));
     let service = Dispatch::new(grpc, http);
     let serving = tokio::spawn(edge::serve(incoming, HttpLimits::new(limits), service, closing.clone()));

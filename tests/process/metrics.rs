@@ -113,6 +113,11 @@ async fn every_figure_is_documented_and_every_documented_figure_is_there() {
 fn other_paths_methods_and_formats_are_answered() {
     let (_broker, address) = measured();
     assert!(ask(&address, "GET / HTTP/1.1\r\n").starts_with("HTTP/1.1 404 "));
+    for (path, word) in [("/healthz", "alive"), ("/readyz", "ready")] {
+        let answer = ask(&address, &format!("GET {path} HTTP/1.1\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(&format!("{word}\n")), "{answer}");
+        assert!(ask(&address, &format!("POST {path} HTTP/1.1\r\n")).starts_with("HTTP/1.1 405 "));
+    }
     let answer = ask(&address, "POST /metrics HTTP/1.1\r\n");
     assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD"), "{answer}");
     // `ask` adds a host.

@@ -17,24 +17,32 @@ pub enum Health {
     Stopping,
 }
 
+impl Health {
+    /// The answer of `GET /readyz`: 200, or 503 with the reason.
+    pub fn answer(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Ready => (StatusCode::OK, "ready\n"),
+            Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be written\n"),
+            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        }
+    }
+}
+
+/// The answer of `GET /healthz` while the process answers: a broker whose disk is full is not better after a restart.
+pub const ALIVE: (StatusCode, &str) = (StatusCode::OK, "alive\n");
+
 /// The two routes. They need no identity, and their answers name no agent and no task.
 pub(super) fn routes(health: watch::Receiver<Health>) -> Router {
     Router::new().route("/healthz", get(alive)).route("/readyz", get(ready)).with_state(health)
 }
 
-/// 200 as long as the process answers: a broker whose disk is full is not better after a restart.
 async fn alive() -> Response<Body> {
-    text(StatusCode::OK, "alive\n")
+    text(ALIVE.0, ALIVE.1)
 }
 
-/// 200 if the broker takes messages, 503 with the reason if not.
 async fn ready(State(health): State<watch::Receiver<Health>>) -> Response<Body> {
-    let health = *health.borrow();
-    match health {
-        Health::Ready => text(StatusCode::OK, "ready\n"),
-        Health::StoreUnavailable => text(StatusCode::SERVICE_UNAVAILABLE, "the store cannot be written\n"),
-        Health::Stopping => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
-    }
+    let (status, words) = health.borrow().answer();
+    text(status, words)
 }
 
 #[cfg(test)]

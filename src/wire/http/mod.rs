@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 pub use self::{
     bounds::{HttpBounded, HttpBoundsLayer},
-    health::Health,
+    health::{ALIVE, Health},
 };
 
 /// The routes. `grpc_services` are the full names of the gRPC services on the same port; a request to their paths that

@@ -169,9 +169,19 @@ fn is_served(folder: &Path) -> bool {
 
 #[test]
 fn idle_sessions_stay_open_and_have_a_price() {
-    let report =
-        report_of(bench(&["idle", "--sessions", "20", "--sessions-per-connection", "3", "--duration", "300ms"]));
-    assert_eq!((number(&report, "/sessions"), number(&report, "/connections")), (20.0, 7.0));
+    let report = report_of(bench(&[
+        "idle",
+        "--sessions",
+        "20",
+        "--sessions-per-connection",
+        "3",
+        "--duration",
+        "300ms",
+        "--working-on",
+        "10",
+    ]));
+    let of = |name: &str| number(&report, name);
+    assert_eq!((of("/sessions"), of("/connections"), of("/working_on")), (20.0, 7.0, 10.0));
     assert_eq!(number(&report, "/lost"), 0.0);
     let [before, after, each] = ["broker_resident_before_bytes", "broker_resident_bytes", "broker_bytes_per_session"]
         .map(|name| number(&report, &format!("/{name}")));

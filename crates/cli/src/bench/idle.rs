@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{Failure, connection::ConnectionArgs, output::Output};
 use baton_client::{
+    ids::{IdSource as _, SystemIds},
     proto::v1::{self, connect_request::Request},
-    time::Moment,
+    time::{Clock as _, Moment, SystemClock},
     {ClientError, Identity, Pipeline},
 };
 
@@ -25,7 +26,8 @@ use baton_client::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton bench idle                                  10000 sessions, each on a connection of its own
-  baton bench idle --sessions 50000 --sessions-per-connection 100")]
+  baton bench idle --sessions 50000 --sessions-per-connection 100
+  baton bench idle --sessions 1000 --working-on 10  heartbeats that list 10 tasks each")]
 pub(crate) struct IdleArgs {
     /// The number of sessions, each for its own agent.
     #[arg(long, default_value_t = 10_000, value_name = "SESSIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -33,6 +35,9 @@ pub(crate) struct IdleArgs {
     /// The number of sessions on one connection.
     #[arg(long, default_value_t = 1, value_name = "SESSIONS", value_parser = clap::value_parser!(u32).range(1..=200))]
     sessions_per_connection: u32,
+    /// The number of tasks that each heartbeat lists as worked on.
+    #[arg(long, default_value_t = 0, value_name = "TASKS", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    working_on: u32,
     /// The time to measure after all sessions are open.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_span)]
     duration: Duration,
@@ -45,6 +50,7 @@ struct Report {
     bench: &'static str,
     sessions: u64,
     connections: u64,
+    working_on: u32,
     /// The time until all sessions were open, including authentication.
     connecting_s: f64,
     sessions_per_second: f64,
@@ -72,8 +78,10 @@ pub(super) async fn run(args: IdleArgs, connection: &ConnectionArgs, output: Out
     let sessions = run.show("sessions", Goal::Count(args.sessions.into()), opening).await?;
     let connecting = began.elapsed();
     let mut idling = JoinSet::new();
-    for session in sessions {
-        idling.spawn(idle(session, run.clone()));
+    for (identity, session) in identities.iter().zip(sessions) {
+        let task = |number| format!("{}.{number}", identity.agent);
+        let working_on = (0..args.working_on).map(task).collect();
+        idling.spawn(idle(session, v1::Heartbeat { working_on, ..Default::default() }, run.clone()));
     }
     let before = Reading::take(&target);
     run.show("idle", Goal::Time(args.duration), run.wait(args.duration)).await;
@@ -88,6 +96,7 @@ pub(super) async fn run(args: IdleArgs, connection: &ConnectionArgs, output: Out
         bench: "idle",
         sessions: many,
         connections: connections.into(),
+        working_on: args.working_on,
         connecting_s: report::seconds(connecting),
         sessions_per_second: per_second(many, connecting),
         duration_s: report::seconds(idle_for),
@@ -114,12 +123,16 @@ async fn open_all(
 ) -> Result<Vec<Pipeline>, Failure> {
     let some = identities.chunks(args.sessions_per_connection as usize).map(<[Identity]>::to_vec);
     let sessions = agents::all(some, |identities| {
-        let (connecting, run) = (target.connect(), run.clone());
+        let (connecting, run, tells_work) = (target.connect(), run.clone(), args.working_on > 0);
         async move {
             let connection = connecting.await?;
             let mut sessions = Vec::with_capacity(identities.len());
             for identity in identities {
                 let mut session = agents::open(&connection, &identity).await?;
+                if tells_work {
+                    let instance_id = SystemIds.message_id(SystemClock.now()).to_string();
+                    session.push(0, Request::Hello(v1::Hello { instance_id, tells_work }));
+                }
                 agents::take_credit(&mut session, 16);
                 run.done_one();
                 sessions.push(session);
@@ -131,7 +144,7 @@ async fn open_all(
 }
 
 /// Sends heartbeats until the run stops. Fails if the session ends before that.
-async fn idle(mut session: Pipeline, run: Run) -> Result<(), ClientError> {
+async fn idle(mut session: Pipeline, heartbeat: v1::Heartbeat, run: Run) -> Result<(), ClientError> {
     let interval = session.welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
     let mut turns = tokio::time::interval(interval.filter(|span| !span.is_zero()).unwrap_or(Duration::from_secs(10)));
     turns.tick().await; // the first tick is immediate, and the session has just begun
@@ -140,7 +153,7 @@ async fn idle(mut session: Pipeline, run: Run) -> Result<(), ClientError> {
             () = run.stopped() => return Ok(()),
             frame = session.next() => drop(frame?),
             _ = turns.tick() => {
-                session.push(0, Request::Heartbeat(v1::Heartbeat::default()));
+                session.push(0, Request::Heartbeat(heartbeat.clone()));
                 session.flush();
             }
         }
@@ -151,7 +164,8 @@ impl Report {
     fn lines(&self) -> Vec<(String, String)> {
         let line = |name: &str, value: String| (name.to_owned(), value);
         let interrupted = if self.interrupted { ", interrupted" } else { "" };
-        let sessions = format!("{} on {} connections{interrupted}", self.sessions, self.connections);
+        let tasks = if self.working_on > 0 { format!(", {} tasks each", self.working_on) } else { String::new() };
+        let sessions = format!("{} on {} connections{tasks}{interrupted}", self.sessions, self.connections);
         vec![
             line("sessions", sessions),
             line("opened in", format!("{:.2} s, {:.0} a second", self.connecting_s, self.sessions_per_second)),

@@ -205,6 +205,7 @@ impl Agent {
         let silence_timeout = if self.rng.once_in(2) { seconds(5 + self.rng.roll(60)) } else { None };
         let is_extended = loan_timeout.is_some() && self.rng.once_in(3);
         let waits_for_nobody = self.rng.once_in(20);
+        let deliver_after = self.rng.once_in(8).then(|| self.later(now));
         let request = v1::HandoffRequest {
             task_type: "x".into(),
             fallback_candidates: if self.rng.once_in(2) && fallback != self.id.as_str() {
@@ -218,6 +219,7 @@ impl Agent {
             silence_timeout,
             return_when_abandoned: !lends && silence_timeout.is_some() && self.rng.once_in(2),
             wait_for_agent: waits_for_nobody,
+            deliver_after,
             priority: i32::try_from(self.rng.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {
                 accept: seconds(self.rng.roll(20)),
@@ -251,13 +253,21 @@ impl Agent {
 
     fn inform(&mut self, other: &str, ids: &Ids, now: Timestamp) -> Option<Action> {
         let to = if self.rng.once_in(4) { "all:worker" } else { other };
-        let mut envelope = self.envelope(to, T::Info, "", "", 0, &v1::Info::default(), ids, now);
-        if self.rng.once_in(3) {
-            let (seconds, nanos) = now.to_parts();
-            let seconds = seconds + i64::try_from(1 + self.rng.roll(60)).unwrap();
-            envelope.expires_at = Some(prost_types::Timestamp { seconds, nanos });
-        }
-        Some(Action::Send(self.sign(envelope)))
+        // Mail that expires before its time becomes a dead letter, which an operator may redrive at any time.
+        let (deliver_after, expires_at) = match self.rng.roll(6) {
+            0 | 1 => (None, Some(self.later(now))),
+            2 => (Some(self.later(now)), None),
+            _ => (None, None),
+        };
+        let info = v1::Info { deliver_after, ..Default::default() };
+        let envelope = self.envelope(to, T::Info, "", "", 0, &info, ids, now);
+        Some(Action::Send(self.sign(v1::Envelope { expires_at, ..envelope })))
+    }
+
+    /// A time within the next minute.
+    fn later(&mut self, now: Timestamp) -> prost_types::Timestamp {
+        let (seconds, nanos) = now.to_parts();
+        prost_types::Timestamp { seconds: seconds + i64::try_from(1 + self.rng.roll(60)).unwrap(), nanos }
     }
 
     fn report(&mut self, other: &str, ids: &Ids, now: Timestamp) -> Option<Action> {

@@ -77,6 +77,8 @@ pub(crate) struct Laws {
     pub silence: crate::silence::Silence,
     /// Offers to full agents.
     pub busy: crate::busy::Busy,
+    /// Messages that wait for their time.
+    pub delays: crate::delays::Delays,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
     replays: BTreeMap<TaskId, Replay>,
     open: BTreeMap<MessageId, Timestamp>,
@@ -281,7 +283,9 @@ impl Laws {
         let loan_timeout = after.work.loan_timeout_max.or(after.loan_timeout);
         self.loan_timeouts.extend(loan_timeout.map(|timeout| (after.id, timeout)));
         self.silence.see_terms(after.id, after.work.silence_timeout);
-        self.began.entry(after.id).or_insert((self.real, after.timeouts.whole, self.unseen));
+        // The times of a request that waits begin when its wait ends.
+        let wait = self.delays.of(after.id).map_or(Duration::ZERO, |at| at.since(self.now));
+        self.began.entry(after.id).or_insert((self.real, after.timeouts.whole + wait, self.unseen));
         if after.state.is_final() {
             self.open.remove(&after.id);
             if self.ended.insert(after.id, after.state).is_none() {
@@ -465,6 +469,9 @@ impl Laws {
     ) {
         if self.processes.see_delivery(consumer, agent, envelope) {
             *self.by_end.entry("TO ITS PROCESS").or_default() += 1;
+        }
+        if self.delays.see_delivery(envelope) {
+            *self.by_end.entry("AFTER ITS TIME").or_default() += 1;
         }
         let Some(Letter { message, task, .. }) = self.mailbox.get(&(agent.clone(), place)) else {
             return; // a faster ack has ended the message

@@ -14,6 +14,7 @@ mod agent;
 mod blobs;
 mod busy;
 mod contexts;
+mod delays;
 mod disk;
 mod keeping;
 mod laws;

@@ -1,7 +1,7 @@
 //! Law 16: what belongs to something that a process has begun goes to that process while it takes mail, and to another
 //! process of its agent otherwise. That none of it is acked unread, law 2 checks: an ack is sent for what was read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use baton_broker_core::{
     domain::mailbox::ConsumerId,
@@ -22,6 +22,8 @@ struct Begun {
 pub(crate) struct Processes {
     /// Every message that was sent. The broker may not have accepted it.
     begun: HashMap<String, Begun>,
+    /// The processes that have made an offer for their agent, by the negotiation.
+    bids: HashMap<(String, AgentId), HashSet<Option<InstanceId>>>,
     /// The accept of each handoff, by the handoff.
     accepts: HashMap<String, String>,
     /// The loan that a final status has ended, by the message.
@@ -35,6 +37,10 @@ impl Processes {
     pub(crate) fn sends(&mut self, agent: &AgentId, process: Option<InstanceId>, said: &v1::Envelope) {
         let begun = || Begun { kind: said.message_type(), agent: agent.clone(), process };
         self.begun.entry(said.message_id.clone()).or_insert_with(begun);
+        if said.message_type() == T::TaskOffer {
+            let process = self.begun[&said.message_id].process;
+            self.bids.entry((said.correlation_id.clone(), agent.clone())).or_default().insert(process);
+        }
     }
 
     /// The process that has sent a message.
@@ -84,6 +90,13 @@ impl Processes {
         false
     }
 
+    /// The process of this agent that has made all its offers in a negotiation.
+    fn bidder(&self, agent: &AgentId, negotiation: &str) -> Option<InstanceId> {
+        let processes = self.bids.get(&(negotiation.to_owned(), agent.clone()))?;
+        // The latest offer counts that the broker has taken, and this module does not know which of several that is.
+        processes.iter().next().copied().flatten().filter(|_| processes.len() == 1)
+    }
+
     /// The process of this agent that has begun what the message belongs to, or has accepted it. `None`: any may get it.
     fn of(&self, agent: &AgentId, envelope: &v1::Envelope) -> Option<InstanceId> {
         let begun = |id: &str| self.begun.get(id).filter(|begun| begun.agent == *agent);
@@ -94,9 +107,15 @@ impl Processes {
             }
             T::TaskContextTransfer => begun(self.accepts.get(&envelope.correlation_id)?)?.process,
             T::TaskInput => begun(&envelope.correlation_id)?.process,
-            T::TaskOffer | T::TaskDecline | T::NegotiationClosed => {
-                let negotiation = begun(&envelope.correlation_id)?;
-                negotiation.process.filter(|_| negotiation.kind == T::TaskRequest)
+            T::TaskOffer | T::TaskDecline | T::NegotiationClosed => match begun(&envelope.correlation_id) {
+                Some(negotiation) => negotiation.process.filter(|_| negotiation.kind == T::TaskRequest),
+                None => self.bidder(agent, &envelope.correlation_id),
+            },
+            // A redriven award comes long after its negotiation, which may be removed.
+            T::TaskAccept if envelope.task_id.is_empty() => self.bidder(agent, &envelope.correlation_id),
+            T::ErrorNotification => {
+                let plan = begun(&envelope.correlation_id)?;
+                plan.process.filter(|_| plan.kind == T::PlanSubmission)
             }
             T::TaskStatusUpdate => {
                 let loan = self.ended_loans.get(&envelope.message_id)?.to_string();

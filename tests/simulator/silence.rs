@@ -101,6 +101,17 @@ impl Silence {
         }
     }
 
+    /// Checks that a task that a process resumes is given to it alone: no connected process of the agent has it. It counts as
+    /// one that the process lists, until its next heartbeat.
+    pub(crate) fn resumes(&mut self, consumer: ConsumerId, agent: &AgentId, task: &TaskId) {
+        let has_it = |process: &Process| process.agent == *agent && process.works_on.contains(task.as_str());
+        let twice = self.processes.values().any(has_it);
+        assert!(!twice, "SPEC 3: {task} is given to a process of {agent}, and a connected one has it");
+        if let Some(process) = self.processes.get_mut(&consumer) {
+            process.works_on.insert(task.to_string());
+        }
+    }
+
     /// Notes a frame of an agent.
     pub(crate) fn sees(&mut self, agent: &AgentId, now: (Timestamp, Timestamp)) {
         let former = self.seen.insert(agent.clone(), now);

@@ -1,6 +1,7 @@
 //! One broker, a few agents and a network between them, on one thread and in virtual time.
 
 mod calls;
+mod resuming;
 mod sharing;
 mod watching;
 
@@ -304,6 +305,7 @@ impl World {
         let mut laws = self.disk.laws.lock().unwrap();
         laws.unseen += self.now.since(real).saturating_sub(now.since(shown));
         (laws.real, laws.now) = (self.now, now);
+        laws.delays.see_clock(now);
         if now < shown {
             // The engine begins again.
             let running = laws.running();
@@ -666,6 +668,7 @@ impl World {
             let said = v1::Envelope::decode(bytes.clone()).unwrap();
             let mut laws = self.disk.laws.lock().unwrap();
             laws.processes.sends(&self.agents[agent].id, self.agents[agent].instance, &said);
+            laws.delays.sends(&said);
             if said.message_type() == v1::MessageType::HandoffRequest {
                 laws.busy.requested.extend(MessageId::parse(&said.message_id));
             }
@@ -776,6 +779,9 @@ impl World {
             self.calls(agent);
             self.share(agent);
             self.watch();
+            if self.rng.once_in(2) {
+                self.resume(agent);
+            }
         }
     }
 

@@ -41,7 +41,7 @@ fn content(place: u64) -> Vec<u8> {
 
 impl World {
     /// Passes a command to the broker. `None`: the broker died, or was not there.
-    fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> Command) -> Option<Result<T, Refused>> {
+    pub(super) fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> Command) -> Option<Result<T, Refused>> {
         self.engine.as_ref()?;
         let (reply, mut answer) = Reply::once();
         let now = self.see_clock();

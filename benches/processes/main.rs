@@ -34,9 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The loans of each lending process, and how many of them run at a time.
-const LOANS: usize = 32;
-const AT_A_TIME: usize = 4;
+/// The loans that run at a time, over all lending processes, and how many follow one another in each place. Each number of
+/// processes divides them.
+const AT_A_TIME: usize = 24;
+const ROUNDS: usize = 4;
 /// The shortest `silence_timeout` that a request may have, in seconds.
 const SILENCE: u64 = 5;
 /// Where a killed worker finds its broker.
@@ -192,13 +193,13 @@ async fn results(count: usize) -> Result<(Vec<Duration>, usize), Failure> {
     }
     let mut running = tokio::task::JoinSet::new();
     // The same load in each case: only the number of processes differs.
-    let at_a_time = AT_A_TIME.max(count) / count;
+    let at_a_time = AT_A_TIME / count;
     for lender in &lenders {
         for _ in 0..at_a_time {
             let link = lender.link.clone();
             running.spawn(async move {
                 let mut times = Vec::new();
-                for _ in 0..LOANS / AT_A_TIME {
+                for _ in 0..ROUNDS {
                     match lend(&link, "worker", &request()).await {
                         Ok(time) => times.push(time),
                         Err(error) => eprintln!("a loan without its result: {error}"),
@@ -208,7 +209,7 @@ async fn results(count: usize) -> Result<(Vec<Duration>, usize), Failure> {
             });
         }
     }
-    let asked = count * at_a_time * (LOANS / AT_A_TIME);
+    let asked = count * at_a_time * ROUNDS;
     let times = running.join_all().await.into_iter().flatten().collect();
     Ok((times, asked))
 }

@@ -270,8 +270,11 @@ impl NegotiationRecord {
     }
 }
 
-/// Decodes a row of bids, each with the process that made the latest offer.
-pub(super) fn decode_bids(row: &Bytes) -> Result<Vec<(Arc<Thread>, Option<InstanceId>)>, DecodeError> {
+/// The part of an agent that was asked, with the process that made its latest offer.
+type Bid = (Arc<Thread>, Option<InstanceId>);
+
+/// Decodes a row of bids.
+pub(super) fn decode_bids(row: &Bytes) -> Result<Vec<Bid>, DecodeError> {
     let reader = Reader("negotiation_bids");
     let stored: storage::BidsRecord = reader.message(row)?;
     let bids = stored

@@ -50,6 +50,7 @@ const CAUGHT_BY: [(Fault, &[&str]); 31] = [
         &[
             "process.gets-what-it-began",
             "process.that-accepts-gets-the-context",
+            "process.that-requests-gets-the-reject",
             "process.that-offers-gets-the-answer",
             "process.that-offers-gets-the-award",
             "process.that-submits-a-plan-gets-its-notice",

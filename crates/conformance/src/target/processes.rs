@@ -21,6 +21,8 @@ cases! {
     "process.that-accepts-gets-the-context" "3"
         "The context goes to the process that accepted, also if another process of the agent has acked the offer."
         gets_the_context;
+    "process.that-requests-gets-the-reject" "3"
+        "A reject goes to the process that sent the request." gets_the_reject;
     "process.that-asks-gets-the-answer" "3"
         "An answer goes to the process that asked." gets_the_answer;
     "process.that-opens-a-negotiation-gets-the-offers" "3"
@@ -117,6 +119,19 @@ async fn gets_the_context(world: World) -> Verdict {
         accept(by, &alice, task, handoff).await?;
         alice.tell(by.id(), &About::handoff(task, 1, handoff), &context_of([])).await?;
         takes(by, MessageType::TaskContextTransfer, task).await?;
+    }
+    Ok(())
+}
+
+async fn gets_the_reject(world: World) -> Verdict {
+    let ((first, second), bob) = (two_of(&world, "alice", &[]).await?, world.agent("bob").await?);
+    for (name, process) in [("second", &second), ("first", &first)] {
+        let task = world.id(name);
+        let handoff = request(process, &bob, &task).await?;
+        takes(&bob, MessageType::HandoffRequest, &task).await?;
+        let reject = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
+        bob.tell(process.id(), &About::handoff(&task, 1, &handoff), &reject).await?;
+        takes(process, MessageType::HandoffReject, &task).await?;
     }
     Ok(())
 }

@@ -45,6 +45,7 @@ mod plans;
 mod profiles;
 mod reassign;
 mod refusals;
+mod renewal;
 mod restarts;
 mod routing;
 mod rust_agents;

@@ -3,16 +3,18 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tonic::{
-    Request, Status,
+    Status,
     codec::CompressionEncoding,
-    metadata::{Ascii, MetadataValue},
-    service::{Interceptor, interceptor::InterceptedService},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
-use super::{ClientError, limits};
+use super::{
+    ClientError,
+    authorized::{self, Authorized, Credentials},
+    limits,
+};
 use crate::{
-    envelope::{FRAME_BYTES_MAX, keys::PrivateKey, signing},
+    envelope::{FRAME_BYTES_MAX, keys::PrivateKey},
     ids::{AgentId, KeyId},
     proto::v1::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
@@ -94,22 +96,6 @@ impl Identity {
     }
 }
 
-/// A channel that adds a token to each call.
-pub type Authorized = InterceptedService<Channel, Token>;
-
-/// An interceptor that adds the token to each call.
-#[derive(Debug, Clone, Default)]
-pub struct Token(Option<MetadataValue<Ascii>>);
-
-impl Interceptor for Token {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.clone());
-        }
-        Ok(request)
-    }
-}
-
 /// An endpoint over TLS, with the CA to trust and the certificate to present.
 fn encrypted(server: &str, options: &Options) -> Result<Endpoint, ClientError> {
     let mut tls = ClientTlsConfig::new();
@@ -150,16 +136,14 @@ pub struct Client {
     /// Whether the connection's certificate authenticates the agent.
     pub(super) is_certified: bool,
     channel: Channel,
-    token: Token,
-    /// The agent that this client has signed in as.
-    identity: Option<Arc<Identity>>,
+    credentials: Arc<Credentials>,
     compression: Option<CompressionEncoding>,
 }
 
 /// Makes the stub of a service: its limits are those of the broker.
 macro_rules! stub {
     ($self:ident, $stub:ident) => {{
-        let stub = $stub::with_interceptor($self.channel.clone(), $self.token.clone())
+        let stub = $stub::new(Authorized::new($self.channel.clone(), Arc::clone(&$self.credentials)))
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX);
         match $self.compression {
@@ -185,7 +169,7 @@ impl Client {
         let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
         let is_certified = options.certificate.is_some();
         let compression = options.compression.map(Into::into);
-        let client = Self { server, is_certified, channel, token: Token::default(), identity: None, compression };
+        let client = Self { server, is_certified, channel, credentials: Arc::default(), compression };
         match &options.token {
             Some(token) => client.with_token(token),
             None => Ok(client),
@@ -197,38 +181,28 @@ impl Client {
     pub(super) fn of_no_server() -> Self {
         // Nothing listens on port 1, and no connection is tried before the first call.
         let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
-        Self {
-            server: String::new(),
-            is_certified: true,
-            channel,
-            token: Token::default(),
-            identity: None,
-            compression: None,
-        }
+        Self { server: String::new(), is_certified: true, channel, credentials: Arc::default(), compression: None }
     }
 
     /// The same connection with this token.
     pub fn with_token(&self, token: &str) -> Result<Self, ClientError> {
-        let value = format!("Bearer {token}").parse().map_err(|_| ClientError::Token)?;
-        Ok(Self { token: Token(Some(value)), identity: None, ..self.clone() })
+        self.with_credentials(token, None)
     }
 
-    /// The same connection as this agent, which proves its key. A [`Watch`](crate::Watch) of the client proves it again
-    /// when the token has ended.
+    /// The same connection as this agent, which proves its key. Calls of the client prove it again when the token has
+    /// ended, which a broker's restart ends too.
     pub async fn sign_in(&self, identity: &Identity) -> Result<Self, ClientError> {
-        let client = self.with_token(&self.prove(identity).await?)?;
-        Ok(Self { identity: Some(Arc::new(identity.clone())), ..client })
+        self.with_credentials(&self.prove(identity).await?, Some(identity.clone()))
     }
 
-    /// The same connection with a new token for the agent that it has signed in as; `None` if it has not.
-    pub(super) async fn sign_in_again(&self) -> Option<Result<Self, ClientError>> {
-        let identity = self.identity.clone()?;
-        Some(self.sign_in(&identity).await)
+    fn with_credentials(&self, token: &str, identity: Option<Identity>) -> Result<Self, ClientError> {
+        let token = authorized::bearer(token).map_err(|_| ClientError::Token)?;
+        Ok(Self { credentials: Credentials::new(token, identity), ..self.clone() })
     }
 
     /// Whether the client can prove who it is again.
     pub(super) fn has_signed_in(&self) -> bool {
-        self.identity.is_some()
+        self.credentials.has_signed_in()
     }
 
     /// The failure of a stream.
@@ -238,15 +212,8 @@ impl Client {
 
     /// Answers a challenge with the agent's key. Returns the token; see [`Self::with_token`].
     pub async fn prove(&self, identity: &Identity) -> Result<String, ClientError> {
-        let (agent_id, key_id) = (identity.agent.to_string(), identity.key_id.to_string());
-        // The call goes without the present token, which may have expired.
-        let mut agents = AgentServiceClient::new(self.channel.clone());
-        let request = v1::CreateChallengeRequest { agent_id: agent_id.clone() };
-        let challenge = self.answer(agents.create_challenge(request).await)?.challenge;
-        let signature = identity.key.sign(&signing::session_input(&agent_id, &key_id, &challenge));
-        let signature = signature.to_vec().into();
-        let request = v1::CreateTokenRequest { agent_id, key_id, challenge, signature };
-        Ok(self.answer(agents.create_token(request).await)?.token)
+        let proved = authorized::prove(self.channel.clone(), identity).await;
+        proved.map_err(|status| ClientError::of(&self.server, &status))
     }
 
     /// Converts a call's result: the message of the response, or the status as a [`ClientError`].

@@ -36,6 +36,7 @@
 #![warn(unreachable_pub)]
 
 mod agent;
+mod authorized;
 mod blob;
 mod compose;
 mod connection;
@@ -79,9 +80,10 @@ pub use baton_envelope::envelope;
 pub use baton_protocol::{codes, ids, protocol, time};
 
 pub use agent::{Agent, AgentBuilder, Delegation};
+pub use authorized::Authorized;
 pub use blob::BlobProgress;
 pub use compose::{About, Composer, completion_of, context_of, json_section, result_of};
-pub use connection::{Authorized, Client, ClientCertificate, Compression, Identity, Options, Token, parse_server};
+pub use connection::{Client, ClientCertificate, Compression, Identity, Options, parse_server};
 pub use contexts::{Takeover, want, want_last};
 pub use custody::VerifiedLog;
 pub use envelope::context_of_sections;

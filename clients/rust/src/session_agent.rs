@@ -29,8 +29,6 @@ pub struct Agent {
     /// The session of the agent, on the connection of `client`.
     pub session: Session,
     composer: Composer,
-    /// The client with the latest token; `None` until the token of `client` has been replaced.
-    renewed: Mutex<Option<Client>>,
     known_keys: Mutex<HashMap<AgentId, KnownKeys>>,
     trust: Trust,
 }
@@ -224,14 +222,7 @@ impl Agent {
 
     /// The agent on this session.
     pub(super) fn on(session: Session, client: Client, composer: Composer) -> Self {
-        Self {
-            client,
-            session,
-            composer,
-            renewed: Mutex::default(),
-            known_keys: Mutex::default(),
-            trust: Trust::default(),
-        }
+        Self { client, session, composer, known_keys: Mutex::default(), trust: Trust::default() }
     }
 
     /// Replaces the rule by which keys of senders are accepted, and drops the cached keys: see [`Trust`]. Keys that are
@@ -247,23 +238,12 @@ impl Agent {
         &self.composer.identity.agent
     }
 
-    /// Makes a call, and repeats it once with a new token if the broker no longer accepts the present one.
+    /// Makes a call with the agent's credentials.
     pub(super) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        let renewed = self.renewed.lock().expect("no holder panics").clone();
-        match call(renewed.unwrap_or_else(|| self.client.clone())).await {
-            // A token ends with the broker's process or after 12 h (SPEC 5). A certified connection has no token to
-            // renew.
-            Err(error) if error.reason() == Some("TOKEN_INVALID") && !self.client.is_certified => {
-                let client = self.client.sign_in(&self.composer.identity).await?;
-                // Concurrent calls may each get a token. All of them are valid, and the last one is kept.
-                *self.renewed.lock().expect("no holder panics") = Some(client.clone());
-                call(client).await
-            }
-            answered => answered,
-        }
+        call(self.client.clone()).await
     }
 
     /// Sends a message.

@@ -213,16 +213,7 @@ impl<R: Watched> Watch<R> {
     }
 
     async fn open_again(&mut self) -> Result<Streaming<R::Update>, ClientError> {
-        match self.request.clone().open(&self.client).await {
-            Err(error) if error.reason() == Some(TOKEN_INVALID) => match self.client.sign_in_again().await {
-                Some(client) => {
-                    self.client = client?;
-                    self.request.clone().open(&self.client).await
-                }
-                None => Err(error),
-            },
-            answer => answer,
-        }
+        self.request.clone().open(&self.client).await
     }
 }
 

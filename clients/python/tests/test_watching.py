@@ -1,11 +1,12 @@
 """Lists and watches of tasks and handoffs, and the progress of a lent task."""
 
 import asyncio
+import contextlib
 
 import pytest
-from brokers import begin, needs_broker, within
+from brokers import PATIENCE_SECONDS, begin, needs_broker, within
 
-from baton import BatonError, v1
+from baton import BatonError, PoisonError, v1
 
 pytestmark = needs_broker
 
@@ -86,3 +87,35 @@ async def test_an_operator_reassigns_discards_and_reads_the_audit_log(broker):
             for call in (operator.get_dead_letter, operator.redrive_dead_letter, operator.discard_dead_letter):
                 with pytest.raises(BatonError, match="DEAD_LETTER_UNKNOWN"):
                     await call("999")
+
+
+async def test_dead_letters_are_exported_and_redriven_together(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+
+        @bob.on(v1.Info)
+        async def refuse(_delivery):
+            raise PoisonError("cannot be read")
+
+        await begin(alice, bob)
+        for text in ("first", "second"):
+            await alice.send(v1.Info(text=text), receiver_id="bob")
+        async with broker.agent("alice", key=alice._key, operator_token=broker.operator_token()) as operator:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(letters := await all_of(operator.export_dead_letters())) < 2:
+                    await asyncio.sleep(0.05)
+            texts = [
+                v1.Info.FromString(v1.Envelope.FromString(letter.envelope_bytes).payload.value).text
+                for letter in letters
+            ]
+            assert texts == ["first", "second"], "the oldest first, with their envelopes"
+            assert [one async for one in operator.export_dead_letters(v1.DeadLetterFilter(task_id="none"))] == []
+            tried = await all_of(operator.redrive_dead_letters(dry_run=True))
+            assert [one.dead_letter.state for one in tried] == [v1.DEAD_LETTER_STATE_PARKED] * 2
+            # A call that is cut off leaves the rest.
+            async with contextlib.aclosing(operator.redrive_dead_letters(max_per_second=0.01)) as redriven:
+                one = await anext(redriven)
+            assert one.dead_letter.state == v1.DEAD_LETTER_STATE_REDRIVEN
+            [other] = await all_of(operator.redrive_dead_letters(to_agent_id="alice"))
+            assert (other.dead_letter.dead_letter_id, other.HasField("error")) == (letters[1].dead_letter_id, False)
+        with pytest.raises(BatonError, match="NOTHING_MATCHES"):
+            await all_of(alice.redrive_dead_letters(v1.DeadLetterFilter(task_id="none")))

@@ -37,6 +37,7 @@ from baton.environment import read_settings
 from baton.errors import BatonError, VerificationError
 from baton.limits import check_envelope
 from baton.link import Link
+from baton.registrations import Registrations
 from baton.registry import Registry
 from baton.resuming import Resumption
 from baton.runs import Routing
@@ -64,7 +65,7 @@ class AgentOptions(TypedDict, total=False):
     operator_keys: Mapping[str, bytes] | None
 
 
-class Agent(Receiver, Registry, Routing, Threads, Blobs, Schemas):
+class Agent(Receiver, Registry, Registrations, Routing, Threads, Blobs, Schemas):
     """An agent of the broker: registers, proves its identity, sends messages and handles its mail.
 
         async with Agent("127.0.0.1:22866", "bob", load_key("bob.pem"), ca_file="ca.pem") as bob:

@@ -85,6 +85,7 @@ class Connection:
         self.dead_letters = v1.DeadLetterServiceStub(self._channel)
         self.audit = v1.AuditServiceStub(self._channel)
         self.negotiations = v1.NegotiationServiceStub(self._channel)
+        self.registries = v1.RegistryServiceStub(self._channel)
 
     async def prove(self) -> str:
         """Signs a challenge to obtain the token that later calls carry. Raises BatonError."""

@@ -231,6 +231,40 @@ class Watching:
         request = v1.DiscardDeadLetterRequest(dead_letter_id=dead_letter_id, reason_text=reason)
         return await self._letter("DiscardDeadLetter", request)
 
+    async def export_dead_letters(
+        self, letters: v1.DeadLetterFilter | None = None
+    ) -> AsyncGenerator[v1.DeadLetter, None]:
+        """Yields the dead letters that match, by default all PARKED ones, the oldest first, with their envelopes.
+
+        Raises BatonError.
+        """
+        request = v1.ExportDeadLettersRequest(filter=letters)
+        stream = self._connection.stream(self._connection.dead_letters.ExportDeadLetters, request)
+        async with contextlib.aclosing(stream) as responses:
+            async for response in responses:
+                yield response.dead_letter
+
+    async def redrive_dead_letters(
+        self,
+        letters: v1.DeadLetterFilter | None = None,
+        *,
+        to_agent_id: str = "",
+        max_per_second: float = 0.0,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[v1.RedriveDeadLettersResponse, None]:
+        """Redrives the PARKED dead letters that match, the oldest first, and yields each with its result.
+
+        `response.error` is set for a dead letter that could not be redriven. `dry_run` changes nothing. To stop, close
+        the generator; the same call again continues with the rest. Raises BatonError.
+        """
+        request = v1.RedriveDeadLettersRequest(
+            filter=letters, to_agent_id=to_agent_id, max_per_second=max_per_second, dry_run=dry_run
+        )
+        stream = self._connection.stream(self._connection.dead_letters.RedriveDeadLetters, request)
+        async with contextlib.aclosing(stream) as responses:
+            async for response in responses:
+                yield response
+
     async def _letter(self, method: str, request: Message) -> v1.DeadLetter:
         answer = await self._connection.call(getattr(self._connection.dead_letters, method), request)
         letter: v1.DeadLetter = answer.dead_letter

@@ -125,6 +125,8 @@ async fn commands_that_read_act_as_an_agent() {
         &["graph", "list"],
         &["spec", "list"],
         &["schema", "list"],
+        &["agent", "update", "alice", "--capacity", "8"],
+        &["top", "--once"],
     ] {
         let (code, stderr) = exit_of(&mut acting(&broker, "alice", arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
@@ -133,6 +135,51 @@ async fn commands_that_read_act_as_an_agent() {
         as_alice.args(arguments).args(["--server", &broker.address, "--ca"]).arg(broker.ca());
         check(exit_of(as_alice.args(["--id", "alice", "--key"]).arg(key(&broker, "bob"))), 8, "CHALLENGE_FAILED");
     }
+    // An operator's calls, which an agent may make where the policy says so.
+    for arguments in [&["audit"][..], &["task", "reassign", "t1", "--to", "bob"]] {
+        check(exit_of(&mut acting(&broker, "alice", arguments)), 8, "PERMISSION_DENIED");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_fits_80_columns_and_says_whose_turn_it_is() {
+    let broker = world().await;
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    let long = "a-ticket-system-with-a-very-long-prefix-for-its-tickets-of-the-year-2026-number-4711";
+    for task in [long, "t1"] {
+        run("alice", &["handoff", "request", "--to", "bob", "--task", task, "--summary", "crash on start"]);
+    }
+    let ask = ["--question", "May I?", "--answer-by", "bob", "--answer-before", "2h"];
+    run("alice", &["mail", "send", "--to", "bob", "--text", "not in an inbox"]);
+    let rows = |name: &str| {
+        let output = acting(&broker, name, &["inbox", "-o", "table"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let tables = text.lines().filter(|line| !line.contains("baton "));
+        assert!(tables.clone().all(|line| line.chars().count() <= 80), "{text}");
+        tables.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
+    };
+    let offers = rows("bob");
+    assert_eq!(offers[0], ["TASK", "FROM", "TURN", "LEFT", "SUMMARY"]);
+    for row in &offers[1..3] {
+        assert_eq!((row[1].as_str(), row[2].as_str(), row[4].as_str()), ("alice", "bob", "min"), "{row:?}");
+        assert!(row[3].parse::<u32>().is_ok_and(|left| left > 0), "{row:?}");
+    }
+    // The owner sees that its task is the turn of the candidate, and a short id of a task works in a command.
+    let tasks = rows("alice");
+    assert_eq!(tasks[0], ["TASK", "TYPE", "EPOCH", "STATUS", "TURN", "LEFT", "DETAILS"]);
+    assert!(tasks[1..3].iter().all(|row| row.contains(&"bob".to_owned())), "{tasks:?}");
+    let short = offers[1..3].iter().map(|row| row[0].as_str()).find(|task| *task != "t1").unwrap();
+    assert!(short.ends_with('…'), "{short}");
+    run("bob", &["handoff", "accept", short]);
+    run("bob", &["handoff", "reject", "t1"]);
+    run("alice", &[&["task", "status", "t1", "waiting-for-input"][..], &ask].concat());
+    let asked = rows("bob");
+    assert_eq!(asked[0], ["TASK", "FROM", "TURN", "LEFT", "QUESTION"]);
+    assert_eq!(asked[1][..4], ["t1", "alice", "bob", "119"], "{asked:?}");
+    check(exit_of(&mut acting(&broker, "bob", &["handoff", "reject", "no-such"])), 8, "HANDOFF_UNKNOWN");
 }
 
 #[tokio::test(flavor = "multi_thread")]

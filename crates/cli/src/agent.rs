@@ -83,6 +83,7 @@ pub(super) struct InviteArgs {
 #[command(after_help = "Examples:
   baton agent update bob --capacity 8
   baton agent update bob --skill finance.tax.de --skill writing
+  baton agent update bob --capacity 8 --id bob --key bob.pem
   baton agent update bob --description \"knows taxes\" --etag 1a")]
 pub(super) struct UpdateArgs {
     /// The agent's id.
@@ -105,6 +106,8 @@ pub(super) struct UpdateArgs {
     /// Change the card only if it still has this etag. `baton agent show` prints the etag.
     #[arg(long, value_name = "ETAG", default_value = "", hide_default_value = true)]
     etag: String,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// Register an agent, or replace the card of a registered agent.
@@ -241,7 +244,7 @@ async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) 
     if paths.is_empty() {
         return Err(Failure::usage("nothing to change: give --type, --skill, --skills, --description or --capacity"));
     }
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let update_mask = Some(prost_types::FieldMask { paths });
     let request = v1::UpdateAgentRequest { card: Some(card), update_mask, etag: args.etag };
     let updated = client.answer(client.agents().update_agent(request).await)?;

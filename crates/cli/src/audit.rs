@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
     json,
     output::{self, Output},
     span_of_time::SpanArgs,
@@ -27,6 +27,7 @@ use baton_client::{
   baton audit --since 7d -o jsonl > acts.jsonl
   baton audit --since 2026-11-01 --until 2026-12-01
   baton audit --follow --after 1204 -o jsonl
+  baton audit --id lead --key lead.pem
   baton audit -o jsonl | jq 'select(.entry.action == \"AUDIT_ACTION_KEY_REVOKED\")'
 
 Exit code 1 if the hash chain is broken.")]
@@ -39,6 +40,8 @@ pub(super) struct AuditArgs {
     /// Print each further act as it happens, until ctrl-C. Goes on over restarts of the broker, and prints each act once.
     #[arg(long, conflicts_with = "until")]
     follow: bool,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// How often `--follow` asks for further acts, and whether the broker is back.
@@ -47,7 +50,7 @@ const PAGE_SIZE: u32 = 1000;
 
 pub(super) async fn run(args: AuditArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let span = args.span.checked()?;
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let mut chain = Chain::after(&client, args.after).await?;
     if args.follow {
         return follow(client, chain, &args, connection, *output).await;
@@ -110,7 +113,7 @@ async fn follow(
             }
             Err(problem) if problem.is_passing() => {
                 let is_signed_out = problem.reason() == Some("TOKEN_INVALID");
-                if is_signed_out && connection.saved_identity()?.is_none() {
+                if is_signed_out && args.identity.load()?.or(connection.saved_identity()?).is_none() {
                     return Err(problem.into());
                 }
                 if said_after.replace(chain.last) != Some(chain.last) {
@@ -118,7 +121,7 @@ async fn follow(
                 }
                 if is_signed_out {
                     // The broker may be away again meanwhile; the next round tries again.
-                    client = connection.client().await.unwrap_or(client);
+                    client = args.identity.client(connection).await.unwrap_or(client);
                 }
                 problem.retry_after().unwrap_or(EVERY)
             }

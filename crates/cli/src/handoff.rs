@@ -204,7 +204,7 @@ pub(super) struct TimeoutArgs {
 /// The handoff and the agent that answers.
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
-    /// The handoff's id, a prefix that is unique among the agent's handoffs, or the id of its task.
+    /// The handoff's id, the id of its task, or a prefix of either that is unique among the agent's handoffs.
     handoff: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,

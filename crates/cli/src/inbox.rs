@@ -14,6 +14,7 @@ use super::{
     json,
     output::{self, Output},
     table::{self, Column},
+    turn,
 };
 use baton_client::{
     Client,
@@ -23,7 +24,8 @@ use baton_client::{
 
 /// Show what waits for this agent: offers, contexts, negotiations, questions, and the tasks that it owns.
 ///
-/// Shows each deadline, and the command for each next step. The messages stay in the agent's mailbox: only an act
+/// TURN is the agent that has the next step, and LEFT the time that it has. Each part names the command for the next
+/// step. The messages stay in the agent's mailbox: only an act
 /// (accept, reject, complete, input, status) changes anything.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -40,6 +42,8 @@ pub(super) struct InboxArgs {
 
 /// The entries of an inbox.
 pub(super) struct Inbox {
+    /// The open handoffs of this agent, whosever turn they are.
+    pub(super) handoffs: Vec<v1::Handoff>,
     /// Handoffs that this agent may accept or reject.
     pub(super) offers: Vec<v1::Handoff>,
     /// Handoffs whose context this agent may take over.
@@ -96,6 +100,7 @@ pub(super) async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inb
     let negotiations = open_negotiations(client, agent, limit).await?;
     let has_more = [handoffs.len(), tasks.len(), questions.len(), negotiations.len()].into_iter().any(is_full);
     let mut inbox = Inbox {
+        handoffs: handoffs.clone(),
         offers: vec![],
         contexts: vec![],
         contexts_to_send: vec![],
@@ -186,49 +191,50 @@ async fn whole_task(client: &Client, task: &v1::Task) -> Result<v1::Task, Failur
 
 fn show(agent: &str, inbox: &Inbox) {
     let now = SystemClock.now();
-    let due = |handoff: &v1::Handoff| output::brief(handoff.deadline.as_ref().or(handoff.whole_deadline.as_ref()), now);
-    let of_handoff = |handoff: &v1::Handoff| {
-        let summary = handoff.initial_context_summary.clone();
-        vec![handoff.task_id.clone(), handoff.sender_id.clone(), due(handoff), summary]
+    let of_handoff = |handoff: &v1::Handoff, other: &str, what: &str| {
+        let left = turn::left_until(turn::deadline(handoff).as_ref(), now);
+        vec![handoff.task_id.clone(), other.to_owned(), turn::turn(handoff).to_owned(), left, what.to_owned()]
     };
-    let columns = |what| [Column::Whole("TASK"), Column::Id("FROM"), Column::Whole("UNTIL"), Column::Text(what)];
+    let columns = |other, what| {
+        [Column::Id("TASK"), Column::Id(other), Column::Id("TURN"), Column::Whole("LEFT"), Column::Text(what)]
+    };
+    let offer = |handoff: &v1::Handoff| of_handoff(handoff, &handoff.sender_id, &handoff.initial_context_summary);
     section(
         ("offers to decide", "baton handoff accept TASK, or baton handoff reject TASK"),
-        &columns("SUMMARY"),
-        inbox.offers.iter().map(of_handoff).collect(),
+        &columns("FROM", "SUMMARY"),
+        inbox.offers.iter().map(offer).collect(),
     );
+    let context = |handoff: &v1::Handoff| of_handoff(handoff, &handoff.sender_id, &handoff.task_type);
     section(
         ("contexts to take over", "baton handoff complete TASK"),
-        &columns("TYPE"),
-        inbox
-            .contexts
-            .iter()
-            .map(|handoff| {
-                vec![handoff.task_id.clone(), handoff.sender_id.clone(), due(handoff), handoff.task_type.clone()]
-            })
-            .collect(),
+        &columns("FROM", "TYPE"),
+        inbox.contexts.iter().map(context).collect(),
     );
+    let context = |handoff: &v1::Handoff| of_handoff(handoff, &handoff.candidate_id, &handoff.task_type);
     section(
         ("contexts to send", "baton handoff context TASK --file FILE"),
-        &[Column::Whole("TASK"), Column::Id("TO"), Column::Whole("UNTIL")],
-        inbox
-            .contexts_to_send
-            .iter()
-            .map(|handoff| vec![handoff.task_id.clone(), handoff.candidate_id.clone(), due(handoff)])
-            .collect(),
+        &columns("TO", "TYPE"),
+        inbox.contexts_to_send.iter().map(context).collect(),
     );
     section(
         (
             "requests for offers",
             "baton mail receive shows the work; baton negotiation offer NEGOTIATION, or decline NEGOTIATION",
         ),
-        &[Column::Whole("NEGOTIATION"), Column::Id("FROM"), Column::Whole("UNTIL"), Column::Text("TYPE")],
+        &[
+            Column::Whole("NEGOTIATION"),
+            Column::Id("FROM"),
+            Column::Id("TURN"),
+            Column::Whole("LEFT"),
+            Column::Text("TYPE"),
+        ],
         inbox
             .asked
             .iter()
             .map(|asked| {
-                let until = output::brief(asked.offers_deadline.as_ref(), now);
-                vec![asked.negotiation_id.clone(), asked.requester_id.clone(), until, asked.task_type.clone()]
+                let left = turn::left_until(asked.offers_deadline.as_ref(), now);
+                let (id, requester) = (asked.negotiation_id.clone(), asked.requester_id.clone());
+                vec![id, requester, agent.to_owned(), left, asked.task_type.clone()]
             })
             .collect(),
     );
@@ -240,7 +246,8 @@ fn show(agent: &str, inbox: &Inbox) {
         &[
             Column::Whole("NEGOTIATION"),
             Column::Whole("STATE"),
-            Column::Whole("UNTIL"),
+            Column::Id("TURN"),
+            Column::Whole("LEFT"),
             Column::Whole("OFFERS"),
             Column::Text("TYPE"),
         ],
@@ -248,34 +255,53 @@ fn show(agent: &str, inbox: &Inbox) {
     );
     section(
         ("questions to answer", "baton task input TASK --text ANSWER"),
-        &columns("QUESTION"),
+        &[
+            // The agent that is asked may not list the task, so that a prefix of its id would not be found.
+            Column::Whole("TASK"),
+            Column::Id("FROM"),
+            Column::Id("TURN"),
+            Column::Whole("LEFT"),
+            Column::Text("QUESTION"),
+        ],
         inbox
             .questions
             .iter()
             .map(|task| {
-                let prompt = task.open_prompt.clone().and_then(|open| open.prompt).unwrap_or_default();
-                let until = output::brief(prompt.answer_before.as_ref(), now);
-                vec![task.task_id.clone(), task.owner_id.clone(), until, prompt.question]
+                let open = task.open_prompt.clone().unwrap_or_default();
+                let prompt = open.prompt.unwrap_or_default();
+                let left = turn::left_until(prompt.answer_before.as_ref(), now);
+                vec![task.task_id.clone(), task.owner_id.clone(), open.asked_agent_id, left, prompt.question]
             })
             .collect(),
     );
     section(
         ("tasks that you own", "baton task status TASK completed, or baton handoff request --task TASK --to AGENT"),
         &[
-            Column::Whole("TASK"),
+            Column::Id("TASK"),
             Column::Text("TYPE"),
             Column::Whole("EPOCH"),
             Column::Whole("STATUS"),
+            Column::Id("TURN"),
+            Column::Whole("LEFT"),
             Column::Text("DETAILS"),
         ],
         inbox
             .tasks
             .iter()
             .map(|task| {
+                let (turn, deadline) = turn::of_task(task, &inbox.handoffs);
                 let status = output::short(task.status().as_str_name(), "TASK_STATUS_");
                 let details = [task.details.clone(), answered(task)];
                 let details = details.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
-                vec![task.task_id.clone(), task.task_type.clone(), task.epoch.to_string(), status, details]
+                vec![
+                    task.task_id.clone(),
+                    task.task_type.clone(),
+                    task.epoch.to_string(),
+                    status,
+                    turn.to_owned(),
+                    turn::left_until(deadline.as_ref(), now),
+                    details,
+                ]
             })
             .collect(),
     );
@@ -303,7 +329,8 @@ fn offered_row(negotiation: &v1::Negotiation, now: Timestamp) -> Vec<String> {
     vec![
         negotiation.negotiation_id.clone(),
         output::short(negotiation.state().as_str_name(), "NEGOTIATION_STATE_"),
-        output::brief(deadline, now),
+        negotiation.requester_id.clone(),
+        turn::left_until(deadline, now),
         standing.to_string(),
         negotiation.task_type.clone(),
     ]

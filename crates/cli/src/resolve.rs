@@ -3,7 +3,7 @@
 //! A whole id is looked up first, so it is never mistaken for a prefix of another id. A signed id, and the id
 //! of a receiver (`--to`, `agent key vouch`), must be whole.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use super::{Failure, exit, table::ELLIPSIS};
 use baton_client::{
@@ -41,7 +41,8 @@ impl fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// Resolves a handoff that the caller may see. A whole task id resolves to the latest handoff of the task.
+    /// Resolves a handoff that the caller may see. A task id, or a unique prefix of one, resolves to the latest handoff
+    /// of the task.
     pub(super) async fn handoff(&self, client: &Client) -> Result<MessageId, Failure> {
         let parse = |id: &str| MessageId::parse(id).map_err(|error| Failure::failed(error.to_string()));
         let whole = MessageId::parse(&self.0).ok();
@@ -62,15 +63,29 @@ impl Prefix {
         }
         // The broker writes handoff ids in lower case; a task or agent id distinguishes the cases.
         let mut found = Found::new("handoff", &self.0.to_ascii_lowercase());
+        let mut of_tasks = BTreeMap::new();
         let mut page_token = String::new();
         loop {
             let request = v1::ListHandoffsRequest { page_size: PAGE, page_token, ..Default::default() };
             let page = client.answer(client.handoffs().list_handoffs(request).await)?;
-            found.take(page.handoffs.into_iter().map(|handoff| handoff.handoff_id));
+            for handoff in page.handoffs {
+                if handoff.task_id.starts_with(&self.0) {
+                    // The newest handoff comes first.
+                    of_tasks.entry(handoff.task_id).or_insert_with(|| handoff.handoff_id.clone());
+                }
+                found.take(std::iter::once(handoff.handoff_id));
+            }
             page_token = page.next_page_token;
             if page_token.is_empty() {
-                let id = found.only()?.ok_or_else(|| none("handoff", &self.0, None))?;
-                break parse(&id);
+                let id = match found.only()? {
+                    Some(id) => Some(id),
+                    None => {
+                        let mut tasks = Found::new("task", &self.0);
+                        tasks.take(of_tasks.keys().cloned());
+                        tasks.only()?.and_then(|task| of_tasks.remove(&task))
+                    }
+                };
+                break parse(&id.ok_or_else(|| none("handoff", &self.0, None))?);
             }
         }
     }

@@ -110,7 +110,8 @@ pub(super) enum TaskCommand {
     /// drop the task. If no agent takes the task, it stays with baton.coordinator, and the request is a dead letter.
     #[command(after_help = "Examples:
   baton task reassign crash-7 --to carol --reason 'bob is gone'
-  baton task reassign crash-7 --to type:support --epoch 2")]
+  baton task reassign crash-7 --to type:support --epoch 2
+  baton task reassign crash-7 --to carol --id lead --key lead.pem")]
     Reassign(ReassignArgs),
     /// Verify a task's custody log.
     ///
@@ -140,6 +141,8 @@ pub(super) struct ReassignArgs {
     /// The reason, for people to read.
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// The task, its delegator, and the loan.
@@ -235,8 +238,8 @@ pub(super) enum Status {
 /// The task, the agent that was asked, and its answer.
 #[derive(Debug, Args)]
 pub(super) struct InputArgs {
-    /// The task's id.
-    task: TaskId,
+    /// The task's id, or a unique prefix of it.
+    task: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,
     /// The answer for people.
@@ -361,19 +364,20 @@ fn prompt(args: &StatusArgs) -> Result<Option<v1::TaskPrompt>, Failure> {
 
 async fn input(args: InputArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let task_id = args.task.task(&client).await?;
     let (question, epoch) = match (args.question, args.epoch) {
         (Some(question), Some(epoch)) => (question.to_string(), epoch),
         _ => {
-            let request = v1::GetTaskRequest { task_id: args.task.to_string() };
+            let request = v1::GetTaskRequest { task_id: task_id.to_string() };
             let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
             let open = task.open_prompt.ok_or_else(|| {
-                Failure::usage(format!("no question about task {} is open; baton task show lists it", args.task))
+                Failure::usage(format!("no question about task {task_id} is open; baton task show lists it"))
             })?;
             (open.message_id, task.epoch)
         }
     };
     let payload = v1::TaskInput { text: args.text, ..with_struct("data", args.data_json)? };
-    let about = About::handoff(args.task.as_str(), epoch, &question);
+    let about = About::handoff(task_id.as_str(), epoch, &question);
     handoff::send(&client, &composer, "", MessageType::TaskInput, &about, &payload, output).await
 }
 
@@ -415,7 +419,7 @@ async fn recall(args: RecallArgs, connection: &ConnectionArgs, output: &Output) 
 }
 
 async fn reassign(args: ReassignArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let task_id = args.task.task(&client).await?.to_string();
     let expected_epoch = match args.epoch {
         Some(epoch) => epoch,

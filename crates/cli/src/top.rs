@@ -13,7 +13,12 @@ use tokio_stream::StreamExt as _;
 use tonic::Streaming;
 
 use self::{screen::Screen, view::View};
-use super::{Failure, connection::ConnectionArgs, duration, output, output::Output};
+use super::{
+    Failure,
+    connection::{ConnectionArgs, OptionalIdentityArgs},
+    duration, output,
+    output::Output,
+};
 use baton_client::{
     Client,
     proto::v1,
@@ -28,7 +33,8 @@ use baton_client::{
 #[command(after_help = "Examples:
   baton top
   baton top --every 10s
-  baton top --once -o json")]
+  baton top --once -o json
+  baton top --id bob --key bob.pem")]
 pub(super) struct TopArgs {
     /// The time between two refreshes, from 100ms.
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = duration::parse)]
@@ -39,6 +45,8 @@ pub(super) struct TopArgs {
     /// The most handoffs and the most agents to show. Default: as many as fit on the screen, otherwise 50.
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 const EVERY_MIN: Duration = Duration::from_millis(100);
@@ -49,7 +57,7 @@ pub(super) async fn run(args: TopArgs, connection: &ConnectionArgs, output: &Out
     if args.every < EVERY_MIN {
         return Err(Failure::usage("--every must be at least 100ms"));
     }
-    let client = connection.client().await?;
+    let client = args.identity.client(connection).await?;
     let mut top = Top { client, view: View::default(), updates: None, limit: args.limit };
     top.connect().await?;
     top.catch_up().await?;

@@ -35,6 +35,7 @@ import { Progress } from "./progress.js";
 import { Queue } from "./queue.js";
 import { lastEpochOf, lossOf, noticeOf } from "./recalls.js";
 import { Resumption } from "./resume.js";
+import { Registrations } from "./registrations.js";
 import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
 import { forWishes, withDeltas } from "./sections.js";
@@ -173,6 +174,8 @@ export class Agent implements TaskOwner, Negotiator {
   readonly handoffRecords: HandoffRecords;
   /** Messages that could not be delivered or applied. */
   readonly deadLetters: DeadLetters;
+  /** The owners of the names of graphs, schemas and specs. */
+  readonly registrations: Registrations;
   /** The broker's log of administrative acts. */
   readonly auditLog: AuditLog;
   /** @internal */
@@ -229,6 +232,7 @@ export class Agent implements TaskOwner, Negotiator {
     this.tasks = new Tasks(this.#caller(), this.transport, (envelope) => this.#verifySender(envelope));
     this.handoffRecords = new HandoffRecords(this.#caller(), this.transport);
     this.deadLetters = new DeadLetters(this.#caller(), this.transport);
+    this.registrations = new Registrations(this.#caller(), this.transport);
     this.auditLog = new AuditLog(this.#caller(), this.transport);
     this.mail = new Mail({
       credit: options.credit ?? CREDIT,
@@ -1172,17 +1176,22 @@ export class Agent implements TaskOwner, Negotiator {
     }
   }
 
-  /** Yields the responses of a call as this agent. Renews an expired token once. */
-  async *#stream<T>(open: (options: WireOptions) => AsyncIterable<T>, signal?: AbortSignal): AsyncGenerator<T, void> {
+  /** Yields the responses of a call as this agent, or as an operator. Renews an expired token of the agent once. */
+  async *#stream<T>(
+    open: (options: WireOptions) => AsyncIterable<T>,
+    signal?: AbortSignal,
+    operatorToken?: string,
+  ): AsyncGenerator<T, void> {
     for (let isFirst = true; ; isFirst = false) {
       // Also ends the call when the reader leaves its loop.
       const leave = new AbortController();
       try {
-        yield* open({ headers: this.headers, signal: anyOf(this.#life.signal, signal, leave.signal) });
+        const headers = operatorToken === undefined ? this.headers : { authorization: `Bearer ${operatorToken}` };
+        yield* open({ headers, signal: anyOf(this.#life.signal, signal, leave.signal) });
         return;
       } catch (caught) {
         const error = BatonError.of(caught);
-        if (!isFirst || !this.#isRenewable(error)) throw error;
+        if (!isFirst || operatorToken !== undefined || !this.#isRenewable(error)) throw error;
       } finally {
         leave.abort();
       }
@@ -1200,6 +1209,7 @@ export class Agent implements TaskOwner, Negotiator {
       call: (call, moreMs) => this.#call(call, moreMs),
       administer: (operatorToken, call) => this.#administer(operatorToken, call),
       stream: (open, signal) => this.#stream(open, signal),
+      administerStream: (operatorToken, open, signal) => this.#stream(open, signal, operatorToken),
     };
   }
 

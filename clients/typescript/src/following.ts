@@ -41,6 +41,12 @@ export interface Caller {
 export interface AdministeringCaller extends Caller {
   /** As `call`, with an operator's token if there is one. */
   administer<T>(operatorToken: string | undefined, call: (options: Omit<WireOptions, "signal">) => Promise<T>): Promise<T>;
+  /** As `stream`, with an operator's token if there is one. */
+  administerStream<T>(
+    operatorToken: string | undefined,
+    open: (options: WireOptions) => AsyncIterable<T>,
+    signal?: AbortSignal,
+  ): AsyncGenerator<T, void>;
 }
 
 /**

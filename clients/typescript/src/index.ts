@@ -17,12 +17,13 @@ export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js"
 export { WaitedFor } from "./mail.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
-export { AuditLog, DeadLetters } from "./operators.js";
+export { AuditLog, DeadLetters, type RedriveOptions } from "./operators.js";
 export { Plan, Plans, type SubtaskInputs } from "./plans.js";
 export { type OnProgress as OnTaskProgress } from "./progress.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type Recalled } from "./recalls.js";
 export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";
+export { type RegistrationChange, Registrations } from "./registrations.js";
 export { Schemas } from "./schemas.js";
 export { type Handlers } from "./serve.js";
 export {

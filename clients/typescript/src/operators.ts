@@ -9,6 +9,16 @@ import * as v1 from "./v1.js";
 
 const PAGE_SIZE = 200;
 
+/** How many dead letters are redriven at a time. */
+export interface RedriveOptions {
+  /** The agent that gets all messages; by default each goes to the agent that was to have it. */
+  toAgentId?: string;
+  /** The most redrives per second; by default there is no limit. */
+  maxPerSecond?: number;
+  /** Yields the dead letters that would be tried, and changes nothing. */
+  dryRun?: boolean;
+}
+
 /**
  * Dead letters: messages that could not be delivered or applied. By default an agent reads those of messages that it sent or was to
  * receive; an operator reads all, and decides. All calls throw BatonError if the broker refuses.
@@ -35,6 +45,28 @@ export class DeadLetters {
       );
       return { items, nextPageToken };
     }, options);
+  }
+
+  /** Yields the dead letters that match all filters, by default all PARKED ones, the oldest first, with their envelopes. */
+  async *export(
+    filter: MessageInitShape<typeof v1.DeadLetterFilterSchema> = {},
+    { operatorToken, signal }: KeyCallOptions & CallOptions = {},
+  ): AsyncGenerator<v1.DeadLetter, void> {
+    const answers = this.#caller.administerStream(operatorToken, (wire) => this.#service.exportDeadLetters({ filter }, wire), signal);
+    for await (const { deadLetter } of answers) if (deadLetter !== undefined) yield deadLetter;
+  }
+
+  /**
+   * Redrives the PARKED dead letters that match all filters, the oldest first, and yields each with its result: `error` is set for one
+   * that could not be redriven. `dryRun` changes nothing. To stop, leave the loop; the same call again continues with the rest. Throws
+   * NOTHING_MATCHES.
+   */
+  redriveAll(
+    filter: MessageInitShape<typeof v1.DeadLetterFilterSchema> = {},
+    { toAgentId = "", maxPerSecond = 0, dryRun = false, operatorToken, signal }: RedriveOptions & KeyCallOptions & CallOptions = {},
+  ): AsyncGenerator<v1.RedriveDeadLettersResponse, void> {
+    const request = { filter, toAgentId, maxPerSecond, dryRun };
+    return this.#caller.administerStream(operatorToken, (wire) => this.#service.redriveDeadLetters(request, wire), signal);
   }
 
   /** Returns one dead letter with its envelope. */

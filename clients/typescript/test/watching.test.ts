@@ -174,3 +174,30 @@ test("a final status is found in the custody log, by its epoch", async () => {
   }
   assert.deepEqual(results, [undefined, { at: 2 }, undefined, { at: 4 }, undefined]);
 });
+
+test("dead letters are exported and redriven together", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const { operatorToken } = broker;
+  bob.serve({
+    info: () => {
+      throw new Poison("not this one");
+    },
+  }).catch(() => undefined);
+  for (const text of ["one", "two"]) await alice.send(bob.id, {}, create(v1.InfoSchema, { text }));
+  const filter = { senderId: alice.id };
+  let letters: v1.DeadLetter[] = [];
+  while (letters.length < 2) letters = await all(alice.deadLetters.export(filter, { operatorToken }));
+  assert.ok(letters.every(({ envelopeBytes }) => envelopeBytes.length > 100));
+  assert.deepEqual(await all(alice.deadLetters.export({ taskId: unique("none") })), []);
+  const tried = await all(alice.deadLetters.redriveAll(filter, { operatorToken, dryRun: true }));
+  assert.deepEqual(tried.map(({ deadLetter }) => deadLetter?.state), [v1.DeadLetterState.PARKED, v1.DeadLetterState.PARKED]);
+  // A call that is cut off leaves the rest.
+  for await (const { deadLetter } of alice.deadLetters.redriveAll(filter, { operatorToken, maxPerSecond: 0.01 })) {
+    assert.deepEqual([deadLetter?.deadLetterId, deadLetter?.state], [letters[0]?.deadLetterId, v1.DeadLetterState.REDRIVEN]);
+    break;
+  }
+  const rest = await all(alice.deadLetters.redriveAll({ ...filter, agentId: bob.id }, { operatorToken, toAgentId: alice.id }));
+  assert.equal(rest[0]?.deadLetter?.deadLetterId, letters[1]?.deadLetterId);
+  assert.equal(rest[0]?.error, undefined);
+  await assert.rejects(all(alice.deadLetters.redriveAll({ taskId: unique("none") }, { operatorToken })), refusal("NOTHING_MATCHES"));
+});

@@ -128,6 +128,7 @@ type Agent struct {
 	plans        v1.PlanServiceClient
 	threads      v1.ThreadServiceClient
 	deadLetters  v1.DeadLetterServiceClient
+	registries   v1.RegistryServiceClient
 	audit        v1.AuditServiceClient
 	// Unverified deliveries.
 	inbox chan inboxEntry
@@ -223,6 +224,7 @@ func connect(ctx context.Context, options Options, instanceID string) (*Agent, e
 		plans:        v1.NewPlanServiceClient(conn),
 		threads:      v1.NewThreadServiceClient(conn),
 		deadLetters:  v1.NewDeadLetterServiceClient(conn),
+		registries:   v1.NewRegistryServiceClient(conn),
 		audit:        v1.NewAuditServiceClient(conn),
 		inbox:        make(chan inboxEntry, creditMax),
 		mail:         make(chan *Delivery, creditMax),

@@ -916,6 +916,11 @@ public final class Agent implements AutoCloseable {
         return new Handoffs(this, connection);
     }
 
+    /** Returns the names of graphs, schemas and specs, with their owners. */
+    public Registrations registrations() {
+        return new Registrations(connection);
+    }
+
     /** Returns the dead letters. */
     public DeadLetters deadLetters() {
         return new DeadLetters(connection);

@@ -12,6 +12,7 @@ import dev.baton.v1.DeadLetterServiceGrpc;
 import dev.baton.v1.HandoffServiceGrpc;
 import dev.baton.v1.NegotiationServiceGrpc;
 import dev.baton.v1.PlanServiceGrpc;
+import dev.baton.v1.RegistryServiceGrpc;
 import dev.baton.v1.RoutingServiceGrpc;
 import dev.baton.v1.SchemaServiceGrpc;
 import dev.baton.v1.TaskServiceGrpc;
@@ -225,6 +226,15 @@ final class Connection implements AutoCloseable {
 
     <A> A deadLetters(Function<DeadLetterServiceGrpc.DeadLetterServiceBlockingStub, A> call) {
         return call(DeadLetterServiceGrpc::newBlockingStub, call);
+    }
+
+    /** Begins a stream of dead letters, without a time limit. */
+    <A> Iterator<A> readDeadLetters(Function<DeadLetterServiceGrpc.DeadLetterServiceBlockingStub, Iterator<A>> call) {
+        return call.apply(bearing(DeadLetterServiceGrpc.newBlockingStub(channel), presentToken()));
+    }
+
+    <A> A registries(Function<RegistryServiceGrpc.RegistryServiceBlockingStub, A> call) {
+        return call(RegistryServiceGrpc::newBlockingStub, call);
     }
 
     <A> A audit(Function<AuditServiceGrpc.AuditServiceBlockingStub, A> call) {

@@ -18,11 +18,13 @@ import dev.baton.v1.HandoffState;
 import dev.baton.v1.Info;
 import dev.baton.v1.ListHandoffsRequest;
 import dev.baton.v1.ListTasksRequest;
+import dev.baton.v1.RedriveDeadLettersRequest;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.WatchHandoffsRequest;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -188,6 +190,52 @@ final class WatchingTest {
             assertEquals(List.of(all.get(all.size() - 1)), olga.auditLog(last - 1));
             assertEquals(List.of(), olga.auditLog(last));
             assertThrows(BatonException.class, () -> alice.auditLog(0));
+        }
+    }
+
+    @Test
+    void deadLettersAreExportedAndRedrivenTogether() throws Exception {
+        AgentBuilder operating = broker.agent("olga").operatorToken(broker.operatorToken());
+        AgentBuilder refusing = broker.agent("bob").on(Info.class, delivery -> {
+            throw new PoisonException("no words");
+        });
+        try (Agent olga = begin(operating);
+                Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(refusing)) {
+            alice.send(bob.id(), Envelopes.About.NOTHING, Info.newBuilder().setText("one").build());
+            alice.send(bob.id(), Envelopes.About.NOTHING, Info.newBuilder().setText("two").build());
+            DeadLetterFilter bobs = DeadLetterFilter.newBuilder().setAgentId(bob.id()).build();
+            RealBroker.until("two dead letters", () -> olga.deadLetters().list(bobs).size() == 2);
+            List<DeadLetter> letters = new ArrayList<>();
+            olga.deadLetters().export(bobs, letters::add);
+            assertEquals(2, letters.size());
+            assertTrue(letters.stream().noneMatch(letter -> letter.getEnvelopeBytes().isEmpty()));
+            RedriveDeadLettersRequest.Builder request =
+                    RedriveDeadLettersRequest.newBuilder().setFilter(bobs).setToAgentId(alice.id());
+            List<DeadLetterState> tried = new ArrayList<>();
+            olga.deadLetters()
+                    .redriveAll(
+                            request.clone().setDryRun(true).build(),
+                            answer -> tried.add(answer.getDeadLetter().getState()));
+            assertEquals(
+                    List.of(DeadLetterState.DEAD_LETTER_STATE_PARKED, DeadLetterState.DEAD_LETTER_STATE_PARKED), tried);
+
+            // A call that is cut off leaves the rest.
+            List<String> redriven = new ArrayList<>();
+            assertThrows(
+                    IllegalStateException.class,
+                    () -> olga.deadLetters().redriveAll(request.clone().setMaxPerSecond(0.01).build(), answer -> {
+                        redriven.add(answer.getDeadLetter().getDeadLetterId());
+                        throw new IllegalStateException("enough");
+                    }));
+            olga.deadLetters()
+                    .redriveAll(
+                            request.build(),
+                            answer -> redriven.add(answer.getDeadLetter().getDeadLetterId()));
+            assertEquals(letters.stream().map(DeadLetter::getDeadLetterId).toList(), redriven);
+            var nothing = assertThrows(
+                    BatonException.class, () -> olga.deadLetters().redriveAll(request.build(), answer -> {}));
+            assertEquals("NOTHING_MATCHES", nothing.reason());
         }
     }
 }

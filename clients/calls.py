@@ -247,8 +247,6 @@ class Matrix:
             return [f"no reason {reason}"]
         is_used = stub_name(client, call) in names
         if "stub" in cell:
-            if reason == "shell" and "command" not in row:
-                return ["the command line does it, by which command?"]
             if is_used and not self.reasons[reason].get("inside"):
                 return ["the client makes this call: the cell should name how"]
             return []

@@ -53,7 +53,7 @@ class Checked(unittest.TestCase):
         self.assert_found("AuditService.ListAuditEntries: no such call in the schema")
 
     def test_a_cell_needs_a_reason_that_is_there(self):
-        self.change(calls.DATA, '{ stub = "shell" }', '{ stub = "" }')
+        self.change(calls.DATA, '{ stub = "person" }', '{ stub = "" }')
         self.assert_found("rust: no reason ")
 
     def test_a_cell_names_what_the_client_defines(self):
@@ -76,8 +76,8 @@ class Checked(unittest.TestCase):
             self.assert_found(f"RoutingService.CancelRun, {client}: Run has no public cancel")
 
     def test_a_stub_that_the_client_has_come_to_use_needs_a_name(self):
-        self.change("clients/rust/src/runs.rs", "impl Run {", "impl Run {\n    fn all(&self) { self.client.registries().get_registration(()); }")
-        self.assert_found("RegistryService.GetRegistration, rust: the client makes this call")
+        self.change("clients/rust/src/runs.rs", "impl Run {", "impl Run {\n    fn all(&self) { self.client.agents().create_login_code(()); }")
+        self.assert_found("AgentService.CreateLoginCode, rust: the client makes this call")
 
     def test_a_call_that_the_client_no_longer_makes_is_found(self):
         self.change("clients/typescript/src/runs.ts", "service.cancelRun(", "service.stopRun(")

@@ -166,6 +166,38 @@ async fn dead_letters_are_exported_discarded_and_paged() {
 }
 
 #[tokio::test]
+async fn the_rust_client_exports_dead_letters_and_redrives_them_together() {
+    let broker = Broker::start();
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    poison_messages(&a, &b, 3).await;
+    let operator = broker.operator().await;
+    let mut letters = operator.export_dead_letters(v1::DeadLetterFilter::default()).await.unwrap();
+    let mut texts = Vec::new();
+    while let Some(letter) = letters.next().await.unwrap() {
+        let envelope = v1::Envelope::decode(letter.dead_letter.unwrap().envelope_bytes).unwrap();
+        texts.push(v1::Info::decode(envelope.payload.unwrap().value).unwrap().text);
+    }
+    assert_eq!(texts, ["0", "1", "2"], "the oldest first, with their envelopes");
+    let mut states = Vec::new();
+    let request =
+        |dry_run, max_per_second| v1::RedriveDeadLettersRequest { dry_run, max_per_second, ..Default::default() };
+    // A call that is cut off leaves the rest.
+    for request in [request(true, 0.0), request(false, 0.01), request(false, 0.0)] {
+        let is_cut_off = request.max_per_second > 0.0;
+        let mut redriven = operator.redrive_dead_letters(request).await.unwrap();
+        while let Some(answer) = redriven.next().await.unwrap() {
+            states.push(answer.dead_letter.unwrap().state());
+            if is_cut_off {
+                break;
+            }
+        }
+    }
+    let (parked, gone) = (v1::DeadLetterState::Parked, v1::DeadLetterState::Redriven);
+    assert_eq!(states, [parked, parked, parked, gone, gone, gone]);
+    refused(operator.redrive_dead_letters(request(false, 0.0)).await, "NOTHING_MATCHES");
+}
+
+#[tokio::test]
 async fn only_an_operator_decides_about_dead_letters() {
     let broker = Broker::start();
     let (a, b) = (broker.agent("a").await, broker.agent("b").await);

@@ -45,6 +45,7 @@ mod plans;
 mod profiles;
 mod reassign;
 mod refusals;
+mod registrations;
 mod renewal;
 mod restarts;
 mod routing;

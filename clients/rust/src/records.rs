@@ -1,7 +1,28 @@
 //! What the broker keeps beside handoffs: dead letters, graphs and specs, and tasks that operators move.
 
+use tokio_stream::StreamExt as _;
+use tonic::Streaming;
+
 use super::{Client, ClientError};
 use crate::proto::v1;
+
+/// The answers of a call, one after the other. Its drop ends the call.
+#[derive(Debug)]
+pub struct Answers<T> {
+    client: Client,
+    stream: Streaming<T>,
+}
+
+impl<T> Answers<T> {
+    /// The next answer; `None` at the end. Cancel safe: an answer is not lost.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the call fails, or the connection is lost.
+    pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
+        self.stream.next().await.transpose().map_err(|status| self.client.failure(&status))
+    }
+}
 
 /// The value of an answer that must have one.
 fn found<T>(value: Option<T>, what: &str) -> Result<T, ClientError> {
@@ -28,6 +49,35 @@ impl Client {
         let (dead_letter_id, to_agent_id) = (id.to_owned(), to_agent_id.to_owned());
         let request = v1::RedriveDeadLetterRequest { dead_letter_id, to_agent_id };
         found(self.answer(self.dead_letters().redrive_dead_letter(request).await)?.dead_letter, "dead letter")
+    }
+
+    /// The dead letters that match, by default all PARKED ones, the oldest first, with their envelopes.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with `FIELD_INVALID`.
+    pub async fn export_dead_letters(
+        &self,
+        filter: v1::DeadLetterFilter,
+    ) -> Result<Answers<v1::ExportDeadLettersResponse>, ClientError> {
+        let request = v1::ExportDeadLettersRequest { filter: Some(filter) };
+        let stream = self.answer(self.dead_letters().export_dead_letters(request).await)?;
+        Ok(Answers { client: self.clone(), stream })
+    }
+
+    /// Redrives the PARKED dead letters that match the filter of the request, the oldest first. An answer has the `error` of
+    /// a dead letter that could not be redriven, and the call goes on. The drop of the answers stops it; the same call again
+    /// continues with the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`], among others with `NOTHING_MATCHES` and `FIELD_INVALID`.
+    pub async fn redrive_dead_letters(
+        &self,
+        request: v1::RedriveDeadLettersRequest,
+    ) -> Result<Answers<v1::RedriveDeadLettersResponse>, ClientError> {
+        let stream = self.answer(self.dead_letters().redrive_dead_letters(request).await)?;
+        Ok(Answers { client: self.clone(), stream })
     }
 
     /// Gives a dead letter up for good, for this reason, for people.

@@ -289,7 +289,10 @@ def check_rpm(folder: Path, dist: Path) -> None:
 
 
 def check_image(folder: Path, dist: Path) -> None:
-    """The image is a whole OCI layout, and its program starts with nothing but the files of the image."""
+    """The image is a whole OCI layout, and its program starts with nothing but the files of the image.
+
+    An engine gives it the name by which the page runs it.
+    """
     (archive,) = dist.glob("baton-*-oci.tar")
     layout, root = folder / "layout", folder / "root of the image"
     with tarfile.open(archive) as tar:
@@ -304,6 +307,18 @@ def check_image(folder: Path, dist: Path) -> None:
     (found,) = json.loads((layout / "index.json").read_bytes())["manifests"]
     manifest = json.loads(blob(found))
     configuration = json.loads(blob(manifest["config"]))
+    name = found["annotations"]["io.containerd.image.name"]
+    (saved,) = json.loads((layout / "manifest.json").read_bytes())
+    expect(saved["RepoTags"] == [name], f"the image is {saved['RepoTags']} for Docker, and {name} for others")
+    same = [saved["Config"], *saved["Layers"]]
+    expect(
+        same == [f"blobs/{of['digest'].replace(':', '/')}" for of in (manifest["config"], *manifest["layers"])],
+        f"manifest.json has other parts: {same}",
+    )
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text("utf-8")
+    runs = re.findall(r"^(?:docker|podman) run (?:.*\\\n)*.*", page, re.MULTILINE)
+    expect(len(runs) == 2 and all(name in line.split() for line in runs), f"the page does not run {name}: {runs}")
+    expect(f"load --input dist/{archive.name}" in page, f"the page does not load {archive.name}")
     owners = {}
     for layer, diff in zip(manifest["layers"], configuration["rootfs"]["diff_ids"], strict=True):
         content = gzip.decompress(blob(layer))

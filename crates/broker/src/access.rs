@@ -60,9 +60,15 @@ impl Caller {
             Self::Operator(_) => Err(BrokerError::AgentsOnly { caller: self.to_string() }),
         }
     }
-}
 
-impl Caller {
+    /// The agent. `None`: an operator, or a caller without an identity.
+    pub fn as_agent(&self) -> Option<&AgentId> {
+        match self {
+            Self::Agent(agent) => Some(agent),
+            Self::Operator(_) | Self::Anonymous => None,
+        }
+    }
+
     /// The caller as the one for whom the coordinator acts: an agent's id, or `operator:NAME`. No agent's id contains a
     /// colon.
     pub fn as_submitter(&self) -> String {

@@ -155,7 +155,7 @@ impl RoutingService for Routing {
         let action = crate::broker::access::run_start(&graph);
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
-        let start = Start { graph, by: caller_agent(&caller), task, whole };
+        let start = Start { graph, by: caller.as_agent().cloned(), task, whole };
         self.apply(EntityId::Run(id), routing::Input::Start(start)).await?;
         let run = self.run(&caller, id).await?;
         Ok(Response::new(v1::StartRunResponse { run: Some(run_to_v1(&run)) }))
@@ -203,7 +203,7 @@ impl RoutingService for Routing {
         let id = checked_with(checks, id)?;
         let run = self.run(&caller, id).await?;
         self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
-        let cancel = routing::Input::Cancel { by: caller_agent(&caller), reason: request.reason_text.clone() };
+        let cancel = routing::Input::Cancel { by: caller.as_agent().cloned(), reason: request.reason_text.clone() };
         self.apply(EntityId::Run(id), cancel).await?;
         let run = self.run(&caller, id).await?;
         Ok(Response::new(v1::CancelRunResponse { run: Some(run_to_v1(&run)) }))
@@ -240,13 +240,6 @@ impl RoutingService for Routing {
         // The turn is stored. A repeat reads the first answer.
         let answer = read_small(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
         answer.map(Response::new).map_err(refuse)
-    }
-}
-
-fn caller_agent(caller: &Caller) -> Option<AgentId> {
-    match caller {
-        Caller::Agent(agent) => Some(agent.clone()),
-        Caller::Operator(_) | Caller::Anonymous => None,
     }
 }
 
@@ -400,7 +393,7 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
         calls.push(Call { id: call.call_id.clone(), name: call.name.clone(), reason });
     }
     let (run, node, id) = checked_with(checks, (run, node, id))?;
-    let by = caller_agent(caller);
+    let by = caller.as_agent().cloned();
     let by_types = by.as_ref().and_then(|agent| broker.directory().get(agent)).map(|entry| entry.types.clone());
     let turn = Turn {
         id,

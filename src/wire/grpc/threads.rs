@@ -212,7 +212,7 @@ impl ThreadService for Threads {
         });
         self.broker.access().may_create_thread(&caller, &id).map_err(refuse)?;
         let participants = participants.into_iter().collect::<BTreeSet<_>>();
-        let create = Create { base, by: caller_agent(&caller), task, participants };
+        let create = Create { base, by: caller.as_agent().cloned(), task, participants };
         self.apply(EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
         Ok(Response::new(v1::CreateThreadResponse { thread }))
@@ -294,7 +294,7 @@ impl ThreadService for Threads {
         };
         let (id, action) = checked_with(checks, (id, action))?;
         self.check_use(&caller, &id).await?;
-        let act = threads::Input::Act { id: action_id, action, by: caller_agent(&caller) };
+        let act = threads::Input::Act { id: action_id, action, by: caller.as_agent().cloned() };
         self.apply(EntityId::Thread(id.clone()), act).await?;
         let thread = self.thread(&caller, &id).await?;
         let waiting = thread.requested.as_ref();
@@ -306,7 +306,7 @@ impl ThreadService for Threads {
     async fn begin_run(&self, request: Request<v1::BeginRunRequest>) -> Result<Response<v1::BeginRunResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
         let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
-        let begin = threads::Input::BeginRun { run, runner: caller_agent(&caller) };
+        let begin = threads::Input::BeginRun { run, runner: caller.as_agent().cloned() };
         let InForce { thread, switched, spec, model, deactivate, activate, request } =
             self.boundary(&caller, id, begin).await?;
         Ok(Response::new(v1::BeginRunResponse {
@@ -328,7 +328,7 @@ impl ThreadService for Threads {
             checks.wrong("step", "must be at least 1");
         }
         let (id, run) = thread_and_run(&request.thread_id, &request.run_id, checks)?;
-        let end = threads::Input::EndStep { run, runner: caller_agent(&caller), step: request.step };
+        let end = threads::Input::EndStep { run, runner: caller.as_agent().cloned(), step: request.step };
         let InForce { thread, switched, spec, model, deactivate, activate, request } =
             self.boundary(&caller, id, end).await?;
         Ok(Response::new(v1::EndStepResponse {
@@ -346,17 +346,10 @@ impl ThreadService for Threads {
         let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
         let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
         self.check_use(&caller, &id).await?;
-        let end = threads::Input::EndRun { run, runner: caller_agent(&caller) };
+        let end = threads::Input::EndRun { run, runner: caller.as_agent().cloned() };
         self.apply(EntityId::Thread(id.clone()), end).await?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
         Ok(Response::new(v1::EndRunResponse { thread }))
-    }
-}
-
-fn caller_agent(caller: &Caller) -> Option<AgentId> {
-    match caller {
-        Caller::Agent(agent) => Some(agent.clone()),
-        Caller::Operator(_) | Caller::Anonymous => None,
     }
 }
 

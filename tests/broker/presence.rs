@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_broker_core::{
-    directory::Liveness,
+    directory::PresenceState,
     domain::handoff::{Cause, OfferOutcome, State},
     proto::v1::{self, MessageType},
 };
@@ -33,20 +33,20 @@ fn with_fallbacks(world: &World, to: &str, fallbacks: &[&str]) -> v1::Envelope {
 #[test]
 fn an_agent_is_alive_with_heartbeats_suspect_without_and_gone_after_the_lease() {
     let mut world = World::with(&["a"]);
-    assert_eq!(world.liveness("a"), Liveness::Suspect, "the timeout has not passed yet");
+    assert_eq!(world.presence("a"), PresenceState::Unseen, "no session has been there yet");
     let a = world.connect("a");
     pass_with_heartbeats(&mut world, Duration::from_secs(300), &[&a]);
-    assert_eq!(world.liveness("a"), Liveness::Alive);
+    assert_eq!(world.presence("a"), PresenceState::Alive);
     world.pass(Duration::from_secs(30));
-    assert_eq!(world.liveness("a"), Liveness::Suspect);
+    assert_eq!(world.presence("a"), PresenceState::Suspect);
     world.pass(Duration::from_secs(30));
-    assert_eq!(world.liveness("a"), Liveness::Gone);
+    assert_eq!(world.presence("a"), PresenceState::Gone);
     world.heartbeat(&a);
-    assert_eq!(world.liveness("a"), Liveness::Alive);
+    assert_eq!(world.presence("a"), PresenceState::Alive);
     world.disconnect(a);
-    assert_eq!(world.liveness("a"), Liveness::Suspect, "it may come back");
+    assert_eq!(world.presence("a"), PresenceState::Suspect, "it may come back");
     world.pass(LEASE);
-    assert_eq!(world.liveness("a"), Liveness::Gone);
+    assert_eq!(world.presence("a"), PresenceState::Gone);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_former_candidate_that_goes_does_not_take_the_offer_from_the_next() {
     world.send(world.reject("b", "a", &id, &[])).unwrap();
     world.disconnect(b); // without an ack: the request is back in its mailbox
     pass_with_heartbeats(&mut world, LEASE * 2, &[&c, &d]);
-    assert_eq!(world.liveness("b"), Liveness::Gone);
+    assert_eq!(world.presence("b"), PresenceState::Gone);
     let handoff = world.handoff(&id);
     assert_eq!((handoff.candidate.as_str(), handoff.state), ("c", State::Requested));
     world.audit("t");
@@ -160,9 +160,10 @@ fn a_copy_of_an_old_envelope_is_no_sign_of_life_and_a_new_message_without_a_sess
     let mut old = world.info("a", "b", "hello");
     world.sign(&mut old);
     let receipt = world.send_without_session(&old).unwrap();
-    assert_eq!(world.liveness("a"), Liveness::Suspect, "seen, and without a session");
+    assert!(!world.is_gone("a"));
+    assert_eq!(world.presence("a"), PresenceState::Unseen, "it has no session");
     world.pass(LEASE);
-    assert_eq!(world.liveness("a"), Liveness::Gone);
+    assert!(world.is_gone("a"));
     assert_eq!(world.send_without_session(&old).unwrap(), receipt);
     let mut refused = world.info("a", "nobody", "hello");
     world.sign(&mut refused);
@@ -170,11 +171,11 @@ fn a_copy_of_an_old_envelope_is_no_sign_of_life_and_a_new_message_without_a_sess
         world.send_without_session(&refused),
         baton_broker_core::codes::ErrorCode::ReceiverUnknown,
     );
-    assert_eq!(world.liveness("a"), Liveness::Gone);
+    assert!(world.is_gone("a"));
     let mut new = world.info("a", "b", "hello again");
     world.sign(&mut new);
     world.send_without_session(&new).unwrap();
-    assert_eq!(world.liveness("a"), Liveness::Suspect);
+    assert!(!world.is_gone("a"));
 }
 
 #[test]
@@ -183,5 +184,5 @@ fn an_open_call_of_receive_is_a_sign_of_life() {
     let kind = baton_broker_core::engine::ConsumerKind::Receive { deliveries_max: None };
     let _call = world.connect_as("b", kind, 16);
     world.pass(LEASE * 10);
-    assert_eq!(world.liveness("b"), Liveness::Alive);
+    assert_eq!(world.presence("b"), PresenceState::Alive);
 }

@@ -14,7 +14,7 @@ use baton_broker_core::{
     Settings,
     access::{Access, Caller, Operator},
     codes::{ErrorCode, Refusal as _},
-    directory::{Entry, Liveness},
+    directory::{Entry, PresenceState},
     domain::mailbox::{ConsumerId, EnvelopePlace},
     engine::{Command, ConsumerKind, Engine, Fate},
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
@@ -495,8 +495,12 @@ impl World {
         self.settle();
     }
 
-    pub(crate) fn liveness(&self, agent: &str) -> Liveness {
-        self.engine.directory().liveness(&AgentId::parse(agent).unwrap(), self.now)
+    pub(crate) fn presence(&self, agent: &str) -> PresenceState {
+        self.engine.directory().presence_state(&AgentId::parse(agent).unwrap(), self.now)
+    }
+
+    pub(crate) fn is_gone(&self, agent: &str) -> bool {
+        self.engine.directory().is_gone(&AgentId::parse(agent).unwrap(), self.now)
     }
 
     /// All stored records, for comparison.

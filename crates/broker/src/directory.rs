@@ -430,11 +430,6 @@ impl Directory {
         self.presence.read().expect("no writer panics").get(agent).cloned().unwrap_or_default()
     }
 
-    /// The liveness of the agent, by which candidates are chosen.
-    pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
-        self.rule().liveness(self.signs(agent), now)
-    }
-
     /// What is shown of the agent's presence.
     pub fn presence_state(&self, agent: &AgentId, now: Timestamp) -> PresenceState {
         self.rule().state(self.signs(agent), now)

@@ -328,8 +328,10 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
-        let task = header.task.clone().expect("checked when the envelope was parsed");
-        let input = envelope::input_of(header, envelope.body(), resolved).expect("mail is taken elsewhere");
+        // An envelope without a task does not parse, and mail is taken elsewhere: a fault of the broker.
+        let fault = || refused(BrokerError::Internal);
+        let task = header.task.clone().ok_or_else(fault)?;
+        let input = envelope::input_of(header, envelope.body(), resolved).ok_or_else(fault)?;
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let named = self.named(&mut transaction, &task, &about).map_err(refused)?;
         self.admit(&mut transaction, header, &named).map_err(refused)?;

@@ -33,17 +33,20 @@ pub(super) struct HealthArgs {
 }
 
 pub(super) async fn run(args: HealthArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
-    let target = match &args.data {
-        None => Some(Target::of(&connection.options_of_agent()?)),
-        Some(folder) => Target::on_folder(folder, connection.client_certificate()?),
+    let (place, target) = match &args.data {
+        None => {
+            let target = Target::of(&connection.options_of_agent()?);
+            (target.server().to_owned(), Some(target))
+        }
+        Some(folder) => {
+            let target = Target::on_folder(folder, connection.client_certificate()?);
+            (target.as_ref().map_or_else(|| folder.display().to_string(), |target| target.server().to_owned()), target)
+        }
     };
-    let Some(target) = target else {
-        let folder = args.data.unwrap_or_default();
-        let health = Health::Unreachable(format!("no broker runs on {}", folder.display()));
-        say!("{}", health.word());
-        return Err(Failure::unreachable(health.to_string()));
+    let health = match target {
+        Some(target) => target.look(args.timeout).await?.health,
+        None => Health::Unreachable("no broker runs on this folder".to_owned()),
     };
-    let health = target.look(args.timeout).await?.health;
     say!("{}", health.word());
-    health.require_ready(target.server())
+    health.require_ready(&place)
 }

@@ -309,3 +309,14 @@ fn the_clients_crate_depends_on_no_crate_that_only_the_broker_needs() {
     let of_tonic = manifest["dependencies"]["tonic"]["features"].as_array().unwrap();
     assert!(of_tonic.iter().all(|feature| feature.as_str() != Some("router")), "the router of tonic is axum");
 }
+
+/// Flags belong to the command line: what is below it has none.
+#[test]
+fn only_the_command_line_and_the_program_parse_arguments() {
+    let programs = [".", "crates/cli", "crates/conformance"];
+    for (folder, _) in CRATES.iter().filter(|(folder, _)| !programs.contains(folder)) {
+        let manifest = manifest_of(folder);
+        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+        assert!(dependencies.is_none_or(|all| !all.contains_key("clap")), "{folder} depends on clap");
+    }
+}

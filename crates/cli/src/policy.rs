@@ -6,7 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::{Failure, output::Output};
-use baton_broker_core::policy::{Asked, Cases, DEFAULT, DEVELOPMENT, Policies, SCHEMA, Source};
+use baton_broker_core::{
+    ids::{AgentId, AgentType},
+    policy::{Asked, Cases, DEFAULT, DEVELOPMENT, Policies, SCHEMA, Source},
+};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -77,6 +80,107 @@ pub(super) struct TestArgs {
     policy: Option<PathBuf>,
 }
 
+/// A question in writing.
+#[derive(Debug, Args)]
+struct AskedArgs {
+    /// The caller: agent:ID, operator:NAME, or anonymous.
+    #[arg(long, value_name = "WHO")]
+    principal: String,
+    /// A type of the calling agent. May be repeated.
+    #[arg(long = "principal-type", value_name = "TYPE")]
+    principal_types: Vec<AgentType>,
+    /// A group of the calling operator. May be repeated.
+    #[arg(long = "principal-group", value_name = "GROUP")]
+    principal_groups: Vec<String>,
+    /// The action, for example handOff. `baton policy show schema` lists all actions.
+    #[arg(long, value_name = "ACTION")]
+    action: String,
+    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID,
+    /// workspace:ID, run:ID, thread:ID, plan:ID, registration:KIND:NAME (KIND is graph, schema, agent-spec or
+    /// model-spec), or broker.
+    #[arg(long, value_name = "WHAT")]
+    resource: String,
+    /// A type of the agent that is the resource. May be repeated.
+    #[arg(long = "resource-type", value_name = "TYPE")]
+    resource_types: Vec<AgentType>,
+    /// A participant of the task, handoff or workspace, or the owner of the registration, an agent's id. May be repeated.
+    #[arg(long = "participant", value_name = "ID")]
+    participants: Vec<AgentId>,
+    /// For handOff: the task's type.
+    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
+    task_type: String,
+    /// For handOff: the mode, TRANSFER or DELEGATE.
+    #[arg(long, value_name = "MODE", default_value = "TRANSFER")]
+    mode: String,
+    /// For send and sendToAll: the message type, for example INFO.
+    #[arg(long, value_name = "TYPE", default_value = "INFO")]
+    message_type: String,
+    /// For appendWorkspace and readWorkspace: the topic, normalised.
+    #[arg(long, value_name = "TOPIC", default_value = "", hide_default_value = true)]
+    topic: String,
+    /// For deregister: whether the agent may have open tasks and offers.
+    #[arg(long)]
+    force: bool,
+    /// For assignType: the id of the agent that gets the type.
+    #[arg(long, value_name = "ID")]
+    agent: Option<AgentId>,
+    /// For registerGraph and startRun: the id of the graph.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    graph_id: String,
+    /// For registerSchema: the id of the schema.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    schema_id: String,
+    /// For manageSpecs and readSpec: the id of the spec.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    spec_id: String,
+    /// For submitPlan: the id of the plan.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    plan_id: String,
+}
+
+impl From<AskedArgs> for Asked {
+    fn from(asked: AskedArgs) -> Self {
+        let AskedArgs {
+            principal,
+            principal_types,
+            principal_groups,
+            action,
+            resource,
+            resource_types,
+            participants,
+            task_type,
+            mode,
+            message_type,
+            topic,
+            force,
+            agent,
+            graph_id,
+            schema_id,
+            spec_id,
+            plan_id,
+        } = asked;
+        Self {
+            principal,
+            principal_types,
+            principal_groups,
+            action,
+            resource,
+            resource_types,
+            participants,
+            task_type,
+            mode,
+            message_type,
+            topic,
+            force,
+            agent,
+            graph_id,
+            schema_id,
+            spec_id,
+            plan_id,
+        }
+    }
+}
+
 /// Decide one request and print the rules that decided it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -84,7 +188,7 @@ pub(super) struct TestArgs {
   baton policy explain --policy my.cedar --principal anonymous --action enroll --resource agent:carol")]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: AskedArgs,
     /// A policy file (.cedar), or a folder of them. Default: the built-in policy.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
@@ -103,7 +207,7 @@ pub(super) fn run(command: PolicyCommand, output: &Output) -> Result<(), Failure
         }
         PolicyCommand::Check(args) => check(&args),
         PolicyCommand::Test(args) => test(&args),
-        PolicyCommand::Explain(args) => explain(&args, output),
+        PolicyCommand::Explain(args) => explain(*args, output),
     }
 }
 
@@ -150,9 +254,9 @@ fn test(args: &TestArgs) -> Result<(), Failure> {
     }
 }
 
-fn explain(args: &ExplainArgs, output: &Output) -> Result<(), Failure> {
+fn explain(args: ExplainArgs, output: &Output) -> Result<(), Failure> {
     let policies = load(args.policy.as_deref())?;
-    let decision = args.asked.decide(&policies).map_err(|error| Failure::usage(error.to_string()))?;
+    let decision = Asked::from(args.asked).decide(&policies).map_err(|error| Failure::usage(error.to_string()))?;
     if output.is_table() {
         let word = if decision.is_allowed { "allowed" } else { "denied" };
         say_lines!("{word}: {decision}");

@@ -44,73 +44,56 @@ pub enum Expected {
 }
 
 /// A question in writing.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, clap::Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Asked {
     /// The caller: agent:ID, operator:NAME, or anonymous.
-    #[arg(long, value_name = "WHO")]
     pub principal: String,
     /// A type of the calling agent. May be repeated.
     #[serde(default)]
-    #[arg(long = "principal-type", value_name = "TYPE")]
     pub principal_types: Vec<AgentType>,
     /// A group of the calling operator. May be repeated.
     #[serde(default)]
-    #[arg(long = "principal-group", value_name = "GROUP")]
     pub principal_groups: Vec<String>,
     /// The action, for example handOff. `baton policy show schema` lists all actions.
-    #[arg(long, value_name = "ACTION")]
     pub action: String,
     /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, negotiation:ID, dead-letter:ID,
     /// workspace:ID, run:ID, thread:ID, plan:ID, registration:KIND:NAME (KIND is graph, schema, agent-spec or
     /// model-spec), or broker.
-    #[arg(long, value_name = "WHAT")]
     pub resource: String,
     /// A type of the agent that is the resource. May be repeated.
     #[serde(default)]
-    #[arg(long = "resource-type", value_name = "TYPE")]
     pub resource_types: Vec<AgentType>,
     /// A participant of the task, handoff or workspace, or the owner of the registration, an agent's id. May be repeated.
     #[serde(default)]
-    #[arg(long = "participant", value_name = "ID")]
     pub participants: Vec<AgentId>,
     /// For handOff: the task's type.
     #[serde(default)]
-    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     pub task_type: String,
     /// For handOff: the mode, TRANSFER or DELEGATE.
     #[serde(default = "transfer")]
-    #[arg(long, value_name = "MODE", default_value = "TRANSFER")]
     pub mode: String,
     /// For send and sendToAll: the message type, for example INFO.
     #[serde(default = "info")]
-    #[arg(long, value_name = "TYPE", default_value = "INFO")]
     pub message_type: String,
     /// For appendWorkspace and readWorkspace: the topic, normalised.
     #[serde(default)]
-    #[arg(long, value_name = "TOPIC", default_value = "", hide_default_value = true)]
     pub topic: String,
     /// For deregister: whether the agent may have open tasks and offers.
     #[serde(default)]
-    #[arg(long)]
     pub force: bool,
     /// For assignType: the id of the agent that gets the type.
-    #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
     /// For registerGraph and startRun: the id of the graph.
     #[serde(default)]
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub graph_id: String,
     /// For registerSchema: the id of the schema.
     #[serde(default)]
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub schema_id: String,
     /// For manageSpecs and readSpec: the id of the spec.
     #[serde(default)]
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub spec_id: String,
     /// For submitPlan: the id of the plan.
     #[serde(default)]
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub plan_id: String,
 }
 

@@ -1,5 +1,6 @@
 //! Documents agree with the code: the tests that docs/security.md names exist, each alert has its section, the sample
-//! configuration has every key, the specification has every section that is cited, links resolve, and commands exist.
+//! configuration has every key, the specification has every section that is cited, links resolve, commands exist, and
+//! so do the tests that the limits of nextest name.
 //! Comments and pages use plain words.
 
 #[path = "documents/alerts.rs"]
@@ -8,6 +9,8 @@ mod alerts;
 mod commands;
 #[path = "documents/links.rs"]
 mod links;
+#[path = "documents/nextest.rs"]
+mod nextest;
 #[path = "documents/pages.rs"]
 mod pages;
 #[path = "documents/prose.rs"]

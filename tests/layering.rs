@@ -304,7 +304,8 @@ fn the_clients_crate_depends_on_no_crate_that_only_the_broker_needs() {
         direct.extend(all.filter(|(_, value)| !is_optional(value)).map(|(name, _)| name.clone()));
     }
     assert!(direct.iter().all(|name| !of_broker.contains(&name.as_str())), "{direct:?}");
-    assert!(direct.len() <= 30, "{} direct dependencies: {direct:?}", direct.len());
+    // http-body is one of tonic's own.
+    assert!(direct.len() <= 31, "{} direct dependencies: {direct:?}", direct.len());
     let manifest = manifest_of("clients/rust");
     let of_tonic = manifest["dependencies"]["tonic"]["features"].as_array().unwrap();
     assert!(of_tonic.iter().all(|feature| feature.as_str() != Some("router")), "the router of tonic is axum");

@@ -1,0 +1,4 @@
+//! The engines of a shared log: one file each. Each has a log and a register, and keeps the promises of [`crate::log`].
+
+pub mod directory;
+pub mod memory;

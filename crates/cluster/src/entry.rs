@@ -94,9 +94,6 @@ pub struct Takeover {
     /// The ids of the cluster's keys, in a fixed order.
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub keys: Vec<Bytes>,
-    /// The wall clock of the broker, in nanoseconds since 1970. Shown to people, and compared with nothing.
-    #[prost(int64, tag = "7")]
-    pub time: i64,
 }
 
 /// The content of an entry.
@@ -389,7 +386,6 @@ mod tests {
             peer_address: "b1.internal:22867".into(),
             version: "0.1.0".into(),
             keys: expected.keys,
-            time: 1,
         })
     }
 

@@ -15,4 +15,7 @@
 pub mod conformance;
 pub mod engines;
 pub mod entry;
+pub mod leader_log;
+pub mod lease;
 pub mod log;
+pub mod member;

@@ -17,6 +17,7 @@ pub(crate) struct History {
     chain: Chain,
     /// The process that took over last.
     author: Bytes,
+    taken_over_at: Position,
     /// The highest position of an answered group.
     answered: Position,
     answers: BTreeMap<Position, Bytes>,
@@ -32,6 +33,7 @@ impl History {
             groups: vec![0],
             chain: Chain::EMPTY,
             author: Bytes::new(),
+            taken_over_at: 0,
             answered: 0,
             answers: BTreeMap::new(),
             lost_behind: None,
@@ -57,7 +59,7 @@ impl History {
         let entry =
             self.chain.follow(bytes, &self.expected).unwrap_or_else(|error| panic!("the chain breaks: {error}"));
         if let Payload::Takeover(takeover) = &entry.payload {
-            self.author = takeover.process.clone();
+            (self.author, self.taken_over_at) = (takeover.process.clone(), position);
         }
         if let Payload::Group(writes) = &entry.payload {
             assert!(
@@ -109,6 +111,11 @@ impl History {
 
     pub(crate) fn answers(&self) -> usize {
         self.answers.len()
+    }
+
+    /// The position of the last takeover.
+    pub(crate) fn taken_over_at(&self) -> Position {
+        self.taken_over_at
     }
 
     pub(crate) fn terms(&self) -> u64 {

@@ -533,10 +533,12 @@ impl World {
             !self.is_paused(broker) && !matches!(role, Role::Claiming | Role::Restoring)
         });
         let end = self.log.end_now();
-        let lost = self.rng.between(2, 5);
+        let lost = self.rng.between(2, 5).min(end);
         let known = self.brokers.iter().map(|broker| broker.member.chain().position).max().unwrap();
         let begins = matches!(self.log.read_now(end.saturating_sub(lost), 1), Err(ReadError::Trimmed { .. }));
-        if !is_quiet || end < 20 || begins || known < end {
+        // A former leader that does not know of a lost takeover goes on: no broker can see that.
+        let is_of_this_term = end - lost >= self.history.taken_over_at();
+        if !is_quiet || end < 20 || begins || known < end || !is_of_this_term {
             return false;
         }
         self.log.lose_tail(end - lost);

@@ -2,3 +2,4 @@
 
 pub mod directory;
 pub mod memory;
+pub mod postgres;

@@ -1,0 +1,209 @@
+//! The engine over PostgreSQL. `tests/cluster/postgres.sh` starts a server, and says in `BATON_POSTGRES` where it is; without
+//! that these tests do nothing.
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use baton_cluster::{
+    conformance::{self, Fixture},
+    engines::postgres::Postgres,
+    log::{AppendError, Register, SharedLog, WriteError},
+};
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    net::{TcpListener, TcpStream},
+};
+
+/// The port of the server on 127.0.0.1.
+fn port() -> Option<u16> {
+    std::env::var("BATON_POSTGRES").ok().map(|port| port.parse().unwrap())
+}
+
+fn address(port: u16) -> String {
+    format!("host=127.0.0.1 port={port} user=postgres dbname=postgres")
+}
+
+struct InDatabase(u16);
+
+#[async_trait]
+impl Fixture for InDatabase {
+    async fn log(&self, name: &str) -> Arc<dyn SharedLog> {
+        Arc::new(Postgres::open(&address(self.0), name).await.unwrap())
+    }
+
+    async fn register(&self, name: &str) -> Arc<dyn Register> {
+        Arc::new(Postgres::open(&address(self.0), name).await.unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_conforms() {
+    let Some(port) = port() else { return };
+    conformance::check_log(&InDatabase(port)).await.unwrap();
+    conformance::check_register(&InDatabase(port)).await.unwrap();
+}
+
+/// A proxy that forwards each request, and cuts every third connection before one of the answers.
+async fn cutting_proxy(to: u16, cuts: Arc<AtomicUsize>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        for count in 0_usize.. {
+            let Ok((client, _)) = listener.accept().await else { return };
+            let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+            let cuts = cuts.clone();
+            tokio::spawn(async move {
+                let (mut of_client, mut to_client) = client.into_split();
+                let (mut of_server, mut to_server) = server.into_split();
+                let forth = tokio::spawn(async move { copy(&mut of_client, &mut to_server).await });
+                // The first answers are those of the start of a connection.
+                let answers = 4 + count % 5;
+                let mut buffer = vec![0; 64 * 1024];
+                for _ in 0..answers {
+                    match of_server.read(&mut buffer).await {
+                        Ok(bytes) if bytes > 0 => to_client.write_all(&buffer[..bytes]).await.unwrap_or_default(),
+                        _ => return,
+                    }
+                }
+                // The server has done the request when its answer comes, and nobody is told.
+                drop(of_server.read(&mut buffer).await);
+                cuts.fetch_add(1, Ordering::SeqCst);
+                forth.abort();
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_cut_off_is_unknown_and_settles() {
+    let Some(port) = port() else { return };
+    let cuts = Arc::new(AtomicUsize::new(0));
+    let proxy = cutting_proxy(port, cuts.clone()).await;
+    let direct = Postgres::open(&address(port), "cut").await.unwrap();
+    // The proxy may cut the start off, too.
+    let cut = loop {
+        if let Ok(cut) = Postgres::open(&address(proxy), "cut").await {
+            break cut;
+        }
+    };
+    let (mut unknown, mut found_by_reading) = (0, 0);
+    for after in 0..300 {
+        let entry = Bytes::from(format!("entry {after}"));
+        loop {
+            match cut.append(after, entry.clone()).await {
+                Ok(()) => break,
+                Err(AppendError::Unknown(_)) => unknown += 1,
+                Err(AppendError::Fenced) => {
+                    let found = SharedLog::read(&direct, after + 1, 1).await.unwrap();
+                    assert_eq!(found, [(after + 1, entry)], "the first try was in");
+                    found_by_reading += 1;
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(unknown > 30 && found_by_reading > 10, "{unknown} unknown, {found_by_reading} of them in");
+    assert!(cuts.load(Ordering::SeqCst) > 30);
+    let found = SharedLog::read(&direct, 1, usize::MAX).await.unwrap();
+    let expected: Vec<(u64, Bytes)> =
+        (0..300).map(|after| (after + 1, Bytes::from(format!("entry {after}")))).collect();
+    assert_eq!(found, expected, "each entry is there once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsafe_settings_are_said_with_what_to_set() {
+    let Some(port) = port() else { return };
+    let settings = async |options: &str| {
+        let address = format!("{} options='{options}'", address(port));
+        Postgres::open(&address, "settings").await.unwrap().settings().await.unwrap()
+    };
+    let safe = settings("").await;
+    assert_eq!(safe.unsafe_ones, Vec::<String>::new());
+    assert!(safe.warnings.len() == 1 && safe.warnings[0].contains("no synchronous standby"), "{safe:?}");
+    let check = |found: Vec<String>, word: &str, remedy: &str| {
+        assert!(found.len() == 1 && found[0].contains(word) && found[0].contains(remedy), "{found:?}");
+    };
+    check(settings("-c synchronous_commit=off").await.unsafe_ones, "synchronous_commit = off", "set it to on");
+    let read_only = settings("-c default_transaction_read_only=on").await.unsafe_ones;
+    check(read_only, "read-only", "set default_transaction_read_only to off");
+    // Beside the other tests, which do not cut the power.
+    for name in ["fsync", "full_page_writes"] {
+        sql(port, &format!("ALTER SYSTEM SET {name} = off; SELECT pg_reload_conf()")).await;
+        let found = loop {
+            let found = settings("").await.unsafe_ones;
+            if !found.is_empty() {
+                break found;
+            }
+            tokio::task::yield_now().await; // a reload takes its time
+        };
+        sql(port, &format!("ALTER SYSTEM RESET {name}; SELECT pg_reload_conf()")).await;
+        check(found, &format!("{name} = off"), "set it to on");
+        while !settings("").await.unsafe_ones.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn sql(port: u16, statements: &str) {
+    let (client, connection) = tokio_postgres::connect(&address(port), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for statement in statements.split("; ") {
+        client.batch_execute(statement).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_gone_is_unknown_and_not_fenced() {
+    let Some(port) = port() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let free = listener.local_addr().unwrap().port();
+    drop(listener);
+    assert!(Postgres::open(&address(free), "gone").await.is_err());
+    // Connected once, and cut off behind that.
+    let proxy = cutting_proxy(port, Arc::default()).await;
+    let Ok(log) = Postgres::open(&address(proxy), "gone").await else { return };
+    let mut outcomes = Vec::new();
+    for _ in 0..20 {
+        outcomes.push(log.write("leader", None, Bytes::new()).await);
+    }
+    assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(WriteError::Unknown(_)))), "{outcomes:?}");
+}
+
+/// P2 and P3 where they count. `BATON_POSTGRES_CRASH` ends the server as a power cut would, and starts it again.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "ends the server of the other tests: tests/cluster/postgres.sh runs it alone"]
+async fn what_is_acknowledged_outlives_a_crash_of_the_server() {
+    let (port, crash) = (port().unwrap(), std::env::var("BATON_POSTGRES_CRASH").unwrap());
+    let log = Arc::new(Postgres::open(&address(port), "crash").await.unwrap());
+    let (writer, mut acknowledged) = (log.clone(), 0);
+    let writing = tokio::spawn(async move {
+        while let Ok(()) = writer.append(acknowledged, Bytes::from(format!("entry {acknowledged}"))).await {
+            acknowledged += 1;
+        }
+        acknowledged
+    });
+    while log.end().await.unwrap() < 50 {
+        tokio::task::yield_now().await;
+    }
+    assert!(Command::new(&crash).status().unwrap().success());
+    let acknowledged = writing.await.unwrap();
+    let found = loop {
+        if let Ok(found) = SharedLog::read(&*log, 1, usize::MAX).await {
+            break found;
+        }
+    };
+    assert!(acknowledged >= 50 && found.len() as u64 >= acknowledged, "{} of {acknowledged}", found.len());
+    // The entry in flight is in, or it can be appended: the log has one end.
+    let (end, entry) = (log.end().await.unwrap(), Bytes::from_static(b"after the crash"));
+    assert_eq!(end, found.len() as u64);
+    assert_eq!(log.append(end, entry).await, Ok(()));
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Starts a PostgreSQL of its own, on a free port, in a folder of its own and as a user without privileges, and runs the tests of
+# the engine against it.
+#
+#     tests/cluster/postgres.sh BIN          the folder that has initdb and postgres
+#
+# Exit code 75: the server cannot be run here.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+bin="$(realpath "$1")"
+work="$(mktemp -d)"
+
+# PostgreSQL does not run as root.
+as=()
+if ((EUID == 0)); then
+    command -v setpriv >/dev/null || { echo "there is no setpriv, and PostgreSQL does not run as root" >&2; exit 75; }
+    chown nobody "$work"
+    as=(setpriv --reuid=nobody --regid="$(id -g nobody)" --clear-groups)
+fi
+
+cleanup() {
+    if [[ -s "$work/data/postmaster.pid" ]]; then
+        "${as[@]}" "$bin/pg_ctl" stop --mode fast --silent --pgdata "$work/data" || true
+    fi
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+"${as[@]}" "$bin/initdb" --pgdata "$work/data" --username postgres --auth trust --no-sync >"$work/initdb.log" 2>&1 ||
+    { cat "$work/initdb.log"; exit 1; }
+port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+cat >"$work/start" <<START
+#!/usr/bin/env bash
+exec ${as[*]} "$bin/pg_ctl" start --wait --silent --pgdata "$work/data" --log "$work/data/server.log" \\
+    --options "-c listen_addresses=127.0.0.1 -c port=$port -c unix_socket_directories="
+START
+cat >"$work/crash" <<CRASH
+#!/usr/bin/env bash
+${as[*]} "$bin/pg_ctl" stop --mode immediate --silent --pgdata "$work/data"
+exec "$work/start"
+CRASH
+chmod 755 "$work" "$work/start" "$work/crash"
+"$work/start" || { cat "$work/data/server.log"; exit 1; }
+
+export BATON_POSTGRES="$port" BATON_POSTGRES_CRASH="$work/crash"
+cargo test --locked -p baton-cluster --test cluster_postgres
+cargo test --locked -p baton-cluster --test cluster_postgres -- --ignored

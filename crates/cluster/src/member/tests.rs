@@ -1,1 +1,346 @@
+//! Each transition of a member, in virtual time.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    Action, Config, Divergence, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role, SUSPENDED_MAX,
+};
+use crate::{
+    engines::memory::Memory,
+    entry::{Chain, ChainKey, EntryError, Expected, Payload},
+    lease,
+    log::{AppendError, ReadError, Unavailable, WriteError},
+};
+
+const LEASE: Duration = Duration::from_secs(5);
+
+fn config(broker: &str, level: u16) -> Config {
+    Config {
+        broker: broker.into(),
+        process: Bytes::from(format!("process of {broker:>5}")),
+        peer_address: format!("{broker}:22867"),
+        version: "0".into(),
+        lease: LEASE,
+        entry_bytes_max: 1024,
+        expected: Expected {
+            key: ChainKey::derive(b"secret"),
+            cluster: Bytes::from_static(&[7; 16]),
+            keys: Vec::new(),
+            level,
+        },
+    }
+}
+
+/// A member and the engine that it calls. Calls are answered at once, except where a test says what the answer is.
+struct World {
+    engine: Memory,
+    member: Member,
+    now: Duration,
+    peers: Vec<PeerPosition>,
+    /// The outcomes of the next appends, in place of the true ones; the entry is appended where it says so.
+    appends: Vec<(bool, Result<(), AppendError>)>,
+    register_is_gone: bool,
+    done: Vec<Action>,
+}
+
+impl World {
+    fn new(engine: &Memory, broker: &str) -> Self {
+        let member = Member::new(config(broker, 1), Chain::EMPTY, Duration::ZERO);
+        let (now, engine) = (Duration::ZERO, engine.clone());
+        let (peers, appends, done) = (Vec::new(), Vec::new(), Vec::new());
+        Self { engine, member, now, peers, appends, register_is_gone: false, done }
+    }
+
+    /// A member that leads.
+    fn leading(engine: &Memory, broker: &str) -> Self {
+        let mut world = Self::new(engine, broker);
+        world.run(LEASE * 2);
+        assert_eq!(*world.member.role(), Role::Leading);
+        world
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.member.handle(self.now, event);
+        while let Some(action) = self.member.next_action() {
+            if let Some(event) = self.answer(&action) {
+                self.member.handle(self.now, event);
+            }
+            self.done.push(action);
+        }
+    }
+
+    fn answer(&mut self, action: &Action) -> Option<Event> {
+        let gone = || Unavailable("gone".into());
+        Some(match action.clone() {
+            Action::ReadLease(ticket) if self.register_is_gone => Event::LeaseRead(ticket, Err(gone())),
+            Action::ReadLease(ticket) => Event::LeaseRead(ticket, Ok(self.engine.value(lease::NAME))),
+            Action::WriteLease { ticket, .. } if self.register_is_gone => {
+                Event::LeaseWritten(ticket, Err(WriteError::Unknown("gone".into())))
+            }
+            Action::WriteLease { ticket, expected, value } => {
+                Event::LeaseWritten(ticket, self.engine.write_now(lease::NAME, expected.as_ref(), value))
+            }
+            Action::ReadLog { ticket, from } => Event::LogRead(ticket, self.engine.read_now(from, 10_000)),
+            Action::Append { ticket, after, entry } => {
+                let (is_in, told) = if self.appends.is_empty() { (true, Ok(())) } else { self.appends.remove(0) };
+                let outcome = if is_in { self.engine.append_now(after, entry) } else { Ok(()) };
+                Event::Appended(ticket, told.and(outcome))
+            }
+            Action::AskPeers(ticket) => Event::PeersAnswered(ticket, self.peers.clone()),
+            Action::EndService(_) => Event::ServiceEnded,
+            Action::Restore(_)
+            | Action::Apply(_)
+            | Action::Lead { .. }
+            | Action::Committed(_)
+            | Action::Refused(_)
+            | Action::Moved(_) => return None,
+        })
+    }
+
+    /// Lets time pass, with each wake that the member asks for.
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        self.handle(Event::Tick);
+        while let Some(wake) = self.member.next_wake().filter(|wake| *wake <= end) {
+            self.now = self.now.max(wake);
+            self.handle(Event::Tick);
+        }
+        self.now = end;
+    }
+
+    fn propose(&mut self, writes: &'static str) {
+        self.member.propose(self.now, Bytes::from_static(writes.as_bytes())).unwrap();
+        self.handle(Event::Tick);
+    }
+
+    /// The actions since the last call that a test looks at.
+    fn done(&mut self) -> Vec<Action> {
+        let is_seen = |action: &Action| {
+            matches!(action, Action::Lead { .. } | Action::Committed(_) | Action::EndService(_) | Action::Moved(_))
+        };
+        std::mem::take(&mut self.done).into_iter().filter(is_seen).collect()
+    }
+}
+
+fn unknown() -> Result<(), AppendError> {
+    Err(AppendError::Unknown("no answer".into()))
+}
+
+#[test]
+fn the_first_broker_claims_an_empty_log_and_leads() {
+    let mut world = World::new(&Memory::default(), "b1");
+    world.run(Duration::from_secs(1));
+    let expected = [Action::Moved(Role::Claiming), Action::Moved(Role::Leading), Action::Lead { term: 1 }];
+    assert_eq!(world.done(), expected);
+    assert!(world.member.guard_holds(world.now));
+    world.propose("one");
+    assert_eq!(world.done(), [Action::Committed(2)]);
+}
+
+#[test]
+fn a_follower_applies_and_claims_once_the_lease_stands_still_for_its_whole_time() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    leader.propose("one");
+    let mut follower = World::new(&engine, "b2");
+    follower.run(LEASE - Duration::from_millis(1));
+    assert_eq!(*follower.member.role(), Role::Following);
+    assert_eq!(follower.member.leader(), Some(("b1", "b1:22867")));
+    let applied = follower.done.iter().filter(|action| matches!(action, Action::Apply(_))).count();
+    assert_eq!((applied, follower.member.chain()), (2, leader.member.chain()));
+    follower.run(Duration::from_secs(1));
+    assert_eq!(*follower.member.role(), Role::Leading);
+    assert_eq!(follower.member.chain().term, 2);
+    // The former leader is fenced, and answers nothing.
+    leader.now += LEASE;
+    leader.member.propose(leader.now, Bytes::from_static(b"late")).unwrap();
+    leader.done.clear();
+    leader.handle(Event::Tick);
+    let done = leader.done();
+    assert!(
+        done.contains(&Action::Moved(Role::Leaving))
+            && !done.iter().any(|action| matches!(action, Action::Committed(_)))
+    );
+}
+
+#[test]
+fn the_guard_ends_at_four_fifths_of_the_lease_from_the_begin_of_its_write() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    world.register_is_gone = true;
+    let wrote_at = world.now;
+    world.handle(Event::Tick);
+    assert!(world.member.guard_holds(wrote_at + LEASE * 3 / 5));
+    assert!(!world.member.guard_holds(wrote_at + LEASE * 4 / 5));
+    world.run(LEASE);
+    assert_eq!(*world.member.role(), Role::Suspended);
+    // It still appends, and its own version gives the lease back.
+    world.done.clear();
+    world.propose("one");
+    assert_eq!(world.done(), [Action::Committed(2)]);
+    world.register_is_gone = false;
+    world.run(LEASE);
+    assert_eq!(world.done(), [Action::Moved(Role::Leading)]);
+}
+
+#[test]
+fn a_leader_without_a_lease_leaves_after_two_minutes() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    world.register_is_gone = true;
+    world.done.clear();
+    world.run(LEASE + SUSPENDED_MAX);
+    let expected = [
+        Action::Moved(Role::Suspended),
+        Action::EndService(Leave::SuspendedTooLong),
+        Action::Moved(Role::Leaving),
+        Action::Moved(Role::Following),
+    ];
+    assert_eq!(world.done(), expected);
+}
+
+#[test]
+fn a_lease_of_another_process_ends_the_term() {
+    let engine = Memory::default();
+    let mut world = World::leading(&engine, "b1");
+    let (version, _) = engine.value(lease::NAME).unwrap();
+    engine.write_now(lease::NAME, Some(&version), Bytes::from_static(b"\x0a\x02b2")).unwrap();
+    world.done.clear();
+    world.run(LEASE / 2);
+    assert!(world.done().starts_with(&[Action::EndService(Leave::LeaseLost), Action::Moved(Role::Leaving)]));
+    // What is another's is not given back.
+    assert_eq!(engine.value(lease::NAME).unwrap().1, Bytes::from_static(b"\x0a\x02b2"));
+}
+
+#[test]
+fn a_step_down_gives_the_lease_back_and_another_takes_over_at_once() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    let mut follower = World::new(&engine, "b2");
+    follower.run(Duration::from_secs(1));
+    leader.handle(Event::StepDown);
+    assert_eq!(*leader.member.role(), Role::Following);
+    follower.run(LEASE / 5);
+    assert_eq!(*follower.member.role(), Role::Leading);
+    leader.run(LEASE / 2);
+    assert_eq!((leader.member.role(), leader.member.chain()), (&Role::Following, follower.member.chain()));
+}
+
+#[test]
+fn an_unknown_outcome_is_settled_by_the_same_bytes_and_a_confirmation() {
+    // Not in: the second try is the first in the log.
+    let engine = Memory::default();
+    let mut world = World::leading(&engine, "b1");
+    world.done.clear();
+    world.appends = vec![(false, unknown())];
+    world.propose("one");
+    assert_eq!(world.done(), []);
+    assert_eq!(world.member.propose(world.now, Bytes::new()), Err(ProposeError::Busy));
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.done(), engine.end_now()), (vec![Action::Committed(2)], 2));
+    // In: it is found by reading, and answered once a confirmation is behind it.
+    world.appends = vec![(true, unknown())];
+    world.propose("two");
+    assert_eq!(world.done(), []);
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.done(), engine.end_now()), (vec![Action::Committed(3)], 4));
+    let confirmation = crate::entry::parse(&engine.read_now(4, 1).unwrap()[0].1).unwrap();
+    assert_eq!(confirmation.payload, Payload::Confirmation);
+    assert_eq!(world.member.chain().position, 4);
+}
+
+#[test]
+fn an_outcome_of_an_earlier_call_changes_nothing() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    world.member.propose(world.now, Bytes::from_static(b"one")).unwrap();
+    for ticket in 0..3 {
+        world.member.handle(world.now, Event::Appended(ticket, Ok(())));
+    }
+    let committed =
+        std::iter::from_fn(|| world.member.next_action()).any(|action| matches!(action, Action::Committed(_)));
+    assert!(!committed);
+}
+
+#[test]
+fn a_log_that_went_back_is_seen_by_leader_follower_and_peer() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    leader.propose("one");
+    let mut follower = World::new(&engine, "b2");
+    follower.run(Duration::from_secs(1));
+    engine.lose_tail(1);
+    leader.done.clear();
+    leader.propose("two");
+    let diverged = Role::Diverged(Divergence::WentBack { position: 2 });
+    assert_eq!(leader.done(), [Action::EndService(Leave::Diverged), Action::Moved(diverged.clone())]);
+    follower.run(LEASE * 2);
+    assert_eq!(*follower.member.role(), diverged);
+    // One that was behind would lead, and lose what was answered: it asks its peers.
+    let mut behind = World::new(&engine, "b3");
+    behind.peers = vec![PeerPosition { peer: "b1".into(), chain: leader.member.chain() }];
+    behind.run(LEASE * 3);
+    let ahead = Divergence::PeerAhead { peer: "b1".into(), position: 2, end: 1 };
+    assert_eq!(*behind.member.role(), Role::Diverged(ahead));
+    assert_eq!(behind.member.next_wake(), None, "it waits for an operator");
+}
+
+#[test]
+fn a_trimmed_log_is_restored_from_a_peer() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    leader.propose("one");
+    leader.propose("two");
+    engine.trim_now(3);
+    let mut late = World::new(&engine, "b2");
+    late.run(Duration::from_millis(1));
+    assert_eq!(*late.member.role(), Role::Restoring);
+    let ticket =
+        late.done.iter().find_map(|action| if let Action::Restore(ticket) = action { Some(*ticket) } else { None });
+    late.handle(Event::Restored(ticket.unwrap() + 1, Some(leader.member.chain())));
+    assert_eq!(*late.member.role(), Role::Restoring, "the outcome of another call");
+    late.handle(Event::Restored(ticket.unwrap(), Some(leader.member.chain())));
+    assert_eq!((late.member.role(), late.member.chain()), (&Role::Following, leader.member.chain()));
+}
+
+#[test]
+fn an_entry_of_a_newer_program_ends_the_process_and_damage_does_not() {
+    let engine = Memory::default();
+    let newer = config("b1", 2).expected;
+    let mut writer = World::new(&engine, "b1");
+    writer.member = Member::new(config("b1", 2), Chain::EMPTY, Duration::ZERO);
+    writer.run(Duration::from_secs(1));
+    let mut reader = World::new(&engine, "b2");
+    reader.run(Duration::from_millis(1));
+    let refused = Ending::Refused(EntryError::Newer { level: newer.level, known: 1 });
+    assert_eq!(*reader.member.role(), Role::Ended(refused));
+    let mut reader = World::new(&Memory::default(), "b3");
+    reader.engine.append_now(0, Bytes::from_static(b"damage")).unwrap();
+    reader.run(Duration::from_millis(1));
+    assert_eq!(*reader.member.role(), Role::Diverged(Divergence::Damaged(EntryError::Torn { bytes: 6 })));
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_asked_again() {
+    let mut world = World::new(&Memory::default(), "b1");
+    world.member.handle(world.now, Event::Tick);
+    let ticket = std::iter::from_fn(|| world.member.next_action())
+        .find_map(|action| if let Action::ReadLog { ticket, .. } = action { Some(ticket) } else { None });
+    let gone = ReadError::Unavailable(Unavailable("gone".into()));
+    world.member.handle(world.now, Event::LogRead(ticket.unwrap(), Err(gone)));
+    assert_eq!(*world.member.role(), Role::Following);
+    assert_eq!(world.member.next_wake(), Some(super::READ_IDLE));
+}
+
+#[test]
+fn a_stopped_broker_ends_and_a_failed_disk_does_so_too() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    world.handle(Event::Stop);
+    assert_eq!(*world.member.role(), Role::Ended(Ending::Stopped));
+    assert_eq!(world.member.propose(world.now, Bytes::new()), Err(ProposeError::NotLeading));
+    let mut world = World::leading(&Memory::default(), "b1");
+    world.handle(Event::DiskFailed);
+    assert_eq!(*world.member.role(), Role::Ended(Ending::DiskFailed));
+    let mut world = World::new(&Memory::default(), "b1");
+    world.handle(Event::Stop);
+    assert_eq!(*world.member.role(), Role::Ended(Ending::Stopped));
+}

@@ -46,7 +46,7 @@ fn three_brokers_keep_the_laws() {
 /// The guard rests on clocks that run within a tenth of each other. With worse ones it breaks, so the simulator can see it.
 #[test]
 fn clocks_a_fifth_off_break_the_guard() {
-    let plan = Plan { drift_ppm_max: 200_000, ..Plan::default() };
+    let plan = Plan { drift_ppm_max: 200_000 };
     let broken = (1..=500).find_map(|seed| run(seed, plan.clone()).err()).expect("a broken law");
     assert!(broken.contains("two guards hold at once") || broken.contains("a read misses"), "{broken}");
 }

@@ -26,6 +26,7 @@ use super::{
     queries::View,
     queue::{CommandQueue, Commands, Queued, command_queue},
     refused, send_outputs,
+    turns::Turns,
 };
 use crate::{
     codes::FieldViolation,
@@ -39,7 +40,7 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// The most commands in one commit batch.
+/// The most commands in one commit batch. Their work has a bound too: [`Engine::has_room`].
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that the thread soon notices a forward step of the clock.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -584,6 +585,7 @@ async fn run(
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
+    let mut turns = Turns::default();
     // The permits are held until the commit, so that the queue's bound includes the commands of the batch.
     let mut group_permit: Option<OwnedSemaphorePermit> = None;
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
@@ -595,15 +597,18 @@ async fn run(
             // Recovery goes first, or a busy queue would delay it; commands go before the sleep.
             biased;
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
-            received = queue.receive(&mut commands, GROUP_MAX) => if received.is_err() { return Ok(()) },
+            received = queue.receive(&mut commands, GROUP_MAX) => {
+                if received.is_err() && turns.is_empty() { return Ok(()) }
+            }
+            () = std::future::ready(()), if !turns.is_empty() => {}
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();
-        for Queued { command, permit } in commands.drain(..) {
-            engine.handle(command, now);
+        commands.drain(..).for_each(|queued| turns.push(queued));
+        for permit in execute_some(&mut engine, &mut turns, now) {
             match &mut group_permit {
-                Some(all) => permit.into_iter().for_each(|permit| all.merge(permit)),
-                None => group_permit = permit,
+                Some(all) => all.merge(permit),
+                None => group_permit = Some(permit),
             }
         }
         // The commands go first: a message settles the overdue deadlines of its own task, and due timers do not delay
@@ -621,6 +626,17 @@ async fn run(
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
     }
+}
+
+/// Executes the commands on turn, as many as fit into one batch. Returns the permits of their queue.
+fn execute_some(engine: &mut Engine, turns: &mut Turns, now: Timestamp) -> Vec<OwnedSemaphorePermit> {
+    let mut permits = Vec::new();
+    for _ in 0..GROUP_MAX {
+        let Some(Queued { command, permit }) = engine.has_room().then(|| turns.pop()).flatten() else { break };
+        engine.handle(command, now);
+        permits.extend(permit);
+    }
+    permits
 }
 
 /// Tries to recover the engine. Fails only if the store is damaged, because further attempts cannot help then.
@@ -655,6 +671,39 @@ mod tests {
         let identities = Identities::new("token", None);
         let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
         Broker::start(store, identity, Settings::default(), Resources::default(), identities, ids, clock).unwrap()
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_work_and_another_agent_has_its_turn_in_it() {
+        let broker = broker(Arc::new(GatedStore::new(|_| false)));
+        let shared = &broker.shared;
+        let mut engine = Engine::open(
+            shared.store.clone(),
+            shared.identity.clone(),
+            shared.settings.clone(),
+            shared.resources.clone(),
+            shared.ids.clone(),
+            shared.clock.now(),
+        )
+        .unwrap();
+        let mut turns = Turns::default();
+        for _ in 0..GROUP_MAX {
+            let act = AuditAct {
+                actor: "the broker".to_owned(),
+                action: AuditAction::PolicyLoaded,
+                subject: String::new(),
+                details: "x".repeat(8 * 1024),
+            };
+            turns.push(Queued { command: Command::Note { act }, permit: None });
+        }
+        let (events, _) = Events::channel();
+        let agent = AgentId::parse("quiet").unwrap();
+        let command = Command::Open { consumer: ConsumerId(1), agent, kind: ConsumerKind::Session, events };
+        turns.push(Queued { command, permit: None });
+        execute_some(&mut engine, &mut turns, shared.clock.now());
+        let left: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
+        assert!(left.len() > GROUP_MAX / 4 && left.len() < GROUP_MAX, "{}", left.len());
+        assert!(left.iter().all(|queued| matches!(queued.command, Command::Note { .. })));
     }
 
     /// The result of a future that need not wait.

@@ -42,6 +42,7 @@ mod resources;
 mod settings;
 mod stored;
 pub mod traces;
+mod turns;
 
 use baton_store::disk;
 

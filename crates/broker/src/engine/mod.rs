@@ -108,6 +108,9 @@ const TIMERS_A_TICK: usize = 1024;
 /// The most work of the deadlines and leases that one tick ends, in the unit of [`CommitBatch::work`], unless the first
 /// one alone has more. The rest waits for the next tick, so that the commands of agents go in between.
 const WORK_A_TICK: usize = 512;
+/// The work of the commands in one batch, in the same unit, unless the last one has more. Later commands wait for the next
+/// batch, and the agents take turns.
+const WORK_A_BATCH: usize = 2048;
 /// The delay before a timer fires again after its work has failed with an error.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// The `retry_after` of an exceeded limit that time or other callers bring down again.
@@ -215,6 +218,11 @@ impl Engine {
     /// The number of open handoffs.
     pub fn open_handoffs(&self) -> usize {
         self.entities.open.handoffs()
+    }
+
+    /// Whether the batch in hand takes a further command.
+    pub fn has_room(&self) -> bool {
+        self.batch.work < WORK_A_BATCH
     }
 
     /// Executes one command: adds its changes and its answer to the batch.

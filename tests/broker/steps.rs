@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use baton_broker_core::{
     Reply, Settings,
+    access::Caller,
     domain::negotiation::{State, ThreadState},
     engine::{Command, ConsumerKind},
-    ids::MessageId,
+    ids::{AgentId, MessageId},
     proto::v1,
     store::Table,
     time::Timestamp,
@@ -28,6 +29,13 @@ fn world_of(names: &[String]) -> World {
 }
 
 impl World {
+    /// Hands a message to the engine, and leaves the commit to the caller.
+    fn handle_message(&mut self, envelope: v1::Envelope) {
+        let message = self.prepared(envelope).unwrap();
+        let (reply, _) = Reply::once();
+        self.engine.handle(Command::Submit { message, is_from_sender: true, reply }, self.now);
+    }
+
     fn ask_for_offers(&mut self, deadline: Timestamp) -> String {
         let request = v1::TaskRequest { offers_deadline: Some(deadline.into()), ..Default::default() };
         let envelope = self.envelope("alice", "all:analyst", v1::MessageType::TaskRequest, &request);
@@ -123,4 +131,62 @@ fn leases_that_end_at_one_instant_end_over_many_commits() {
     assert!(writes.iter().all(|writes| *writes <= 70), "{writes:?}");
     world.pass(Duration::from_secs(10));
     assert_eq!(bob.deliveries().len(), 300, "all are delivered again");
+}
+
+#[test]
+fn a_request_to_many_agents_is_delivered_over_many_commits() {
+    let names = agents(300);
+    let mut world = world_of(&names);
+    let mut zoe = world.connect("zoe");
+    let mut last = world.connect("a299");
+    world.writes();
+    let request =
+        v1::TaskRequest { offers_deadline: Some(world.now.plus(Duration::from_secs(20)).into()), ..Default::default() };
+    let mut envelope = world.envelope("alice", "all:analyst", v1::MessageType::TaskRequest, &request);
+    envelope.expires_at = Some(world.now.plus(Duration::from_secs(7)).into());
+    let id = envelope.message_id.clone();
+    world.handle_message(envelope);
+    world.finish();
+    let first = world.rows(Table::Mailbox);
+    assert!(first > 0 && first < 100, "{first} letters are stored in the commit of the message");
+    // Another agent's message goes before the rest, which survives a restart.
+    let info = world.info("alice", "zoe", "hello");
+    world.handle_message(info);
+    world.finish();
+    assert_eq!(zoe.deliveries().len(), 1);
+    assert!(world.rows(Table::Mailbox) < 200);
+    world.restart();
+    world.settle();
+    let writes = world.writes();
+    assert!(writes.len() >= 4 && writes.iter().all(|writes| *writes <= 400), "{writes:?}");
+    // The letter of the last agent is the signed request itself, and expires with it.
+    drop(last.deliveries());
+    let mut last = world.connect("a299");
+    let (delivery, delivered) = last.deliveries().remove(0);
+    assert_eq!((delivered.message_id, delivery.attempt), (id, 1));
+    assert!(!delivered.signature.is_empty());
+    assert_eq!(world.rows(Table::Mailbox), 301);
+    world.disconnect(last);
+    world.pass(Duration::from_secs(8));
+    assert_eq!(world.rows(Table::SharedEnvelopes), 0, "each letter has expired with its message");
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_agents_are_asked_leaves_nothing() {
+    let names = agents(300);
+    let mut world = world_of(&names);
+    let request = v1::TaskRequest::default();
+    let envelope = world.envelope("alice", "all:analyst", v1::MessageType::TaskRequest, &request);
+    let id = MessageId::parse(&envelope.message_id).unwrap();
+    world.handle_message(envelope);
+    world.finish();
+    let (reply, mut cancelled) = Reply::once();
+    let caller = Caller::Agent(AgentId::parse("alice").unwrap());
+    world.engine.handle(Command::CancelNegotiation { negotiation: id, caller, reply }, world.now);
+    world.finish();
+    assert!(cancelled.try_recv().unwrap().is_ok());
+    world.settle();
+    let negotiation = world.view(&operator()).negotiation(id).unwrap();
+    assert!(negotiation.threads.iter().all(|thread| thread.state == ThreadState::NotReached));
+    assert_eq!((world.rows(Table::Mailbox), world.rows(Table::SharedEnvelopes)), (0, 0));
 }

@@ -125,6 +125,9 @@ impl Engine {
             Mail::Closed(closed) => self.tell_closed(transaction, to, &closed, priority, now),
             Mail::Opening { entity, expires } => {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
+                if let Some(negotiation) = record.as_negotiation() {
+                    return self.ask_next(transaction, to, negotiation, (priority, report_to), now);
+                }
                 if let Some(handoff) = record.as_handoff().filter(|handoff| handoff.is_under_mandate()) {
                     return self.tell_candidate(transaction, to, handoff, (priority, report_to), now);
                 }

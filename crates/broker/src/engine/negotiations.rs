@@ -23,7 +23,7 @@ use crate::{
         EntityId, Header, Input, MessageType, Receiver,
         admission::{self, KnownTask, Standing},
         handoff::{Acked, LoopLimits, Priority, Timeouts},
-        mailbox::EnvelopePlace,
+        mailbox::{EnvelopeOwner, EnvelopePlace, Flow, Letter},
         matching::Wanted,
         negotiation::{self, Award, Closed, Negotiation, WaitingMail},
     },
@@ -66,6 +66,8 @@ impl Engine {
         // First, because the search for agents is the dearest part of a request.
         self.check_open(Counted::Negotiation, &header.sender, envelope.raw().len()).map_err(refused)?;
         let asked = self.asked_agents(header, request, now).map_err(refused)?;
+        // The search has asked the policies about each of them.
+        self.batch.work += asked.len();
         // The terms are checked without a rule too: the bidders rely on them.
         let terms = request.terms.as_deref().map(|terms| self.terms(terms)).transpose().map_err(refused)?;
         let mut named = Named::default();
@@ -276,6 +278,31 @@ impl Engine {
         copy.map(EnvelopePlace::Sequence).ok_or(BrokerError::Internal)
     }
 
+    /// Puts the request of a negotiation into the mailbox of an agent that an earlier step had no room for.
+    pub(super) fn ask_next(
+        &mut self,
+        transaction: &mut Transaction,
+        to: AgentId,
+        record: &NegotiationRecord,
+        (priority, report_to): (Priority, Option<(EntityId, Acked)>),
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let sequence = record.sequence;
+        // Letters that share the envelope have counted this one from the start. Any other envelope is that of a log.
+        let is_shared = self.read(transaction, &MessageRecord::shared_key(sequence))?.is_some();
+        let flow = Flow::of(record.negotiation.requester.clone());
+        let letter = Letter {
+            priority,
+            expires_at: self.mail_expiry(record.expires_at, None, now),
+            report_to,
+            envelope_owner: if is_shared { EnvelopeOwner::Letters } else { EnvelopeOwner::Log },
+            trace: record.trace.as_ref().map(|place| Box::new(place.continued.clone())),
+            ..Letter::new(sequence, record.negotiation.id, flow, now)
+        };
+        self.store_letter(transaction, to, letter);
+        Ok(())
+    }
+
     /// Delivers the mandate of an award to a candidate of its handoff.
     pub(super) fn tell_candidate(
         &mut self,
@@ -339,6 +366,21 @@ impl Engine {
         let stored = self.entity_record(transaction, &EntityId::Negotiation(negotiation))?;
         let record = stored.as_deref().and_then(EntityRecord::as_negotiation);
         Ok(record.map(|record| (letter_key(agent, record.sequence), record.sequence)))
+    }
+
+    /// The sequence of the shared envelope that counts a letter which this agent never gets, since the negotiation closed
+    /// before it was asked.
+    pub(super) fn envelope_of_never_asked(
+        &mut self,
+        transaction: &mut Transaction,
+        negotiation: &EntityId,
+        agent: &AgentId,
+    ) -> Result<Option<u64>, BrokerError> {
+        let record = self.entity_record(transaction, negotiation)?;
+        let record = record.as_deref().and_then(EntityRecord::as_negotiation);
+        let Some(record) = record.filter(|record| record.negotiation.was_never_asked(agent)) else { return Ok(None) };
+        let is_shared = self.read(transaction, &MessageRecord::shared_key(record.sequence))?.is_some();
+        Ok(is_shared.then_some(record.sequence))
     }
 
     /// The request of a negotiation in an agent's mailbox.

@@ -201,6 +201,8 @@ impl EntityRecord {
                     envelope: before.map_or(facts.envelope, |record| record.envelope),
                     asked,
                     trace: before.map_or(facts.trace, |record| record.trace.clone()),
+                    expires_at: before
+                        .map_or(facts.opening.and_then(|opening| opening.expires_at), |record| record.expires_at),
                 })
             }
             #[cfg(debug_assertions)]

@@ -49,6 +49,8 @@ pub struct NegotiationRecord {
     /// For each thread, in order, the process that made the latest offer. `None`: no offer, or the process has not said.
     /// Empty until the bids are read.
     pub bidder_processes: Vec<Option<InstanceId>>,
+    /// The expires_at of the `TaskRequest`.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// The number of bids in one row. A step rewrites the rows in which it changes a bid.
@@ -153,6 +155,8 @@ impl NegotiationRecord {
             envelope_sequence: self.envelope.unwrap_or_default(),
             trace: self.trace.as_deref().map(place_to_storage),
             requester_process: process_bytes(self.requester_process),
+            asks_left: count(of.threads.len() - of.asked_upto),
+            expires_at: self.expires_at.map(Timestamp::unix_nanoseconds),
         }
         .encode_to_vec()
         .into()
@@ -202,6 +206,7 @@ impl NegotiationRecord {
             winner: optional_agent(&reader, &stored.winner_id)?,
             failure,
             withdrawn_upto: stored.withdrawn_upto as usize,
+            asked_upto: stored.asked.saturating_sub(stored.asks_left) as usize,
             told_upto: stored.told_upto as usize,
             created_at: moment(stored.created_at),
             closed_at: stored.closed_at.map(moment),
@@ -215,7 +220,18 @@ impl NegotiationRecord {
         let negotiation = Arc::new(negotiation);
         let (sequence, asked) = (stored.sequence, stored.asked);
         let bidder_processes = Vec::new();
-        Ok(Self { negotiation, sequence, log_clock, envelope, asked, trace, requester_process, bidder_processes })
+        let expires_at = stored.expires_at.map(moment);
+        Ok(Self {
+            negotiation,
+            sequence,
+            log_clock,
+            envelope,
+            asked,
+            trace,
+            requester_process,
+            bidder_processes,
+            expires_at,
+        })
     }
 
     /// The keys of the rows that have the negotiation's bids.
@@ -516,6 +532,7 @@ mod tests {
             winner: Some(agent("bob")),
             failure: Some(Failure { code: ErrorCode::NoOffer, message: "none".to_owned() }),
             withdrawn_upto: 2,
+            asked_upto: 1,
             told_upto: 1,
             created_at: at(1),
             closed_at: Some(at(30)),
@@ -532,6 +549,7 @@ mod tests {
             trace: None,
             requester_process: Some(InstanceId::from_bytes([5; 16])),
             bidder_processes: vec![Some(InstanceId::from_bytes([6; 16])), None],
+            expires_at: Some(at(60)),
         }
     }
 

@@ -14,8 +14,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most threads that one step withdraws from, and the most bidders that it tells. Later steps do the rest, each in a
-/// commit of its own: so no close holds the engine up for long.
+/// The most agents that one step asks, the most threads that it withdraws from, and the most bidders that it tells. Later
+/// steps do the rest, each in a commit of its own: so no request and no close holds the engine up for long.
 pub(super) const SWEPT_A_STEP: usize = 64;
 
 /// A transition under construction.
@@ -30,7 +30,7 @@ impl Building {
         Self { negotiation: negotiation.clone(), effects: Vec::new(), now }
     }
 
-    /// Ends the step: withdraws unread requests and tells bidders, a bounded number of each.
+    /// Ends the step: asks agents, withdraws unread requests and tells bidders, a bounded number of each.
     pub(super) fn done(mut self, around: &mut dyn Surroundings) -> Result<Transition, ReadError> {
         self.negotiation.updated_at = self.now;
         // In the one place that every step ends in, so that no input can forget the agents that wait.
@@ -171,13 +171,18 @@ impl Building {
         self.effects.push(Effect::Tell { to, closed });
     }
 
-    /// Withdraws unread requests once the negotiation is closed, and tells the bidders once it has ended.
+    /// Asks the agents while offers are taken, withdraws unread requests once the negotiation is closed, and tells the
+    /// bidders once it has ended.
     fn sweep(&mut self, around: &mut dyn Surroundings) -> Result<(), ReadError> {
+        let all = self.negotiation.threads.len();
         // While offers are taken, every unread request may still be answered.
         if self.negotiation.state == State::Open {
+            let (from, upto) = (self.negotiation.asked_upto, all.min(self.negotiation.asked_upto + SWEPT_A_STEP));
+            let next = self.negotiation.threads[from..upto].iter().map(|thread| Effect::Ask(thread.agent.clone()));
+            self.effects.extend(next);
+            self.negotiation.asked_upto = upto;
             return Ok(());
         }
-        let all = self.negotiation.threads.len();
         let upto = all.min(self.negotiation.withdrawn_upto + SWEPT_A_STEP);
         for place in self.negotiation.withdrawn_upto..upto {
             self.withdraw_unread(place, around)?;
@@ -202,8 +207,16 @@ impl Building {
 
     /// Withdraws the request from the mailbox of an agent that has not answered.
     fn withdraw_unread(&mut self, place: usize, around: &mut dyn Surroundings) -> Result<(), ReadError> {
-        let id = self.negotiation.id;
+        let (id, asked_upto) = (self.negotiation.id, self.negotiation.asked_upto);
         let thread = self.thread(place);
+        if place >= asked_upto {
+            if thread.state == ThreadState::Asked {
+                thread.state = ThreadState::NotReached;
+            }
+            let agent = thread.agent.clone();
+            self.effects.push(Effect::Withdraw(agent));
+            return Ok(());
+        }
         // An agent that answered has read the request, and that of an unreachable one is a dead letter.
         if thread.state != ThreadState::Asked {
             return Ok(());

@@ -64,7 +64,12 @@ pub(crate) fn step_entity(
         )
         | (crate::Input::Time | crate::Input::Undeliverable { .. }, None) => None,
     };
-    let mut moved = made.map(of_entities).unwrap_or_default();
+    // Only the first step has the request itself as its message.
+    let request = match &before {
+        None => Mail::ThisMessage,
+        Some(_) => Mail::Opening { entity: EntityId::Negotiation(id), expires: true },
+    };
+    let mut moved = made.map(|made| of_entities(made, &request)).unwrap_or_default();
     moved.effects.extend(settled(id, before.as_deref(), input));
     Ok(moved)
 }
@@ -79,18 +84,18 @@ fn settled(id: MessageId, before: Option<&Negotiation>, input: &crate::Input) ->
     is_bidder.then(|| crate::Effect::Settle { of: from.clone(), answered: Answered::Message(id) })
 }
 
-fn of_entities(made: Transition) -> crate::Transition {
+fn of_entities(made: Transition, request: &Mail) -> crate::Transition {
     let Transition { negotiation, effects } = made;
-    let effects = effects.into_iter().map(|effect| effect_on(effect, &negotiation)).collect();
+    let effects = effects.into_iter().map(|effect| effect_on(effect, &negotiation, request)).collect();
     crate::Transition { writes: vec![Entity::Negotiation(Arc::new(negotiation))], effects }
 }
 
-fn effect_on(effect: Effect, negotiation: &Negotiation) -> crate::Effect {
+fn effect_on(effect: Effect, negotiation: &Negotiation, request: &Mail) -> crate::Effect {
     let id = EntityId::Negotiation(negotiation.id);
     let priority = negotiation.mandate.as_ref().map_or(Priority::default(), |mandate| mandate.priority);
     let deliver = |to, mail, report_to| crate::Effect::Deliver { to, mail, priority, report_to };
     match effect {
-        Effect::Ask(to) => deliver(to, Mail::ThisMessage, Some((id, Acked::Request))),
+        Effect::Ask(to) => deliver(to, request.clone(), Some((id, Acked::Request))),
         Effect::Forward(to) => deliver(to, Mail::ThisMessage, None),
         Effect::Tell { to, closed } => deliver(to, Mail::Closed(closed), None),
         Effect::Notify(notice) => {

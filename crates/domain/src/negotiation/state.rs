@@ -58,6 +58,8 @@ pub struct Negotiation {
     pub failure: Option<Failure>,
     /// The unread requests of the threads before this one are withdrawn. Advances after the close.
     pub withdrawn_upto: usize,
+    /// The number of threads whose agents were sent the request. It stays after the close.
+    pub asked_upto: usize,
     /// The bidders of the threads before this one are told the end. Advances after the end.
     pub told_upto: usize,
     /// The time at which the request was stored.
@@ -263,15 +265,21 @@ impl Negotiation {
         }
     }
 
-    /// Whether requests are left to withdraw after the close, or bidders to tell after the end.
+    /// Whether agents are left to ask, requests to withdraw after the close, or bidders to tell after the end.
     pub fn has_rest(&self) -> bool {
         match self.state {
-            State::Open => false,
+            State::Open => self.asked_upto < self.threads.len(),
             State::Deciding | State::Awarded => self.withdrawn_upto < self.threads.len(),
             State::Settled | State::Failed | State::Cancelled => {
                 self.withdrawn_upto.min(self.told_upto) < self.threads.len()
             }
         }
+    }
+
+    /// Whether the close came before the agent was sent the request.
+    pub fn was_never_asked(&self, agent: &AgentId) -> bool {
+        let left = self.threads.get(self.asked_upto..).unwrap_or_default();
+        self.state != State::Open && left.iter().any(|thread| thread.agent == *agent)
     }
 
     /// The time of the next step without a message: the deadline, or at once while a rest is left. `None`: neither.

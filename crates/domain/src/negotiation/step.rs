@@ -168,13 +168,14 @@ fn open(request: &Request, now: Timestamp) -> Result<Building, Rejection> {
         winner: None,
         failure: None,
         withdrawn_upto: 0,
+        asked_upto: 0,
         told_upto: 0,
         created_at: now,
         closed_at: None,
         updated_at: now,
     };
-    let effects = request.asked.iter().cloned().map(super::Effect::Ask).collect();
-    Ok(Building { negotiation, effects, now })
+    // `done` asks the first agents.
+    Ok(Building { negotiation, effects: Vec::new(), now })
 }
 
 /// Takes an offer of a bidder, or a counter-offer of the requester.

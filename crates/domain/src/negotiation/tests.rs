@@ -50,6 +50,8 @@ struct World {
     notices: Vec<ErrorCode>,
     /// Each offer of the handoff to a candidate, in order.
     asked: Vec<AgentId>,
+    /// Each request for an offer, in order.
+    requested: Vec<AgentId>,
     forwarded: Vec<AgentId>,
     withdrawn: Vec<AgentId>,
     now: Timestamp,
@@ -92,12 +94,14 @@ impl World {
                             self.notices.push(notice.code);
                         }
                     }
-                    crate::Effect::Deliver { to, mail: Mail::Opening { .. }, .. } => self.asked.push(to),
-                    crate::Effect::Deliver { to, mail: Mail::ThisMessage, report_to, .. } => {
-                        if report_to.is_none() {
-                            self.forwarded.push(to);
-                        }
+                    crate::Effect::Deliver { to, mail: Mail::Opening { entity: EntityId::Handoff(_), .. }, .. } => {
+                        self.asked.push(to);
                     }
+                    crate::Effect::Deliver { to, mail: Mail::Opening { .. }, .. } => self.requested.push(to),
+                    crate::Effect::Deliver { to, mail: Mail::ThisMessage, report_to, .. } => match report_to {
+                        Some(_) => self.requested.push(to),
+                        None => self.forwarded.push(to),
+                    },
                     crate::Effect::Withdraw { from, .. } => {
                         self.unfetched.remove(&from);
                         self.withdrawn.push(from);
@@ -163,6 +167,13 @@ impl World {
         let input = handoff::Input::Message { from: agent(from), epoch: 1, message };
         let input = crate::Input::Handoff { task: task(), input };
         self.run(&EntityId::Handoff(id(NEGOTIATION)), &input).unwrap();
+    }
+
+    /// Lets the steps pass that ask the agents beyond the first ones.
+    fn ask_all(&mut self) {
+        while self.negotiation().has_rest() {
+            self.wait(0);
+        }
     }
 
     /// The agents that were told the end by the broker, without the requester.
@@ -617,6 +628,7 @@ fn many_bidders_are_told_in_steps_that_are_bounded() {
     let names: Vec<String> = (0..1000).map(|number| format!("a{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = opened(request(&names));
+    world.ask_all();
     for name in &names[..500] {
         world.say(offer(name, "alice", an_offer(2))).unwrap();
     }
@@ -636,10 +648,43 @@ fn many_bidders_are_told_in_steps_that_are_bounded() {
 }
 
 #[test]
+fn many_agents_are_asked_in_steps_that_are_bounded() {
+    let names: Vec<String> = (0..1000).map(|number| format!("a{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = opened(request(&names));
+    for steps in 1.. {
+        assert_eq!(world.requested.len(), names.len().min(steps * SWEPT_A_STEP));
+        if !world.negotiation().has_rest() {
+            break;
+        }
+        assert_eq!(world.negotiation().next_deadline(), Some(world.now), "the rest is due at once");
+        world.wait(0);
+    }
+    assert!(world.requested.iter().map(AgentId::as_str).eq(names.iter().copied()), "each once, in order");
+    assert_eq!(world.negotiation().next_deadline(), Some(world.negotiation().offers_deadline));
+}
+
+#[test]
+fn a_close_ends_the_asking_and_the_others_were_not_reached() {
+    let names: Vec<String> = (0..200).map(|number| format!("a{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = opened(Request { offers_wanted: 1, ..request(&names) });
+    world.bid("a7", 2, 0.5).unwrap();
+    assert_eq!(world.state(), State::Deciding);
+    world.ask_all();
+    assert_eq!(world.requested.len(), SWEPT_A_STEP);
+    assert_eq!(world.thread("a63"), ThreadState::Asked);
+    assert_eq!(world.thread("a64"), ThreadState::NotReached);
+    assert!(world.negotiation().was_never_asked(&agent("a199")) && !world.negotiation().was_never_asked(&agent("a7")));
+    assert_eq!(world.withdrawn.len(), names.len() - SWEPT_A_STEP);
+}
+
+#[test]
 fn a_message_in_time_is_taken_while_a_rest_is_left() {
     let names: Vec<String> = (0..200).map(|number| format!("a{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = opened(Request { offers_wanted: 1, ..request(&names) });
+    world.ask_all();
     world.bid("a7", 2, 0.5).unwrap();
     assert!(world.negotiation().has_rest());
     assert_eq!(world.negotiation().next_deadline(), Some(world.now), "the rest is due at once");

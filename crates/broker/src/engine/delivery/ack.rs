@@ -175,7 +175,11 @@ impl Engine {
     }
 
     // The last of several letters deletes the envelope and the count.
-    fn one_letter_less(&self, transaction: &mut Transaction, envelope: u64) -> Result<(), BrokerError> {
+    pub(in crate::engine) fn one_letter_less(
+        &self,
+        transaction: &mut Transaction,
+        envelope: u64,
+    ) -> Result<(), BrokerError> {
         let key = MessageRecord::shared_key(envelope);
         // The close of a negotiation removes many letters of one message at a time.
         if let Some(written) = transaction.written_record(&key) {

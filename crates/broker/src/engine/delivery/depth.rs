@@ -27,9 +27,9 @@ impl Default for Depth {
 }
 
 impl Depth {
-    /// Counts a new letter, which lies behind all others. An incomplete count reaches it later.
-    pub(super) fn one_more(&mut self) {
-        self.letters += u64::from(self.counted_to.is_none());
+    /// Counts a new letter. An incomplete count reaches one that lies behind it later.
+    pub(super) fn one_more(&mut self, place: u64) {
+        self.letters += u64::from(self.counted_to.is_none_or(|end| place < end));
     }
 
     pub(super) fn one_less(&mut self, place: u64) {

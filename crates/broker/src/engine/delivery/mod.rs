@@ -55,7 +55,7 @@ impl Delivery {
     /// Adds a durable letter. Returns true if its mailbox is in memory and has the letter now.
     pub(super) fn letter_stored(&mut self, agent: &AgentId, letter: Letter) -> bool {
         if let Some(depth) = self.depths.get_mut(agent) {
-            depth.one_more();
+            depth.one_more(letter.sequence);
         }
         // A partly loaded mailbox gets the letter later, in its place, with the rest.
         if self.loading.get(agent).is_some_and(|next| *next <= letter.sequence) {

@@ -52,6 +52,10 @@ impl Engine {
     ) -> Result<bool, BrokerError> {
         let place = match entity {
             EntityId::Negotiation(negotiation) => {
+                if let Some(envelope) = self.envelope_of_never_asked(transaction, entity, from)? {
+                    self.one_letter_less(transaction, envelope)?;
+                    return Ok(true);
+                }
                 self.letter_of_request(transaction, *negotiation, from)?.map(|(_, place)| place)
             }
             EntityId::Handoff(_) => {

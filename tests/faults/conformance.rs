@@ -20,7 +20,7 @@ use baton_protocol::faults::Fault;
 use serde_json::Value;
 
 /// Each fault, and the cases that must catch it.
-const CAUGHT_BY: [(Fault, &[&str]); 31] = [
+const CAUGHT_BY: [(Fault, &[&str]); 33] = [
     (Fault::TakesAnySignature, &["envelope.every-field-is-signed", "scenario.only-what-is-signed-is-taken"]),
     (Fault::TakesUnsigned, &["envelope.unsigned-is-refused"]),
     (Fault::TakesWeakKeys, &["key.weak-is-refused"]),
@@ -62,6 +62,8 @@ const CAUGHT_BY: [(Fault, &[&str]); 31] = [
     (Fault::NoticesNoSilence, &["silence.loan-comes-back"]),
     (Fault::LeavesATaskOut, &["resume.gives-what-a-lost-process-left"]),
     (Fault::DeliversAtOnce, &["delivery.after"]),
+    (Fault::TakesRevisionsOfAll, &["registry.a-name-is-handed-over", "registry.names-have-owners"]),
+    (Fault::LetsAllAgentsRemove, &["registry.names-have-owners"]),
 ];
 
 /// The `baton` command in a folder without `baton-data`.

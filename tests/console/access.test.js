@@ -23,6 +23,7 @@ const PAGES = [
   `/threads/${ID}`,
   "/runs",
   `/runs/${ID}`,
+  "/registry",
   "/audit",
   "/policy",
   "/dead-letters",

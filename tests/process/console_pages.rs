@@ -128,7 +128,7 @@ async fn every_page_refuses_what_the_caller_may_not_see() {
     }
 }
 
-const LISTS: [&str; 5] = ["/plans", "/negotiations", "/threads", "/runs", "/audit"];
+const LISTS: [&str; 6] = ["/plans", "/negotiations", "/threads", "/runs", "/registry", "/audit"];
 const UNKNOWN: [(&str, &str); 7] = [
     ("/tasks/none", "TASK_UNKNOWN"),
     ("/plans/none", "PLAN_UNKNOWN"),
@@ -154,6 +154,8 @@ const MALFORMED: [&str; 23] = [
     "/threads/none?page=x",
     "/runs/x",
     "/runs?page=x",
+    "/registry?page=x",
+    "/registry?kind=X",
     "/runs?state=X",
     "/runs?graph=a%20b",
     "/negotiations/x",
@@ -423,6 +425,56 @@ async fn a_thread_shows_its_persona_its_request_and_its_log() {
 
 fn new_id() -> String {
     SystemIds.message_id(SystemClock.now()).to_string()
+}
+
+#[tokio::test]
+async fn the_registry_shows_each_name_with_its_owner_escaped_and_paged() {
+    let broker = strict();
+    drop((enrolled(&broker, "alice").await, enrolled(&broker, "bob").await));
+    let (alice, operator) = (broker.client_of("alice").await, broker.operator().await);
+    let graph = |steps_max: u32| v1::Graph {
+        graph_id: "search".to_owned(),
+        entry_node_ids: vec!["find".to_owned()],
+        nodes: vec![v1::Node {
+            node_id: "find".to_owned(),
+            output_nodes: vec!["end".to_owned()],
+            ..Default::default()
+        }],
+        steps_max,
+        ..Default::default()
+    };
+    for steps_max in [7, 8] {
+        let request = v1::RegisterGraphRequest { graph: Some(graph(steps_max)), ..Default::default() };
+        alice.answer(alice.routing().register_graph(request).await).unwrap();
+    }
+    for version in ["1", "2"] {
+        operator.register_schema("report", version, "{}").await.unwrap();
+    }
+    for number in 0..20 {
+        alice.register_schema(&format!("s{number}"), "1", "{}").await.unwrap();
+    }
+    let retire = v1::RetireRegistrationRequest {
+        registry: v1::Registry::Graphs.into(),
+        name: "search".to_owned(),
+        ..Default::default()
+    };
+    alice.answer(alice.registries().retire_registration(retire).await).unwrap();
+    let (of_operator, bob) = (self::operator(&broker).await, agent(&broker, "bob").await);
+    for cookie in [&of_operator, &bob] {
+        let first = page(&broker, "/registry", cookie).await;
+        assert_eq!(first.matches("<tr id=\"schema-s").count(), 20, "{first}");
+        let next = first.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+        let second = page(&broker, &next.replace("&amp;", "&"), cookie).await;
+        let row = "<tr id=\"graph-search\"><td>graph</td><td>search</td><td>revision 2</td><td>alice</td><td>retired</td>";
+        assert!(second.contains(row), "{second}");
+        assert!(second.contains("<td>report</td><td>2 versions</td><td>operator:"), "{second}");
+        assert!(!second.contains("rel=\"next\""), "{second}");
+        let graphs = page(&broker, "/registry?kind=graph&owner=alice", cookie).await;
+        assert!(graphs.contains(row) && !graphs.contains("<td>report</td>"), "{graphs}");
+        // What the reader typed stays a text.
+        let filtered = page(&broker, "/registry?owner=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", cookie).await;
+        assert!(filtered.contains(ESCAPED) && filtered.contains("<p>None.</p>"), "{filtered}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod negotiations;
 mod overview;
 mod plans;
 mod policy;
+mod registry;
 mod routes;
 mod rows;
 mod runs;

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use super::{Page, View};
 use crate::{
     BrokerError,
-    records::{List, RegistrationName, RegistrationRecord, Registry},
+    domain::threads::SpecKind,
+    ids::{GraphId, SpecId},
+    records::{GraphRecord, List, RegistrationName, RegistrationRecord, Registry, SpecRecord},
     store::{Key, Table},
 };
 
@@ -43,6 +45,24 @@ impl View<'_> {
             Ok(record.filter(|record| filter.owner.is_empty() || record.owner == filter.owner))
         };
         self.page(Some(&List::of_registrations()), &format!("{filter:?}"), size, token, read)
+    }
+
+    /// The latest revision of a graph or a spec. `None`: it is removed, or a schema, which has versions.
+    pub fn latest_revision(&self, name: &RegistrationName) -> Result<Option<u64>, BrokerError> {
+        self.access.may_see_directory(self.caller)?;
+        let key = match name.registry {
+            Registry::Graphs => GraphId::parse(&name.name).ok().map(|id| GraphRecord::key(&id)),
+            Registry::AgentSpecs | Registry::ModelSpecs => {
+                let kind = name.registry.specs().unwrap_or(SpecKind::Agent);
+                SpecId::parse(&name.name).ok().map(|id| SpecRecord::key(kind, &id))
+            }
+            Registry::Schemas => None,
+        };
+        let Some(stored) = key.map(|key| self.store.get(&key)).transpose()?.flatten() else { return Ok(None) };
+        Ok(Some(match name.registry.specs() {
+            Some(kind) => SpecRecord::decode(kind, &stored.value)?.spec.revision,
+            None => GraphRecord::decode(&stored.value)?.graph.revision,
+        }))
     }
 
     pub(super) fn stored_registration(

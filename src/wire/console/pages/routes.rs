@@ -6,8 +6,8 @@ use axum::{
 };
 
 use super::{
-    agent, agents, audit, dead_letters, handoff, handoffs, negotiations, overview, plans, policy, runs, task, threads,
-    workspaces,
+    agent, agents, audit, dead_letters, handoff, handoffs, negotiations, overview, plans, policy, registry, runs, task,
+    threads, workspaces,
 };
 use crate::wire::console::Console;
 
@@ -27,6 +27,7 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
         .route("/workspaces/{id}", get(workspaces::show))
+        .route("/registry", get(registry::list))
         .route("/agents", get(agents))
         .route("/agents/{id}", get(agent::show))
         .route("/dead-letters", get(dead_letters::list))

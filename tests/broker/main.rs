@@ -19,6 +19,7 @@ mod lists;
 mod liveness;
 mod loans;
 mod matching;
+mod memory;
 mod negotiations;
 mod participants;
 mod parts;

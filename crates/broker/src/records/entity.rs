@@ -609,15 +609,15 @@ impl EntityRecord {
     }
 
     /// An estimate of the bytes that the record takes in memory, where it has this number of bytes in the store.
-    /// `cargo bench --bench footprint` shows what many of them take.
+    /// `cargo bench --bench footprint` shows what many of them take; `tests/broker/memory.rs` holds it to a factor of two.
     pub fn memory_bytes(&self, stored: usize) -> usize {
         match self {
-            Self::Negotiation(record) => 1024 + 384 * record.negotiation.threads.len(),
+            Self::Negotiation(record) => 1024 + 256 * record.negotiation.threads.len(),
             Self::Plan(record) => 1024 + 384 * record.plan.subtasks.len(),
             Self::PlanSpec(spec) => 1024 + 1024 * spec.0.subtasks.len() + 2 * stored,
             // Its graph is shared by all runs of the revision, and counts at that of the registry.
-            Self::Run(_)
-            | Self::Task(_)
+            Self::Run(_) => 2048 + 4 * stored,
+            Self::Task(_)
             | Self::Handoff(_)
             | Self::Workspace(_)
             | Self::Graph(_)

@@ -138,7 +138,7 @@ const UNKNOWN: [(&str, &str); 7] = [
     ("/runs/01890000-0000-7000-8000-000000000000", "RUN_UNKNOWN"),
     ("/negotiations/01890000-0000-7000-8000-000000000000", "NEGOTIATION_UNKNOWN"),
 ];
-const MALFORMED: [&str; 23] = [
+const MALFORMED: [&str; 25] = [
     "/tasks/a%20b",
     "/tasks/none?page=x",
     "/plans/a%20b",
@@ -465,7 +465,8 @@ async fn the_registry_shows_each_name_with_its_owner_escaped_and_paged() {
         assert_eq!(first.matches("<tr id=\"schema-s").count(), 20, "{first}");
         let next = first.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
         let second = page(&broker, &next.replace("&amp;", "&"), cookie).await;
-        let row = "<tr id=\"graph-search\"><td>graph</td><td>search</td><td>revision 2</td><td>alice</td><td>retired</td>";
+        let row =
+            "<tr id=\"graph-search\"><td>graph</td><td>search</td><td>revision 2</td><td>alice</td><td>retired</td>";
         assert!(second.contains(row), "{second}");
         assert!(second.contains("<td>report</td><td>2 versions</td><td>operator:"), "{second}");
         assert!(!second.contains("rel=\"next\""), "{second}");

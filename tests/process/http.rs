@@ -121,6 +121,36 @@ async fn http1_without_a_host_or_with_two_is_refused_and_its_connection_ends() {
 }
 
 #[tokio::test]
+async fn a_bare_line_feed_in_a_head_is_refused_and_its_connection_ends() {
+    let broker = Broker::start();
+    let host = format!("host: {}", broker.address);
+    for head in [
+        format!("GET / HTTP/1.1\n{host}\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\n{host}\n\r\n"),
+        format!("GET / HTTP/1.1\r\n{host}\r\nx: y\nz: a\r\n\r\n"),
+        format!("GET / HTTP/1.1\n{host}\n\n\r\n\r\n"),
+    ] {
+        // Also of a later request of a connection.
+        for before in [0, 2] {
+            let mut stream = raw::http1(&broker).await;
+            for _ in 0..before {
+                let first = format!("POST /nothing HTTP/1.1\r\n{host}\r\ncontent-length: 0\r\n\r\n");
+                assert_eq!(ask_http1(&mut stream, &first).await.status, 404);
+            }
+            assert_eq!(ask_http1(&mut stream, &head).await.status, 400, "{head:?}");
+            raw::hung_up(&mut stream).await;
+        }
+    }
+    // A body may have bare LFs. No request follows it on its connection, since a body's end is not seen from outside.
+    let mut stream = raw::http1(&broker).await;
+    let body = format!("POST /nothing HTTP/1.1\r\n{host}\r\ncontent-length: 4\r\n\r\na\nb\n");
+    let answer = ask_http1(&mut stream, &body).await;
+    assert_eq!(answer.status, 404);
+    assert!(answer.head.contains("connection: close\r\n"), "{}", answer.head);
+    raw::hung_up(&mut stream).await;
+}
+
+#[tokio::test]
 async fn http2_and_grpc_share_a_connection() {
     let broker = Broker::start();
     let connection = http2(&broker).await;

@@ -7,7 +7,7 @@ use std::{
     io::{self, IoSlice},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -21,7 +21,10 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use super::opening::{Client, Opening};
+use super::{
+    heads::Heads,
+    opening::{Client, Opening},
+};
 use crate::{ids::AgentId, wire::quota::Holding};
 
 /// The most bytes of an HTTP/1 request that are read and discarded after its answer.
@@ -123,6 +126,8 @@ pub struct Connection {
     stall_timeout: Duration,
     /// `None` if the end does not linger.
     linger: Option<Linger>,
+    /// The heads of an HTTP/1 connection.
+    heads: Option<Heads>,
 }
 
 /// The end of an HTTP/1 connection: reads the rest of the client's request. Closing a socket with unread bytes makes
@@ -172,7 +177,13 @@ impl Connection {
             stalled: None,
             stall_timeout: client.stall_timeout,
             linger: lingers.then_some(Linger { left: DISCARDED_BYTES_MAX, over: None }),
+            heads: lingers.then(Heads::default),
         }
+    }
+
+    /// Becomes true once a request has a body: the connection must end with that request. `None`: not an HTTP/1 connection.
+    pub(super) fn ends_with_request(&self) -> Option<Arc<AtomicBool>> {
+        self.heads.as_ref().map(Heads::is_over)
     }
 
     /// The facts about the connection that requests can read.
@@ -221,10 +232,18 @@ impl AsyncRead for Connection {
         // HTTP first gets the bytes that were read to recognise it.
         let filled = buffer.filled().len();
         ready!(Pin::new(&mut self.beginning).poll_read(context, buffer))?;
-        if buffer.filled().len() > filled {
-            return Poll::Ready(Ok(()));
+        if buffer.filled().len() == filled {
+            ready!(self.transport.pinned().poll_read(context, buffer))?;
         }
-        self.transport.pinned().poll_read(context, buffer)
+        let heads = self.heads.as_mut();
+        if let Some(place) = heads.and_then(|heads| heads.bare_line_feed(&buffer.filled()[filled..])) {
+            // HTTP refuses this head: no head may have NUL, and it ends here.
+            buffer.filled_mut()[filled + place] = 0;
+            buffer.set_filled(filled + place + 1);
+            self.beginning = io::Cursor::new(b"\r\n\r\n".to_vec());
+            self.heads = None;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod connection;
 mod dispatch;
+mod heads;
 mod host;
 mod listener;
 pub(crate) mod opening;

@@ -2,10 +2,10 @@
 //!
 //! Owns the limits of both protocols, and the drain. Must not know the meaning of requests.
 
-use std::{convert::Infallible, error::Error, pin::pin};
+use std::{convert::Infallible, error::Error, pin::pin, sync::atomic::Ordering};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header::CONNECTION};
 use hyper::{body::Incoming as RequestBody, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -104,9 +104,17 @@ where
 {
     let info = connection.info().clone();
     let peer = info.peer_addr;
+    let ends_with_request = connection.ends_with_request();
     let service = service_fn(move |mut request: Request<RequestBody>| {
         request.extensions_mut().insert(info.clone());
-        service.clone().oneshot(request)
+        let (answered, ends) = (service.clone().oneshot(request), ends_with_request.clone());
+        async move {
+            let mut answer = answered.await?;
+            if ends.is_some_and(|ends| ends.load(Ordering::Relaxed)) {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut served = pin!(limits.0.serve_connection(TokioIo::new(connection), service).into_owned());
     let ended = tokio::select! {

@@ -4,7 +4,7 @@
 //! blobs/ab/ab12…   a complete blob, by its SHA-256 in hex
 //! blobs/ab/ab12….damaged   a file that did not have the bytes of its blob
 //! blobs/uploads/…  an unfinished upload
-//! blobs/bucket/…   an empty file: the bytes of this blob are in the bucket, or were about to be
+//! blobs/bucket/…   the checksums of the blocks of a blob: its bytes are in the bucket, or were about to be
 //! ```
 //!
 //! This module owns the files and how they are synced. A complete blob is synced before it gets its name. With a bucket
@@ -117,6 +117,27 @@ impl BlobFiles {
         self.root.join(IN_BUCKET).join(hex::encode(blob))
     }
 
+    /// Notes that the bytes of a blob are in the bucket, with the checksums of its blocks and one of these.
+    fn write_mark(&self, blob: &BlobDigest, blocks: &[u32]) -> io::Result<()> {
+        let mut content: Vec<u8> = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
+        content.extend(crc32c::crc32c(&content).to_le_bytes());
+        let mut file = File::options().write(true).create(true).truncate(false).open(self.mark(blob))?;
+        file.write_all(&content)?;
+        file.sync_all()?;
+        disk::sync_folder(&self.root.join(IN_BUCKET))
+    }
+
+    /// The checksums of the blocks of a blob in the bucket. `None`: its mark has none that are whole.
+    fn read_mark(&self, blob: &BlobDigest, size: u64) -> io::Result<Option<Vec<u32>>> {
+        let content = fs::read(self.mark(blob))?;
+        let Some((blocks, checksum)) = content.split_last_chunk::<4>() else { return Ok(None) };
+        let is_whole = crc32c::crc32c(blocks).to_le_bytes() == *checksum;
+        let blocks: Vec<u32> =
+            blocks.chunks_exact(4).map(|block| u32::from_le_bytes(block.try_into().expect("4 bytes"))).collect();
+        let has_all = blocks.len() as u64 == size.div_ceil(READ_BYTES as u64);
+        Ok((is_whole && has_all).then_some(blocks))
+    }
+
     /// The bytes of an upload that a crash cannot take. A whole part counts only if a byte follows it: that byte was
     /// written after the sync of the part.
     pub fn uploaded(&self, upload: &BlobDigest) -> io::Result<u64> {
@@ -153,8 +174,7 @@ impl BlobFiles {
         let (from, to) = (self.upload(upload), self.blob(blob));
         if let Some(bucket) = &self.bucket {
             // Before the object, so that the next start finds an object without a record.
-            File::options().write(true).create(true).truncate(false).open(self.mark(blob))?;
-            disk::sync_folder(&self.root.join(IN_BUCKET))?;
+            self.write_mark(blob, &reader::blocks_of(&mut File::open(&from)?)?)?;
             return bucket.put(blob, &from);
         }
         disk::make_folder(disk::folder_around(&to))?;
@@ -309,6 +329,40 @@ mod tests {
         let mut reader = files.read(&blob, 3 * MIB as u64, 7, bytes.len() as u64).unwrap();
         assert_eq!(reader.next(7).unwrap(), bytes[3 * MIB..]);
         assert!(reader.next(1).is_err(), "nothing lies beyond the end");
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_range_of_an_object_reads_its_blocks_alone_and_gives_no_wrong_byte() {
+        use object_store::{ObjectStoreExt as _, memory::InMemory, path::Path as ObjectPath};
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (folder, store) = (tempfile::tempdir().unwrap(), Arc::new(InMemory::new()));
+        let bucket = Arc::new(Bucket::over(store.clone(), "one", runtime.handle().clone()));
+        let files = Arc::new(BlobFiles::open(folder.path(), Some(bucket)).unwrap());
+        let bytes: Vec<u8> = (0..2 * MIB + 7).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let (blob, size) = (digest(&bytes), bytes.len());
+        write_blob(&files, &bytes);
+        let ranges = [0..1, 7..MIB, MIB - 1..MIB + 300_000, 2 * MIB..size, size - 1..size, 1..size];
+        for range in ranges.clone() {
+            assert!(read(&files, &blob, range.clone(), size).unwrap() == bytes[range]);
+        }
+        assert!(read(&files, &blob, 0..size, size).unwrap() == bytes);
+        // Without the checksums, as after a crash in their write, the first range computes them.
+        fs::write(files.mark(&blob), "").unwrap();
+        assert!(read(&files, &blob, 5..9, size).unwrap() == bytes[5..9]);
+        assert!(fs::metadata(files.mark(&blob)).unwrap().len() > 0);
+        // A changed byte spoils its block alone.
+        let object = ObjectPath::from(format!("one/{}/{}", &hex::encode(blob)[..2], hex::encode(blob)));
+        let mut changed = bytes.clone();
+        changed[MIB + 9] ^= 1;
+        runtime.block_on(store.put(&object, changed.into())).unwrap();
+        for range in [MIB..MIB + 1, MIB + 9..MIB + 10, 0..size] {
+            let refused = read(&files, &blob, range, size).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+        assert!(read(&files, &blob, 7..1000, size).unwrap() == bytes[7..1000]);
+        fs::write(files.mark(&blob), "").unwrap();
+        assert_eq!(read(&files, &blob, 7..1000, size).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     /// The files of a broker with one blob, and the blob.

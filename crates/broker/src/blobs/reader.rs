@@ -3,6 +3,7 @@
 //! A read from the first byte to the last computes the digest on its way, and gives no last bytes of a damaged blob. A read
 //! of a range first checks the whole file, once since the start of the broker: that gives a CRC-32C of each block, with
 //! which each further read of a block is compared. A file that differs is set aside, so that the blob can be written again.
+//! Of an object in a bucket, the checksums of the blocks lie in a file of this machine, so a range reads its own blocks alone.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -91,8 +92,16 @@ enum Source {
     Unchecked { file: File, hasher: Sha256, blocks: Vec<u32>, offset: u64 },
     /// A range. `read` are bytes of a checked block before the offset `at` that no call has got yet.
     Range { file: File, blocks: Blocks, at: u64, read: Bytes },
-    /// The same of an object. `whole` checks a read of the whole blob.
-    Object { bucket: Arc<Bucket>, at: u64, size: u64, read: Bytes, whole: Option<Sha256> },
+    /// The same of an object.
+    Object { bucket: Arc<Bucket>, at: u64, size: u64, read: Bytes, check: ObjectCheck },
+}
+
+/// How the bytes of an object are checked.
+enum ObjectCheck {
+    /// A read of the whole blob, by its digest.
+    Whole(Sha256),
+    /// A range, by the checksums of its blocks.
+    Blocks(Vec<u32>),
 }
 
 impl BlobFiles {
@@ -102,12 +111,34 @@ impl BlobFiles {
         let is_whole = offset == 0 && length == size;
         let source = match &self.bucket {
             Some(bucket) if self.mark(blob).try_exists()? => {
-                let whole = is_whole.then(Sha256::new);
-                Source::Object { bucket: bucket.clone(), at: offset, size, read: Bytes::new(), whole }
+                let check = match is_whole {
+                    true => ObjectCheck::Whole(Sha256::new()),
+                    false => ObjectCheck::Blocks(self.blocks_of_object(bucket, blob, size)?),
+                };
+                Source::Object { bucket: bucket.clone(), at: offset, size, read: Bytes::new(), check }
             }
             Some(_) | None => self.open_file(blob, (!is_whole).then_some(offset), size)?,
         };
         Ok(BlobReader { files: self.clone(), blob: *blob, source })
+    }
+
+    /// The checksums of the blocks of an object. Reads the whole object where its mark has none, and writes them there.
+    fn blocks_of_object(&self, bucket: &Bucket, blob: &BlobDigest, size: u64) -> io::Result<Vec<u32>> {
+        if let Some(blocks) = self.read_mark(blob, size)? {
+            return Ok(blocks);
+        }
+        let (mut hasher, mut blocks, mut at) = (Sha256::new(), Vec::new(), 0);
+        while at < size {
+            let part = bucket.read(blob, at, READ_OBJECT_BYTES.min(size - at))?;
+            hasher.update(&part);
+            blocks.extend(part.chunks(READ_BYTES).map(crc32c::crc32c));
+            at += part.len() as u64;
+        }
+        if hasher.finalize()[..] != blob[..] {
+            return Err(other_object());
+        }
+        self.write_mark(blob, &blocks)?;
+        Ok(blocks)
     }
 
     /// `offset`: that of a range. `None`: the whole file is read.
@@ -222,20 +253,23 @@ impl BlobReader {
                 }
                 Ok(read.split_to(bytes.min(read.len())))
             }
-            Source::Object { bucket, at, size, read, whole } => {
+            Source::Object { bucket, at, size, read, check } => {
                 if read.is_empty() {
                     let part = READ_OBJECT_BYTES.min(most).min(*size - *at);
-                    *read = bucket.read(&self.blob, *at, part)?;
+                    *read = match check {
+                        ObjectCheck::Whole(_) => bucket.read(&self.blob, *at, part)?,
+                        ObjectCheck::Blocks(blocks) => read_blocks(bucket, &self.blob, blocks, *at..*at + part, *size)?,
+                    };
                     *at += part;
                 }
                 if read.is_empty() && bytes > 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 let data = read.split_to(bytes.min(read.len()));
-                if let Some(hasher) = whole {
+                if let ObjectCheck::Whole(hasher) = check {
                     hasher.update(&data);
                     if *at == *size && read.is_empty() && hasher.clone().finalize()[..] != self.blob[..] {
-                        return Err(io::Error::new(io::ErrorKind::InvalidData, "the object has another digest"));
+                        return Err(other_object());
                     }
                 }
                 Ok(data)
@@ -250,6 +284,49 @@ impl BlobFiles {
     fn of_file(&self, blob: &BlobDigest, file: &File, error: io::Error) -> io::Error {
         let has_lost = error.kind() == io::ErrorKind::UnexpectedEof || error.raw_os_error() == Some(EIO);
         if has_lost { self.set_aside(blob, file, format!("it cannot be read: {error}")) } else { error }
+    }
+}
+
+fn other_object() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the object has another digest")
+}
+
+/// Bytes of an object, after a check of the blocks in which they lie. Reads these blocks alone.
+fn read_blocks(
+    bucket: &Bucket,
+    blob: &BlobDigest,
+    expected: &[u32],
+    range: std::ops::Range<u64>,
+    size: u64,
+) -> io::Result<Bytes> {
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let block = READ_BYTES as u64;
+    let (first, from) = (range.start / block, range.start / block * block);
+    let upto = range.end.div_ceil(block).saturating_mul(block).min(size);
+    let read = bucket.read(blob, from, upto - from)?;
+    let first = usize::try_from(first).map_err(io::Error::other)?;
+    let expected = expected.iter().skip(first);
+    if !read.chunks(READ_BYTES).map(crc32c::crc32c).eq(expected.take(read.len().div_ceil(READ_BYTES)).copied()) {
+        return Err(other_object());
+    }
+    let place = |at: u64| usize::try_from(at - from).map_err(io::Error::other);
+    Ok(read.slice(place(range.start)?..place(range.end)?))
+}
+
+/// The checksums of the blocks of a file from its position on.
+pub(super) fn blocks_of(file: &mut File) -> io::Result<Vec<u32>> {
+    let mut blocks = Vec::new();
+    loop {
+        let block = read_block(file)?;
+        if !block.is_empty() {
+            blocks.push(crc32c::crc32c(&block));
+        }
+        // The last block is the only short one.
+        if block.len() < READ_BYTES {
+            return Ok(blocks);
+        }
     }
 }
 

@@ -5,13 +5,14 @@ use std::{
     fs::File,
     io::{self, Read as _},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use object_store::{
     ClientConfigKey, ObjectStore, ObjectStoreExt as _, RetryConfig, WriteMultipart,
-    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
     path::Path as ObjectPath,
 };
 use tokio::{runtime::Handle, sync::Semaphore};
@@ -36,7 +37,7 @@ const RETRIES: (usize, Duration) = (3, Duration::from_secs(20));
 /// A bucket, or the part of one below a prefix.
 #[derive(Debug)]
 pub struct Bucket {
-    store: AmazonS3,
+    store: Arc<dyn ObjectStore>,
     prefix: String,
     runtime: Handle,
     writes: Semaphore,
@@ -63,7 +64,11 @@ impl Bucket {
             builder = builder.with_allow_http(true);
         }
         let store = builder.build().map_err(io::Error::from)?;
-        Ok(Self { store, prefix: prefix.to_owned(), runtime: Handle::current(), writes: Semaphore::new(WRITES_MAX) })
+        Ok(Self::over(Arc::new(store), prefix, Handle::current()))
+    }
+
+    pub(in crate::blobs) fn over(store: Arc<dyn ObjectStore>, prefix: &str, runtime: Handle) -> Self {
+        Self { store, prefix: prefix.to_owned(), runtime, writes: Semaphore::new(WRITES_MAX) }
     }
 
     fn object(&self, blob: &BlobDigest) -> ObjectPath {

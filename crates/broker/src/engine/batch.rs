@@ -135,6 +135,8 @@ pub(super) struct CommitBatch {
     /// The work in the batch so far: the records that it writes, those that it has read to change them, and each further
     /// [`WORK_BYTES`] of the written ones. A unit takes the engine's thread about 5 µs, with its part of the commit.
     pub(super) work: usize,
+    /// The bytes of the records that it writes.
+    pub(super) bytes: usize,
     /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
     pub(super) failed: bool,
 }
@@ -174,6 +176,7 @@ impl CommitBatch {
         let bytes = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
         let written = change.writes.iter().map(|write| 1 + bytes(write) / WORK_BYTES).sum::<usize>();
         self.work += written + change.expectations.len();
+        self.bytes += change.writes.iter().map(bytes).sum::<usize>();
         self.changes.push(change);
     }
 

@@ -1063,7 +1063,9 @@ type Delegation struct {
 	// The input of the work, for programs.
 	Input *structpb.Struct `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
 	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
-	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
+	DeliverAfter *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
+	// The input of the work, for programs: a JSON object, at most 128 levels deep, no name twice in an object. Empty: none.
+	InputJson     string `protobuf:"bytes,4,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1119,6 +1121,13 @@ func (x *Delegation) GetDeliverAfter() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Delegation) GetInputJson() string {
+	if x != nil {
+		return x.InputJson
+	}
+	return ""
+}
+
 // Payload: information, as plain mail.
 type Info struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1129,7 +1138,9 @@ type Info struct {
 	// The information for programs.
 	Data *structpb.Struct `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
-	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
+	DeliverAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
+	// The information for programs: a JSON object, at most 128 levels deep, no name twice in an object. Empty: none.
+	DataJson      string `protobuf:"bytes,5,opt,name=data_json,json=dataJson,proto3" json:"data_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1190,6 +1201,13 @@ func (x *Info) GetDeliverAfter() *timestamppb.Timestamp {
 		return x.DeliverAfter
 	}
 	return nil
+}
+
+func (x *Info) GetDataJson() string {
+	if x != nil {
+		return x.DataJson
+	}
+	return ""
 }
 
 var File_baton_v1_negotiation_proto protoreflect.FileDescriptor
@@ -1288,17 +1306,20 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
 	"offer_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tofferTime\x12(\n" +
 	"\x10counter_offer_id\x18\n" +
-	" \x01(\tR\x0ecounterOfferId\"\x9e\x01\n" +
+	" \x01(\tR\x0ecounterOfferId\"\xbd\x01\n" +
 	"\n" +
 	"Delegation\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12-\n" +
 	"\x05input\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05input\x12?\n" +
-	"\rdeliver_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\"\x9e\x01\n" +
+	"\rdeliver_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12\x1d\n" +
+	"\n" +
+	"input_json\x18\x04 \x01(\tR\tinputJson\"\xbb\x01\n" +
 	"\x04Info\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12+\n" +
 	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data\x12?\n" +
-	"\rdeliver_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter*\x9b\x01\n" +
+	"\rdeliver_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12\x1b\n" +
+	"\tdata_json\x18\x05 \x01(\tR\bdataJson*\x9b\x01\n" +
 	"\tAwardRule\x12\x1a\n" +
 	"\x16AWARD_RULE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAWARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n" +

@@ -352,7 +352,10 @@ type Plan struct {
 	// The priority of all handoffs of the plan. Unset: MEDIUM.
 	Priority Priority `protobuf:"varint,12,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
 	// What every subtask gets, in its context section plan_input.
-	Input         *structpb.Struct `protobuf:"bytes,13,opt,name=input,proto3" json:"input,omitempty"`
+	Input *structpb.Struct `protobuf:"bytes,13,opt,name=input,proto3" json:"input,omitempty"`
+	// What every subtask gets, in its context section plan_input: a JSON object, at most 128 levels deep, no name twice in an
+	// object. Empty: nothing.
+	InputJson     string `protobuf:"bytes,14,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,6 +481,13 @@ func (x *Plan) GetInput() *structpb.Struct {
 	return nil
 }
 
+func (x *Plan) GetInputJson() string {
+	if x != nil {
+		return x.InputJson
+	}
+	return ""
+}
+
 // A subtask of a plan. It names an agent, a type or skills.
 type Subtask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -515,8 +525,11 @@ type Subtask struct {
 	FallbackCandidates []string `protobuf:"bytes,16,rep,name=fallback_candidates,json=fallbackCandidates,proto3" json:"fallback_candidates,omitempty"`
 	// The time without a sign of work after which the attempt ends, as HandoffRequest.silence_timeout. Unset: 60 s.
 	SilenceTimeout *durationpb.Duration `protobuf:"bytes,17,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the subtask gets, in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
+	// Empty: nothing.
+	InputJson     string `protobuf:"bytes,18,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subtask) Reset() {
@@ -666,6 +679,13 @@ func (x *Subtask) GetSilenceTimeout() *durationpb.Duration {
 		return x.SilenceTimeout
 	}
 	return nil
+}
+
+func (x *Subtask) GetInputJson() string {
+	if x != nil {
+		return x.InputJson
+	}
+	return ""
 }
 
 // A problem of a plan.
@@ -1688,7 +1708,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
 	"\x0ePlanSubmission\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xbf\x05\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xde\x05\n" +
 	"\x04Plan\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12-\n" +
@@ -1703,10 +1723,12 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	" \x01(\bH\x02R\x0eextractNumeric\x88\x01\x01\x12?\n" +
 	"\x0fdata_flow_check\x18\v \x01(\x0e2\x17.baton.v1.DataFlowCheckR\rdataFlowCheck\x12.\n" +
 	"\bpriority\x18\f \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12-\n" +
-	"\x05input\x18\r \x01(\v2\x17.google.protobuf.StructR\x05inputB\x0f\n" +
+	"\x05input\x18\r \x01(\v2\x17.google.protobuf.StructR\x05input\x12\x1d\n" +
+	"\n" +
+	"input_json\x18\x0e \x01(\tR\tinputJsonB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
-	"\x10_extract_numeric\"\x89\x05\n" +
+	"\x10_extract_numeric\"\xa8\x05\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -1726,7 +1748,9 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\boptional\x18\x0e \x01(\bR\boptional\x12D\n" +
 	"\x10handoff_timeouts\x18\x0f \x01(\v2\x19.baton.v1.HandoffTimeoutsR\x0fhandoffTimeouts\x12/\n" +
 	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
-	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\"\xbf\x01\n" +
+	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
+	"\n" +
+	"input_json\x18\x12 \x01(\tR\tinputJson\"\xbf\x01\n" +
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +

@@ -114,7 +114,11 @@ type TaskStatusUpdate struct {
 	KeepParts bool `protobuf:"varint,6,opt,name=keep_parts,json=keepParts,proto3" json:"keep_parts,omitempty"`
 	// Of a delegate: asks that its loan is due this much later than now, up to the request's loan_timeout_max. A longer time
 	// counts as that limit; a time that is no later changes nothing. Refused if the loan cannot be extended.
-	ExtendBy      *durationpb.Duration `protobuf:"bytes,7,opt,name=extend_by,json=extendBy,proto3" json:"extend_by,omitempty"`
+	ExtendBy *durationpb.Duration `protobuf:"bytes,7,opt,name=extend_by,json=extendBy,proto3" json:"extend_by,omitempty"`
+	// The result for programs: a JSON object, at most 262144 bytes and 128 levels deep, no name twice in an object; a larger
+	// one goes elsewhere, and the result has a reference to it. It arrives as it was sent, byte for byte. That of a final
+	// status is shown in Task.result_json. Empty: none.
+	ResultJson    string `protobuf:"bytes,8,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +202,13 @@ func (x *TaskStatusUpdate) GetExtendBy() *durationpb.Duration {
 	return nil
 }
 
+func (x *TaskStatusUpdate) GetResultJson() string {
+	if x != nil {
+		return x.ResultJson
+	}
+	return ""
+}
+
 // A question of the task's owner to one agent. The message_id of the status update that asks it is its id.
 type TaskPrompt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -207,7 +218,7 @@ type TaskPrompt struct {
 	AnswerBy string `protobuf:"bytes,2,opt,name=answer_by,json=answerBy,proto3" json:"answer_by,omitempty"`
 	// The time at which the question expires. In the future. Unset: the question has no deadline.
 	AnswerBefore *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=answer_before,json=answerBefore,proto3" json:"answer_before,omitempty"`
-	// A JSON Schema (draft 2020-12) that TaskInput.data must fit, at most 65536 bytes and 64 levels deep, without
+	// A JSON Schema (draft 2020-12) that TaskInput.data_json must fit, at most 65536 bytes and 64 levels deep, without
 	// references to other documents. Empty: any data.
 	AnswerSchemaJson string `protobuf:"bytes,4,opt,name=answer_schema_json,json=answerSchemaJson,proto3" json:"answer_schema_json,omitempty"`
 	unknownFields    protoimpl.UnknownFields
@@ -280,7 +291,10 @@ type TaskInput struct {
 	// The answer for people to read, at most 65536 bytes.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// The answer for programs, at most 65536 bytes as JSON. Must fit the question's answer_schema_json. Numbers are finite.
-	Data          *structpb.Struct `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Data *structpb.Struct `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// The answer for programs: a JSON object, at most 65536 bytes and 128 levels deep, no name twice in an object. Must fit the
+	// question's answer_schema_json. It arrives as it was sent, byte for byte. Empty: none.
+	DataJson      string `protobuf:"bytes,3,opt,name=data_json,json=dataJson,proto3" json:"data_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -327,6 +341,13 @@ func (x *TaskInput) GetData() *structpb.Struct {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *TaskInput) GetDataJson() string {
+	if x != nil {
+		return x.DataJson
+	}
+	return ""
 }
 
 // The broker's record of a task. Set by the broker.
@@ -381,8 +402,11 @@ type Task struct {
 	// The time without a sign of work after which the task counts as abandoned by its present owner. Unset: silence is not
 	// judged.
 	SilenceTimeout *durationpb.Duration `protobuf:"bytes,33,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The result of the latest final status update that has one, as it was sent: of the owner, or of a delegate whose loan it
+	// ended. Empty: none. Not in lists.
+	ResultJson    string `protobuf:"bytes,34,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -574,6 +598,13 @@ func (x *Task) GetSilenceTimeout() *durationpb.Duration {
 		return x.SilenceTimeout
 	}
 	return nil
+}
+
+func (x *Task) GetResultJson() string {
+	if x != nil {
+		return x.ResultJson
+	}
+	return ""
 }
 
 // A question with its answer. Set by the broker.
@@ -936,7 +967,7 @@ var File_baton_v1_task_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x02\n" +
+	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x02\n" +
 	"\x10TaskStatusUpdate\x12,\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x14.baton.v1.TaskStatusR\x06status\x12\x1f\n" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
@@ -945,17 +976,20 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x06prompt\x18\x05 \x01(\v2\x14.baton.v1.TaskPromptR\x06prompt\x12\x1d\n" +
 	"\n" +
 	"keep_parts\x18\x06 \x01(\bR\tkeepParts\x126\n" +
-	"\textend_by\x18\a \x01(\v2\x19.google.protobuf.DurationR\bextendByB\v\n" +
+	"\textend_by\x18\a \x01(\v2\x19.google.protobuf.DurationR\bextendBy\x12\x1f\n" +
+	"\vresult_json\x18\b \x01(\tR\n" +
+	"resultJsonB\v\n" +
 	"\t_progress\"\xb4\x01\n" +
 	"\n" +
 	"TaskPrompt\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x1b\n" +
 	"\tanswer_by\x18\x02 \x01(\tR\banswerBy\x12?\n" +
 	"\ranswer_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fanswerBefore\x12,\n" +
-	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"L\n" +
+	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"i\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xdd\a\n" +
+	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\x12\x1b\n" +
+	"\tdata_json\x18\x03 \x01(\tR\bdataJson\"\xfe\a\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -984,7 +1018,9 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x15unrecorded_mail_count\x18\x1f \x01(\x04R\x13unrecordedMailCount\x129\n" +
 	"\vlast_answer\x18  \x01(\v2\x18.baton.v1.AnsweredPromptR\n" +
 	"lastAnswer\x12B\n" +
-	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeoutB\v\n" +
+	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1f\n" +
+	"\vresult_json\x18\" \x01(\tR\n" +
+	"resultJsonB\v\n" +
 	"\t_progress\"\xc9\x01\n" +
 	"\x0eAnsweredPrompt\x120\n" +
 	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +

@@ -112,7 +112,9 @@ type AgentSpec struct {
 	// The revision, starting at 1. Set by the broker; ignored in PutAgentSpec.
 	Revision uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
 	// A description for people, at most 4096 bytes.
-	Description   string `protobuf:"bytes,11,opt,name=description,proto3" json:"description,omitempty"`
+	Description string `protobuf:"bytes,11,opt,name=description,proto3" json:"description,omitempty"`
+	// Further sections of the prompt: a JSON object with an object for each name. At most 64 KiB with the overlay. Empty: none.
+	SectionsJson  string `protobuf:"bytes,12,opt,name=sections_json,json=sectionsJson,proto3" json:"sections_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,6 +226,13 @@ func (x *AgentSpec) GetDescription() string {
 	return ""
 }
 
+func (x *AgentSpec) GetSectionsJson() string {
+	if x != nil {
+		return x.SectionsJson
+	}
+	return ""
+}
+
 // A list of tools that may be empty.
 type ToolList struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -274,7 +283,9 @@ func (x *ToolList) GetNames() []string {
 type AgentOverlay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The values, by name. The runtime gives them their meaning.
-	Settings      *structpb.Struct `protobuf:"bytes,1,opt,name=settings,proto3" json:"settings,omitempty"`
+	Settings *structpb.Struct `protobuf:"bytes,1,opt,name=settings,proto3" json:"settings,omitempty"`
+	// The values, by name: a JSON object. The runtime gives them their meaning. Empty: none.
+	SettingsJson  string `protobuf:"bytes,2,opt,name=settings_json,json=settingsJson,proto3" json:"settings_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -316,6 +327,13 @@ func (x *AgentOverlay) GetSettings() *structpb.Struct {
 	return nil
 }
 
+func (x *AgentOverlay) GetSettingsJson() string {
+	if x != nil {
+		return x.SettingsJson
+	}
+	return ""
+}
+
 // A model with its parameters. A revision never changes.
 type ModelSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -328,9 +346,11 @@ type ModelSpec struct {
 	// Parameters of the model, for example a temperature. At most 64 KiB.
 	Parameters *structpb.Struct `protobuf:"bytes,4,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	// The revision, starting at 1. Set by the broker; ignored in PutModelSpec.
-	Revision      uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Parameters of the model, for example a temperature: a JSON object. At most 64 KiB. Empty: none.
+	ParametersJson string `protobuf:"bytes,6,opt,name=parameters_json,json=parametersJson,proto3" json:"parameters_json,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ModelSpec) Reset() {
@@ -396,6 +416,13 @@ func (x *ModelSpec) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ModelSpec) GetParametersJson() string {
+	if x != nil {
+		return x.ParametersJson
+	}
+	return ""
 }
 
 // A thread. Its history is the topic "messages" of the workspace "thread:ID": one numbering over all switches.
@@ -1246,7 +1273,7 @@ var File_baton_v1_thread_proto protoreflect.FileDescriptor
 
 const file_baton_v1_thread_proto_rawDesc = "" +
 	"\n" +
-	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
+	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x03\n" +
 	"\tAgentSpec\x12\x17\n" +
 	"\aspec_id\x18\x01 \x01(\tR\x06specId\x12\x19\n" +
 	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12#\n" +
@@ -1261,11 +1288,13 @@ const file_baton_v1_thread_proto_rawDesc = "" +
 	"\aoverlay\x18\t \x01(\v2\x16.baton.v1.AgentOverlayR\aoverlay\x12\x1a\n" +
 	"\brevision\x18\n" +
 	" \x01(\x04R\brevision\x12 \n" +
-	"\vdescription\x18\v \x01(\tR\vdescription\" \n" +
+	"\vdescription\x18\v \x01(\tR\vdescription\x12#\n" +
+	"\rsections_json\x18\f \x01(\tR\fsectionsJson\" \n" +
 	"\bToolList\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"C\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"h\n" +
 	"\fAgentOverlay\x123\n" +
-	"\bsettings\x18\x01 \x01(\v2\x17.google.protobuf.StructR\bsettings\"\xb6\x01\n" +
+	"\bsettings\x18\x01 \x01(\v2\x17.google.protobuf.StructR\bsettings\x12#\n" +
+	"\rsettings_json\x18\x02 \x01(\tR\fsettingsJson\"\xdf\x01\n" +
 	"\tModelSpec\x12\x19\n" +
 	"\bmodel_id\x18\x01 \x01(\tR\amodelId\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x1d\n" +
@@ -1274,7 +1303,8 @@ const file_baton_v1_thread_proto_rawDesc = "" +
 	"\n" +
 	"parameters\x18\x04 \x01(\v2\x17.google.protobuf.StructR\n" +
 	"parameters\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\xf2\x05\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12'\n" +
+	"\x0fparameters_json\x18\x06 \x01(\tR\x0eparametersJson\"\xf2\x05\n" +
 	"\x06Thread\x12\x1b\n" +
 	"\tthread_id\x18\x01 \x01(\tR\bthreadId\x12 \n" +
 	"\fbase_spec_id\x18\x02 \x01(\tR\n" +

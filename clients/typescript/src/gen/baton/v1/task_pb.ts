@@ -14,7 +14,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task.proto.
  */
 export const file_baton_v1_task: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSL+AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EiQKBnByb21wdBgFIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHQSEgoKa2VlcF9wYXJ0cxgGIAEoCBIsCglleHRlbmRfYnkYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CCwoJX3Byb2dyZXNzIoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiQAoJVGFza0lucHV0EgwKBHRleHQYASABKAkSJQoEZGF0YRgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3Qi2AUKBFRhc2sSDwoHdGFza19pZBgBIAEoCRIRCgl0YXNrX3R5cGUYAiABKAkSEAoIb3duZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSJAoGc3RhdHVzGAUgASgOMhQuYmF0b24udjEuVGFza1N0YXR1cxIVCghwcm9ncmVzcxgGIAEoAUgAiAEBEg8KB2RldGFpbHMYByABKAkSFwoPb3Blbl9oYW5kb2ZmX2lkGAggASgJEh8KBGhvcHMYCSADKAsyES5iYXRvbi52MS5UYXNrSG9wEhUKDWRlbGVnYXRvcl9pZHMYCiADKAkSFgoOY3VzdG9keV9sZW5ndGgYCyABKAQSFAoMY3VzdG9keV9oYXNoGAwgASgMEi8KC2NyZWF0ZV90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoGcmVzdWx0GA8gASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIpCgtvcGVuX3Byb21wdBgQIAEoCzIULmJhdG9uLnYxLk9wZW5Qcm9tcHQSFgoOcGFyZW50X3Rhc2tfaWQYESABKAkSIQoFbG9hbnMYEiADKAsyEi5iYXRvbi52MS5UYXNrTG9hbhIVCg1wYXJ0X3Rhc2tfaWRzGBMgAygJEicKCHNlaXp1cmVzGB4gAygLMhUuYmF0b24udjEuVGFza1NlaXp1cmUSHQoVdW5yZWNvcmRlZF9tYWlsX2NvdW50GB8gASgEEi0KC2xhc3RfYW5zd2VyGCAgASgLMhguYmF0b24udjEuQW5zd2VyZWRQcm9tcHQSMgoPc2lsZW5jZV90aW1lb3V0GCEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQgsKCV9wcm9ncmVzcyKhAQoOQW5zd2VyZWRQcm9tcHQSJgoIcXVlc3Rpb24YASABKAsyFC5iYXRvbi52MS5PcGVuUHJvbXB0EhEKCWFuc3dlcl9pZBgCIAEoCRIjCgZhbnN3ZXIYAyABKAsyEy5iYXRvbi52MS5UYXNrSW5wdXQSLwoLYW5zd2VyX3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIkIKC1Rhc2tTZWl6dXJlEhAKCG93bmVyX2lkGAEgASgJEg0KBWVwb2NoGAIgASgEEhIKCmhhbmRvZmZfaWQYAyABKAkijAEKCk9wZW5Qcm9tcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgCIAEoCRIkCgZwcm9tcHQYAyABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EiwKCGFza190aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKXAQoIVGFza0xvYW4SFAoMZGVsZWdhdG9yX2lkGAEgASgJEhIKCmhhbmRvZmZfaWQYAiABKAkSLAoIZHVlX3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKD2xhdGVzdF9kdWVfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSKTAgoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EiQKBnByb21wdBgFIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHQSEgoKa2VlcF9wYXJ0cxgGIAEoCBIsCglleHRlbmRfYnkYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLcmVzdWx0X2pzb24YCCABKAlCCwoJX3Byb2dyZXNzIoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiUwoJVGFza0lucHV0EgwKBHRleHQYASABKAkSJQoEZGF0YRgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSEQoJZGF0YV9qc29uGAMgASgJIu0FCgRUYXNrEg8KB3Rhc2tfaWQYASABKAkSEQoJdGFza190eXBlGAIgASgJEhAKCG93bmVyX2lkGAMgASgJEg0KBWVwb2NoGAQgASgEEiQKBnN0YXR1cxgFIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSFQoIcHJvZ3Jlc3MYBiABKAFIAIgBARIPCgdkZXRhaWxzGAcgASgJEhcKD29wZW5faGFuZG9mZl9pZBgIIAEoCRIfCgRob3BzGAkgAygLMhEuYmF0b24udjEuVGFza0hvcBIVCg1kZWxlZ2F0b3JfaWRzGAogAygJEhYKDmN1c3RvZHlfbGVuZ3RoGAsgASgEEhQKDGN1c3RvZHlfaGFzaBgMIAEoDBIvCgtjcmVhdGVfdGltZRgNIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEicKBnJlc3VsdBgPIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoLb3Blbl9wcm9tcHQYECABKAsyFC5iYXRvbi52MS5PcGVuUHJvbXB0EhYKDnBhcmVudF90YXNrX2lkGBEgASgJEiEKBWxvYW5zGBIgAygLMhIuYmF0b24udjEuVGFza0xvYW4SFQoNcGFydF90YXNrX2lkcxgTIAMoCRInCghzZWl6dXJlcxgeIAMoCzIVLmJhdG9uLnYxLlRhc2tTZWl6dXJlEh0KFXVucmVjb3JkZWRfbWFpbF9jb3VudBgfIAEoBBItCgtsYXN0X2Fuc3dlchggIAEoCzIYLmJhdG9uLnYxLkFuc3dlcmVkUHJvbXB0EjIKD3NpbGVuY2VfdGltZW91dBghIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhITCgtyZXN1bHRfanNvbhgiIAEoCUILCglfcHJvZ3Jlc3MioQEKDkFuc3dlcmVkUHJvbXB0EiYKCHF1ZXN0aW9uGAEgASgLMhQuYmF0b24udjEuT3BlblByb21wdBIRCglhbnN3ZXJfaWQYAiABKAkSIwoGYW5zd2VyGAMgASgLMhMuYmF0b24udjEuVGFza0lucHV0Ei8KC2Fuc3dlcl90aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJCCgtUYXNrU2VpenVyZRIQCghvd25lcl9pZBgBIAEoCRINCgVlcG9jaBgCIAEoBBISCgpoYW5kb2ZmX2lkGAMgASgJIowBCgpPcGVuUHJvbXB0EhIKCm1lc3NhZ2VfaWQYASABKAkSFgoOYXNrZWRfYWdlbnRfaWQYAiABKAkSJAoGcHJvbXB0GAMgASgLMhQuYmF0b24udjEuVGFza1Byb21wdBIsCghhc2tfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAilwEKCFRhc2tMb2FuEhQKDGRlbGVnYXRvcl9pZBgBIAEoCRISCgpoYW5kb2ZmX2lkGAIgASgJEiwKCGR1ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIzCg9sYXRlc3RfZHVlX3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlQKB1Rhc2tIb3ASEgoKaGFuZG9mZl9pZBgBIAEoCRIRCglzZW5kZXJfaWQYAiABKAkSEwoLcmVjZWl2ZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQqzwEKClRhc2tTdGF0dXMSGwoXVEFTS19TVEFUVVNfVU5TUEVDSUZJRUQQABIXChNUQVNLX1NUQVRVU19DUkVBVEVEEAESGwoXVEFTS19TVEFUVVNfSU5fUFJPR1JFU1MQAhIhCh1UQVNLX1NUQVRVU19XQUlUSU5HX0ZPUl9JTlBVVBADEhkKFVRBU0tfU1RBVFVTX0NPTVBMRVRFRBAEEhYKElRBU0tfU1RBVFVTX0ZBSUxFRBAFEhgKFFRBU0tfU1RBVFVTX0NBTkNFTEVEEAZiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner reports the task's status at the present epoch. IN_PROGRESS from the agent on turn in an open
@@ -73,6 +73,15 @@ export type TaskStatusUpdate = Message<"baton.v1.TaskStatusUpdate"> & {
    * @generated from field: google.protobuf.Duration extend_by = 7;
    */
   extendBy?: Duration | undefined;
+
+  /**
+   * The result for programs: a JSON object, at most 262144 bytes and 128 levels deep, no name twice in an object; a larger
+   * one goes elsewhere, and the result has a reference to it. It arrives as it was sent, byte for byte. That of a final
+   * status is shown in Task.result_json. Empty: none.
+   *
+   * @generated from field: string result_json = 8;
+   */
+  resultJson: string;
 };
 
 /**
@@ -110,7 +119,7 @@ export type TaskPrompt = Message<"baton.v1.TaskPrompt"> & {
   answerBefore?: Timestamp | undefined;
 
   /**
-   * A JSON Schema (draft 2020-12) that TaskInput.data must fit, at most 65536 bytes and 64 levels deep, without
+   * A JSON Schema (draft 2020-12) that TaskInput.data_json must fit, at most 65536 bytes and 64 levels deep, without
    * references to other documents. Empty: any data.
    *
    * @generated from field: string answer_schema_json = 4;
@@ -146,6 +155,14 @@ export type TaskInput = Message<"baton.v1.TaskInput"> & {
    * @generated from field: google.protobuf.Struct data = 2;
    */
   data?: JsonObject | undefined;
+
+  /**
+   * The answer for programs: a JSON object, at most 65536 bytes and 128 levels deep, no name twice in an object. Must fit the
+   * question's answer_schema_json. It arrives as it was sent, byte for byte. Empty: none.
+   *
+   * @generated from field: string data_json = 3;
+   */
+  dataJson: string;
 };
 
 /**
@@ -324,6 +341,14 @@ export type Task = Message<"baton.v1.Task"> & {
    * @generated from field: google.protobuf.Duration silence_timeout = 33;
    */
   silenceTimeout?: Duration | undefined;
+
+  /**
+   * The result of the latest final status update that has one, as it was sent: of the owner, or of a delegate whose loan it
+   * ended. Empty: none. Not in lists.
+   *
+   * @generated from field: string result_json = 34;
+   */
+  resultJson: string;
 };
 
 /**

@@ -212,23 +212,27 @@ class NegotiationBid(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., state: _Optional[_Union[BidState, str]] = ..., offer_id: _Optional[str] = ..., confidence: _Optional[float] = ..., estimated_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., cost: _Optional[float] = ..., round: _Optional[int] = ..., valid_until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., counter_offer_id: _Optional[str] = ...) -> None: ...
 
 class Delegation(_message.Message):
-    __slots__ = ("description", "input", "deliver_after")
+    __slots__ = ("description", "input", "deliver_after", "input_json")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
+    INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     description: str
     input: _struct_pb2.Struct
     deliver_after: _timestamp_pb2.Timestamp
-    def __init__(self, description: _Optional[str] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    input_json: str
+    def __init__(self, description: _Optional[str] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class Info(_message.Message):
-    __slots__ = ("topic", "text", "data", "deliver_after")
+    __slots__ = ("topic", "text", "data", "deliver_after", "data_json")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
+    DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     text: str
     data: _struct_pb2.Struct
     deliver_after: _timestamp_pb2.Timestamp
-    def __init__(self, topic: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    data_json: str
+    def __init__(self, topic: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., data_json: _Optional[str] = ...) -> None: ...

@@ -75,7 +75,7 @@ class PlanSubmission(_message.Message):
     def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input")
+    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input", "input_json")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class Plan(_message.Message):
     DATA_FLOW_CHECK_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     description: str
     subtasks: _containers.RepeatedCompositeFieldContainer[Subtask]
@@ -102,10 +103,11 @@ class Plan(_message.Message):
     data_flow_check: DataFlowCheck
     priority: _handoff_pb2.Priority
     input: _struct_pb2.Struct
-    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    input_json: str
+    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class Subtask(_message.Message):
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "input", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout")
+    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "input", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
     ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,7 @@ class Subtask(_message.Message):
     HANDOFF_TIMEOUTS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     id: str
     description: str
     role: str
@@ -140,7 +143,8 @@ class Subtask(_message.Message):
     handoff_timeouts: _handoff_pb2.HandoffTimeouts
     fallback_candidates: _containers.RepeatedScalarFieldContainer[str]
     silence_timeout: _duration_pb2.Duration
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    input_json: str
+    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class PlanProblem(_message.Message):
     __slots__ = ("severity", "code", "field", "subtask_ids", "topic", "message")

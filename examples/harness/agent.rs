@@ -15,7 +15,6 @@ use baton_client::{
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
-use prost_types::value::Kind;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -80,10 +79,9 @@ impl Manners {
     }
 
     /// The result of the last `handle`.
-    fn result(&self) -> Option<prost_types::Struct> {
+    fn result(&self) -> Option<Value> {
         let bytes = self.how("bytes").parse().unwrap_or_default();
-        let text = prost_types::Value { kind: Some(Kind::StringValue("x".repeat(bytes))) };
-        Some(prost_types::Struct { fields: [("text".to_owned(), text)].into() })
+        Some(json!({"text": "x".repeat(bytes)}))
     }
 
     fn is_wrong(&self, wrong: Wrong) -> bool {
@@ -239,23 +237,6 @@ impl Handler for Mail {
 fn sections(of: &Value) -> Vec<v1::ContextSection> {
     let sections = of.as_object().cloned().unwrap_or_default();
     context_of(sections.iter().map(|(name, value)| (name.as_str(), value.to_string()))).sections
-}
-
-/// The result of a delegation as JSON.
-fn json_of(result: prost_types::Struct) -> Value {
-    let entries = result.fields.into_iter().map(|(name, value)| (name, json_of_value(value)));
-    Value::Object(entries.collect())
-}
-
-fn json_of_value(value: prost_types::Value) -> Value {
-    match value.kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::NumberValue(number)) => json!(number),
-        Some(Kind::StringValue(text)) => json!(text),
-        Some(Kind::BoolValue(flag)) => json!(flag),
-        Some(Kind::StructValue(inner)) => json_of(inner),
-        Some(Kind::ListValue(list)) => Value::Array(list.values.into_iter().map(json_of_value).collect()),
-    }
 }
 
 /// The receiver, the task and the request in a command.
@@ -432,7 +413,7 @@ impl Agent {
             match ended {
                 Ok(returned) => {
                     let status = returned.status.as_str_name().trim_start_matches("TASK_STATUS_");
-                    let result = json_of(returned.result.unwrap_or_default());
+                    let result = returned.result.unwrap_or_else(|| json!({}));
                     done(&command, json!({"epoch": returned.epoch, "status": status, "result": result}));
                 }
                 Err(error) => not_handed_over(&command, &error, wrong),

@@ -236,7 +236,7 @@ pub(super) fn shown_task(shown: &ShownTask) -> v1::Task {
         });
     v1::Task {
         last_answer,
-        result: shown.result.as_ref().and_then(|status| status.result.clone()),
+        result_json: shown.result.as_ref().map(|status| status.result_json.clone()).unwrap_or_default(),
         open_prompt,
         part_task_ids: shown.parts.iter().map(ToString::to_string).collect(),
         ..self::task(&shown.record)

@@ -35,7 +35,7 @@ impl World {
     }
 
     fn says(&self, from: &str, question: &str, epoch: u64, text: &str) -> v1::Envelope {
-        let payload = v1::TaskInput { text: text.into(), data: None };
+        let payload = v1::TaskInput { text: text.into(), ..Default::default() };
         let envelope = self.envelope(from, "", MessageType::TaskInput, &payload);
         v1::Envelope { task_id: "t".into(), correlation_id: question.into(), epoch, ..envelope }
     }

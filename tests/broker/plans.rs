@@ -12,7 +12,7 @@ use baton_broker_core::{
         workspace::Limits,
     },
     engine::{Command, NewBlob},
-    envelope::{digest_of, struct_of},
+    envelope::digest_of,
     ids::{AgentId, PlanId, WorkspaceId},
     policy::{Policies, Source},
     proto::v1::{self, plan_entry::Event},
@@ -198,7 +198,18 @@ impl Workers {
         status: v1::TaskStatus,
         result: &Value,
     ) -> Result<v1::Receipt, Refusal> {
-        let payload = v1::TaskStatusUpdate { status: status.into(), result: struct_of(result), ..Default::default() };
+        self.report_text(world, subtask, status, &result.to_string())
+    }
+
+    fn report_text(
+        &mut self,
+        world: &mut World,
+        subtask: &str,
+        status: v1::TaskStatus,
+        result: &str,
+    ) -> Result<v1::Receipt, Refusal> {
+        let result_json = result.to_owned();
+        let payload = v1::TaskStatusUpdate { status: status.into(), result_json, ..Default::default() };
         let report = self.about(world, subtask, v1::MessageType::TaskStatusUpdate, &payload);
         let epoch = report.epoch + 1;
         world.send(v1::Envelope { epoch, correlation_id: String::new(), receiver_id: String::new(), ..report })
@@ -275,7 +286,7 @@ fn results_are_entries_of_the_workspace_of_the_plan() {
         assert_eq!((entry.topic.as_str(), entry.author_id.as_str()), ("financial_data", "baton.coordinator"));
         let Some(v1::workspace_entry::Entry::Json(json)) = entry.entry.as_ref() else { panic!("no JSON") };
         let json: Value = serde_json::from_str(json).unwrap();
-        assert_eq!((&json["subtask_id"], &json["numeric_value"]), (&json!("fetch"), &json!(42.0)));
+        assert_eq!((&json["subtask_id"], &json["numeric_value"]), (&json!("fetch"), &json!(42)));
     }
 }
 
@@ -683,6 +694,47 @@ fn a_result_with_wrong_types_is_refused_and_one_of_the_agents_own_number_stands(
 }
 
 #[test]
+fn results_and_inputs_reach_the_next_subtask_as_they_were_sent() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let (input_json, of_plan) = (r#"{"id": 1234567890123456789, "n": 4.20e1}"#, r#"{ "n": 42 }"#);
+    let next = v1::Subtask { input_json: input_json.to_owned(), ..subtask("b", &["a"]) };
+    world.submit(v1::Plan { input_json: of_plan.to_owned(), ..plan_of(vec![subtask("a", &[]), next]) }).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    workers.take(&mut world, "a");
+    let nested = format!("{}{}", "[".repeat(127), "]".repeat(127));
+    let number = "1234567890123456789";
+    let result = format!(r#"{{"response": "x", "numeric_value": {number}, "n": 42, "none": null, "deep": {nested}}}"#);
+    workers.report_text(&mut world, "a", v1::TaskStatus::Completed, &result).unwrap();
+    world.restart();
+    assert_eq!(world.results()["a"].result_json, result);
+    let mut workers = Workers { sessions: world.workers(&["bob"]).sessions, ..workers };
+    let context = workers.take(&mut world, "b");
+    let text = |name: &str| {
+        let section = context.sections.iter().find(|section| section.name == name).unwrap();
+        let Some(v1::context_section::Content::Json(json)) = &section.content else { panic!("no JSON") };
+        json.clone()
+    };
+    assert_eq!((&*text("input"), &*text("plan_input")), (input_json, of_plan));
+    for name in ["previous_results", "dependency_results"] {
+        let json = text(name);
+        assert!(json.contains(&result) && json.contains(&format!(r#""numeric_value":{number},"#)), "{json:.300}");
+    }
+}
+
+#[test]
+fn an_input_that_is_no_object_is_refused_with_its_place() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let wrong = v1::Subtask { input_json: r#"{"a": [NaN]}"#.to_owned(), ..subtask("a", &[]) };
+    let plan = v1::Plan { input_json: "[1]".to_owned(), ..plan_of(vec![wrong]) };
+    let refusal = assert_refused(world.submit(plan), ErrorCode::FieldInvalid);
+    let paths: Vec<&str> = refusal.violations().iter().map(|violation| violation.path.as_str()).collect();
+    assert!(
+        paths[0].ends_with("plan.input_json") && paths[1].ends_with("plan.subtasks[0].input_json/a/0"),
+        "{paths:?}"
+    );
+}
+
+#[test]
 fn large_results_do_not_overflow_the_context() {
     let mut world = World::with(&["alice", "bob:worker"]);
     let names: Vec<String> = (0..5).map(|number| format!("s{number}")).collect();
@@ -703,12 +755,12 @@ fn large_results_do_not_overflow_the_context() {
 #[test]
 fn large_inputs_leave_less_room_for_results() {
     let mut world = World::with(&["alice", "bob:worker"]);
-    let input = struct_of(&json!({"text": "i".repeat(250 * 1024)}));
+    let input_json = json!({"text": "i".repeat(250 * 1024)}).to_string();
     let names: Vec<String> = (0..5).map(|number| format!("s{number}")).collect();
     let mut subtasks: Vec<v1::Subtask> = names.iter().map(|name| subtask(name, &[])).collect();
     let needs: Vec<&str> = names.iter().map(String::as_str).collect();
-    subtasks.push(v1::Subtask { input: input.clone(), ..subtask("last", &needs) });
-    world.submit(v1::Plan { input, ..plan_of(subtasks) }).unwrap();
+    subtasks.push(v1::Subtask { input_json: input_json.clone(), ..subtask("last", &needs) });
+    world.submit(v1::Plan { input_json, ..plan_of(subtasks) }).unwrap();
     let mut workers = world.workers(&["bob"]);
     for name in &names {
         // The result repeats the response. Three of 120 KiB fit, and ten in two sections do not.

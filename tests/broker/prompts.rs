@@ -11,7 +11,7 @@ use baton_broker_core::{
     queries::TaskFilter,
 };
 use prost::Message as _;
-use prost_types::{Struct, Value, value::Kind};
+use serde_json::{Value, json};
 
 use crate::world::{Refusal, Session, World, assert_refused};
 
@@ -22,8 +22,8 @@ fn question(answer_by: &str) -> v1::TaskPrompt {
     v1::TaskPrompt { question: "may I refund?".into(), answer_by: answer_by.into(), ..Default::default() }
 }
 
-fn data(name: &str, kind: Kind) -> Struct {
-    Struct { fields: [(name.to_owned(), Value { kind: Some(kind) })].into() }
+fn data(name: &str, value: impl Into<Value>) -> String {
+    json!({ name: value.into() }).to_string()
 }
 
 impl World {
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn reply_to(&self, from: &str, question: &str) -> v1::Envelope {
-        self.answer_with(from, question, 2, &v1::TaskInput { text: "yes".into(), data: None })
+        self.answer_with(from, question, 2, &v1::TaskInput { text: "yes".into(), ..Default::default() })
     }
 
     fn time(&self, span: Duration) -> prost_types::Timestamp {
@@ -306,18 +306,20 @@ fn a_question_needs_waiting_for_input_and_stays_within_its_bounds() {
 fn an_answer_that_does_not_fit_the_schema_is_refused_with_the_places() {
     let (mut world, _a, mut b) = World::owned_by_b(&["c", "stranger"]);
     let asked = world.ask_as_b(v1::TaskPrompt { answer_schema_json: SCHEMA.into(), ..question("c") });
-    let answer = |world: &World, data| world.answer_with("c", &asked, 2, &v1::TaskInput { text: "yes".into(), data });
-    let wrong = answer(&world, Some(data("refund", Kind::StringValue("yes".into()))));
-    assert_eq!(fields(world.send(wrong)), ["envelope.payload.data/refund"]);
-    let missing = answer(&world, Some(data("other", Kind::BoolValue(true))));
-    assert_eq!(fields(world.send(missing)), ["envelope.payload.data"]);
-    let none = answer(&world, None);
-    assert_eq!(fields(world.send(none)), ["envelope.payload.data"]);
-    let of_stranger = v1::TaskInput { data: Some(data("refund", Kind::NumberValue(1.0))), text: String::new() };
+    let answer = |world: &World, data_json: String| {
+        world.answer_with("c", &asked, 2, &v1::TaskInput { text: "yes".into(), data_json, ..Default::default() })
+    };
+    let wrong = answer(&world, data("refund", "yes"));
+    assert_eq!(fields(world.send(wrong)), ["envelope.payload.data_json/refund"]);
+    let missing = answer(&world, data("other", true));
+    assert_eq!(fields(world.send(missing)), ["envelope.payload.data_json"]);
+    let none = answer(&world, String::new());
+    assert_eq!(fields(world.send(none)), ["envelope.payload.data_json"]);
+    let of_stranger = v1::TaskInput { data_json: data("refund", 1), ..Default::default() };
     let of_stranger = world.answer_with("stranger", &asked, 2, &of_stranger);
     assert_refused(world.send(of_stranger), ErrorCode::NotAsked);
 
-    let good = answer(&world, Some(data("refund", Kind::BoolValue(true))));
+    let good = answer(&world, data("refund", true));
     world.send(good).unwrap();
     assert_eq!(b.deliveries().len(), 1);
     world.audit("t");
@@ -328,8 +330,7 @@ fn an_answer_whose_check_would_take_too_much_work_is_refused() {
     let (mut world, _a, _b) = World::owned_by_b(&["c"]);
     let slow = r#"{"properties": {"refund": {"pattern": "a[ab]{3000}[^ab]"}}}"#;
     let asked = world.ask_as_b(v1::TaskPrompt { answer_schema_json: slow.into(), ..question("c") });
-    let long =
-        v1::TaskInput { text: String::new(), data: Some(data("refund", Kind::StringValue("ab".repeat(32_000)))) };
+    let long = v1::TaskInput { data_json: data("refund", "ab".repeat(32_000)), ..Default::default() };
     let refusal = assert_refused(world.send(world.answer_with("c", &asked, 2, &long)), ErrorCode::FieldInvalid);
     assert!(refusal.violations()[0].problem.contains("too long texts"), "{refusal}");
 }
@@ -344,12 +345,21 @@ fn an_answer_names_its_question_and_no_receiver_and_says_something() {
     assert_eq!(fields(world.send(with_receiver)), ["envelope.receiver_id"]);
     let empty = world.answer_with("c", &asked, 2, &v1::TaskInput::default());
     assert_eq!(fields(world.send(empty)), ["envelope.payload"]);
-    let long = v1::TaskInput { text: "x".repeat(64 * 1024 + 1), data: None };
+    let long = v1::TaskInput { text: "x".repeat(64 * 1024 + 1), ..Default::default() };
     assert_eq!(fields(world.send(world.answer_with("c", &asked, 2, &long))), ["envelope.payload.text"]);
-    let ahead = world.answer_with("c", &asked, 3, &v1::TaskInput { text: "yes".into(), data: None });
+    let ahead = world.answer_with("c", &asked, 3, &v1::TaskInput { text: "yes".into(), ..Default::default() });
     assert_refused(world.send(ahead), ErrorCode::EpochAhead);
-    let nan = v1::TaskInput { text: String::new(), data: Some(data("n", Kind::NumberValue(f64::NAN))) };
-    assert_eq!(fields(world.send(world.answer_with("c", &asked, 2, &nan))), ["envelope.payload.data"]);
+    for (text, place) in [
+        (r#"{"n": NaN}"#, "/n"),
+        (r#"{"a": {"b": 1, "b": 2}}"#, "/a/b"),
+        (r#"{"a": ["\ud800"]}"#, "/a/0"),
+        ("[1]", ""),
+        (&data("text", "x".repeat(64 * 1024)), ""),
+    ] {
+        let wrong = v1::TaskInput { data_json: text.to_owned(), ..Default::default() };
+        let path = format!("envelope.payload.data_json{place}");
+        assert_eq!(fields(world.send(world.answer_with("c", &asked, 2, &wrong))), [path]);
+    }
     assert_eq!(world.last_state(), PromptState::Open);
 }
 

@@ -10,14 +10,14 @@ use baton_broker_core::{
     proto::v1::{self, MessageType, TaskStatus},
     queries::TaskFilter,
 };
-use prost_types::{Struct, Value, value::Kind};
+use serde_json::json;
 
 use crate::world::{Refusal, Session, World, assert_refused, operator};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn result(text: &str) -> Struct {
-    Struct { fields: [("answer".to_owned(), Value { kind: Some(Kind::StringValue(text.into())) })].into() }
+fn result(text: &str) -> String {
+    json!({"answer": text}).to_string()
 }
 
 fn fields(outcome: Result<v1::Receipt, Refusal>) -> Vec<String> {
@@ -30,15 +30,18 @@ fn span(span: Duration) -> Option<prost_types::Duration> {
 }
 
 impl World {
-    fn report(&self, from: &str, epoch: u64, status: TaskStatus, result: Option<Struct>) -> v1::Envelope {
-        let payload = v1::TaskStatusUpdate { status: status.into(), result, ..Default::default() };
+    fn report(&self, from: &str, epoch: u64, status: TaskStatus, result: &str) -> v1::Envelope {
+        let result_json = result.to_owned();
+        let payload = v1::TaskStatusUpdate { status: status.into(), result_json, ..Default::default() };
         let envelope = self.envelope(from, "", MessageType::TaskStatusUpdate, &payload);
         v1::Envelope { task_id: "t".into(), epoch, ..envelope }
     }
 
-    fn shown_result(&self) -> Option<Struct> {
+    /// Empty: none.
+    fn shown_result(&self) -> String {
         let caller = operator();
-        self.view(&caller).shown_task(&TaskId::parse("t").unwrap()).unwrap().result.and_then(|status| status.result)
+        let shown = self.view(&caller).shown_task(&TaskId::parse("t").unwrap()).unwrap();
+        shown.result.map(|status| status.result_json).unwrap_or_default()
     }
 
     /// A request for a new task that is a part of another one.
@@ -61,11 +64,11 @@ fn a_task_shows_the_result_of_its_final_status() {
     let mut world = World::with(&["a", "b"]);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     world.hand_over(&mut a, &mut b, 1);
-    world.send(world.report("b", 2, TaskStatus::InProgress, Some(result("half")))).unwrap();
-    assert_eq!(world.shown_result(), None, "a result before the end is for the receivers of the message");
-    world.send(world.report("b", 2, TaskStatus::Completed, Some(result("whole")))).unwrap();
+    world.send(world.report("b", 2, TaskStatus::InProgress, &result("half"))).unwrap();
+    assert_eq!(world.shown_result(), "", "a result before the end is for the receivers of the message");
+    world.send(world.report("b", 2, TaskStatus::Completed, &result("whole"))).unwrap();
     world.restart();
-    assert_eq!(world.shown_result(), Some(result("whole")));
+    assert_eq!(world.shown_result(), result("whole"));
     world.audit("t");
 }
 
@@ -80,11 +83,11 @@ fn the_result_of_a_delegate_returns_to_its_delegator_and_stays() {
     };
     let request = world.request_with("a", "b", 1, &lend);
     world.hand_over_with(&mut a, &mut b, 1, request);
-    world.send(world.report("b", 2, TaskStatus::Completed, Some(result("of b")))).unwrap();
+    world.send(world.report("b", 2, TaskStatus::Completed, &result("of b"))).unwrap();
     assert_eq!(world.take_and_ack(&mut a).sender_id, "b");
-    assert_eq!(world.shown_result(), Some(result("of b")));
-    world.send(world.report("a", 3, TaskStatus::Completed, None)).unwrap();
-    assert_eq!(world.shown_result(), Some(result("of b")), "a final status without a result keeps the former one");
+    assert_eq!(world.shown_result(), result("of b"));
+    world.send(world.report("a", 3, TaskStatus::Completed, "")).unwrap();
+    assert_eq!(world.shown_result(), result("of b"), "a final status without a result keeps the former one");
     world.audit("t");
 }
 
@@ -95,13 +98,37 @@ fn a_result_over_its_bound_is_refused_with_advice() {
     let most = 256 * 1024 - r#"{"answer":""}"#.len();
     let handoff = world.task("t").task.open_handoff.unwrap().to_string();
     world.send(world.cancel("a", "b", &handoff, 1)).unwrap();
-    let too_large = world.report("a", 1, TaskStatus::Completed, Some(result(&"x".repeat(most + 1))));
+    let too_large = world.report("a", 1, TaskStatus::Completed, &result(&"x".repeat(most + 1)));
     let refusal = assert_refused(world.send(too_large), ErrorCode::FieldInvalid);
     assert!(refusal.to_string().contains("reference"), "{refusal}");
-    assert_eq!(refusal.violations()[0].path, "envelope.payload.result");
+    assert_eq!(refusal.violations()[0].path, "envelope.payload.result_json");
     let largest = result(&"x".repeat(most));
-    world.send(world.report("a", 1, TaskStatus::Completed, Some(largest.clone()))).unwrap();
-    assert_eq!(world.shown_result(), Some(largest));
+    world.send(world.report("a", 1, TaskStatus::Completed, &largest)).unwrap();
+    assert_eq!(world.shown_result(), largest);
+}
+
+#[test]
+fn a_result_is_shown_as_it_was_sent() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    world.hand_over(&mut a, &mut b, 1);
+    let deep = |levels: usize| format!(r#"{{"deep":{}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
+    for (text, place) in [
+        (r#"{"a": {"b": 1, "b": 2}}"#.to_owned(), "/a/b".to_owned()),
+        (r#"{"a": [1, NaN]}"#.to_owned(), "/a/1".to_owned()),
+        (r#"{"a": "\udc00"}"#.to_owned(), "/a".to_owned()),
+        ("[]".to_owned(), String::new()),
+        (deep(129), format!("/deep{}", "/0".repeat(127))),
+    ] {
+        let path = format!("envelope.payload.result_json{place}");
+        assert_eq!(fields(world.send(world.report("b", 2, TaskStatus::Completed, &text))), [path]);
+    }
+    world.send(world.report("b", 2, TaskStatus::InProgress, &deep(128))).unwrap();
+    let text = r#" {"id": 1234567890123456789, "n": 42, "f": 42.0, "e": 4.20e1, "none": null} "#;
+    world.send(world.report("b", 2, TaskStatus::Completed, text)).unwrap();
+    world.restart();
+    assert_eq!(world.shown_result(), text);
+    world.audit("t");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn an_answered_question_is_no_dead_letter() {
     let id = question.message_id.clone();
     world.send(question).unwrap();
     assert_eq!(world.letters("person"), 1);
-    let input = v1::TaskInput { text: "yes".into(), data: None };
+    let input = v1::TaskInput { text: "yes".into(), ..Default::default() };
     let answer = world.envelope("person", "", MessageType::TaskInput, &input);
     world.send(v1::Envelope { task_id: "t".into(), correlation_id: id, epoch: 2, ..answer }).unwrap();
     assert_eq!(world.letters("person"), 0);

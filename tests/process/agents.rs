@@ -34,7 +34,7 @@ struct Plan {
     /// The sections that the context provider returns.
     provides: Option<Vec<v1::ContextSection>>,
     /// The result with which the agent ends a task after a takeover.
-    finishes: Option<prost_types::Struct>,
+    finishes: Option<serde_json::Value>,
 }
 
 struct Mail {
@@ -122,9 +122,8 @@ fn context() -> Vec<v1::ContextSection> {
     context_of([("goals", "[\"find the cause\"]".to_owned())]).sections
 }
 
-fn result() -> prost_types::Struct {
-    let cause = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("a loose plug".to_owned())) };
-    prost_types::Struct { fields: [("cause".to_owned(), cause)].into() }
+fn result() -> serde_json::Value {
+    serde_json::json!({"cause": "a loose plug", "id": 1234567890123456789_u64, "count": 42, "none": null})
 }
 
 #[tokio::test]

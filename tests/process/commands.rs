@@ -249,7 +249,7 @@ fn a_question_is_asked_and_answered_on_the_command_line() {
     check(
         exit_of(&mut carol(&["task", "input", "t", "--data-json", r#"{"refund": 1}"#])),
         8,
-        "envelope.payload.data/refund",
+        "envelope.payload.data_json/refund",
     );
     check(exit_of(&mut alice(&["task", "input", "t", "--text", "yes"])), 8, "NOT_ASKED");
     json_of(&mut carol(&["task", "input", "t", "--data-json", r#"{"refund": true}"#]));
@@ -257,9 +257,19 @@ fn a_question_is_asked_and_answered_on_the_command_line() {
     let again = ["task", "input", "t", "--text", "no", "--question", question, "--epoch", "1"];
     check(exit_of(&mut carol(&again)), 8, "INPUT_TAKEN");
     let mail = json_of(&mut alice(&["mail", "receive", "--max", "1", "--ack"]));
-    assert_eq!(mail["envelope"]["payload"]["data"], json!({"refund": true}));
-    json_of(&mut alice(&["task", "status", "t", "completed", "--result-json", r#"{"refunded": 12}"#]));
-    assert_eq!(json_of(&mut run(&["task", "show", "t"]))["result"], json!({"refunded": 12.0}));
+    assert_eq!(mail["envelope"]["payload"]["dataJson"], r#"{"refund": true}"#);
+    json_of(&mut alice(&[
+        "task",
+        "status",
+        "t",
+        "completed",
+        "--result-json",
+        r#"{"refunded": 12, "id": 1234567890123456789}"#,
+    ]));
+    assert_eq!(
+        json_of(&mut run(&["task", "show", "t"]))["resultJson"],
+        r#"{"refunded": 12, "id": 1234567890123456789}"#
+    );
 }
 
 #[test]

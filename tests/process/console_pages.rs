@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use baton::{
-    envelope::struct_of,
     ids::{IdSource as _, SystemIds},
     proto::v1::{self, MessageType, TaskStatus},
     time::{Clock as _, SystemClock},
@@ -224,8 +223,8 @@ async fn a_plan_shows_its_subtasks_as_a_picture_and_a_table_with_results() {
     fei.accept(&offer).await.unwrap();
     let context = fei.take().await.unwrap();
     let receipt = fei.complete(&context).await.unwrap();
-    let result = struct_of(&json!({"response": format!("{IMAGE} {}", "x".repeat(5000))}));
-    let update = v1::TaskStatusUpdate { status: TaskStatus::Completed.into(), result, ..Default::default() };
+    let result_json = json!({"response": format!("{IMAGE} {}", "x".repeat(5000))}).to_string();
+    let update = v1::TaskStatusUpdate { status: TaskStatus::Completed.into(), result_json, ..Default::default() };
     fei.report(&About::task(&receipt.task_id, receipt.epoch), &update).await.unwrap();
     let (operator, submitter) = (operator(&broker).await, agent(&broker, "alice").await);
     eventually("the second subtask begins", async || {

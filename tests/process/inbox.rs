@@ -111,7 +111,7 @@ async fn a_chatbot_hands_to_a_person_who_works_with_the_inbox_alone() {
             break delivered.payload::<v1::TaskInput>();
         }
     };
-    assert!(answer.data.unwrap().fields.contains_key("refund"));
+    assert_eq!(answer.data_json, r#"{"refund": true}"#);
     assert_eq!(tasks(&carol.inbox(), "questions"), Vec::<String>::new());
 
     carol.run(&["task", "status", "ticket-7", "completed", "--result-json", r#"{"refunded": true}"#]);

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use baton::{
-    envelope::struct_of,
-    proto::v1::{self, MessageType, TaskStatus},
-};
+use baton::proto::v1::{self, MessageType, TaskStatus};
 use baton_client::{Delivered, Handler, Link, NotTaken, SubtaskInputs};
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -40,8 +37,8 @@ impl Handler for Player {
                     Ok(response) => (TaskStatus::Completed, response),
                     Err(reason) => (TaskStatus::Failed, reason),
                 };
-                let result = struct_of(&json!({"response": response}));
-                task.report(&v1::TaskStatusUpdate { status: status.into(), result, ..Default::default() }).await?;
+                let result_json = json!({"response": response}).to_string();
+                task.report(&v1::TaskStatusUpdate { status: status.into(), result_json, ..Default::default() }).await?;
             }
             _ => {}
         }

@@ -3,10 +3,7 @@
 
 use std::path::PathBuf;
 
-use baton::{
-    envelope::struct_of,
-    proto::v1::{self, MessageType, TaskStatus},
-};
+use baton::proto::v1::{self, MessageType, TaskStatus};
 use baton_client::{About, SubtaskInputs, SubtaskResults, session::Agent};
 use serde_json::{Value, json};
 
@@ -133,8 +130,8 @@ async fn take(broker: &Broker, name: &str) -> Work {
 
 impl Work {
     async fn report(&self, agent: &Agent, status: TaskStatus, response: &str) {
-        let result = struct_of(&json!({"response": response, "tools_used": ["sql"]}));
-        let update = v1::TaskStatusUpdate { status: status.into(), result, ..Default::default() };
+        let result_json = json!({"response": response, "tools_used": ["sql"]}).to_string();
+        let update = v1::TaskStatusUpdate { status: status.into(), result_json, ..Default::default() };
         agent.report(&self.about, &update).await.unwrap();
     }
 

@@ -281,14 +281,14 @@ impl Agent {
         };
         let asks = status == v1::TaskStatus::WaitingForInput && other != self.id.as_str();
         let prompt = asks.then(|| self.question(other, now));
-        let result = self.rng.once_in(2).then(prost_types::Struct::default);
+        let result_json = if self.rng.once_in(2) { "{}".to_owned() } else { String::new() };
         let extends = status == v1::TaskStatus::InProgress && self.rng.once_in(8);
         let extend_by = extends.then_some(prost_types::Duration { seconds: 100, nanos: 0 });
         let update = v1::TaskStatusUpdate {
             status: status.into(),
             details: "so".into(),
             prompt,
-            result,
+            result_json,
             extend_by,
             ..Default::default()
         };
@@ -437,7 +437,7 @@ impl Agent {
             T::TaskStatusUpdate if envelope.payload.is_some() => {
                 let update = v1::TaskStatusUpdate::decode(envelope.payload.clone()?.value).ok()?;
                 update.prompt.filter(|_| !self.rng.once_in(8))?;
-                let input = v1::TaskInput { text: "that".into(), data: None };
+                let input = v1::TaskInput { text: "that".into(), ..Default::default() };
                 Some(self.make("", T::TaskInput, task, &envelope.message_id.clone(), epoch, &input, ids, now))
             }
             T::HandoffAccept => {

@@ -7,7 +7,7 @@ use prost::{Message, Name};
 
 use super::Identity;
 use crate::{
-    envelope::{self, context_of_sections, digest_of},
+    envelope::{self, context_of_sections, digest_of, read_checked_json},
     ids::IdSource,
     proto::v1::{self, MessageType, context_section::Content},
     time::Clock,
@@ -102,12 +102,18 @@ pub fn json_section(name: &str, value: impl Into<serde_json::Value>) -> v1::Cont
     v1::ContextSection { name: name.to_owned(), content, ..Default::default() }
 }
 
-/// These names and values as the result of a task.
+/// These names and values as the result of a task. A value of any type that can be serialized is a result, too:
+/// `serde_json::to_value(&report)?`. 64-bit integers are exact.
 pub fn result_of<K: Into<String>, V: Into<serde_json::Value>>(
     values: impl IntoIterator<Item = (K, V)>,
-) -> prost_types::Struct {
+) -> serde_json::Value {
     let object = values.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    envelope::struct_of(&serde_json::Value::Object(object)).expect("it is an object")
+    serde_json::Value::Object(object)
+}
+
+/// The value of a text that the broker has checked. `None`: the text is empty.
+pub(crate) fn value_in(text: &str) -> Option<serde_json::Value> {
+    read_checked_json(text).ok()
 }
 
 /// The message that reports a successful takeover, with the digest computed from the received sections.

@@ -148,14 +148,16 @@ impl OwnedTask {
         self.link.send("", MessageType::TaskStatusUpdate, &self.about(), update).await
     }
 
-    /// Ends the task as COMPLETED, with a result. A delegated task returns to the delegator.
+    /// Ends the task as COMPLETED, with a result: a JSON object. A delegated task returns to the delegator. To send a text of
+    /// JSON as it is, [`report`](Self::report) it in `result_json`.
     ///
     /// # Errors
     ///
-    /// As [`Self::report`]; `HANDOFF_OPEN` while a handoff of the task is open.
-    pub async fn finish(&self, result: Option<prost_types::Struct>) -> Result<v1::Receipt, ClientError> {
+    /// As [`Self::report`]; `FIELD_INVALID` for a result that is no object or is too large or too deep, `HANDOFF_OPEN` while a handoff of the task is open.
+    pub async fn finish(&self, result: Option<serde_json::Value>) -> Result<v1::Receipt, ClientError> {
         let status = v1::TaskStatus::Completed.into();
-        self.report(&v1::TaskStatusUpdate { status, result, ..Default::default() }).await
+        let result_json = result.map(|result| result.to_string()).unwrap_or_default();
+        self.report(&v1::TaskStatusUpdate { status, result_json, ..Default::default() }).await
     }
 
     /// Hands the task over: see [`Link::hand_over`].

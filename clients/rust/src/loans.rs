@@ -7,6 +7,7 @@ use tokio::{runtime::Handle, sync::oneshot, time};
 
 use super::{
     About, ClientError, Delivered, HandOverError, HandedOver, Link, OwnedTask,
+    compose::value_in,
     error::Refused,
     handoffs::{end_of, task_of},
     limits, progress,
@@ -43,7 +44,7 @@ pub struct Returned {
     /// unfinished. The task itself is not final.
     pub status: v1::TaskStatus,
     /// The result, if the delegate sent one.
-    pub result: Option<prost_types::Struct>,
+    pub result: Option<serde_json::Value>,
     /// The delegate's details; may be empty.
     pub details: String,
 }
@@ -366,7 +367,8 @@ impl Link {
             if is_end {
                 let (status, details) = (update.status(), update.details.clone());
                 // The end of a loan moves the ownership, which adds 1 to the epoch (SPEC 3).
-                return Ok(Returned { task_id, epoch: epoch + 1, status, result: update.result, details });
+                let result = value_in(&update.result_json);
+                return Ok(Returned { task_id, epoch: epoch + 1, status, result, details });
             }
         }
     }
@@ -407,10 +409,9 @@ impl Link {
         };
         let Some(found) = self.end_in_log(loan).await? else {
             // No log can be read, or the task did not come back to this agent.
-            return match (&task.result, task.owner_id == self.id().as_str()) {
+            return match (value_in(&task.result_json), task.owner_id == self.id().as_str()) {
                 (Some(result), true) => {
-                    let (result, details) = (Some(result.clone()), task.details.clone());
-                    returned(task.epoch, v1::TaskStatus::Completed, result, details)
+                    returned(task.epoch, v1::TaskStatus::Completed, Some(result), task.details.clone())
                 }
                 _ => recalled(RecallReason::Recall, task.epoch),
             };
@@ -420,7 +421,7 @@ impl Link {
             Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::TaskStatusUpdate => {
                 let payload = self.verified(found.envelope).await?.payload.unwrap_or_default();
                 let update = v1::TaskStatusUpdate::decode(payload.value).unwrap_or_default();
-                returned(entry.epoch, update.status(), update.result, update.details)
+                returned(entry.epoch, update.status(), value_in(&update.result_json), update.details)
             }
             // A handoff has returned the task, unfinished.
             Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::HandoffComplete => {

@@ -7,7 +7,8 @@ use tokio_stream::StreamExt as _;
 
 use super::{About, Client, ClientError, Composer, Delivered, Link};
 use crate::{
-    envelope::struct_of,
+    compose::value_in,
+    envelope::json_members,
     proto::v1::{self, MessageType, context_section::Content, plan_entry::Event, watch_plan_response::Update},
 };
 
@@ -182,29 +183,30 @@ pub struct SubtaskInputs {
 
 impl SubtaskInputs {
     /// Reads the context of a handoff. `None`: the handoff carries out no subtask.
-    pub fn of(context: &v1::TaskContextTransfer) -> Option<Self> {
-        let section = |name: &str| {
+    pub fn of<'c>(context: &'c v1::TaskContextTransfer) -> Option<Self> {
+        let text_of = |name: &str| {
             let section = context.sections.iter().find(|section| section.name == name)?;
             match &section.content {
-                Some(Content::Json(json)) => serde_json::from_str::<Value>(json).ok(),
+                Some(Content::Json(json)) => Some(&**json),
                 Some(_) | None => None,
             }
         };
+        let section = |name: &str| text_of(name).and_then(value_in);
+        // Results are joined from texts, which stay as their agents wrote them.
+        let members = |text: Option<&'c str>| text.and_then(json_members).unwrap_or_default();
         let description = section("task_description")?;
         let text = |name: &str| description[name].as_str().map(str::to_owned);
         let mut omitted = BTreeSet::new();
-        let mut results = |all: &Value| {
-            let all = all.as_object().into_iter().flatten();
-            let of = |(id, result): (&String, &Value)| {
-                if result["omitted"] == true {
+        let mut results = |all: Option<&'c str>| {
+            let of = |(id, text): (String, &str)| {
+                let (result, is_omitted) = result_of(&id, text);
+                if is_omitted {
                     omitted.insert(id.clone());
                 }
-                (id.clone(), result_of(id, result))
+                (id, result)
             };
-            all.map(of).collect::<SubtaskResults>()
+            members(all).into_iter().map(of).collect::<SubtaskResults>()
         };
-        let consumed = section("consumed").unwrap_or_default();
-        let consumed = consumed.as_object().into_iter().flatten();
         Some(Self {
             plan_id: text("plan_id")?,
             subtask_id: text("subtask_id")?,
@@ -213,9 +215,12 @@ impl SubtaskInputs {
             attempt: description["attempt"].as_u64().unwrap_or(1),
             input: section("input").unwrap_or_default(),
             plan_input: section("plan_input").unwrap_or_default(),
-            previous_results: results(&section("previous_results").unwrap_or_default()),
-            dependency_results: results(&section("dependency_results").unwrap_or_default()),
-            consumed: consumed.map(|(topic, all)| (topic.clone(), results(all))).collect(),
+            previous_results: results(text_of("previous_results")),
+            dependency_results: results(text_of("dependency_results")),
+            consumed: members(text_of("consumed"))
+                .into_iter()
+                .map(|(topic, all)| (topic, results(Some(all))))
+                .collect(),
             omitted,
         })
     }
@@ -298,21 +303,27 @@ impl Link {
 
 /// A result for [`OwnedTask::finish`](crate::OwnedTask::finish) with this text as its `response`. Further keys that plans
 /// know: `tokens`, `success`, `tools_used` and `numeric_value`.
-pub fn subtask_result(response: &str) -> prost_types::Struct {
-    struct_of(&serde_json::json!({ "response": response })).expect("it is an object")
+pub fn subtask_result(response: &str) -> Value {
+    serde_json::json!({ "response": response })
 }
 
-fn result_of(id: &str, result: &Value) -> v1::SubtaskResult {
+/// A result out of a context, and whether it was left out there.
+fn result_of(id: &str, text: &str) -> (v1::SubtaskResult, bool) {
+    let mut members: BTreeMap<String, &str> = json_members(text).unwrap_or_default().into_iter().collect();
+    let result_json = members.remove("result").unwrap_or_default().to_owned();
+    let known = members.into_iter().filter_map(|(name, text)| Some((name, value_in(text)?)));
+    let result = Value::Object(known.collect());
     let tools = result["tools_used"].as_array().into_iter().flatten();
-    v1::SubtaskResult {
+    let found = v1::SubtaskResult {
         subtask_id: id.to_owned(),
         response: result["response"].as_str().unwrap_or_default().to_owned(),
         tokens: result["tokens"].as_u64().unwrap_or(0),
         success: result["success"].as_bool().unwrap_or(false),
         tools_used: tools.filter_map(Value::as_str).map(str::to_owned).collect(),
         numeric_value: result["numeric_value"].as_f64(),
-        result_json: result.get("result").map(Value::to_string).unwrap_or_default(),
-    }
+        result_json,
+    };
+    (found, result["omitted"] == true)
 }
 
 #[cfg(test)]
@@ -329,12 +340,17 @@ mod tests {
         };
         let context = context_of_sections(vec![
             section("task_description", r#"{"plan_id":"q3","subtask_id":"synthesis","role":"writer","attempt":2}"#),
-            section("previous_results", r#"{"growth":{"response":"增长率15.3%","success":true,"numeric_value":15.3}}"#),
+            section(
+                "previous_results",
+                r#"{"growth":{"response":"增长率15.3%","success":true,"numeric_value":15.3,"result":{"id":1234567890123456789, "n":4.20e1}}}"#,
+            ),
         ]);
         let inputs = SubtaskInputs::of(&context).unwrap();
         assert!(inputs.omitted.is_empty());
         assert_eq!((inputs.subtask_id.as_str(), inputs.attempt), ("synthesis", 2));
         assert_eq!(inputs.previous_results["growth"].numeric_value, Some(15.3));
+        let text = r#"{"id":1234567890123456789, "n":4.20e1}"#;
+        assert_eq!(inputs.previous_results["growth"].result_json, text, "a result is the text that was sent");
         assert_eq!(SubtaskInputs::of(&context_of_sections(Vec::new())), None);
     }
 

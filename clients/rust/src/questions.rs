@@ -2,6 +2,7 @@
 
 use super::{
     About, ClientError, Delivered, HandOverError, Link, OwnedTask,
+    compose::value_in,
     waiting::{Conversation, Subject},
 };
 use crate::proto::v1::{self, MessageType};
@@ -26,7 +27,7 @@ pub struct Answer {
     /// The answer for people to read; may be empty.
     pub text: String,
     /// The answer for programs. It fits the question's schema, if the question has one.
-    pub data: Option<prost_types::Struct>,
+    pub data: Option<serde_json::Value>,
 }
 
 /// A question to this agent about another agent's task: [`Self::answer`] answers it once.
@@ -78,7 +79,16 @@ impl Question {
     ///
     /// As [`Link::answer`].
     pub async fn answer(&self, text: &str) -> Result<v1::Receipt, ClientError> {
-        self.answer_with(&v1::TaskInput { text: text.to_owned(), data: None }).await
+        self.answer_with(&v1::TaskInput { text: text.to_owned(), ..Default::default() }).await
+    }
+
+    /// Answers by data, a JSON object that must fit the question's schema.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::answer`].
+    pub async fn answer_data(&self, data: &serde_json::Value) -> Result<v1::Receipt, ClientError> {
+        self.answer_with(&v1::TaskInput { data_json: data.to_string(), ..Default::default() }).await
     }
 
     /// Answers by a text and data, which must fit the question's schema.
@@ -207,16 +217,17 @@ impl Link {
 fn answer_in(task: &v1::Task, question: &str) -> Option<Answer> {
     let answered = task.last_answer.as_ref()?;
     let asked = answered.question.as_ref()?;
-    let (v1::TaskInput { text, data }, agent_id) = (answered.answer.clone()?, asked.asked_agent_id.clone());
-    (asked.message_id == question).then_some(Answer { agent_id, text, data })
+    (asked.message_id == question).then_some(answer_of(answered.answer.clone()?, &asked.asked_agent_id))
+}
+
+fn answer_of(answer: v1::TaskInput, agent_id: &str) -> Answer {
+    let v1::TaskInput { text, data_json, .. } = answer;
+    Answer { agent_id: agent_id.to_owned(), text, data: value_in(&data_json) }
 }
 
 fn asked_of(delivered: &Delivered) -> Asked {
     match delivered.kind() {
-        MessageType::TaskInput => {
-            let v1::TaskInput { text, data } = delivered.payload();
-            Asked::Answered(Answer { agent_id: delivered.envelope.sender_id.clone(), text, data })
-        }
+        MessageType::TaskInput => Asked::Answered(answer_of(delivered.payload(), &delivered.envelope.sender_id)),
         // The only other mail of a question is the broker's notice of its expiry.
         _ => Asked::Expired,
     }

@@ -235,7 +235,7 @@ impl Preparation<'_> {
         if !self.is_asked(header.task.as_ref(), question, envelope)? {
             return Self::missing(is_last, Findings::None);
         }
-        let (path, data) = ("envelope.payload.data", data.unwrap_or(&Value::Null));
+        let (path, data) = ("envelope.payload.data_json", data.unwrap_or(&Value::Null));
         let violations = match self.schemas.get(&prompt.answer_schema_json) {
             Ok(schema) => schema.misfits(data, path, LISTED_MAX, &mut Work::new()),
             Err(problem) => {

@@ -79,7 +79,7 @@ pub(super) struct SendArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", required_unless_present = "data")]
     text: String,
     /// The information, or the input of a delegation, for programs: a JSON object.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = json::object_text)]
     data: Option<String>,
     /// The topic of the information.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TOPIC", conflicts_with = "delegation")]
@@ -148,25 +148,18 @@ fn waited(wait: Duration, shown: u32) -> Result<(), Failure> {
 async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
     let about = args.task.map(|task| About::task(task.as_str(), 0)).unwrap_or_default();
-    let data = args.data.as_deref().map(parse_data).transpose()?;
+    let data_json = args.data.unwrap_or_default();
     let deliver_after = args.after.map(|span| SystemClock.now().plus(span).into());
     let envelope = if args.delegation {
-        let payload = v1::Delegation { description: args.text, input: data, deliver_after };
+        let payload =
+            v1::Delegation { description: args.text, input_json: data_json, deliver_after, ..Default::default() };
         composer.encode(&args.to, MessageType::Delegation, &about, &payload)
     } else {
-        let payload = v1::Info { topic: args.topic, text: args.text, data, deliver_after };
+        let payload = v1::Info { topic: args.topic, text: args.text, data_json, deliver_after, ..Default::default() };
         composer.encode(&args.to, MessageType::Info, &about, &payload)
     };
     let receipt = client.send(envelope).await?;
     output.one(&receipt, |receipt| vec![("message".into(), receipt.message_id.clone())])
-}
-
-fn parse_data(text: &str) -> Result<prost_types::Struct, Failure> {
-    let value = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
-    let value = value.map_err(|error| Failure::usage(format!("--data is not a JSON object: {error}")))?;
-    // A Struct has no name of its own in the schema of this program.
-    let info: v1::Info = json::parse(serde_json::json!({ "data": serde_json::Value::from(value) }))?;
-    Ok(info.data.unwrap_or_default())
 }
 
 /// The delivery and its attempt. A message that is only looked at has no delivery.

@@ -190,8 +190,7 @@ pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, outpu
 }
 
 fn read(path: &Path, id: Option<&PlanId>) -> Result<v1::Plan, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
-    let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
+    let value = json::read_file(path)?;
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some())
         .map_err(|error| Failure::file(path, error.message()))
@@ -215,6 +214,10 @@ fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
             return Err(Failure::usage(format!("{name} {text:?} is unknown; it can be {}", words.join(", "))));
         }
         value[name] = format!("{prefix}{word}").into();
+    }
+    json::object_as_text(&mut value, "input")?;
+    for subtask in value.get_mut("subtasks").and_then(Value::as_array_mut).into_iter().flatten() {
+        json::object_as_text(subtask, "input")?;
     }
     let mut plan: v1::Plan = json::parse(value)?;
     if plan.plan_id.is_empty() || replaces {

@@ -185,8 +185,13 @@ pub(super) async fn run(command: SpecCommand, connection: &ConnectionArgs, outpu
 }
 
 fn read<M: prost::Message + prost::Name + Default>(path: &Path) -> Result<M, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
-    let value = serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not JSON: {error}")))?;
+    let mut value = json::read_file(path)?;
+    let mut texts = || {
+        json::object_as_text(&mut value, "sections")?;
+        json::object_as_text(&mut value, "parameters")?;
+        value.get_mut("overlay").map_or(Ok(()), |overlay| json::object_as_text(overlay, "settings"))
+    };
+    texts().map_err(|error: Failure| Failure::file(path, error.message()))?;
     json::parse(value).map_err(|error| Failure::file(path, error.message()))
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use baton_broker_core::replay::{Replay, ReplayError};
 use baton_client::{
-    envelope::{self, keys::PublicKey},
+    envelope::keys::PublicKey,
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     time::{Clock as _, SystemClock},
@@ -177,8 +177,8 @@ pub(super) struct StatusArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     details: String,
     /// The result for programs, a JSON object.
-    #[arg(long, value_name = "JSON", value_parser = parse_object)]
-    result_json: Option<serde_json::Value>,
+    #[arg(long, value_name = "JSON", value_parser = json::object_text)]
+    result_json: Option<String>,
     /// An agent that gets the report, or type:NAME, or all:NAME.
     #[arg(long, value_name = "RECEIVER", default_value = "", hide_default_value = true)]
     to: String,
@@ -246,22 +246,14 @@ pub(super) struct InputArgs {
     #[arg(long, default_value = "", hide_default_value = true, required_unless_present = "data_json")]
     text: String,
     /// The answer for programs, a JSON object.
-    #[arg(long, value_name = "JSON", value_parser = parse_object)]
-    data_json: Option<serde_json::Value>,
+    #[arg(long, value_name = "JSON", value_parser = json::object_text)]
+    data_json: Option<String>,
     /// The message_id of the question. Default: the open question of the task.
     #[arg(long, value_name = "MESSAGE", requires = "epoch")]
     question: Option<MessageId>,
     /// The epoch of the question. Default: that of the task.
     #[arg(long, requires = "question")]
     epoch: Option<u64>,
-}
-
-fn parse_object(text: &str) -> Result<serde_json::Value, String> {
-    match serde_json::from_str(text) {
-        Ok(value @ serde_json::Value::Object(_)) => Ok(value),
-        Ok(_) => Err("must be a JSON object, as {\"answer\": 42}".to_owned()),
-        Err(error) => Err(format!("is not JSON: {error}")),
-    }
 }
 
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -343,7 +335,8 @@ async fn report(args: StatusArgs, connection: &ConnectionArgs, output: &Output) 
         details: args.details.clone(),
         prompt: prompt(&args)?,
         keep_parts: args.keep_parts,
-        ..with_struct("result", args.result_json)?
+        result_json: args.result_json.unwrap_or_default(),
+        ..Default::default()
     };
     let about = About::task(&task.task_id, task.epoch);
     handoff::send(&client, &composer, &args.to, MessageType::TaskStatusUpdate, &about, &payload, output).await
@@ -376,17 +369,10 @@ async fn input(args: InputArgs, connection: &ConnectionArgs, output: &Output) ->
             (open.message_id, task.epoch)
         }
     };
-    let payload = v1::TaskInput { text: args.text, ..with_struct("data", args.data_json)? };
+    let payload =
+        v1::TaskInput { text: args.text, data_json: args.data_json.unwrap_or_default(), ..Default::default() };
     let about = About::handoff(task_id.as_str(), epoch, &question);
     handoff::send(&client, &composer, "", MessageType::TaskInput, &about, &payload, output).await
-}
-
-/// A message with this field, if it is set.
-fn with_struct<M: prost::Message + prost::Name + Default>(
-    field: &str,
-    value: Option<serde_json::Value>,
-) -> Result<M, Failure> {
-    value.map_or_else(|| Ok(M::default()), |value| json::parse(serde_json::json!({ field: value })))
 }
 
 impl Status {
@@ -527,7 +513,7 @@ fn answered(last: &v1::AnsweredPrompt) -> (String, String) {
 
 /// The text and the data of an answer.
 pub(crate) fn answer_text(answer: &v1::TaskInput) -> String {
-    let data = answer.data.as_ref().map(|data| envelope::json_of(data).to_string());
+    let data = Some(answer.data_json.clone()).filter(|data| !data.is_empty());
     let text = Some(answer.text.clone()).filter(|text| !text.is_empty());
     text.into_iter().chain(data).collect::<Vec<_>>().join(" ")
 }
@@ -541,7 +527,6 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     });
     let (question, question_id) = question.unwrap_or_default();
     let (answered, answer) = task.last_answer.as_ref().map(answered).unwrap_or_default();
-    let result = task.result.as_ref().map(|result| envelope::json_of(result).to_string()).unwrap_or_default();
     let mut chain = task.hops.first().map(|hop| hop.sender_id.clone()).unwrap_or_default();
     for hop in &task.hops {
         chain.push_str(&format!(" → {}", hop.receiver_id));
@@ -563,7 +548,7 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("question id".into(), question_id),
         ("last question".into(), answered),
         ("its answer".into(), answer),
-        ("result".into(), result),
+        ("result".into(), task.result_json.clone()),
         ("part of".into(), task.parent_task_id.clone()),
         ("parts".into(), task.part_task_ids.join(", ")),
         ("open handoff".into(), task.open_handoff_id.clone()),

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use prost::Message as _;
+use serde_json::Value;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -40,6 +40,8 @@ use crate::{
 const PROMPT_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes of a spec's sections and overlay, and of a model's parameters.
 const VALUES_BYTES_MAX: usize = 64 * 1024;
+/// What to do about values over that limit.
+const SHORTER: &str = "keep larger values elsewhere";
 /// The most bytes of a description.
 const DESCRIPTION_BYTES_MAX: usize = 4096;
 /// The most bytes of a provider and of a provider's name of a model.
@@ -181,7 +183,7 @@ impl ThreadService for Threads {
             let page = broker.view(caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
             let brief = |spec: &Arc<Spec>| {
                 let spec = model_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
-                Ok(v1::ModelSpec { parameters: None, ..spec })
+                Ok(v1::ModelSpec { parameters_json: String::new(), ..spec })
             };
             let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
             Ok(v1::ListModelSpecsResponse { specs, next_page_token: page.next_token })
@@ -391,7 +393,7 @@ fn check_names(checks: &mut Checks, path: &str, names: &[String], most: usize) {
 
 /// The spec without the parts that only its readers by `readSpec` see.
 fn without_prompt(spec: v1::AgentSpec) -> v1::AgentSpec {
-    v1::AgentSpec { system_prompt: String::new(), sections: None, overlay: None, ..spec }
+    v1::AgentSpec { system_prompt: String::new(), sections_json: String::new(), overlay: None, ..spec }
 }
 
 fn parse_agent_spec(spec: Option<&v1::AgentSpec>) -> Result<Spec, Status> {
@@ -406,17 +408,19 @@ fn parse_agent_spec(spec: Option<&v1::AgentSpec>) -> Result<Spec, Status> {
     check_names(&mut checks, "spec.excluded_tools", &spec.excluded_tools, TOOLS_MAX);
     check_names(&mut checks, "spec.plugin_ids", &spec.plugin_ids, PLUGINS_MAX);
     check_names(&mut checks, "spec.hook_filter", &spec.hook_filter, PLUGINS_MAX);
-    for (name, value) in spec.sections.iter().flat_map(|sections| &sections.fields) {
+    let sections = checks.json_object("spec.sections_json", &spec.sections_json, VALUES_BYTES_MAX, SHORTER);
+    for (name, value) in sections.iter().filter_map(Value::as_object).flatten() {
         if let Err(error) = check_name(name) {
-            checks.wrong("spec.sections", format!("has a name that {error}"));
+            checks.wrong("spec.sections_json", format!("has a name that {error}"));
         }
-        if !matches!(value.kind, Some(prost_types::value::Kind::StructValue(_))) {
-            checks.wrong("spec.sections", "must have an object for each name");
+        if !value.is_object() {
+            checks.wrong("spec.sections_json", "must have an object for each name");
         }
     }
-    let values = spec.sections.as_ref().map_or(0, prost_types::Struct::encoded_len)
-        + spec.overlay.as_ref().map_or(0, v1::AgentOverlay::encoded_len);
-    checks.at_most("spec.sections", values, VALUES_BYTES_MAX, "bytes with the overlay");
+    let settings = spec.overlay.as_ref().map_or("", |overlay| &overlay.settings_json);
+    checks.json_object("spec.overlay.settings_json", settings, VALUES_BYTES_MAX, SHORTER);
+    let values = spec.sections_json.len() + settings.len();
+    checks.at_most("spec.sections_json", values, VALUES_BYTES_MAX, "bytes with the overlay");
     let (id, model) = checked_with(checks, (id, model))?;
     Ok(agent_spec(id, model, spec.clone()))
 }
@@ -430,8 +434,7 @@ fn parse_model_spec(spec: Option<&v1::ModelSpec>) -> Result<Spec, Status> {
     if spec.model_name.is_empty() {
         checks.wrong("spec.model_name", "must not be empty");
     }
-    let values = spec.parameters.as_ref().map_or(0, prost_types::Struct::encoded_len);
-    checks.at_most("spec.parameters", values, VALUES_BYTES_MAX, "bytes");
+    checks.json_object("spec.parameters_json", &spec.parameters_json, VALUES_BYTES_MAX, SHORTER);
     let id = checked_with(checks, id)?;
     Ok(model_spec(id, spec.clone()))
 }

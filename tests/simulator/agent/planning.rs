@@ -1,7 +1,6 @@
 //! The plans that agents submit, and how they carry out subtasks.
 
 use baton_broker_core::{
-    envelope::struct_of,
     proto::v1::{self, MessageType as T},
     time::Timestamp,
 };
@@ -90,7 +89,8 @@ impl Agent {
     ) -> Action {
         let failed = self.manner != Manner::Diligent && self.rng.once_in(5);
         let status = if failed { v1::TaskStatus::Failed } else { v1::TaskStatus::Completed };
-        let update = v1::TaskStatusUpdate { status: status.into(), result: struct_of(result), ..Default::default() };
+        let update =
+            v1::TaskStatusUpdate { status: status.into(), result_json: result.to_string(), ..Default::default() };
         // The takeover, which the context leads to, adds 1 to the epoch.
         let (task, epoch) = (&context.task_id, context.epoch + 1);
         let bytes = self.make("", T::TaskStatusUpdate, task, "", epoch, &update, ids, now);

@@ -6,7 +6,11 @@ use fixedbitset::FixedBitSet;
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use super::{Engine, plans::result_text, transaction::Transaction};
+use super::{
+    Engine,
+    plans::{number_text, result_text},
+    transaction::Transaction,
+};
 use crate::{
     BrokerError,
     domain::{
@@ -135,13 +139,9 @@ impl Engine {
         let size = whole.len();
         // With the id of the subtask in front of it, two quotes, a colon and a comma.
         let with_id = |json: usize| json + change.subtask.len() + 4;
-        let mark = json!({
-            "omitted": true,
-            "success": report.success,
-            "numeric_value": report.numeric_value,
-            "size_bytes": size,
-        });
-        let mark = mark.to_string();
+        let number = number_text(report).unwrap_or_else(|| "null".to_owned());
+        let success = report.success;
+        let mark = format!(r#"{{"omitted":true,"success":{success},"numeric_value":{number},"size_bytes":{size}}}"#);
         let mark_bytes = with_id(mark.len());
         let known = Known { bytes: with_id(size), mark, mark_bytes };
         let result = match left.results.checked_sub(known.bytes) {

@@ -4,7 +4,10 @@
 //! The machine of plans decides; this module resolves agents, composes what the coordinator says, and tells the plan of
 //! each request that could not be sent.
 
+use std::collections::BTreeMap;
+
 use prost::Message as _;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
@@ -30,7 +33,7 @@ use crate::{
         matching::Wanted,
         plan::{self, Plan, PlanSignal, Report, Spec, Submission},
     },
-    envelope::{self, Body, Resolved, VerifiedEnvelope, json_of, signing},
+    envelope::{self, Body, Resolved, VerifiedEnvelope, json_members, sections, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
     policy::{Action, Resource},
     preparation::{Findings, PreparedMessage},
@@ -380,7 +383,7 @@ impl Engine {
             Some((id, raw)) if *id == message => raw.clone(),
             _ => self.envelope_bytes(EnvelopePlace::Message(message))?,
         };
-        Some(report_of(&payload_in(&raw)?))
+        Some(report_of(payload_in(&raw)?))
     }
 
     /// Checks the well-known keys in the result of a subtask.
@@ -391,8 +394,7 @@ impl Engine {
             return Ok(());
         }
         let update: Option<v1::TaskStatusUpdate> = payload_in(envelope.raw());
-        let Some(result) = update.and_then(|update| update.result) else { return Ok(()) };
-        let violations = wrong_keys(&json_of(&result));
+        let violations = update.map(|update| wrong_keys(&update.result_json)).unwrap_or_default();
         if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
     }
 
@@ -457,68 +459,97 @@ fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
 
 /// A result with its well-known keys, as JSON. `subtask`: the subtask that it is of, if the result names it.
 pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
-    let Report { response, tokens, success, tools_used, numeric_value, result } = report;
+    let Report { response, tokens, success, tools_used, result, .. } = report;
     let mut all = Map::new();
     all.insert("response".to_owned(), response.as_str().into());
     all.insert("tokens".to_owned(), (*tokens).into());
     all.insert("success".to_owned(), (*success).into());
     all.insert("tools_used".to_owned(), tools_used.clone().into());
-    if let Some(value) = numeric_value {
-        all.insert("numeric_value".to_owned(), (*value).into());
-    }
     if let Some(subtask) = subtask {
         all.insert("subtask_id".to_owned(), subtask.into());
     }
     let mut text = Value::Object(all).to_string();
-    // The whole result may be large. It is JSON already, so it is joined and not parsed.
-    if result.starts_with('{') {
-        text.pop();
-        text.push_str(",\"result\":");
-        text.push_str(result);
-        text.push('}');
+    text.pop();
+    if let Some(number) = number_text(report) {
+        text.push_str(",\"numeric_value\":");
+        text.push_str(&number);
     }
+    // The whole result may be large. It is JSON already, so it is joined and not parsed.
+    if !result.is_empty() {
+        text.push_str(",\"result\":");
+        text.push_str(result.trim_ascii());
+    }
+    text.push('}');
     text
 }
 
-/// The key of a member of a result, the check of its value, and the words for a wrong one.
-type Rule<'a> = (&'a str, &'a dyn Fn(&Value) -> bool, &'a str);
-
-/// The well-known keys of a result that have the wrong type.
-fn wrong_keys(result: &Value) -> Vec<FieldViolation> {
-    let is_count = |value: &Value| value.as_u64().is_some();
-    let is_texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
-    let rules: [Rule<'_>; 5] = [
-        ("response", &Value::is_string, "must be a text"),
-        ("tokens", &is_count, "must be a number from 0 on"),
-        ("success", &Value::is_boolean, "must be true or false"),
-        ("tools_used", &is_texts, "must be a list of texts"),
-        ("numeric_value", &Value::is_number, "must be a number"),
-    ];
-    let wrong = |(name, is_right, problem): &Rule<'_>| {
-        let value = result.get(*name).filter(|value| !value.is_null())?;
-        let path = format!("envelope.payload.result.{name}");
-        (!is_right(value)).then(|| FieldViolation { path, problem: (*problem).to_owned() })
-    };
-    rules.iter().filter_map(wrong).collect()
+/// The number of a result as JSON: as the result writes it, or as the broker has found it.
+pub(super) fn number_text(report: &Report) -> Option<String> {
+    let found = report.numeric_value?;
+    if let Some(stated) = known_keys(&report.result).get("numeric_value") {
+        return Some((*stated).to_owned());
+    }
+    // An integer has no fraction.
+    #[expect(clippy::cast_possible_truncation, reason = "an integer of at most 53 bits")]
+    let is_integer = found.fract() == 0.0 && found.abs() <= sections::NUMBER_MAX;
+    Some(if is_integer { (found as i64).to_string() } else { Value::from(found).to_string() })
 }
 
-fn report_of(update: &v1::TaskStatusUpdate) -> Report {
-    let result = update.result.as_ref().map(json_of).unwrap_or_default();
-    let is_completed = update.status == TaskStatus::Completed.number();
-    let text = if update.result.is_some() { result.to_string() } else { String::new() };
-    let response = match result["response"].as_str() {
-        Some(response) => response.to_owned(),
-        None if !update.details.is_empty() => update.details.clone(),
-        None => text.clone(),
+/// The keys of a result that plans know.
+const KNOWN_KEYS: [&str; 5] = ["response", "tokens", "success", "tools_used", "numeric_value"];
+
+/// The members of a result with a key that plans know and with a value, each as its text. The others may be large, and are
+/// not read.
+fn known_keys(result: &str) -> BTreeMap<&'static str, &str> {
+    let members = json_members(result).unwrap_or_default().into_iter();
+    let known = |(name, value): (String, _)| Some((*KNOWN_KEYS.iter().find(|known| **known == name)?, value));
+    members.filter_map(known).filter(|(_, value)| *value != "null").collect()
+}
+
+fn read<'de, T: Deserialize<'de>>(known: &BTreeMap<&str, &'de str>, name: &str) -> Option<T> {
+    serde_json::from_str(known.get(name)?).ok()
+}
+
+/// The well-known keys of a result that have the wrong type.
+fn wrong_keys(result: &str) -> Vec<FieldViolation> {
+    let known = known_keys(result);
+    let is_right = |name: &str| match name {
+        "response" => read::<String>(&known, name).is_some(),
+        "tokens" => read::<u64>(&known, name).is_some(),
+        "success" => read::<bool>(&known, name).is_some(),
+        "tools_used" => read::<Vec<String>>(&known, name).is_some(),
+        _ => read::<f64>(&known, name).is_some(),
     };
-    let tools = result["tools_used"].as_array();
+    let problem = |name: &str| match name {
+        "response" => "must be a text",
+        "tokens" => "must be an integer from 0 on",
+        "success" => "must be true or false",
+        "tools_used" => "must be a list of texts",
+        _ => "must be a number",
+    };
+    let wrong = KNOWN_KEYS.iter().filter(|name| known.contains_key(**name) && !is_right(name));
+    let violation = |name: &&str| {
+        let path = format!("envelope.payload.result_json/{name}");
+        FieldViolation { path, problem: problem(name).to_owned() }
+    };
+    wrong.map(violation).collect()
+}
+
+fn report_of(update: v1::TaskStatusUpdate) -> Report {
+    let v1::TaskStatusUpdate { status, details, result_json, .. } = update;
+    let known = known_keys(&result_json);
+    let response = match read::<String>(&known, "response") {
+        Some(response) => response,
+        None if !details.is_empty() => details,
+        None => result_json.clone(),
+    };
     Report {
         response,
-        tokens: result["tokens"].as_u64().unwrap_or(0),
-        success: result["success"].as_bool().unwrap_or(is_completed),
-        tools_used: tools.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
-        numeric_value: result["numeric_value"].as_f64(),
-        result: text,
+        tokens: read(&known, "tokens").unwrap_or(0),
+        success: read(&known, "success").unwrap_or(status == TaskStatus::Completed.number()),
+        tools_used: read(&known, "tools_used").unwrap_or_default(),
+        numeric_value: read(&known, "numeric_value"),
+        result: result_json,
     }
 }
 

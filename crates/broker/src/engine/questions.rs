@@ -80,7 +80,7 @@ impl Engine {
                     return Ok(());
                 }
                 let problem = "must be set: the question asks for data".to_owned();
-                vec![FieldViolation { path: "envelope.payload.data".to_owned(), problem }]
+                vec![FieldViolation { path: "envelope.payload.data_json".to_owned(), problem }]
             }
         };
         if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }

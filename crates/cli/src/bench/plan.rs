@@ -351,7 +351,7 @@ async fn work(mut seat: Seat, run: Run) -> Result<(), Failure> {
     const REPORT: u64 = 1;
     let report = v1::TaskStatusUpdate {
         status: v1::TaskStatus::Completed.into(),
-        result: Some(subtask_result("the answer is 42")),
+        result_json: subtask_result("the answer is 42").to_string(),
         ..Default::default()
     };
     let mut frames = Vec::with_capacity(BURST_MAX);

@@ -110,7 +110,7 @@ async fn answer(world: World) -> Verdict {
     let (alice, bob, task, question) = asking(&world).await?;
     answered("alice asks", alice.submit(&question).await)?;
     bob.take(MessageType::TaskStatusUpdate).await?;
-    let input = v1::TaskInput { text: "blue".to_owned(), data: None };
+    let input = v1::TaskInput { text: "blue".to_owned(), ..Default::default() };
     let input = bob.envelope("", &About::handoff(&task, 1, &question.message_id), &input);
     let (bob, _) = cut_off(&world, bob, &input).await?;
     comes_once(&alice, MessageType::TaskInput, &bob).await

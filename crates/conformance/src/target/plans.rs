@@ -13,7 +13,6 @@ use super::{
 };
 use baton_client::{
     About, Delivered, SubtaskInputs, completion_of,
-    envelope::struct_of,
     proto::v1::{self, MessageType, PlanState, SubtaskState, TaskStatus, watch_plan_response::Update},
 };
 
@@ -166,7 +165,8 @@ impl Cast {
     }
 
     async fn report(&self, taken: &Taken, status: TaskStatus, result: &Value) -> Answer<v1::Receipt> {
-        let update = v1::TaskStatusUpdate { status: status.into(), result: struct_of(result), ..Default::default() };
+        let update =
+            v1::TaskStatusUpdate { status: status.into(), result_json: result.to_string(), ..Default::default() };
         self.bob.say("", &taken.about, &update).await
     }
 
@@ -200,7 +200,7 @@ async fn data_flows(world: World) -> Verdict {
         produces: vec![topic.clone()],
         description: "获取数据".to_owned(),
         role: "fetcher".to_owned(),
-        input: struct_of(&json!({"quarter": 3})),
+        input_json: json!({"quarter": 3}).to_string(),
         ..cast.subtask("fetch", &[])
     };
     let growth = v1::Subtask { consumes: vec![topic], ..cast.subtask("growth", &[]) };

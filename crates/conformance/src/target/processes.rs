@@ -147,7 +147,7 @@ async fn gets_the_answer(world: World) -> Verdict {
         let status = v1::TaskStatus::WaitingForInput.into();
         let asking = v1::TaskStatusUpdate { status, prompt: Some(prompt), ..Default::default() };
         let question = process.tell("", &About::task(&task, 1), &asking).await?.message_id;
-        let answer = v1::TaskInput { text: "blue".into(), data: None };
+        let answer = v1::TaskInput { text: "blue".into(), ..Default::default() };
         bob.tell("", &About::handoff(&task, 1, &question), &answer).await?;
         takes(process, MessageType::TaskInput, &task).await?;
     }

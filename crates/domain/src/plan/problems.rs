@@ -188,7 +188,7 @@ impl Spec {
             field("plan_id", format!("has {length} characters, and may have {PLAN_ID_LENGTH_MAX}"));
         }
         let texts =
-            [("description", &self.description, DESCRIPTION_BYTES_MAX), ("input", &self.input, INPUT_BYTES_MAX)];
+            [("description", &self.description, DESCRIPTION_BYTES_MAX), ("input_json", &self.input, INPUT_BYTES_MAX)];
         for (path, text, most) in texts {
             if text.len() > most {
                 field(path, format!("has {} bytes, and may have {most}", text.len()));
@@ -313,7 +313,7 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     let texts = [
         ("description", &subtask.description, DESCRIPTION_BYTES_MAX),
         ("role", &subtask.role, ROLE_BYTES_MAX),
-        ("input", &subtask.input, INPUT_BYTES_MAX),
+        ("input_json", &subtask.input, INPUT_BYTES_MAX),
     ];
     for (name, text, most) in texts {
         if text.len() > most {

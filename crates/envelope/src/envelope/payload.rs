@@ -7,7 +7,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use prost::{Message, Name};
 
-use super::{Checks, EnvelopeError, json, sections, signing};
+use super::{Checks, EnvelopeError, PAYLOAD_BYTES_MAX, sections, signing};
 use crate::{
     ids::{AgentId, AgentType, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
@@ -397,11 +397,11 @@ fn recall(body: v1::TaskRecall, checks: &mut Checks) -> Body {
 
 fn input(body: v1::TaskInput, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.text", &body.text, INPUT_BYTES_MAX);
-    if body.text.is_empty() && body.data.is_none() {
+    if body.text.is_empty() && body.data_json.is_empty() {
         checks.wrong("envelope.payload", "must have a text or data");
     }
     let advice = "send a reference instead";
-    Body::Input { data: json::checked(checks, "envelope.payload.data", body.data.as_ref(), INPUT_BYTES_MAX, advice) }
+    Body::Input { data: checks.json_object("envelope.payload.data_json", &body.data_json, INPUT_BYTES_MAX, advice) }
 }
 
 fn append(payload: &Any) -> Result<Body, EnvelopeError> {
@@ -550,7 +550,7 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
     }
     checks.text("envelope.payload.details", &body.details, SUMMARY_BYTES_MAX);
     let advice = "store it elsewhere and send a reference to it";
-    json::checked(checks, "envelope.payload.result", body.result.as_ref(), RESULT_BYTES_MAX, advice);
+    checks.json_object("envelope.payload.result_json", &body.result_json, RESULT_BYTES_MAX, advice);
     if body.prompt.is_some() && status != TaskStatus::WaitingForInput {
         checks.wrong("envelope.payload.prompt", "is only for WAITING_FOR_INPUT");
     }
@@ -561,7 +561,7 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
         status,
         progress: body.progress,
         details: body.details,
-        has_result: body.result.is_some(),
+        has_result: !body.result_json.is_empty(),
         prompt: body.prompt.and_then(|prompt| prompt_body(prompt, checks)).map(Box::new),
         keep_parts: body.keep_parts,
         extend_by: body.extend_by.as_ref().and_then(|span| {
@@ -602,12 +602,14 @@ fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body 
 
 fn delegation(body: v1::Delegation, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
+    checks.json_object("envelope.payload.input_json", &body.input_json, PAYLOAD_BYTES_MAX, "send a reference instead");
     Body::Mail { deliver_after: deliver_after(body.deliver_after.as_ref(), checks) }
 }
 
 fn info(body: v1::Info, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.topic", &body.topic, 256);
     checks.text("envelope.payload.text", &body.text, INFO_BYTES_MAX);
+    checks.json_object("envelope.payload.data_json", &body.data_json, PAYLOAD_BYTES_MAX, "send a reference instead");
     Body::Mail { deliver_after: deliver_after(body.deliver_after.as_ref(), checks) }
 }
 

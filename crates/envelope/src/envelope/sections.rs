@@ -4,20 +4,21 @@
 //! `vectors/filters-v1.json` have the rules as examples for every language. This module knows no state and no message
 //! beyond the sections.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, MapAccess, SeqAccess, Visitor},
+use serde_json::{Map, Value};
+
+use super::{
+    json::{self, JsonError, Numbers},
+    signing,
 };
-use serde_json::{Map, Number, Value};
-
-use super::signing;
 use crate::proto::v1::{self, HistoryFilter, context_section::Content};
 
 /// The largest absolute value of a number in a delta or a filtered section: 2^53 - 1. Every language has all smaller
 /// integers.
 pub const NUMBER_MAX: f64 = 9_007_199_254_740_991.0;
+/// The deepest nesting of a section that a delta or a filter works on.
+const DEPTH_MAX: usize = 127;
 
 /// The reason why a content has no canonical form, or why a filter does not fit it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +49,8 @@ pub enum SectionError {
 ///
 /// [`SectionError::Json`].
 pub fn parse(what: &'static str, text: &str) -> Result<Value, SectionError> {
-    let wrong = |error: serde_json::Error| SectionError::Json { what, problem: error.to_string() };
-    serde_json::from_str::<Strict>(text).map(|strict| strict.0).map_err(wrong)
+    let wrong = |error: JsonError| SectionError::Json { what, problem: error.to_string() };
+    json::read(text, DEPTH_MAX, Numbers::Within(NUMBER_MAX)).map_err(wrong)
 }
 
 /// The canonical JSON of a value (RFC 8785).
@@ -228,84 +229,6 @@ pub fn for_wishes(
             Some(v1::ContextSection { content: Some(content), ..section })
         })
         .collect()
-}
-
-/// A JSON value without duplicate names and without numbers beyond [`NUMBER_MAX`].
-struct Strict(Value);
-
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(StrictVisitor)
-    }
-}
-
-struct StrictVisitor;
-
-impl StrictVisitor {
-    fn number<E: serde::de::Error>(number: f64) -> Result<Strict, E> {
-        if number.abs() > NUMBER_MAX {
-            return Err(E::custom(format_args!("the number {number} is beyond 2^53 - 1")));
-        }
-        let number = Number::from_f64(number).ok_or_else(|| E::custom("a number is not finite"))?;
-        Ok(Strict(Value::Number(number)))
-    }
-}
-
-impl<'de> Visitor<'de> for StrictVisitor {
-    type Value = Strict;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, flag: bool) -> Result<Strict, E> {
-        Ok(Strict(Value::Bool(flag)))
-    }
-
-    fn visit_unit<E>(self) -> Result<Strict, E> {
-        Ok(Strict(Value::Null))
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a number that loses precision is refused")]
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Strict, E> {
-        Self::number(number as f64)
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a number that loses precision is refused")]
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Strict, E> {
-        Self::number(number as f64)
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Strict, E> {
-        Self::number(number)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Strict, E> {
-        Ok(Strict(Value::String(text.to_owned())))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Strict, E> {
-        Ok(Strict(Value::String(text)))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Strict, A::Error> {
-        let mut values = Vec::new();
-        while let Some(Strict(value)) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Strict(Value::Array(values)))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Strict, A::Error> {
-        let mut object = Map::new();
-        while let Some((name, Strict(value))) = members.next_entry::<String, Strict>()? {
-            if object.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("the name {name:?} occurs twice")));
-            }
-            object.insert(name, value);
-        }
-        Ok(Strict(Value::Object(object)))
-    }
 }
 
 #[cfg(test)]

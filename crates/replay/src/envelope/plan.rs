@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{Checks, EnvelopeError, json_of, struct_of};
+use super::{Checks, EnvelopeError};
 use crate::{
     codes::FieldViolation,
     domain::{
         RequestedTimeouts,
         handoff::Priority,
-        plan::{DataFlowCheck, Links, Mode, Spec, Subtask, Terms},
+        plan::{DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, Spec, Subtask, Terms},
     },
     ids::{IdError, PlanId, Topic},
     proto::v1,
@@ -48,6 +48,7 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
     }
     let dependency_timeout = checks.span("plan.dependency_timeout", plan.dependency_timeout.as_ref());
     let whole_timeout = checks.span("plan.whole_timeout", plan.whole_timeout.as_ref());
+    check_input(&mut checks, "plan.input_json", &plan.input_json);
     let subtasks = plan.subtasks.iter().take(READ_MAX).enumerate();
     let subtasks = subtasks.map(|(place, subtask)| subtask_of(subtask, place, &mut checks)).collect();
     let parsed = checks.finish_with((id, mode, data_flow_check, priority));
@@ -67,7 +68,7 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
             data_flow_check,
         },
         priority,
-        input: json_text(plan.input.as_ref()),
+        input: plan.input_json.clone(),
         links: Links::default(),
     }
     .linked())
@@ -81,8 +82,11 @@ fn violations_of(error: EnvelopeError) -> Vec<FieldViolation> {
     }
 }
 
-fn json_text(input: Option<&prost_types::Struct>) -> String {
-    input.map(|input| json_of(input).to_string()).unwrap_or_default()
+/// Checks an input. One over the bound is a problem of the plan, and is not read.
+fn check_input(checks: &mut Checks, path: &str, text: &str) {
+    if text.len() <= INPUT_BYTES_MAX {
+        checks.json_object(path, text, INPUT_BYTES_MAX, "");
+    }
 }
 
 fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subtask {
@@ -95,6 +99,7 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
             .filter(|topic| seen.insert(topic.clone()))
             .collect()
     };
+    check_input(checks, &format!("plan.subtasks[{place}].input_json"), &subtask.input_json);
     let mut span =
         |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("plan.subtasks[{place}].{name}"), span);
     let timeouts = subtask.handoff_timeouts.as_ref().map(|timeouts| RequestedTimeouts {
@@ -113,7 +118,7 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
         dependencies: subtask.dependencies.clone(),
         produces: topics(&subtask.produces),
         consumes: topics(&subtask.consumes),
-        input: json_text(subtask.input.as_ref()),
+        input: subtask.input_json.clone(),
         task_type: if subtask.task_type.is_empty() { TASK_TYPE.to_owned() } else { subtask.task_type.clone() },
         timeout: span("timeout", subtask.timeout.as_ref()).unwrap_or(TIMEOUT),
         silence_timeout: span("silence_timeout", subtask.silence_timeout.as_ref()).unwrap_or(SILENCE_TIMEOUT),
@@ -140,16 +145,13 @@ pub fn plan_to_v1(spec: &Spec) -> v1::Plan {
         extract_numeric: Some(extract_numeric),
         data_flow_check: spec.terms.data_flow_check.number(),
         priority: spec.priority.number(),
-        input: object(&spec.input),
+        input_json: spec.input.clone(),
+        ..Default::default()
     }
 }
 
 fn span(span: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(span).ok()
-}
-
-fn object(text: &str) -> Option<prost_types::Struct> {
-    serde_json::from_str(text).ok().as_ref().and_then(struct_of)
 }
 
 /// The timeouts of a subtask's handoffs. `None`: the broker's.
@@ -175,7 +177,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         dependencies: subtask.dependencies.clone(),
         produces: subtask.produces.clone(),
         consumes: subtask.consumes.clone(),
-        input: object(&subtask.input),
+        input_json: subtask.input.clone(),
         task_type: subtask.task_type.clone(),
         timeout: span(subtask.timeout),
         attempts_max: subtask.attempts_max,
@@ -183,6 +185,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
         silence_timeout: span(subtask.silence_timeout),
+        ..Default::default()
     }
 }
 
@@ -198,10 +201,10 @@ mod tests {
                 id: "fetch".to_owned(),
                 agent_type: "fetcher".to_owned(),
                 produces: vec!["Financial Data".to_owned(), "financial_data".to_owned()],
-                input: struct_of(&serde_json::json!({"quarter": 3})),
+                input_json: r#"{"quarter": 3}"#.to_owned(),
                 ..Default::default()
             }],
-            input: struct_of(&serde_json::json!({"year": 2026})),
+            input_json: r#"{"id": 1234567890123456789}"#.to_owned(),
             ..Default::default()
         };
         let spec = plan_of(&plan, &Terms::default()).unwrap();
@@ -215,11 +218,26 @@ mod tests {
         let plan = v1::Plan {
             mode: 9,
             priority: 9,
-            subtasks: vec![v1::Subtask { timeout, ..Default::default() }],
+            input_json: "[1]".to_owned(),
+            subtasks: vec![v1::Subtask {
+                timeout,
+                input_json: r#"{"a":{"b":1,"b":2}}"#.to_owned(),
+                ..Default::default()
+            }],
             ..Default::default()
         };
         let violations = plan_of(&plan, &Terms::default()).unwrap_err();
         let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
-        assert_eq!(paths, ["plan.plan_id", "plan.mode", "plan.priority", "plan.subtasks[0].timeout"]);
+        assert_eq!(
+            paths,
+            [
+                "plan.plan_id",
+                "plan.mode",
+                "plan.priority",
+                "plan.input_json",
+                "plan.subtasks[0].input_json/a/b",
+                "plan.subtasks[0].timeout",
+            ]
+        );
     }
 }

@@ -23,7 +23,7 @@ use crate::{
         access::Caller,
         queries::{HandoffFilter, ShownTask, View},
     },
-    envelope::{json_of, keys::PublicKey},
+    envelope::keys::PublicKey,
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, custody_entry::Event},
     replay::Replay,
@@ -166,7 +166,7 @@ impl AnsweredRow {
     fn of(found: &ShownTask) -> Option<Self> {
         let (prompt, answer) = found.record.task.last_answered()?;
         let (asked, said) = found.answered.as_ref()?;
-        let data = said.data.as_ref().map(|data| json_of(data).to_string());
+        let data = Some(said.data_json.clone()).filter(|data| !data.is_empty());
         let text = Some(said.text.clone()).filter(|text| !text.is_empty());
         Some(Self {
             question: asked.prompt.as_ref().map(|prompt| prompt.question.clone()).unwrap_or_default(),

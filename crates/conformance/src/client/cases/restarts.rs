@@ -404,28 +404,23 @@ async fn task_is_delegated(fixture: &mut Fixture) -> Verdict {
     let delivery_id = fixture.deliver(&session, &complete);
     fixture.acked("alice has taken over", &mut session, &delivery_id).await?;
     let lent = About::task(&about.task_id, 2);
-    let update = |status: TaskStatus, result| v1::TaskStatusUpdate {
+    let update = |status: TaskStatus, result: &str| v1::TaskStatusUpdate {
         status: status.into(),
         details: "a loose plug".to_owned(),
-        result,
+        result_json: result.to_owned(),
         ..Default::default()
     };
     let progress =
-        fixture.alice.compose(AGENT, MessageType::TaskStatusUpdate, &lent, &update(TaskStatus::InProgress, None));
+        fixture.alice.compose(AGENT, MessageType::TaskStatusUpdate, &lent, &update(TaskStatus::InProgress, ""));
     let delivery_id = fixture.deliver(&session, &progress);
     let step = "alice works on it";
     fixture.acked(step, &mut session, &delivery_id).await?;
     fixture.mail_goes_on(&mut session).await?;
     let is_over = fixture.harness.has(|event| event["id"] == id);
     expect(step, "whether the command has ended", &false, &is_over)?;
-    let cause = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("a plug".to_owned())) };
-    let result = prost_types::Struct { fields: [("cause".to_owned(), cause)].into() };
-    let finished = fixture.alice.compose(
-        AGENT,
-        MessageType::TaskStatusUpdate,
-        &lent,
-        &update(TaskStatus::Completed, Some(result)),
-    );
+    let result = json!({"cause": "a plug"}).to_string();
+    let finished =
+        fixture.alice.compose(AGENT, MessageType::TaskStatusUpdate, &lent, &update(TaskStatus::Completed, &result));
     let delivery_id = fixture.deliver(&session, &finished);
     let step = "alice has finished";
     let done = fixture.done(step, id).await?;

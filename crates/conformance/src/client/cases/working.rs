@@ -143,14 +143,13 @@ async fn impossible_result(fixture: &mut Fixture) -> Verdict {
 async fn result_of_another_process(fixture: &mut Fixture) -> Verdict {
     let mut session = fixture.connected().await?;
     let (id, about, _) = lent(fixture, &mut session, json!({})).await?;
-    let cause = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("a plug".to_owned())) };
     let task = v1::Task {
         task_id: about.task_id.clone(),
         owner_id: AGENT.to_owned(),
         epoch: 3,
         status: TaskStatus::InProgress.into(),
         details: "a loose plug".to_owned(),
-        result: Some(prost_types::Struct { fields: [("cause".to_owned(), cause)].into() }),
+        result_json: json!({"cause": "a plug"}).to_string(),
         ..Default::default()
     };
     {

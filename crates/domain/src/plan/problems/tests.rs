@@ -83,7 +83,7 @@ fn fields_are_bounded() {
     subtask.agent = "not an id".to_owned();
     subtask.produces = vec!["🚀".to_owned()];
     let paths: Vec<String> = spec.problems().into_iter().map(|problem| problem.path).collect();
-    for path in ["max_concurrency", "input", "attempts_max", "timeout", "role", "agent_id", "produces"] {
+    for path in ["max_concurrency", "input_json", "attempts_max", "timeout", "role", "agent_id", "produces"] {
         assert!(paths.iter().any(|found| found.ends_with(path)), "{path}: {paths:?}");
     }
 }

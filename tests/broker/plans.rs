@@ -726,7 +726,7 @@ fn an_input_that_is_no_object_is_refused_with_its_place() {
     let mut world = World::with(&["alice", "bob:worker"]);
     let wrong = v1::Subtask { input_json: r#"{"a": [NaN]}"#.to_owned(), ..subtask("a", &[]) };
     let plan = v1::Plan { input_json: "[1]".to_owned(), ..plan_of(vec![wrong]) };
-    let refusal = assert_refused(world.submit(plan), ErrorCode::FieldInvalid);
+    let refusal = assert_refused(world.submit(plan), ErrorCode::PlanInvalid);
     let paths: Vec<&str> = refusal.violations().iter().map(|violation| violation.path.as_str()).collect();
     assert!(
         paths[0].ends_with("plan.input_json") && paths[1].ends_with("plan.subtasks[0].input_json/a/0"),

@@ -49,6 +49,9 @@ cases! {
         cancel;
     "plan.slots-are-bounded" "9"
         "At most max_concurrency subtasks are handed off or run; the next one starts when a slot is free." slots;
+    "plan.exact-numbers" "9"
+        "Inputs and results reach the next subtask and ListPlanResults as they were sent: 64-bit integers, 42 and 128 levels."
+        exact_numbers;
     "plan.result-is-checked" "9"
         "A result whose well-known keys have other types is refused with FIELD_INVALID, as is one of more than 256 KiB; one of 2 MiB is refused with PAYLOAD_TOO_LARGE. A number that the agent states stands."
         result_is_checked;
@@ -225,6 +228,35 @@ async fn data_flows(world: World) -> Verdict {
     checks.same("numeric_value", Some(15.3), number);
     checks.done()?;
     cast.is("after the last result", PlanState::Completed, &[SubtaskState::Completed; 3]).await.map(drop)
+}
+
+async fn exact_numbers(world: World) -> Verdict {
+    let cast = Cast::of(&world).await?;
+    let nested = format!("{}{}", "[".repeat(127), "]".repeat(127));
+    let input_json = r#"{"id": 1234567890123456789, "e": 4.20e1}"#.to_owned();
+    let next = v1::Subtask { input_json: input_json.clone(), ..cast.subtask("b", &["a"]) };
+    cast.submit(cast.plan(vec![cast.subtask("a", &[]), next])).await?;
+    let result = format!(r#"{{"response": "x", "id": 1234567890123456789, "n": 42, "none": null, "deep": {nested}}}"#);
+    let taken = cast.take().await?;
+    let update = v1::TaskStatusUpdate {
+        status: TaskStatus::Completed.into(),
+        result_json: result.clone(),
+        ..Default::default()
+    };
+    cast.bob.tell("", &taken.about, &update).await?;
+    let second = cast.take().await?;
+    let mut checks = Checks::of("the context of the second");
+    checks.same("input", serde_json::from_str::<Value>(&input_json).ok(), Some(second.inputs.input));
+    for (name, results) in
+        [("previous", second.inputs.previous_results), ("dependency", second.inputs.dependency_results)]
+    {
+        let found = results.get("a").map(|result| result.result_json.clone());
+        checks.same(&format!("{name}_results.a.result"), Some(&result), found.as_ref());
+    }
+    checks.done()?;
+    let results = cast.alice.call(cast.alice.client.plan(&cast.plan_id).results()).await;
+    let found = answered("alice lists the results", results)?.remove("a").map(|result| result.result_json);
+    same("alice lists the results", "a.result_json", Some(result), found)
 }
 
 async fn sequence_and_parallel(world: World) -> Verdict {

@@ -42,6 +42,15 @@ cases! {
         "GetTask shows the result of the final status, and of a delegate that returned the task." result_is_kept;
     "result.is-bounded" "2"
         "A result of more than 256 KiB as JSON is refused with FIELD_INVALID." result_is_bounded;
+    "result.exact-numbers" "2"
+        "GetTask and the message show a result as it was sent: 64-bit integers, 42, 42.0 and spaces." exact_result;
+    "answer.exact-numbers" "2"
+        "The message and the task show the data of an answer as it was sent." exact_answer;
+    "result.duplicate-name" "2"
+        "A result with a name twice, NaN or half a surrogate pair is refused with FIELD_INVALID and the JSON pointer."
+        two_readings;
+    "result.deep" "2"
+        "A result of 128 levels is taken, and one of 129 is refused with FIELD_INVALID." deep_result;
     "part.is-listed-with-its-parent" "2"
         "A task with a parent_task_id is listed with its parent." part_is_listed;
     "part.parent-is-the-senders" "2"
@@ -194,6 +203,64 @@ async fn result_is_bounded(world: World) -> Verdict {
     let result = json!({"text": "x".repeat(256 * 1024)}).to_string();
     let sent = alice.say("", &About::task(&task, 1), &completed(&result)).await;
     refused("alice sends a result of over 256 KiB", sent, Refusal(Code::InvalidArgument, "FIELD_INVALID")).map(drop)
+}
+
+/// A JSON text that a reader of doubles, or a writer of JSON, would change.
+const EXACT: &str = r#" {"id": 1234567890123456789, "n": 42, "f": 42.0, "e": 4.20e1, "none": null, "a": [ ]} "#;
+
+async fn exact_result(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    alice.tell(bob.id(), &About::task(&task, 1), &completed(EXACT)).await?;
+    let delivered: v1::TaskStatusUpdate = bob.take(MessageType::TaskStatusUpdate).await?.payload();
+    same("bob takes the status", "result_json", EXACT, &delivered.result_json)?;
+    let shown = answered("alice reads the task", alice.task(&task).await)?;
+    same("alice reads the task", "result_json", EXACT, &shown.result_json)
+}
+
+async fn exact_answer(world: World) -> Verdict {
+    let (alice, bob, task) = alone(&world).await?;
+    let answer_schema_json =
+        r#"{"properties": {"id": {"const": 1234567890123456789}, "n": {"type": "integer"}}}"#.to_owned();
+    let prompt = v1::TaskPrompt { answer_schema_json, ..question(bob.id()) };
+    let about = ask(&alice, &bob, &task, prompt).await?;
+    let with = |text: &str| v1::TaskInput { data_json: text.to_owned(), ..Default::default() };
+    let near = bob.say("", &about, &with(r#"{"id": 1234567890123456788}"#)).await;
+    let refusal = refused("bob answers with another id", near, Refusal(Code::InvalidArgument, "FIELD_INVALID"))?;
+    let fields: Vec<_> = refusal.violations.iter().map(|(path, _)| path.as_str()).collect();
+    same("bob answers with another id", "fields", vec!["envelope.payload.data_json/id"], fields)?;
+    bob.tell("", &about, &with(EXACT)).await?;
+    let delivered: v1::TaskInput = alice.take(MessageType::TaskInput).await?.payload();
+    same("alice takes the answer", "data_json", EXACT, &delivered.data_json)?;
+    let shown = answered("alice reads the task", alice.task(&task).await)?;
+    let answer = shown.last_answer.and_then(|last| last.answer).unwrap_or_default();
+    same("alice reads the task", "last_answer.answer.data_json", EXACT, &answer.data_json)
+}
+
+async fn two_readings(world: World) -> Verdict {
+    let (alice, _, task) = alone(&world).await?;
+    for (what, text, pointer) in [
+        ("a name twice", r#"{"a": {"b": 1, "b": 2}}"#, "/a/b"),
+        ("NaN", r#"{"a": [1, NaN]}"#, "/a/1"),
+        ("half a surrogate pair", r#"{"a": "\ud800"}"#, "/a"),
+        ("a list", "[1]", ""),
+    ] {
+        let step = format!("alice sends {what}");
+        let sent = alice.say("", &About::task(&task, 1), &completed(text)).await;
+        let refusal = refused(&step, sent, Refusal(Code::InvalidArgument, "FIELD_INVALID"))?;
+        let fields: Vec<_> = refusal.violations.iter().map(|(path, _)| path.clone()).collect();
+        same(&step, "fields", vec![format!("envelope.payload.result_json{pointer}")], fields)?;
+    }
+    Ok(())
+}
+
+async fn deep_result(world: World) -> Verdict {
+    let (alice, _, task) = alone(&world).await?;
+    let deep = |levels: usize| format!(r#"{{"deep":{}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
+    let sent = alice.say("", &About::task(&task, 1), &completed(&deep(129))).await;
+    refused("alice sends 129 levels", sent, Refusal(Code::InvalidArgument, "FIELD_INVALID"))?;
+    alice.tell("", &About::task(&task, 1), &completed(&deep(128))).await?;
+    let shown = answered("alice reads the task", alice.task(&task).await)?;
+    same("alice reads the task", "result_json", &deep(128), &shown.result_json)
 }
 
 async fn part_is_listed(world: World) -> Verdict {

@@ -485,6 +485,20 @@ mod tests {
     }
 
     #[test]
+    fn inputs_are_objects_whose_numbers_stay() {
+        let value = json!({"input": {"id": 1234567890123456789_u64, "n": 42}, "subtasks": [
+            {"id": "a", "input": {"none": null}}, {"id": "b", "inputJson": "{ }"}]});
+        let plan = parse(value, "x", false).unwrap();
+        assert_eq!(json::object_text(&plan.input_json).as_ref(), Ok(&plan.input_json));
+        assert!(plan.input_json.contains("1234567890123456789") && plan.input_json.contains(r#""n":42"#));
+        let inputs: Vec<&str> = plan.subtasks.iter().map(|subtask| subtask.input_json.as_str()).collect();
+        assert_eq!(inputs, [r#"{"none":null}"#, "{ }"]);
+        for wrong in [json!({"input": [1]}), json!({"input": {}, "input_json": "{}"})] {
+            parse(json!({"subtasks": [wrong]}), "x", false).unwrap_err();
+        }
+    }
+
+    #[test]
     fn a_plan_is_drawn() {
         let (plan, run) = (story(), v1::PlanRun::default());
         assert!(dot(&plan, &run).contains("n0 -> n1 [label=\"data\"];"), "{}", dot(&plan, &run));

@@ -27,7 +27,7 @@ cases! {
         "While a run is open, another one is refused with RUN_OPEN; a step of an ended run is refused with RUN_FINAL, and one out of order with SEQUENCE_CONFLICT."
         one_runner;
     "threads.invalid-specs-are-refused" "10"
-        "A spec with a doubled plugin, a bad name or without a model is refused with FIELD_INVALID, and an agent may not manage specs."
+        "A spec with a doubled plugin, a bad name, bad sections or without a model is refused with FIELD_INVALID, and an agent may not manage specs."
         invalid_specs;
 }
 
@@ -162,6 +162,13 @@ async fn invalid_specs(world: World) -> Verdict {
     checks.refused("a bad name", put_spec(&world, &operator, named).await, invalid);
     let without = v1::AgentSpec { model_id: String::new(), ..good.clone() };
     checks.refused("no model", put_spec(&world, &operator, without).await, invalid);
+    for sections in [r#"{"rules": "short"}"#, r#"{"rules": {"a": 1, "a": 2}}"#, "[]"] {
+        let wrong = v1::AgentSpec { sections_json: sections.to_owned(), ..good.clone() };
+        checks.refused(&format!("the sections {sections}"), put_spec(&world, &operator, wrong).await, invalid);
+    }
+    let overlay = Some(v1::AgentOverlay { settings_json: r#"{"n": NaN}"#.to_owned(), ..Default::default() });
+    let wrong = v1::AgentSpec { overlay, ..good.clone() };
+    checks.refused("NaN in the overlay", put_spec(&world, &operator, wrong).await, invalid);
     let alice = world.agent("alice").await?;
     let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
     checks.refused("by an agent", put_spec(&world, &alice.client, good).await, denied);

@@ -149,7 +149,7 @@ impl OwnedTask {
     }
 
     /// Ends the task as COMPLETED, with a result: a JSON object. A delegated task returns to the delegator. To send a text of
-    /// JSON as it is, [`report`](Self::report) it in `result_json`.
+    /// JSON as it is, [`report`](Self::report) it in `result_json`. serde_json has null for a float that is not finite.
     ///
     /// # Errors
     ///

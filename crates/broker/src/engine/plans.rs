@@ -33,7 +33,7 @@ use crate::{
         matching::Wanted,
         plan::{self, Plan, PlanSignal, Report, Spec, Submission},
     },
-    envelope::{self, Body, Resolved, VerifiedEnvelope, json_members, sections, signing},
+    envelope::{self, Body, Resolved, VerifiedEnvelope, json_members, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
     policy::{Action, Resource},
     preparation::{Findings, PreparedMessage},
@@ -483,16 +483,20 @@ pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
     text
 }
 
+/// The largest integer of which a double holds all smaller ones.
+const INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// The number of a result as JSON: as the result writes it, or as the broker has found it.
 pub(super) fn number_text(report: &Report) -> Option<String> {
     let found = report.numeric_value?;
     if let Some(stated) = known_keys(&report.result).get("numeric_value") {
         return Some((*stated).to_owned());
     }
+    let is_integer = found.fract() == 0.0 && found.abs() <= INTEGER_MAX;
     // An integer has no fraction.
     #[expect(clippy::cast_possible_truncation, reason = "an integer of at most 53 bits")]
-    let is_integer = found.fract() == 0.0 && found.abs() <= sections::NUMBER_MAX;
-    Some(if is_integer { (found as i64).to_string() } else { Value::from(found).to_string() })
+    let text = if is_integer { (found as i64).to_string() } else { Value::from(found).to_string() };
+    Some(text)
 }
 
 /// The keys of a result that plans know.

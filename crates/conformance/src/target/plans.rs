@@ -238,20 +238,14 @@ async fn exact_numbers(world: World) -> Verdict {
     cast.submit(cast.plan(vec![cast.subtask("a", &[]), next])).await?;
     let result = format!(r#"{{"response": "x", "id": 1234567890123456789, "n": 42, "none": null, "deep": {nested}}}"#);
     let taken = cast.take().await?;
-    let update = v1::TaskStatusUpdate {
-        status: TaskStatus::Completed.into(),
-        result_json: result.clone(),
-        ..Default::default()
-    };
+    let (status, result_json) = (TaskStatus::Completed.into(), result.clone());
+    let update = v1::TaskStatusUpdate { status, result_json, ..Default::default() };
     cast.bob.tell("", &taken.about, &update).await?;
-    let second = cast.take().await?;
+    let mut got = cast.take().await?.inputs;
     let mut checks = Checks::of("the context of the second");
-    checks.same("input", serde_json::from_str::<Value>(&input_json).ok(), Some(second.inputs.input));
-    for (name, results) in
-        [("previous", second.inputs.previous_results), ("dependency", second.inputs.dependency_results)]
-    {
-        let found = results.get("a").map(|result| result.result_json.clone());
-        checks.same(&format!("{name}_results.a.result"), Some(&result), found.as_ref());
+    checks.same("input", serde_json::from_str::<Value>(&input_json).ok(), Some(got.input));
+    for results in [&mut got.previous_results, &mut got.dependency_results] {
+        checks.same("results.a.result", Some(&result), results.remove("a").map(|found| found.result_json).as_ref());
     }
     checks.done()?;
     let results = cast.alice.call(cast.alice.client.plan(&cast.plan_id).results()).await;

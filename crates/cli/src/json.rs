@@ -61,7 +61,7 @@ pub(super) fn object_text(text: &str) -> Result<String, String> {
 /// Reads a file of JSON. A name that occurs twice in an object is refused: one of its values would be lost.
 pub(super) fn read_file(path: &Path) -> Result<Value, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
-    read_json(&text).map_err(|error| Failure::file(path, format!("not JSON: it {error}")))
+    read_json(&text).map_err(|error| Failure::file(path, error))
 }
 
 /// Writes the member `name`, an object that people write in a file, as the text that the schema has in `NAME_json`.

@@ -123,7 +123,7 @@ pub(super) fn read(text: &str, depth_max: usize, numbers: Numbers) -> Result<Val
 
 /// The words for an error of the parser.
 fn problem_of(error: &serde_json::Error, text: &str) -> String {
-    if error.is_syntax() {
+    if error.is_syntax() || error.is_eof() {
         let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
         let rest = line.get(error.column().saturating_sub(1)..).unwrap_or_default();
         if let Some(name) = ["NaN", "Infinity"].iter().find(|name| rest.starts_with(**name)) {
@@ -275,7 +275,7 @@ mod tests {
             (r#"{"a":-Infinity}"#, "/a", "has Infinity at line 1 column 7: JSON has no such number"),
             (r#"{"a/b":"\ud800"}"#, "/a~1b", "is not JSON: unexpected end of hex escape at line 1 column 15"),
             (r#"{"a":1e999}"#, "/a", "is not JSON: number out of range at line 1 column 10"),
-            ("{\"a\":1", "", "EOF while parsing an object at line 1 column 6"),
+            ("{\"a\":1", "", "is not JSON: EOF while parsing an object at line 1 column 6"),
             ("{} {}", "", "is not JSON: trailing characters at line 1 column 4"),
         ] {
             assert_eq!(read_json(text).unwrap_err(), JsonError { pointer: pointer.into(), problem: problem.into() });

@@ -2,12 +2,24 @@
 
 import asyncio
 from datetime import timedelta
+from types import MappingProxyType
 
 import pytest
 from brokers import begin, needs_broker, within
 
-from baton import BatonError, HandoffFailedError, RecallReason, TaskRecalledError, json_section, v1
-from baton.limits import ANSWER_BYTES_MAX, DEPTH_MAX, RESULT_BYTES_MAX, json_bytes, json_struct
+from baton import (
+    BatonError,
+    HandoffFailedError,
+    RecallReason,
+    TaskRecalledError,
+    json_object,
+    json_section,
+    json_text,
+    plan_of,
+    subtask,
+    v1,
+)
+from baton.limits import ANSWER_BYTES_MAX, DEPTH_MAX, RESULT_BYTES_MAX
 
 TASK = "ticket-1"
 REQUEST = v1.HandoffRequest(task_type="support-ticket")
@@ -147,16 +159,16 @@ async def test_a_failed_handler_leaves_a_task_that_is_handed_on(broker):
 @needs_broker
 async def test_a_result_that_cannot_be_sent_ends_the_task(broker):
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
-        worker_that(bob, lambda task: task.finish(nested(40)))
+        worker_that(bob, lambda task: task.finish(nested(140)))
         await begin(alice, bob)
         outcome = await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))
         assert outcome.status == FAILED
-        assert "envelope.payload.result is nested too deep" in outcome.details
+        assert "envelope.payload.result_json is nested too deep: the limit is 128 objects and lists" in outcome.details
 
 
 @needs_broker
 @pytest.mark.parametrize(
-    ("kind", "leaf", "most"), [("object", 1, 33), ("object", {}, 33), ("list", 1, 48), ("list", [], 48)]
+    ("kind", "leaf", "most"), [("object", 1, 128), ("object", {}, 127), ("list", 1, 127), ("list", [], 126)]
 )
 async def test_the_deepest_result_passes_and_a_deeper_one_is_not_sent(broker, kind, leaf, most):
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
@@ -167,15 +179,16 @@ async def test_the_deepest_result_passes_and_a_deeper_one_is_not_sent(broker, ki
         results.put_nowait(nested(most + 1, leaf, kind))
         first = await within(alice.delegate("bob", TASK, REQUEST, []))
         assert (first.status, first.result) == (v1.TASK_STATUS_COMPLETED, nested(most, leaf, kind))
+        assert (await alice.get_task(TASK)).result_json == json_text(nested(most, leaf, kind))
         second = await within(alice.delegate("bob", "ticket-2", REQUEST, []))
-        assert f"the limit is {DEPTH_MAX}" in second.details
+        assert f"the limit is {DEPTH_MAX} objects and lists" in second.details
 
 
 @needs_broker
 async def test_the_largest_result_passes(broker):
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
         text = 'ü"\n' * 20_000
-        value = {"text": text, "more": "x" * (RESULT_BYTES_MAX - json_bytes({"text": text, "more": ""}))}
+        value = {"text": text, "more": "x" * (RESULT_BYTES_MAX - len(json_text({"text": text, "more": ""}).encode()))}
         worker_that(bob, lambda task: task.finish(value))
         await begin(alice, bob)
         outcome = await within(alice.delegate("bob", TASK, REQUEST, []))
@@ -186,27 +199,40 @@ async def test_the_largest_result_passes(broker):
     ("value", "problem"),
     [
         ({"a": {"b": [1, float("nan")]}}, "must have finite numbers only, not nan at /a/b/1"),
-        ({"a": 10**400}, "must have finite numbers only"),
+        ({"a": float("-inf")}, "must have finite numbers only, not -inf at /a"),
+        ({"a": 10**400}, "must have finite numbers only, not an integer beyond 1.8e308 at /a"),
         ({"a/b": "x\ud800"}, "has an unpaired surrogate at /a~1b"),
-        ({"\udc00": 1}, "has an unpaired surrogate in the name '\\udc00'"),
-        (nested(34), "is nested too deep at /c/c"),
-        (nested(100_000), "the limit is 100, as of 33 objects in each other"),
+        ({"a": {"\udc00": 1}}, "has an unpaired surrogate in the name '\\udc00' at /a"),
+        ({"a": {1: 2}}, "must have strings as names, not 1, at /a"),
+        ({"a": [{"b"}]}, "must be JSON, which has no set at /a/0"),
+        (nested(129), "is nested too deep: the limit is 128 objects and lists in each other, at /c/c/c"),
+        (nested(100_000), "the limit is 128 objects and lists in each other"),
         ({"x": "y" * ANSWER_BYTES_MAX}, f"has {ANSWER_BYTES_MAX + 8} bytes as JSON; the limit is {ANSWER_BYTES_MAX}"),
+        ([1], "must be a JSON object, not a list"),
     ],
 )
 def test_what_the_broker_would_refuse_is_refused_here(value, problem):
     with pytest.raises(BatonError) as refused:
-        json_struct(value, "data", ANSWER_BYTES_MAX)
+        json_text(value, "data_json", ANSWER_BYTES_MAX)
     [violation] = refused.value.field_violations
-    assert (refused.value.reason, violation.field) == ("FIELD_INVALID", "envelope.payload.data")
+    assert (refused.value.reason, violation.field) == ("FIELD_INVALID", "envelope.payload.data_json")
     assert problem in violation.description
 
 
-def test_the_bytes_of_json_are_those_of_its_compact_text():
-    value = {"a": [1, 2.5, -0.0, True, None, 1e300, 2e-7], "ü\t": {"": "\x01\\"}, "big": 9007199254740991, "e": []}
-    # 2e-07 has a character less at the broker, 1e+300 too, and -0.0 is 0.
-    text = '{"a":[1,2.5,0,true,null,1e300,2e-7],"ü\\t":{"":"\\u0001\\\\"},"big":9007199254740991,"e":[]}'
-    assert json_bytes(value) == len(text.encode())
+@pytest.mark.parametrize("make", [lambda data: subtask("a", data=data), lambda data: plan_of("p", [], data=data)])
+def test_an_input_of_a_plan_is_refused_before_it_is_sent(make):
+    with pytest.raises(BatonError, match=r"input_json must have finite numbers only, not nan at /rows/0"):
+        make({"rows": [float("nan")]})
+    assert b'{"id":1234567890123456789}' in make({"id": 1234567890123456789}).SerializeToString()
+
+
+def test_json_is_the_same_after_its_text():
+    text = (
+        '{"a":[42,42.0,-0.0,true,null,1e+300],"ü\\t":{"":"\\u0001"},"i":1234567890123456789,"u":18446744073709551615}'
+    )
+    assert json_text(json_object(text)) == text
+    assert json_text(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})})) == '{"a":{"b":[1,2]}}'
+    assert json_object("") == {}
 
 
 @needs_broker

@@ -135,8 +135,7 @@ async def test_processes_that_lend_at_once_get_all_results(broker):
 
 
 async def test_the_answer_that_another_process_took_is_returned():
-    answer = v1.TaskInput(text="yes")
-    answer.data["approved"] = True
+    answer = v1.TaskInput(text="yes", data_json='{"approved":true}')
     prompt = v1.OpenPrompt(message_id="q1", asked_agent_id="boss")
     answered = v1.AnsweredPrompt(question=prompt, answer=answer, answer_id="a1")
     known = []

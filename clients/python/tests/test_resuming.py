@@ -69,7 +69,7 @@ async def test_a_restarted_worker_resumes_its_task(broker):
 
             resumes = Resumes(bob, task)
             await bob.connect(resume=True)
-            assert (await ended(alice, TASK)).result["cause"] == "a loose cable"
+            assert (await ended(alice, TASK)).result_json == '{"cause":"a loose cable"}'
         assert seen == [(True, True, 2, ["find the cause"], [TASK])]
         assert [(one.instance_id, one.max_tasks) for one in resumes.asked] == [(bob.instance_id, 50)]
 

@@ -69,7 +69,7 @@ async def test_the_latest_answer_is_read_where_no_question_is_open():
     agent = Agent("127.0.0.1:1", "alice", generate_key())
     answered = v1.AnsweredPrompt(question=v1.OpenPrompt(message_id="q1", asked_agent_id="bob"))
     answered.answer.text = "the one in the hall"
-    answered.answer.data.update({"router": 3})
+    answered.answer.data_json = '{"router": 3}'
     tasks = [v1.Task(last_answer=answered), v1.Task()]
 
     async def get_task(_task_id):

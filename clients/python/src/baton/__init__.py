@@ -28,6 +28,7 @@ from baton.errors import (
 )
 from baton.handoffs import ContextWanted, HandedOver
 from baton.keys import generate_key, load_key, public_bytes, save_key
+from baton.limits import json_object, json_text
 from baton.loans import Outcome, Recalled
 from baton.negotiations import Bid, Negotiation, OfferWanted, offer
 from baton.plans import Plan, SubtaskInputs, plan_of, subtask
@@ -92,7 +93,9 @@ __all__ = [
     "generate_key",
     "handoff_id_of",
     "in_trace",
+    "json_object",
     "json_section",
+    "json_text",
     "load_key",
     "make_envelope",
     "offer",

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Struct
 
 from baton import v1
 from baton.errors import BatonError, FieldViolation
@@ -73,91 +72,77 @@ def _refused(problem: str, reason: str, violations: list[FieldViolation] | None 
 DETAILS_BYTES_MAX = 16_384
 """The maximum size of the details of a status update, in bytes."""
 RESULT_BYTES_MAX = 262_144
-"""The maximum size of a result, in bytes of compact JSON."""
+"""The maximum size of a result, in bytes of JSON text."""
 ANSWER_BYTES_MAX = 65_536
-"""The maximum size of the data of an answer, in bytes of compact JSON."""
-DEPTH_MAX = 100
-"""The maximum depth of a result, in nested messages: 3 for an object and 2 for a list. 33 objects in each other fit."""
-_OBJECT_DEPTH, _LIST_DEPTH = 3, 2
-_INTEGER_MAX = 2.0**53
+"""The maximum size of the data of an answer, in bytes of JSON text."""
+DEPTH_MAX = 128
+"""The maximum number of objects and lists that are in each other."""
+_POINTER_SHOWN_MAX = 200
 
 
-def json_struct(value: Mapping[str, Any], name: str, bytes_max: int) -> Struct:
-    """Converts a JSON object to its protobuf form.
+def json_text(value: Mapping[str, Any], name: str = "value", bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
+    """Returns the JSON text of an object: a result, the data of an answer, an input, a section, a setting, a parameter.
 
-    Raises BatonError, FIELD_INVALID, for what the broker would refuse: NaN and infinities, unpaired surrogates, a
-    nesting over DEPTH_MAX, a size over `bytes_max`. Raises ValueError for a value that is not JSON.
+    It arrives as it was sent: integers of any size, 42 and 42.0, null. Raises BatonError, FIELD_INVALID, with the
+    pointer of what is wrong: NaN and infinities, unpaired surrogates, names that are no strings, values that JSON does
+    not have, a nesting over DEPTH_MAX, a size over `bytes_max`.
     """
+    if not isinstance(value, Mapping):
+        raise _field_invalid(name, f"must be a JSON object, not a {type(value).__name__}")
     problem = _value_problem(value)
     if problem:
         raise _field_invalid(name, problem)
-    made = Struct()
-    made.update(value)
-    bytes_count = json_bytes(value)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict)
+    bytes_count = len(text.encode())
     if bytes_count > bytes_max:
         problem = f"has {bytes_count} bytes as JSON; the limit is {bytes_max}"
         raise _field_invalid(name, f"{problem}. Store it elsewhere, for example as a blob, and send a reference to it")
-    return made
+    return text
 
 
-def json_bytes(value: Any) -> int:
-    """Returns the size of a value as compact JSON, in bytes. Whole floats count as integers, as in protobuf."""
-    size, open_values = 0, [value]
-    while open_values:
-        match open_values.pop():
-            case str() as text:
-                size += len(json.dumps(text, ensure_ascii=False).encode())
-            case bool() as flag:
-                size += 4 if flag else 5
-            case int() | float() as number:
-                size += len(_number(float(number)))
-            case Mapping() as fields:
-                size += 2 + max(len(fields) - 1, 0) + len(fields)
-                open_values += [*fields.keys(), *fields.values()]
-            case list() | tuple() as items:
-                size += 2 + max(len(items) - 1, 0)
-                open_values += items
-            case _:
-                size += 4
-    return size
-
-
-def _number(number: float) -> str:
-    if number.is_integer() and abs(number) < _INTEGER_MAX:
-        return str(int(number))
-    return repr(number).replace("e+", "e").replace("e-0", "e-")
+def json_object(text: str) -> dict[str, Any]:
+    """Parses the JSON text of a message; an empty text is an empty object."""
+    value: dict[str, Any] = json.loads(text or "{}")
+    return value
 
 
 def _value_problem(value: Any) -> str:
-    """Returns why the broker would refuse a JSON value; empty if it would not."""
+    """Returns why a value is no JSON that the broker takes; empty if it is."""
     open_values: list[tuple[Any, str, int]] = [(value, "", 0)]
     while open_values:
         one, pointer, depth = open_values.pop()
-        where = f" at {pointer}" if pointer else ""
-        if depth + isinstance(one, Mapping | list | tuple) > DEPTH_MAX:
-            return (
-                f"is nested too deep at {pointer[:200]}: objects count {_OBJECT_DEPTH} and lists {_LIST_DEPTH}, and the"
-                f" limit is {DEPTH_MAX}, as of {DEPTH_MAX // _OBJECT_DEPTH} objects in each other"
-            )
-        match one:
-            case str() if not _is_unicode(one):
-                return f"has an unpaired surrogate{where}"
-            case int() | float() if not _is_finite(one):
-                return f"must have finite numbers only, not {one}{where}"
-            case Mapping():
-                if names := [name for name in one if isinstance(name, str) and not _is_unicode(name)]:
-                    return f"has an unpaired surrogate in the name {names[0]!r}{where}"
-                inner = one.items()
-                step = _OBJECT_DEPTH
-            case list() | tuple():
-                inner = enumerate(one)  # type: ignore[assignment]
-                step = _LIST_DEPTH
-            case _:
-                continue
+        if isinstance(one, Mapping):
+            inner = list(one.items())
+            problem = next((found for name in one if (found := _name_problem(name))), "")
+        elif isinstance(one, list | tuple):
+            inner, problem = list(enumerate(one)), ""
+        else:
+            inner, problem = [], _scalar_problem(one)
+        if depth == DEPTH_MAX and isinstance(one, Mapping | list | tuple):
+            problem = f"is nested too deep: the limit is {DEPTH_MAX} objects and lists in each other,"
+        if problem:
+            return f"{problem} at {pointer[:_POINTER_SHOWN_MAX]}" if pointer else problem
         for name, item in inner:
             token = str(name).replace("~", "~0").replace("/", "~1")
-            open_values.append((item, f"{pointer}/{token}", depth + step))
+            open_values.append((item, f"{pointer}/{token}", depth + 1))
     return ""
+
+
+def _name_problem(name: Any) -> str:
+    if not isinstance(name, str):
+        return f"must have strings as names, not {name!r},"
+    return "" if _is_unicode(name) else f"has an unpaired surrogate in the name {name!r}"
+
+
+def _scalar_problem(value: Any) -> str:
+    match value:
+        case str():
+            return "" if _is_unicode(value) else "has an unpaired surrogate"
+        case int() | float():
+            return "" if _is_finite(value) else f"must have finite numbers only, not {_number(value)}"
+        case None:
+            return ""
+    return f"must be JSON, which has no {type(value).__name__}"
 
 
 def _is_unicode(text: str) -> bool:
@@ -173,6 +158,10 @@ def _is_finite(number: float) -> bool:
         return math.isfinite(number)
     except OverflowError:  # an integer beyond the floats
         return False
+
+
+def _number(number: float) -> str:
+    return str(number) if isinstance(number, float) else "an integer beyond 1.8e308"
 
 
 def _field_invalid(name: str, problem: str) -> BatonError:

@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import grpc
-from google.protobuf import json_format
 
 from baton import handoffs, v1
 from baton.conversation import Conversation
 from baton.errors import BatonError, HandoffFailedError, RecallReason, TaskRecalledError
 from baton.handoffs import HandedOver, Handoffs, Handover, OnView
+from baton.limits import json_object
 from baton.messages import NewRequest
 from baton.watching import OnProgress, Watching, drained, tell_progress
 
@@ -153,7 +153,7 @@ async def outcome(agent: Handoffs, results: Conversation, lent: HandedOver) -> O
                     payload.error_message,
                     epoch=envelope.epoch,
                 )
-            result = json_format.MessageToDict(payload.result)
+            result = json_object(payload.result_json)
             return Outcome(envelope.task_id, envelope.epoch + 1, payload.status, result, payload.details)
         task = await _look(agent, lent)
         if task is not None and (found := await _end_in_log(agent, lent, task)):
@@ -207,7 +207,7 @@ async def _end_in_log(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outco
         await agent._directory.verify(envelope)  # noqa: SLF001
         update = v1.TaskStatusUpdate.FromString(envelope.payload.value)
         agent._dispatcher.known(envelope.message_id)  # noqa: SLF001
-        return Outcome(task.task_id, epoch, update.status, json_format.MessageToDict(update.result), update.details)
+        return Outcome(task.task_id, epoch, update.status, json_object(update.result_json), update.details)
     reason = RecallReason.RECALL
     if found.entry.HasField("time"):
         reason = RecallReason.LOAN_TIMEOUT
@@ -249,9 +249,9 @@ def _without_news(agent: Handoffs, lent: HandedOver, task: v1.Task) -> Outcome:
     is_owner = task.owner_id == agent.agent_id
     if is_owner and last.receiver_id == agent.agent_id and last.epoch == task.epoch:
         return Outcome(task.task_id, task.epoch, task.status, {}, task.details)
-    if is_owner and task.HasField("result") and task.epoch == lent.epoch + 1:
+    if is_owner and task.result_json and task.epoch == lent.epoch + 1:
         # The log, which cannot be read, has the status of the delegate.
-        return Outcome(task.task_id, task.epoch, task.status, json_format.MessageToDict(task.result), task.details)
+        return Outcome(task.task_id, task.epoch, task.status, json_object(task.result_json), task.details)
     text = "the loan has ended without a final status of the delegate"
     raise TaskRecalledError(
         task.task_id, lent.handoff_id, RecallReason.RECALL, text, epoch=task.epoch, is_owner=is_owner

@@ -11,7 +11,7 @@ from baton import v1
 from baton.delivery import Delivery, duration
 from baton.envelopes import make_envelope
 from baton.errors import BatonError, VerificationError
-from baton.limits import ANSWER_BYTES_MAX, RESULT_BYTES_MAX, json_struct
+from baton.limits import ANSWER_BYTES_MAX, RESULT_BYTES_MAX, json_text
 from baton.sections import for_wishes
 from baton.signing import context_digest
 from baton.work import Work, parent_here
@@ -189,7 +189,7 @@ class Messages:
         """Answers a question to this agent: see `Question.answer`. `question_id` names the status update that asks."""
         answer = v1.TaskInput(text=text)
         if data is not None:
-            answer.data.CopyFrom(json_struct(data, "data", ANSWER_BYTES_MAX))
+            answer.data_json = json_text(data, "data_json", ANSWER_BYTES_MAX)
         return await self.send(answer, task_id=task_id, epoch=epoch, correlation_id=question_id)
 
     async def update_status(
@@ -209,7 +209,7 @@ class Messages:
         """Reports the status of a task that this agent owns: TASK_STATUS_*, with `progress` from 0 to 1.
 
         A final status cannot be changed. With `handoff_id` and IN_PROGRESS, the side of the open handoff whose step is
-        due gets more time. `result` is JSON of at most 262144 bytes, in which 33 objects can be in each other. Another
+        due gets more time. `result` is JSON of at most 262144 bytes and 128 levels; it arrives as it was sent. Another
         one is not sent: raises BatonError, FIELD_INVALID, with what is wrong. `extend_by` asks that the loan of the
         task is due this much later than now: see `OwnedTask.extend`. With CANCELED the open parts of the task are
         cancelled too, down the tree, unless `keep_parts`.
@@ -222,7 +222,7 @@ class Messages:
             keep_parts=keep_parts,
         )
         if result is not None:
-            update.result.CopyFrom(json_struct(result, "result", RESULT_BYTES_MAX))
+            update.result_json = json_text(result, "result_json", RESULT_BYTES_MAX)
         return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)
 
 

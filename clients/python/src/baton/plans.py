@@ -11,6 +11,7 @@ from baton import v1
 from baton.connection import Connection
 from baton.delivery import duration
 from baton.following import follow_log, follow_to_end
+from baton.limits import json_text
 
 _PAGE_SIZE = 200
 
@@ -54,7 +55,7 @@ def subtask(
         fallback_candidates=fallback_candidates,
     )
     if data is not None:
-        made.input.update(data)
+        made.input_json = json_text(data, "input_json")
     return made
 
 
@@ -87,7 +88,7 @@ def plan_of(
         priority=priority,
     )
     if data is not None:
-        made.input.update(data)
+        made.input_json = json_text(data, "plan.input_json")
     return made
 
 

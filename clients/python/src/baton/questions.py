@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from google.protobuf import json_format
-
 from baton import handoffs, v1
 from baton.conversation import Conversation
 from baton.delivery import Delivery
 from baton.envelopes import make_envelope
 from baton.errors import BatonError, NoAnswerError
 from baton.handoffs import Handoffs
+from baton.limits import json_object
 from baton.messages import Messages
 
 
@@ -79,7 +78,7 @@ def prompt_of(text: str, answer_by: str, within: timedelta | None, schema: Mappi
 def answer_of(answered: v1.AnsweredPrompt) -> Answer:
     """Converts an answered question from its protobuf form."""
     answer = answered.answer
-    return Answer(answered.question.asked_agent_id, answer.text, json_format.MessageToDict(answer.data))
+    return Answer(answered.question.asked_agent_id, answer.text, json_object(answer.data_json))
 
 
 async def answer_to(agent: Handoffs, mail: Conversation, task_id: str, question_id: str) -> Answer:
@@ -92,7 +91,7 @@ async def answer_to(agent: Handoffs, mail: Conversation, task_id: str, question_
             payload = delivery.payload
             if isinstance(payload, v1.ErrorNotification):
                 raise NoAnswerError(question_id, "EXPIRED", payload.error_message)
-            return Answer(delivery.envelope.sender_id, payload.text, json_format.MessageToDict(payload.data))
+            return Answer(delivery.envelope.sender_id, payload.text, json_object(payload.data_json))
         if was_closed:
             # A broker that does not keep answers: the answer, or the notice of the expiry, would have arrived by now.
             raise NoAnswerError(question_id, "WITHDRAWN", "the question is no longer open")

@@ -1,7 +1,7 @@
 import { type KeyObject, randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import type { TLSSocket } from "node:tls";
-import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
@@ -22,8 +22,9 @@ import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
 import { AuditLog, DeadLetters } from "./operators.js";
+import type { JsonObject } from "./json.js";
 import { publicBytes } from "./keys.js";
-import { checkContext, checkEnvelope, checkJson, FRAME_BYTES_MAX } from "./limits.js";
+import { checkContext, checkEnvelope, FRAME_BYTES_MAX } from "./limits.js";
 import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { type Conversation, Mail, WaitedFor } from "./mail.js";
 import type { Offer } from "./offers.js";
@@ -44,6 +45,7 @@ import { isFinalState, isFinalStatus } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
 import { Threads } from "./threads.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
+import { type StatusUpdate, statusOf } from "./updates.js";
 import { HandoffRecords, Tasks } from "./watching.js";
 import * as v1 from "./v1.js";
 
@@ -322,12 +324,9 @@ export class Agent implements TaskOwner, Negotiator {
    * receipt, whose signature it verifies. When the session ends, it sends the same envelope on the next one, so that the broker
    * takes the message once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if the broker did
    * not sign the receipt. A message over a limit of the schema is not sent; the error has the broker's reason, for example
-   * PAYLOAD_TOO_LARGE. The same holds for JSON (a result, the data of an answer or of mail) that has over 262144 bytes as a result
-   * or 65536 as an answer, more than 32 objects inside each other, a number that is not finite, or half of a surrogate pair:
-   * FIELD_INVALID.
+   * PAYLOAD_TOO_LARGE. JSON in a payload is text, for example `create(v1.InfoSchema, { dataJson: jsonText({ id: 1n }) })`.
    */
   async send(receiverId: string, about: About, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
-    checkJson(payload);
     return this.#signAndSend(makeEnvelope(this.id, receiverId, about, payload), options);
   }
 
@@ -548,13 +547,12 @@ export class Agent implements TaskOwner, Negotiator {
     return receipt;
   }
 
-  /** Reports the status of a task that this agent owns at this epoch. */
-  async updateStatus(
-    taskId: string,
-    epoch: bigint,
-    update: MessageInitShape<typeof v1.TaskStatusUpdateSchema>,
-  ): Promise<v1.Receipt> {
-    const message = create(v1.TaskStatusUpdateSchema, update);
+  /**
+   * Reports the status of a task that this agent owns at this epoch. Throws BatonError, FIELD_INVALID, for a result that cannot
+   * arrive as it is: see `jsonText`.
+   */
+  async updateStatus(taskId: string, epoch: bigint, update: StatusUpdate): Promise<v1.Receipt> {
+    const message = statusOf(update);
     let receipt: v1.Receipt;
     try {
       receipt = await this.send("", { taskId, epoch }, message);

@@ -3,6 +3,7 @@ import { jsonSchema, tool, type Tool } from "ai";
 import type { Agent } from "./agent.js";
 import { jsonSection, newMessageId } from "./envelopes.js";
 import { BatonError, HandoffFailed, TaskRecalled } from "./errors.js";
+import type { JsonObject } from "./json.js";
 import { HandoffReason, RejectReason, TaskStatus } from "./v1.js";
 
 /** The call of the tool by a model. */
@@ -41,7 +42,7 @@ const INPUT = jsonSchema<HandoffInput>({
 /**
  * Returns a tool that delegates a task, with the model's call as its context, and gives the model the result; or `error` and
  * `message` if no agent took the task, if it came back without a result, or if the broker refused, so that the model continues by
- * other means. When the SDK aborts the call, the agent takes the task back.
+ * other means. An integer beyond 2^53 - 1 in the result is a text. When the SDK aborts the call, the agent takes the task back.
  *
  *     generateText({ model, prompt, tools: { transfer_to_billing: handoffTool(agent, "type:billing", "invoice-question", { description: "…" }) } })
  */
@@ -61,12 +62,17 @@ export function handoffTool(
     try {
       const sections = [jsonSection("task_description", input)];
       const { status, result, details } = await agent.delegate(receiverId, `tool-${newMessageId()}`, request, sections, limits);
-      return { status: TaskStatus[status] as keyof typeof TaskStatus, result, details };
+      return { status: TaskStatus[status] as keyof typeof TaskStatus, result: plain(result), details };
     } catch (error) {
       return failureOf(error);
     }
   };
   return tool({ description, inputSchema: INPUT, execute });
+}
+
+/** Returns JSON without `bigint`, which the SDK cannot write: a text has all digits. */
+function plain(result: JsonObject): object {
+  return JSON.parse(JSON.stringify(result, (_, value: unknown) => (typeof value === "bigint" ? String(value) : value))) as object;
 }
 
 /** Returns what the model is told about a failed handoff. Throws any other error. */

@@ -2,15 +2,17 @@
  * The part of an agent that its features use. `Agent` imports the features, so the features do not import `Agent`. A call that has
  * the types of a feature is in the interface of the module that makes the call: `TaskOwner` or `Negotiator`.
  */
-import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Contexts } from "./contexts.js";
 import type { Delivery } from "./delivery.js";
 import type { About, Payload } from "./envelopes.js";
 import type { CallOptions } from "./following.js";
+import type { JsonObject } from "./json.js";
 import type { Mail } from "./mail.js";
 import type { Plans } from "./plans.js";
+import type { StatusUpdate } from "./updates.js";
 import type { Tasks } from "./watching.js";
-import type { ContextSection, Handoff, HandoffAcceptSchema, HandoffRejectSchema, Receipt, Task, TaskStatusUpdateSchema } from "./v1.js";
+import type { ContextSection, Handoff, HandoffAcceptSchema, HandoffRejectSchema, Receipt, Task } from "./v1.js";
 
 /** The identity, the mail and the single steps of an agent. `Agent` documents them. */
 export interface AgentCore {
@@ -35,7 +37,7 @@ export interface AgentCore {
   cancel(handoffId: string, text?: string, options?: CallOptions): Promise<Receipt>;
 
   checkpoint(taskId: string, epoch: bigint, sections: readonly ContextSection[], options?: CallOptions): Promise<Receipt>;
-  updateStatus(taskId: string, epoch: bigint, update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt>;
+  updateStatus(taskId: string, epoch: bigint, update: StatusUpdate): Promise<Receipt>;
   recallSignal(taskId: string, epoch: bigint): AbortSignal;
   answer(question: { taskId: string; epoch: bigint; questionId: string }, text: string, data?: JsonObject): Promise<Receipt>;
 }

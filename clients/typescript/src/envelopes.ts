@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { create, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import { AnySchema, timestampNow } from "@bufbuild/protobuf/wkt";
 import { VerificationError } from "./errors.js";
+import { jsonOf } from "./json.js";
 import { currentTrace } from "./traces.js";
 import * as v1 from "./v1.js";
 
@@ -110,9 +111,9 @@ export function mandateOf(envelope: v1.Envelope): v1.TaskRequest {
   throw new VerificationError("PAYLOAD_TYPE_MISMATCH", "the message under a mandate is no request with terms");
 }
 
-/** Returns a context section with a JSON object or list. */
+/** Returns a context section with a JSON object or list. A `bigint` is an integer. */
 export function jsonSection(name: string, value: object): v1.ContextSection {
-  return create(v1.ContextSectionSchema, { name, content: { case: "json", value: JSON.stringify(value) } });
+  return create(v1.ContextSectionSchema, { name, content: { case: "json", value: jsonOf(value) } });
 }
 
 /** Returns a context section with bytes of the given media type. */

@@ -12,13 +12,14 @@ export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, Negotia
 export { type CallOptions, type KeyCallOptions } from "./following.js";
 export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";
 export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
+export { type JsonObject, jsonText, type JsonValue, parseJson } from "./json.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";
 export { WaitedFor } from "./mail.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { AuditLog, DeadLetters, type RedriveOptions } from "./operators.js";
-export { Plan, Plans, type SubtaskInputs } from "./plans.js";
+export { Plan, type PlanInit, Plans, type SubtaskInit, type SubtaskInputs } from "./plans.js";
 export { type OnProgress as OnTaskProgress } from "./progress.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type Recalled } from "./recalls.js";
@@ -40,6 +41,7 @@ export {
 export { OwnedTask } from "./tasks.js";
 export { Thread, ThreadRun, Threads, type ThreadStep } from "./threads.js";
 export { currentTrace, inTrace } from "./traces.js";
+export { type StatusUpdate } from "./updates.js";
 export { type HistoryMessage, type ModelTurn, readTurn, type ResponseShape } from "./turns.js";
 export { type HandoffChange, type HandoffFilter, HandoffRecords, type HandoffWatch, type TaskEvent, type TaskFilter, Tasks } from "./watching.js";
 export { type Entry, type EntryValue, type ReadOptions, Workspace } from "./workspace.js";

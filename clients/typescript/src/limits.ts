@@ -3,11 +3,8 @@
  * session.
  */
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
-import { BatonError, type FieldViolation } from "./errors.js";
-import { wrongJson } from "./json.js";
-import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
-import type { Payload } from "./envelopes.js";
+import type { FieldViolation } from "./errors.js";
+import { invalid, refusal } from "./refusals.js";
 import * as v1 from "./v1.js";
 
 /** The maximum size of a payload's value, in bytes. */
@@ -44,17 +41,8 @@ export function checkEnvelope(envelope: v1.Envelope): void {
   checkPayload(payload?.value.length ?? 0, isAppend ? APPEND_BYTES_MAX : PAYLOAD_BYTES_MAX);
   const bytes = toBinary(v1.ConnectRequestSchema, frameOf(envelope)).length;
   if (bytes > FRAME_BYTES_MAX) {
-    throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes; the limit is ${FRAME_BYTES_MAX}`, []);
+    throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes; the limit is ${FRAME_BYTES_MAX}`);
   }
-}
-
-/**
- * Refuses JSON that the broker does not take, or that would arrive changed: over its size, nested too deep, with a number that is
- * not finite, or with half of a surrogate pair. Throws BatonError, FIELD_INVALID.
- */
-export function checkJson(payload: Payload): void {
-  const wrong = wrongJson(payload);
-  if (wrong !== undefined) refuse([wrong]);
 }
 
 /** Refuses sections that do not fit into one TaskContextTransfer, before the handoff's request is sent. */
@@ -90,12 +78,5 @@ function checkPayload(bytes: number, bytesMax = PAYLOAD_BYTES_MAX): void {
 }
 
 function refuse(wrong: FieldViolation[]): void {
-  if (wrong.length === 0) return;
-  const text = wrong.map(({ field, description }) => `${field} ${description}`).join("; ");
-  throw refusal("FIELD_INVALID", text, wrong);
-}
-
-function refusal(reason: string, text: string, fieldViolations: FieldViolation[]): BatonError {
-  const info = create(ErrorInfoSchema, { reason, domain: "baton" });
-  return new BatonError(Code.InvalidArgument, text, { info, badRequest: create(BadRequestSchema, { fieldViolations }) });
+  if (wrong.length > 0) throw invalid(wrong);
 }

@@ -1,5 +1,5 @@
 /** Lent tasks: the wait for a delegate's result, and the ways in which the task comes back without one. */
-import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import type { AgentCore } from "./core.js";
@@ -8,6 +8,7 @@ import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled }
 import type { CallOptions } from "./following.js";
 import { endedBy, type HandedOver, type OnView } from "./handovers.js";
 import { Later } from "./jobs.js";
+import { type JsonObject, parseObject } from "./json.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
 import type { OnProgress } from "./progress.js";
 import { sleep } from "./session.js";
@@ -72,7 +73,7 @@ export interface Outcome {
   readonly epoch: bigint;
   /** COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished. */
   readonly status: TaskStatus;
-  /** The result; empty if the delegate gave none. */
+  /** The result; empty if the delegate gave none. Integers beyond 2^53 - 1 are `bigint`. */
   readonly result: JsonObject;
   /** The delegate's explanation. */
   readonly details: string;
@@ -141,8 +142,8 @@ export async function outcomeOf(
       throw error;
     }
     await letter.finish();
-    const { status, details, result = {} } = payload;
-    if (isEnd) return { taskId, epoch: epoch + 1n, status, result, details };
+    const { status, details, resultJson } = payload;
+    if (isEnd) return { taskId, epoch: epoch + 1n, status, result: parseObject(resultJson), details };
   }
 }
 
@@ -182,11 +183,12 @@ async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Prom
     return null;
   });
   if (ended?.update && ended.entry.ownerId === agent.id) {
-    return { taskId, epoch: ended.entry.epoch, status: ended.update.status, result: ended.update.result ?? {}, details: ended.update.details };
+    const { update } = ended;
+    return { taskId, epoch: ended.entry.epoch, status: update.status, result: parseObject(update.resultJson), details: update.details };
   }
   // Without a log that can be read, the task has the result, but not how the loan ended.
-  if ((ended === null || custodyLength === 0n) && isOwner && task.result !== undefined) {
-    return { taskId, epoch, status: isFinalStatus(status) ? status : TaskStatus.COMPLETED, result: task.result, details };
+  if ((ended === null || custodyLength === 0n) && isOwner && task.resultJson !== "") {
+    return { taskId, epoch, status: isFinalStatus(status) ? status : TaskStatus.COMPLETED, result: parseObject(task.resultJson), details };
   }
   const last = hops.at(-1);
   if (isOwner && last?.receiverId === agent.id && last.epoch === epoch) return { taskId, epoch, status, result: {}, details };

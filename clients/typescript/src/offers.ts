@@ -5,6 +5,7 @@ import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
 import { codeOf, lookAt } from "./handovers.js";
 import type { Holding } from "./holdings.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./jobs.js";
+import { parseJson } from "./json.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { inWork } from "./parents.js";
 import { filled, type SubtaskInputs, subtaskOf } from "./plans.js";
@@ -329,10 +330,10 @@ export class Takeover {
     agent.contexts.known.note(this.taskId, this.sections);
   }
 
-  /** Returns the parsed JSON of the section of this name; undefined without one. */
+  /** Returns the parsed JSON of the section of this name; undefined without one. Integers beyond 2^53 - 1 are `bigint`. */
   json(name: string): unknown {
     const section = this.sections.find((one) => one.name === name);
-    return section?.content.case === "json" ? JSON.parse(section.content.value) : undefined;
+    return section?.content.case === "json" ? parseJson(section.content.value) : undefined;
   }
 
   /**

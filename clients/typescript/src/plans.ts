@@ -1,8 +1,9 @@
 /** Plans: checking, submitting and following them; and on the other side, what a subtask gets. */
-import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type Message, type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
 import { BatonError, isPassing } from "./errors.js";
 import { type Caller, followLog, type LogOptions, type WireOptions } from "./following.js";
+import { type JsonObject, jsonOf, jsonText, parseJson } from "./json.js";
 import * as v1 from "./v1.js";
 
 const PAGE_SIZE = 200;
@@ -99,6 +100,27 @@ export class Plan {
   }
 }
 
+/** A subtask that is to be submitted, with what it gets as JSON. */
+export type SubtaskInit = Omit<Exclude<MessageInitShape<typeof v1.SubtaskSchema>, Message>, "input"> & { input?: JsonObject | undefined };
+
+/** A plan that is to be submitted, with what each subtask gets as JSON. */
+export type PlanInit = Omit<Exclude<MessageInitShape<typeof v1.PlanSchema>, Message>, "input" | "subtasks"> & {
+  input?: JsonObject | undefined;
+  subtasks?: SubtaskInit[];
+};
+
+/** Returns the message of a plan. */
+function planOf({ input, subtasks = [], ...plan }: PlanInit): MessageInitShape<typeof v1.PlanSchema> {
+  return {
+    ...plan,
+    ...(input !== undefined && { inputJson: jsonText(input, "plan.input_json") }),
+    subtasks: subtasks.map(({ input, ...subtask }, at) => ({
+      ...subtask,
+      ...(input !== undefined && { inputJson: jsonText(input, `plan.subtasks[${at}].input_json`) }),
+    })),
+  };
+}
+
 /** The plans, as an agent sees them. All calls throw BatonError if the broker refuses. */
 export class Plans {
   readonly #caller: Caller;
@@ -113,16 +135,17 @@ export class Plans {
   }
 
   /** Returns all problems of a plan, and stores nothing. Without an error among them it can be submitted. */
-  async validate(plan: MessageInitShape<typeof v1.PlanSchema>): Promise<v1.PlanProblem[]> {
+  async validate(init: PlanInit): Promise<v1.PlanProblem[]> {
+    const plan = planOf(init);
     return (await this.#caller.call((options) => this.#service.validatePlan({ plan }, options))).problems;
   }
 
   /**
    * Signs and submits a plan. The same plan again is the same plan. Throws PLAN_INVALID with each problem in `fields`, PLAN_EXISTS
-   * for another plan of its id.
+   * for another plan of its id, FIELD_INVALID for an input that cannot arrive as it is: see `jsonText`.
    */
-  async submit(plan: MessageInitShape<typeof v1.PlanSchema>): Promise<Plan> {
-    const submission = create(v1.PlanSubmissionSchema, { plan });
+  async submit(plan: PlanInit): Promise<Plan> {
+    const submission = create(v1.PlanSubmissionSchema, { plan: planOf(plan) });
     await this.#send(submission);
     return this.join(submission.plan?.planId ?? "");
   }
@@ -154,7 +177,7 @@ export interface SubtaskInputs {
   readonly role: string;
   /** The attempt, starting at 1. */
   readonly attempt: number;
-  /** What the plan gives to this subtask; undefined: nothing. */
+  /** What the plan gives to this subtask; undefined: nothing. Integers beyond 2^53 - 1 are `bigint`. */
   readonly input: JsonObject | undefined;
   /** What the plan gives to each subtask; undefined: nothing. */
   readonly planInput: JsonObject | undefined;
@@ -195,7 +218,7 @@ interface Given {
 export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs | undefined {
   const section = (name: string): unknown => {
     const content = sections.find((one) => one.name === name)?.content;
-    return content?.case === "json" ? JSON.parse(content.value) : undefined;
+    return content?.case === "json" ? parseJson(content.value) : undefined;
   };
   const told = section("task_description") as Told | undefined;
   if (told?.plan_id === undefined || told.subtask_id === undefined) return undefined;
@@ -235,7 +258,7 @@ function resultsOf(section: Record<string, Given> = {}): Map<string, v1.SubtaskR
   return new Map(
     Object.entries(section).map(([subtaskId, { response = "", tokens = 0, success = false, tools_used: toolsUsed = [], numeric_value: numericValue, result }]) => {
       const number = typeof numericValue === "number" ? { numericValue } : {};
-      const resultJson = result === undefined ? "" : JSON.stringify(result);
+      const resultJson = result === undefined ? "" : jsonOf(result);
       return [subtaskId, create(v1.SubtaskResultSchema, { subtaskId, response, tokens: BigInt(tokens), success, toolsUsed, resultJson, ...number })];
     }),
   );

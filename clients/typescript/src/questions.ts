@@ -1,10 +1,11 @@
 /** Questions about a task: ask one agent and wait for its answer, or answer a question. */
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject as JsonSchema } from "@bufbuild/protobuf";
 import { timestampDate, timestampFromMs } from "@bufbuild/protobuf/wkt";
 import type { AgentCore } from "./core.js";
 import type { Delivery } from "./delivery.js";
 import { BatonError, isPassing, NoAnswer } from "./errors.js";
 import type { CallOptions } from "./following.js";
+import { ANSWER_BYTES_MAX, type JsonObject, jsonText, parseObject } from "./json.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
 import { type AnsweredPrompt, type Receipt, TaskInputSchema, TaskPromptSchema, type TaskPrompt } from "./v1.js";
 
@@ -13,7 +14,7 @@ export interface AskOptions extends CallOptions {
   /** The time after which the question expires; default: never. */
   withinMs?: number;
   /** A JSON Schema that the answer's data must fit. */
-  schema?: JsonObject;
+  schema?: JsonSchema;
   /** The details of the status update, for people. */
   details?: string;
 }
@@ -24,7 +25,7 @@ export interface Answer {
   readonly agentId: string;
   /** The answer for people; may be empty. */
   readonly text: string;
-  /** The answer for programs. It fits the question's schema, if the question has one. */
+  /** The answer for programs. It fits the question's schema, if the question has one. Integers beyond 2^53 - 1 are `bigint`. */
   readonly data: JsonObject;
 }
 
@@ -42,7 +43,7 @@ export class Question {
   /** The details of the status update, for people. */
   readonly details: string;
   /** The JSON Schema that the answer's data must fit; undefined: any data. */
-  readonly schema: JsonObject | undefined;
+  readonly schema: JsonSchema | undefined;
   /** The time at which the question expires; undefined: never. */
   readonly answerBefore: Date | undefined;
   readonly #agent: AgentCore;
@@ -56,7 +57,7 @@ export class Question {
     this.ownerId = envelope.senderId;
     this.text = prompt.question;
     this.details = details;
-    this.schema = prompt.answerSchemaJson === "" ? undefined : (JSON.parse(prompt.answerSchemaJson) as JsonObject);
+    this.schema = prompt.answerSchemaJson === "" ? undefined : (JSON.parse(prompt.answerSchemaJson) as JsonSchema);
     this.answerBefore = prompt.answerBefore && timestampDate(prompt.answerBefore);
   }
 
@@ -85,13 +86,13 @@ export function promptOf(question: string, answerBy: string, { withinMs, schema 
 
 /** Returns the payload of an answer. */
 export function inputOf(text: string, data: JsonObject | undefined): ReturnType<typeof create<typeof TaskInputSchema>> {
-  return create(TaskInputSchema, { text, ...(data === undefined ? {} : { data }) });
+  return create(TaskInputSchema, { text, ...(data !== undefined && { dataJson: jsonText(data, "data_json", ANSWER_BYTES_MAX) }) });
 }
 
 /** Returns the answer to this question, if it is the latest one that was answered. */
 export function answerOf(last: AnsweredPrompt | undefined, questionId: string): Answer | undefined {
   if (last?.question?.messageId !== questionId) return undefined;
-  return { agentId: last.question.askedAgentId, text: last.answer?.text ?? "", data: last.answer?.data ?? {} };
+  return { agentId: last.question.askedAgentId, text: last.answer?.text ?? "", data: parseObject(last.answer?.dataJson ?? "") };
 }
 
 /** Waits for the answer to a question. Throws NoAnswer. */
@@ -111,7 +112,7 @@ export async function answerTo(
       const { payload, envelope } = letter.delivery;
       await letter.finish();
       if (payload?.$typeName === "baton.v1.TaskInput") {
-        return { agentId: envelope.senderId, text: payload.text, data: payload.data ?? {} };
+        return { agentId: envelope.senderId, text: payload.text, data: parseObject(payload.dataJson) };
       }
       const text = payload?.$typeName === "baton.v1.ErrorNotification" ? payload.errorMessage : "";
       throw new NoAnswer(questionId, "EXPIRED", text);

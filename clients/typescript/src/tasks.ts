@@ -1,15 +1,17 @@
 /** The tasks that an agent owns. */
-import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import type { AgentCore } from "./core.js";
 import { TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
 import type { HandedOver, OnView } from "./handovers.js";
 import { Holding, type Holdings } from "./holdings.js";
+import type { JsonObject } from "./json.js";
 import type { DelegateOptions, Outcome } from "./loans.js";
 import { inWork } from "./parents.js";
 import type { Answer, AskOptions } from "./questions.js";
-import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task, TaskStatus, type TaskStatusUpdateSchema } from "./v1.js";
+import type { StatusUpdate } from "./updates.js";
+import { type ContextSection, type HandoffRequestSchema, type Receipt, type Task, TaskStatus } from "./v1.js";
 
 /** The part of an agent that its tasks use. */
 export interface TaskOwner extends AgentCore {
@@ -127,7 +129,7 @@ export class OwnedTask {
   }
 
   /** Sends a status update. A final status cannot be changed. */
-  async update(update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt> {
+  async update(update: StatusUpdate): Promise<Receipt> {
     return this.#agent.updateStatus(this.taskId, this.epoch, update);
   }
 

@@ -1,11 +1,12 @@
 /** The workspace of a task: numbered entries in topics, which the agents of the task share. */
-import { create, equals, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, equals, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampDate, timestampFromDate, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { payloadOf } from "./envelopes.js";
 import { BatonError, isPassing, VerificationError } from "./errors.js";
 import { type Caller, delayOf, follow, type WireOptions } from "./following.js";
 import { ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
+import { jsonOf, type JsonValue, parseJson } from "./json.js";
 import { sleep } from "./session.js";
 import * as v1 from "./v1.js";
 
@@ -302,7 +303,7 @@ function isSameContent(signed: v1.WorkspaceAppend["entry"], shown: v1.WorkspaceE
 
 function entryOf(message: v1.WorkspaceEntry): Entry {
   const { sequence, topic, authorId, createTime, entry } = message;
-  const value = entry.case === "json" ? (JSON.parse(entry.value) as JsonValue) : (entry.value ?? null);
+  const value = entry.case === "json" ? parseJson(entry.value) : (entry.value ?? null);
   return { sequence, topic, authorId, value, createTime: createTime ? timestampDate(createTime) : new Date(0), message };
 }
 
@@ -310,7 +311,7 @@ function contentOf(value: EntryValue): v1.WorkspaceAppend["entry"] {
   if (isMessage(value)) {
     return value.$typeName === "baton.v1.ContextBytes" ? { case: "bytes", value } : { case: "reference", value };
   }
-  return { case: "json", value: JSON.stringify(value) };
+  return { case: "json", value: jsonOf(value) };
 }
 
 function isMessage(value: EntryValue): value is v1.ContextBytes | v1.ContextReference {

@@ -63,7 +63,7 @@ test("the words of a failure are cut at the bound of the details", async () => {
 test("a result that is refused before it is sent ends the task as FAILED", async () => {
   const { status, details } = await lent((task) => task.finish({ text: "x".repeat(300 * 1024) }));
   assert.equal(status, FAILED);
-  assert.match(details, /result has 307211 bytes as JSON, over the limit of 262144/);
+  assert.match(details, /result_json has 307211 bytes as JSON, over the limit of 262144/);
 });
 
 test("a task that was transferred is FAILED too, and not left to its owner", async () => {

@@ -1,7 +1,7 @@
 /** The program for `baton conformance --client`; docs/conformance-client.md defines its protocol. */
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import {
   Agent,
@@ -10,6 +10,7 @@ import {
   type HandedOver,
   type Handlers,
   HandoffFailed,
+  type JsonObject,
   jsonSection,
   loadKey,
   type Negotiation,

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
-import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
-import { BatonError, jsonSection, type SubtaskInputs, v1 } from "../src/index.js";
+import { BatonError, type JsonObject, jsonSection, type PlanInit, type SubtaskInputs, v1 } from "../src/index.js";
 import { subtaskOf } from "../src/plans.js";
 import { Agents, Broker, patient, refusal, unique } from "./broker.js";
 
@@ -19,7 +18,7 @@ after(async () => {
   await broker.remove();
 });
 
-function report(planId: string, agentType: string): MessageInitShape<typeof v1.PlanSchema> {
+function report(planId: string, agentType: string): PlanInit {
   const subtasks = [
     { id: "fetch", agentType, produces: ["figures"], input: { quarter: 3 } },
     { id: "growth", agentType, consumes: ["figures"], role: "analyst", description: "how much" },

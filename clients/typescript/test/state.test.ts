@@ -103,7 +103,7 @@ test("an answer that another process got is read from the task", async () => {
   carol.serve({
     prompt: async (question) => {
       await question.answer("the third", { router: 3 });
-      const answer = create(v1.TaskInputSchema, { text: "the third", data: { router: 3 } });
+      const answer = create(v1.TaskInputSchema, { text: "the third", dataJson: '{"router":3}' });
       const getTask = bob.getTask.bind(bob);
       // What a broker shows that keeps the latest answer.
       bob.getTask = async (taskId) => {

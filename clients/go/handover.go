@@ -508,16 +508,15 @@ func (t *OwnedTask) Report(ctx context.Context, details string) (*v1.Receipt, er
 	return t.Update(ctx, &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details})
 }
 
-// Finish completes the task. The result may be nil and must be encodable as JSON. The result of a delegated task goes
-// to the delegator, which owns the task again. Finish fails with an Error, FIELD_INVALID, and sends nothing, if the result
-// has more than 262144 bytes as JSON, is nested too deep, or has a number or a text that JSON does not have.
-func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details string) (*v1.Receipt, error) {
+// Finish completes the task. The result is nil, or a map or a struct that encoding/json encodes as an object; it arrives as
+// it was sent. The result of a delegated task goes to the delegator, which owns the task again. Finish fails with an Error,
+// FIELD_INVALID, and sends nothing, if the result has more than 262144 bytes as JSON, more than 128 objects and arrays inside
+// each other, or a number or a text that JSON does not have.
+func (t *OwnedTask) Finish(ctx context.Context, result any, details string) (*v1.Receipt, error) {
 	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED, Details: details}
-	if result != nil {
-		var err error
-		if update.Result, err = structOf(resultField, result); err != nil {
-			return nil, err
-		}
+	var err error
+	if update.ResultJson, err = jsonText(resultField, result, resultBytesMax); err != nil {
+		return nil, err
 	}
 	return t.Update(ctx, update)
 }

@@ -32,11 +32,14 @@ type Outcome struct {
 	Epoch uint64
 	// COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished.
 	Status v1.TaskStatus
-	// The result; empty if the delegate gave none.
+	// The result; empty if the delegate gave none. A number is a json.Number, which keeps each digit.
 	Result map[string]any
 	// The delegate's explanation.
 	Details string
 }
+
+// ResultInto decodes the result into a value, as json.Unmarshal does: an int64 gets each digit.
+func (o *Outcome) ResultInto(into any) error { return decodeInto(o.Result, into) }
 
 // RecallReason is the reason why a lent task came back without a result.
 type RecallReason string
@@ -389,7 +392,7 @@ func (a *Agent) outcomeOf(
 		if isOver {
 			return &Outcome{
 				TaskID: lent.TaskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
-				Result: update.GetResult().AsMap(), Details: update.GetDetails(),
+				Result: objectOf(update.GetResultJson()), Details: update.GetDetails(),
 			}, nil
 		}
 	}

@@ -2,6 +2,7 @@ package baton
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -163,7 +163,7 @@ func TestAnAnswerThatAnEarlierProcessAckedIsFound(t *testing.T) {
 		t.Skip("this broker does not show the last answer")
 	}
 	answer := ok[*Answer](t)(connected(t, options).ResumeAsk(patient(t), task.TaskID))
-	if answer.AgentID != bob.ID() || answer.Text != "the third" || answer.Data["router"] != 3.0 {
+	if answer.AgentID != bob.ID() || answer.Text != "the third" || answer.Data["router"] != json.Number("3") {
 		t.Error(answer)
 	}
 }
@@ -249,8 +249,7 @@ func TestWithoutTheLogTheTaskShowsTheResult(t *testing.T) {
 	alice := &Agent{options: Options{AgentID: "alice"}}
 	lent := &HandedOver{TaskID: "ticket", HandoffID: "handoff", Epoch: 2}
 	refusal := &Error{Code: codes.PermissionDenied, Reason: "PERMISSION_DENIED"}
-	result := ok[*structpb.Struct](t)(structpb.NewStruct(map[string]any{"cause": "a plug"}))
-	task := &v1.Task{OwnerId: "alice", Epoch: 3, Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Result: result}
+	task := &v1.Task{OwnerId: "alice", Epoch: 3, Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, ResultJson: `{"cause":"a plug"}`}
 	outcome := ok[*Outcome](t)(alice.endWithoutLog(lent, task, refusal))
 	if outcome.Epoch != 3 || outcome.Result["cause"] != "a plug" || outcome.Status != v1.TaskStatus_TASK_STATUS_COMPLETED {
 		t.Error(outcome)

@@ -146,7 +146,7 @@ type Subtask struct {
 	Role string
 	// The attempt, from 1 on. 0 before the context has arrived.
 	Attempt uint64
-	// What the plan gives to this subtask; nil for nothing.
+	// What the plan gives to this subtask; nil for nothing. A number is a json.Number, which keeps each digit.
 	Input map[string]any
 	// What the plan gives to every subtask; nil for nothing.
 	PlanInput map[string]any
@@ -200,8 +200,7 @@ func (t *Takeover) Subtask() *Subtask {
 		Attempt: max(head.Attempt, 1), Consumed: map[string]SubtaskResults{}, agent: t.offer.agent,
 	}
 	// A section that is missing, or of another form, is none.
-	_ = t.JSON("input", &s.Input)
-	_ = t.JSON("plan_input", &s.PlanInput)
+	s.Input, s.PlanInput = t.object("input"), t.object("plan_input")
 	var previous, direct map[string]subtaskResult
 	var consumed map[string]map[string]subtaskResult
 	_ = t.JSON("previous_results", &previous)
@@ -215,6 +214,25 @@ func (t *Takeover) Subtask() *Subtask {
 	s.Omitted = slices.Compact(s.Omitted)
 	return s
 }
+
+// object returns an object of the context with each digit of its numbers; nil: none.
+func (t *Takeover) object(name string) map[string]any {
+	content, isJSON := t.Section(name).GetContent().(*v1.ContextSection_Json)
+	if !isJSON {
+		return nil
+	}
+	object, err := JSONObject(content.Json)
+	if err != nil {
+		return nil
+	}
+	return object
+}
+
+// InputInto decodes what the plan gives to this subtask into a value, as json.Unmarshal does.
+func (s *Subtask) InputInto(into any) error { return decodeInto(s.Input, into) }
+
+// PlanInputInto decodes what the plan gives to every subtask into a value, as json.Unmarshal does.
+func (s *Subtask) PlanInputInto(into any) error { return decodeInto(s.PlanInput, into) }
 
 // Fetch gets from the broker the whole of the results that the context had no room for. It is called after
 // Takeover.Complete: from then on the broker shows the plan to this agent. It fails with an Error, PERMISSION_DENIED,

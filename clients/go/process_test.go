@@ -2,6 +2,7 @@ package baton
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -265,14 +265,14 @@ func TestAResultThatAnotherProcessTookIsReadAtTheBroker(t *testing.T) {
 	ok[*v1.Receipt](t)(task.Report(patient(t), "looking"))
 	update := &v1.TaskStatusUpdate{
 		Status: v1.TaskStatus_TASK_STATUS_FAILED, Details: "no such router",
-		Result: ok[*structpb.Struct](t)(structpb.NewStruct(map[string]any{"cause": 7})),
+		ResultJson: `{"cause":7}`,
 	}
 	ok[*v1.Receipt](t)(task.Update(patient(t), update))
 	steal[*v1.TaskStatusUpdate](t, options, alice)
 	began := time.Now()
 	one := await(t, lending)
 	if one.err != nil || one.outcome.Status != update.GetStatus() || one.outcome.Details != "no such router" ||
-		one.outcome.Result["cause"] != 7.0 || one.outcome.Epoch != 3 {
+		one.outcome.Result["cause"] != json.Number("7") || one.outcome.Epoch != 3 {
 		t.Errorf("%+v, %v", one.outcome, one.err)
 	}
 	if took := time.Since(began); took > 2*lookDefault {

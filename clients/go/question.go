@@ -33,9 +33,12 @@ type Answer struct {
 	AgentID string
 	// The answer for people; may be empty.
 	Text string
-	// The answer for programs. It fits the question's schema, if the question has one.
+	// The answer for programs. It fits the question's schema, if the question has one. A number is a json.Number.
 	Data map[string]any
 }
+
+// DataInto decodes the answer for programs into a value, as json.Unmarshal does: an int64 gets each digit.
+func (a *Answer) DataInto(into any) error { return decodeInto(a.Data, into) }
 
 // NoAnswerReason is the reason why a question ended without an answer.
 type NoAnswerReason string
@@ -82,23 +85,22 @@ type Question struct {
 	agent *Agent
 }
 
-// Answer answers the question. The first answer counts. data may be nil and must be encodable as JSON. It fails with an
+// Answer answers the question. The first answer counts. data is nil, or a map or a
+// struct that encoding/json encodes as an object. It fails with an
 // Error: INPUT_TAKEN, INPUT_EXPIRED, STALE_EPOCH or TASK_FINAL if the question is no longer open, FIELD_INVALID if the
 // data does not fit the schema.
-func (q *Question) Answer(ctx context.Context, text string, data map[string]any) (*v1.Receipt, error) {
+func (q *Question) Answer(ctx context.Context, text string, data any) (*v1.Receipt, error) {
 	return q.agent.AnswerQuestion(ctx, q.TaskID, q.Epoch, q.QuestionID, text, data)
 }
 
 // AnswerQuestion answers a question to this agent, also one that an earlier process received: see Question.Answer.
 func (a *Agent) AnswerQuestion(
-	ctx context.Context, taskID string, epoch uint64, questionID, text string, data map[string]any,
+	ctx context.Context, taskID string, epoch uint64, questionID, text string, data any,
 ) (*v1.Receipt, error) {
 	input := &v1.TaskInput{Text: text}
-	if data != nil {
-		var err error
-		if input.Data, err = structOf(dataField, data); err != nil {
-			return nil, err
-		}
+	var err error
+	if input.DataJson, err = jsonText(dataField, data, dataBytesMax); err != nil {
+		return nil, err
 	}
 	return a.Send(ctx, "", About{TaskID: taskID, Epoch: epoch, CorrelationID: questionID}, input)
 }
@@ -155,7 +157,7 @@ func (a *Agent) answerTo(ctx context.Context, mail *conversation, taskID, questi
 		case err == nil:
 			l.finish(nil)
 			if input, isAnswer := l.Payload.(*v1.TaskInput); isAnswer {
-				return &Answer{l.Envelope.GetSenderId(), input.GetText(), input.GetData().AsMap()}, nil
+				return &Answer{l.Envelope.GetSenderId(), input.GetText(), objectOf(input.GetDataJson())}, nil
 			}
 			// The only other mail of a question is the broker's notice of its expiry.
 			told, _ := l.Payload.(*v1.ErrorNotification)
@@ -194,7 +196,7 @@ func (a *Agent) answerOf(task *v1.Task, questionID string) *Answer {
 		return nil
 	}
 	a.settled.add(last.GetAnswerId())
-	return &Answer{last.GetQuestion().GetAskedAgentId(), last.GetAnswer().GetText(), last.GetAnswer().GetData().AsMap()}
+	return &Answer{last.GetQuestion().GetAskedAgentId(), last.GetAnswer().GetText(), objectOf(last.GetAnswer().GetDataJson())}
 }
 
 // ResumeAsk goes on with a question that an earlier process of this agent, or another one, asked about a task: it waits for

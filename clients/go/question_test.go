@@ -77,7 +77,7 @@ func TestAQuestionIsAnsweredOnceAndByItsSchema(t *testing.T) {
 	answer := ok[*Answer](t)(task.Ask(patient(t), Prompt{
 		Text: "Which router?", AnswerBy: bob.ID(), Schema: routerSchema, Details: "there are four",
 	}))
-	expected := &Answer{bob.ID(), "the one in the hall", map[string]any{"router": 3.0}}
+	expected := &Answer{bob.ID(), "the one in the hall", map[string]any{"router": json.Number("3")}}
 	if !reflect.DeepEqual(answer, expected) {
 		t.Errorf("%+v", answer)
 	}

@@ -1,6 +1,7 @@
 package baton
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -9,96 +10,247 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
 const (
-	resultField    = "envelope.payload.result"
-	dataField      = "envelope.payload.data"
+	payloadField   = "envelope.payload."
+	resultField    = payloadField + "result_json"
+	dataField      = payloadField + "data_json"
+	inputField     = payloadField + "input_json"
 	resultBytesMax = 262144
 	dataBytesMax   = 65536
-	// The levels of messages in a message that the broker's parser takes. A JSON object is three: the object, its field and
-	// the field's value. An array is two.
-	messageLevelsMax = 100
-	// The integers up to which the broker writes a number without a fraction.
-	wholeNumberMax = 1 << 53
+	// The objects and arrays inside each other that the broker takes.
+	jsonLevelsMax   = 128
+	pointerShownMax = 200
 )
 
-// checkPayload refuses a result or an answer that the broker is known to refuse.
+// JSONText returns the JSON text of a value that encoding/json encodes as an object, for a field of a message of batonv1
+// whose name ends in Json: an input, data, sections, settings, parameters. It arrives as it was sent. JSONText fails with an
+// Error, FIELD_INVALID, whose Fields have the JSON pointer of what the broker would refuse: a number that is not finite, a
+// text that is not valid UTF-8 or has half a surrogate pair, a name that occurs twice, or more than 128 objects and arrays
+// inside each other.
+func JSONText(value any) (string, error) { return jsonText("value", value, 0) }
+
+// JSONObject decodes the JSON text of a message: numbers are json.Number, which keeps each digit. An empty text is an empty
+// object. To decode into a value of your own, use json.Unmarshal.
+func JSONObject(text string) (map[string]any, error) {
+	object := map[string]any{}
+	if text == "" {
+		return object, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	err := decoder.Decode(&object)
+	return object, err
+}
+
+// objectOf is JSONObject for a text that the broker has checked.
+func objectOf(text string) map[string]any {
+	object, err := JSONObject(text)
+	if err != nil || object == nil {
+		return map[string]any{}
+	}
+	return object
+}
+
+// decodeInto decodes an object of JSON into a value, with each digit of its numbers.
+func decodeInto(object map[string]any, into any) error {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// checkPayload refuses a payload whose JSON the broker is known to refuse.
 func checkPayload(payload proto.Message) error {
 	switch payload := payload.(type) {
 	case *v1.TaskStatusUpdate:
-		return checkStruct(resultField, payload.GetResult(), resultBytesMax)
+		return checkJSON(resultField, payload.GetResultJson(), resultBytesMax)
 	case *v1.TaskInput:
-		return checkStruct(dataField, payload.GetData(), dataBytesMax)
+		return checkJSON(dataField, payload.GetDataJson(), dataBytesMax)
+	case *v1.Info:
+		return checkJSON(dataField, payload.GetDataJson(), 0)
+	case *v1.Delegation:
+		return checkJSON(inputField, payload.GetInputJson(), 0)
+	case *v1.PlanSubmission:
+		if err := checkJSON(payloadField+"plan.input_json", payload.GetPlan().GetInputJson(), 0); err != nil {
+			return err
+		}
+		for i, one := range payload.GetPlan().GetSubtasks() {
+			if err := checkJSON(fmt.Sprintf("%splan.subtasks[%d].input_json", payloadField, i), one.GetInputJson(), 0); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// structOf converts a value that encoding/json encodes as an object.
-func structOf(field string, value map[string]any) (*structpb.Struct, error) {
-	plain, err := plainOf(field, value)
-	if err != nil {
-		return nil, err
+// jsonText encodes a value as the JSON text of a field, at most bytesMax bytes unless that is 0. A nil map or pointer has an
+// empty text.
+func jsonText(field string, value any, bytesMax int) (string, error) {
+	if at, problem := wrongValue(value, "", 0); problem != "" {
+		return "", invalidAt(field, at, problem)
 	}
-	return structpb.NewStruct(plain.(map[string]any))
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return "", invalidAt(field, "", "cannot be encoded as JSON: "+err.Error())
+	}
+	made := strings.TrimSuffix(text.String(), "\n")
+	if made == "null" {
+		return "", nil
+	}
+	return made, checkJSON(field, made, bytesMax)
 }
 
-// plainOf returns a value made of maps, slices and plain values alone.
-func plainOf(path string, value any) (any, error) {
+// wrongValue finds what encoding/json encodes as another value, or refuses without its place: the pointer, and the problem.
+func wrongValue(value any, pointer string, level int) (at, problem string) {
 	switch value := value.(type) {
-	case nil, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64:
-		return value, nil
 	case string:
-		return value, checkText(path, value)
+		return pointer, wrongText(value)
+	case float64:
+		if math.IsNaN(value) || math.IsInf(value, 0) {
+			return pointer, fmt.Sprintf("must have finite numbers only, not %v", value)
+		}
+	case float32:
+		return wrongValue(float64(value), pointer, level)
 	case map[string]any:
-		plain := make(map[string]any, len(value))
+		if level == jsonLevelsMax {
+			return pointer, nestedTooDeep
+		}
 		for name, one := range value {
-			if err := checkText(path, name); err != nil {
-				return nil, err
+			if problem := wrongText(name); problem != "" {
+				return pointer, problem
 			}
-			inner, err := plainOf(path+"."+name, one)
-			if err != nil {
-				return nil, err
+			if at, problem := wrongValue(one, pointer+"/"+escaped(name), level+1); problem != "" {
+				return at, problem
 			}
-			plain[name] = inner
 		}
-		return plain, nil
 	case []any:
-		plain := make([]any, len(value))
-		for i, one := range value {
-			inner, err := plainOf(fmt.Sprintf("%s[%d]", path, i), one)
-			if err != nil {
-				return nil, err
-			}
-			plain[i] = inner
+		if level == jsonLevelsMax {
+			return pointer, nestedTooDeep
 		}
-		return plain, nil
+		for i, one := range value {
+			if at, problem := wrongValue(one, fmt.Sprintf("%s/%d", pointer, i), level+1); problem != "" {
+				return at, problem
+			}
+		}
+	case []map[string]any:
+		for i, one := range value {
+			if at, problem := wrongValue(one, fmt.Sprintf("%s/%d", pointer, i), level+1); problem != "" {
+				return at, problem
+			}
+		}
+	case nil, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, json.Number:
+	default:
+		if _, err := json.Marshal(value); err != nil {
+			return pointer, "cannot be encoded as JSON: " + err.Error()
+		}
 	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return nil, invalidAt(path, "cannot be encoded as JSON: "+err.Error())
-	}
-	if at := loneSurrogate(string(text)); at >= 0 {
-		return nil, invalidAt(path, "has half a surrogate pair, "+string(text[at:at+6]))
-	}
-	var plain any
-	if err := json.Unmarshal(text, &plain); err != nil {
-		return nil, invalidAt(path, "cannot be encoded as JSON: "+err.Error())
-	}
-	return plain, nil
+	return "", ""
 }
 
-func checkText(path, text string) error {
+func wrongText(text string) string {
 	if utf8.ValidString(text) {
+		return ""
+	}
+	return fmt.Sprintf("has a text that is not valid UTF-8: %.40q", text)
+}
+
+var nestedTooDeep = fmt.Sprintf("is nested too deep: the limit is %d objects and arrays inside each other", jsonLevelsMax)
+
+// checkJSON refuses a text of JSON that the broker refuses. An empty text is none.
+func checkJSON(field, text string, bytesMax int) error {
+	if text == "" {
 		return nil
 	}
-	return invalidAt(path, fmt.Sprintf("has a text that is not valid UTF-8: %.40q", text))
+	if !utf8.ValidString(text) {
+		return invalidAt(field, "", wrongText(text))
+	}
+	r := &jsonReader{text: text, decoder: json.NewDecoder(strings.NewReader(text))}
+	r.decoder.UseNumber()
+	isObject := strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
+	switch at, problem := r.value("", 0); {
+	case problem != "":
+		return invalidAt(field, at, problem)
+	case !isObject || r.decoder.More():
+		return invalidAt(field, "", "must be a JSON object")
+	case bytesMax > 0 && len(text) > bytesMax:
+		return invalidAt(field, "", fmt.Sprintf(
+			"has %d bytes as JSON, over the limit of %d; store it elsewhere and send a reference to it", len(text), bytesMax))
+	}
+	return nil
 }
 
-func invalidAt(path, problem string) error { return invalid([]FieldViolation{{path, problem}}) }
+// jsonReader finds the first thing in a text that the broker refuses.
+type jsonReader struct {
+	text    string
+	decoder *json.Decoder
+}
+
+// value reads one value: the pointer and the problem of what is wrong in it.
+func (r *jsonReader) value(pointer string, level int) (at, problem string) {
+	token, problem := r.token()
+	if problem != "" {
+		return pointer, problem
+	}
+	switch token := token.(type) {
+	case json.Number:
+		if number, err := strconv.ParseFloat(token.String(), 64); err != nil || math.IsInf(number, 0) {
+			return pointer, fmt.Sprintf("must have finite numbers only, not %.40s", token)
+		}
+	case json.Delim:
+		if level == jsonLevelsMax {
+			return pointer, nestedTooDeep
+		}
+		if at, problem := r.members(token == '{', pointer, level); problem != "" {
+			return at, problem
+		}
+		_, problem = r.token() // the end
+		return pointer, problem
+	}
+	return "", ""
+}
+
+// members reads the members of an object or an array, up to its end.
+func (r *jsonReader) members(isObject bool, pointer string, level int) (at, problem string) {
+	seen := map[string]bool{}
+	for i := 0; r.decoder.More(); i++ {
+		name := strconv.Itoa(i)
+		if isObject {
+			token, problem := r.token()
+			if problem != "" {
+				return pointer, problem
+			}
+			if name, _ = token.(string); seen[name] {
+				return pointer, fmt.Sprintf("has the name %.40q twice", name)
+			}
+			seen[name] = true
+		}
+		if at, problem := r.value(pointer+"/"+escaped(name), level+1); problem != "" {
+			return at, problem
+		}
+	}
+	return "", ""
+}
+
+// token reads a token. A decoder replaces half a surrogate pair, so this looks at the text itself.
+func (r *jsonReader) token() (token json.Token, problem string) {
+	from := r.decoder.InputOffset()
+	token, err := r.decoder.Token()
+	if err != nil {
+		return nil, "is not JSON: " + err.Error()
+	}
+	raw := r.text[from:r.decoder.InputOffset()]
+	if at := loneSurrogate(raw); at >= 0 {
+		return nil, "has half a surrogate pair, " + raw[at:at+6]
+	}
+	return token, ""
+}
 
 // loneSurrogate returns the place of an escape of half a surrogate pair in JSON, or -1.
 func loneSurrogate(text string) int {
@@ -128,129 +280,14 @@ func loneSurrogate(text string) int {
 	return -1
 }
 
-// checkStruct refuses a struct that is too large, too deep, or not JSON.
-func checkStruct(field string, object *structpb.Struct, bytesMax int) error {
-	if object == nil {
-		return nil
-	}
-	m := &measure{field: field}
-	bytes := m.object(object, field, 1)
-	if m.wrong != nil {
-		return invalid([]FieldViolation{*m.wrong})
-	}
-	if bytes > bytesMax {
-		return invalidAt(field, fmt.Sprintf(
-			"has %d bytes as JSON, over the limit of %d; store it elsewhere and send a reference to it", bytes, bytesMax))
-	}
-	return nil
+// escaped returns a name as a step of a JSON pointer.
+func escaped(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
-// measure finds the size of a struct as JSON, and the first thing in it that the broker refuses.
-type measure struct {
-	field string
-	wrong *FieldViolation
-}
-
-func (m *measure) refuse(path, problem string) {
-	if m.wrong == nil {
-		m.wrong = &FieldViolation{path, problem}
+func invalidAt(field, pointer, problem string) error {
+	if pointer != "" {
+		problem += fmt.Sprintf(", at %.*s", pointerShownMax, pointer)
 	}
-}
-
-// isDeep reports whether a message at this level is too deep for the broker's parser.
-func (m *measure) isDeep(path string, level int) bool {
-	if level <= messageLevelsMax {
-		return false
-	}
-	inner := path[len(m.field):]
-	objects, arrays := strings.Count(inner, "."), strings.Count(inner, "[")
-	m.refuse(m.field, fmt.Sprintf(
-		"is nested too deep: %d objects and %d arrays, at %.60s…; the limit is %d levels, of which an object takes 3 and an array 2",
-		objects, arrays, inner, messageLevelsMax))
-	return true
-}
-
-func (m *measure) object(object *structpb.Struct, path string, level int) int {
-	if m.isDeep(path, level) {
-		return 0
-	}
-	bytes := 2 + max(len(object.GetFields())-1, 0)
-	for name, value := range object.GetFields() {
-		if m.wrong != nil || m.isDeep(path+"."+name, level+1) {
-			return 0
-		}
-		if err := checkText(path, name); err != nil {
-			m.refuse(path, fmt.Sprintf("has a name that is not valid UTF-8: %.40q", name))
-		}
-		bytes += textBytes(name) + 1 + m.value(value, path+"."+name, level+2)
-	}
-	return bytes
-}
-
-func (m *measure) value(value *structpb.Value, path string, level int) int {
-	if m.isDeep(path, level) {
-		return 0
-	}
-	switch kind := value.GetKind().(type) {
-	case *structpb.Value_StructValue:
-		return m.object(kind.StructValue, path, level+1)
-	case *structpb.Value_ListValue:
-		if m.isDeep(path+"[]", level+1) {
-			return 0
-		}
-		values := kind.ListValue.GetValues()
-		bytes := 2 + max(len(values)-1, 0)
-		for _, one := range values {
-			bytes += m.value(one, path+"[]", level+2)
-		}
-		return bytes
-	case *structpb.Value_StringValue:
-		if !utf8.ValidString(kind.StringValue) {
-			m.refuse(path, fmt.Sprintf("has a text that is not valid UTF-8: %.40q", kind.StringValue))
-		}
-		return textBytes(kind.StringValue)
-	case *structpb.Value_NumberValue:
-		if math.IsNaN(kind.NumberValue) || math.IsInf(kind.NumberValue, 0) {
-			m.refuse(path, fmt.Sprintf("must be a finite number, not %v", kind.NumberValue))
-		}
-		return numberBytes(kind.NumberValue)
-	case *structpb.Value_BoolValue:
-		if !kind.BoolValue {
-			return len("false")
-		}
-	}
-	return len("null")
-}
-
-// textBytes returns the length of a text as JSON.
-func textBytes(text string) int {
-	bytes := 2 + len(text)
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c == '"' || c == '\\' || c == '\b' || c == '\f' || c == '\n' || c == '\r' || c == '\t':
-			bytes++
-		case c < 0x20:
-			bytes += len(`\u0000`) - 1
-		}
-	}
-	return bytes
-}
-
-// numberBytes returns the length of a number as the broker writes it in JSON: without an exponent up to 16 digits before
-// the point and 5 zeros after it.
-func numberBytes(number float64) int {
-	if number == math.Trunc(number) && math.Abs(number) <= wholeNumberMax {
-		return len(strconv.FormatInt(int64(number), 10))
-	}
-	short := strconv.FormatFloat(number, 'e', -1, 64)
-	mantissa, power, _ := strings.Cut(short, "e")
-	exponent, _ := strconv.Atoi(power)
-	switch plain := strconv.FormatFloat(number, 'f', -1, 64); {
-	case exponent < -5 || exponent >= 16:
-		return len(mantissa) + 1 + len(strconv.Itoa(exponent))
-	case !strings.Contains(plain, "."):
-		return len(plain) + len(".0")
-	default:
-		return len(plain)
-	}
+	return invalid([]FieldViolation{{field, problem}})
 }

@@ -145,7 +145,7 @@ func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) 
 		a.settled.add(d.Envelope.GetMessageId())
 		update, _ := d.Payload.(*v1.TaskStatusUpdate)
 		return &Outcome{
-			TaskID: lent.TaskID, Epoch: entry.GetEpoch(), Status: update.GetStatus(), Result: update.GetResult().AsMap(),
+			TaskID: lent.TaskID, Epoch: entry.GetEpoch(), Status: update.GetStatus(), Result: objectOf(update.GetResultJson()),
 			Details: update.GetDetails(),
 		}, nil
 	case kind == v1.MessageType_MESSAGE_TYPE_HANDOFF_COMPLETE: // a handoff returned the task unfinished
@@ -165,7 +165,7 @@ func (a *Agent) endOfLoan(ctx context.Context, lent *HandedOver, task *v1.Task) 
 
 // endWithoutLog is endOfLoan where the broker does not show the log: the task has the result, but not how the loan ended.
 func (a *Agent) endWithoutLog(lent *HandedOver, task *v1.Task, refusal error) (*Outcome, error) {
-	isBack := task.GetOwnerId() == a.ID() && task.GetResult() != nil
+	isBack := task.GetOwnerId() == a.ID() && task.GetResultJson() != ""
 	if isPassing(refusal) || !isBack {
 		return nil, refusal
 	}
@@ -174,7 +174,7 @@ func (a *Agent) endWithoutLog(lent *HandedOver, task *v1.Task, refusal error) (*
 		status = v1.TaskStatus_TASK_STATUS_COMPLETED
 	}
 	return &Outcome{
-		TaskID: lent.TaskID, Epoch: task.GetEpoch(), Status: status, Result: task.GetResult().AsMap(),
+		TaskID: lent.TaskID, Epoch: task.GetEpoch(), Status: status, Result: objectOf(task.GetResultJson()),
 		Details: task.GetDetails(),
 	}, nil
 }

@@ -1,4 +1,3 @@
-import com.google.protobuf.Struct;
 import dev.baton.Agent;
 import dev.baton.AgentBuilder;
 import dev.baton.BatonException;
@@ -17,6 +16,7 @@ import dev.baton.v1.Priority;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.UUID;
 
@@ -106,6 +106,6 @@ public final class TicketAgent {
                 "%s: taken over from %s at epoch %d, with %d sections%n",
                 task.taskId(), offer.senderId(), task.epoch(), takeover.sections().size());
         task.report("reading the history");
-        task.finish(Struct.getDefaultInstance(), "a loose cable");
+        task.finish(Map.of(), "a loose cable");
     }
 }

@@ -3,7 +3,6 @@ package dev.baton;
 import com.google.protobuf.ByteString;
 import com.google.protobuf.FieldMask;
 import com.google.protobuf.Message;
-import com.google.protobuf.Struct;
 import dev.baton.v1.AddAgentKeyRequest;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.AgentKey;
@@ -92,7 +91,7 @@ import java.util.function.Supplier;
  *         .key(Keys.load(Path.of("bob.pem")))
  *         .onHandoff(offer -> {
  *             OwnedTask task = offer.accept().complete();
- *             task.finish(Struct.getDefaultInstance(), "done");
+ *             task.finish(Map.of(), "done");
  *         })
  *         .connect()) {
  *     bob.awaitEnd();
@@ -1044,11 +1043,11 @@ public final class Agent implements AutoCloseable {
      * Answers a question to this agent, also one that an earlier process received: see {@link Question#answer}. A null
      * stands for no data.
      */
-    public Receipt answer(String taskId, long epoch, String questionId, String text, Struct data)
+    public Receipt answer(String taskId, long epoch, String questionId, String text, Map<String, ?> data)
             throws InterruptedException {
         TaskInput.Builder input = TaskInput.newBuilder().setText(text);
         if (data != null) {
-            input.setData(data);
+            input.setDataJson(Json.text(data, "data_json"));
         }
         return send("", new Envelopes.About(taskId, epoch, questionId), input.build());
     }

@@ -122,7 +122,12 @@ final class Loan {
         TaskStatusUpdate update = (TaskStatusUpdate) payload;
         long epoch = envelope.getEpoch() + 1;
         return isEnd
-                ? new Outcome(lent.taskId(), epoch, update.getStatus(), update.getResult(), update.getDetails())
+                ? new Outcome(
+                        lent.taskId(),
+                        epoch,
+                        update.getStatus(),
+                        Json.object(update.getResultJson()),
+                        update.getDetails())
                 : null;
     }
 

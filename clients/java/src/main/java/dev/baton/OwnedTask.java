@@ -1,6 +1,5 @@
 package dev.baton;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Receipt;
@@ -10,6 +9,7 @@ import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 
 /**
  * A task that this agent owns. The object follows the task's epoch: after a loan that came back, in any way, its next call
@@ -105,11 +105,14 @@ public final class OwnedTask {
         return update(inProgress().setExtendBy(Times.ofDuration(by)).build());
     }
 
-    /** Completes the task. The result of a delegated task goes to the delegator, which owns the task again. */
-    public Receipt finish(Struct result, String details) throws InterruptedException {
+    /**
+     * Completes the task. The result of a delegated task goes to the delegator, which owns the task again. Throws {@link
+     * BatonException}, FIELD_INVALID, for a result over 262144 bytes as JSON, or that cannot be sent: see {@link Json}.
+     */
+    public Receipt finish(Map<String, ?> result, String details) throws InterruptedException {
         return update(TaskStatusUpdate.newBuilder()
                 .setStatus(TaskStatus.TASK_STATUS_COMPLETED)
-                .setResult(result)
+                .setResultJson(Json.text(result, "result_json"))
                 .setDetails(details)
                 .build());
     }

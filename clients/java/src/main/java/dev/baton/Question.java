@@ -1,6 +1,5 @@
 package dev.baton;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.AnsweredPrompt;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
@@ -10,6 +9,7 @@ import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskStatusUpdate;
 import java.time.Instant;
+import java.util.Map;
 import java.util.Optional;
 
 /** A question to this agent about another agent's task: {@link #answer} answers it once. */
@@ -66,13 +66,14 @@ public final class Question {
 
     /**
      * Answers the question. The first answer counts. Throws {@link BatonException}: INPUT_TAKEN, INPUT_EXPIRED,
-     * STALE_EPOCH or TASK_FINAL if the question is no longer open, FIELD_INVALID if the data does not fit the schema.
+     * STALE_EPOCH or TASK_FINAL if the question is no longer open, FIELD_INVALID if the data does not fit the schema, or
+     * cannot be sent: see {@link Json}.
      */
-    public Receipt answer(String text, Struct data) throws InterruptedException {
+    public Receipt answer(String text, Map<String, ?> data) throws InterruptedException {
         return agent.answer(taskId(), epoch(), questionId(), text, data);
     }
 
-    /** As {@link #answer(String, Struct)}, without data. */
+    /** As {@link #answer(String, Map)}, without data. */
     public Receipt answer(String text) throws InterruptedException {
         return answer(text, null);
     }
@@ -89,7 +90,7 @@ public final class Question {
             if (delivery != null) {
                 delivery.ackForSure();
                 if (delivery.payload() instanceof TaskInput input) {
-                    return new Answer(delivery.envelope().getSenderId(), input.getText(), input.getData());
+                    return new Answer(delivery.envelope().getSenderId(), input.getText(), Json.object(input.getDataJson()));
                 }
                 // The only other mail of a question is the broker's notice of its expiry.
                 String text = ((ErrorNotification) delivery.payload()).getErrorMessage();
@@ -114,7 +115,7 @@ public final class Question {
     /** Returns the answer that a task shows. */
     static Answer of(AnsweredPrompt answered) {
         TaskInput input = answered.getAnswer();
-        return new Answer(answered.getQuestion().getAskedAgentId(), input.getText(), input.getData());
+        return new Answer(answered.getQuestion().getAskedAgentId(), input.getText(), Json.object(input.getDataJson()));
     }
 
     /** Returns the task, or null if the broker cannot be asked now. */

@@ -1,6 +1,5 @@
 package dev.baton;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.CustodyEntry;
 import dev.baton.v1.CustodyLogEntry;
 import dev.baton.v1.GetCustodyLogRequest;
@@ -9,6 +8,7 @@ import dev.baton.v1.MessageType;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
+import java.util.Map;
 
 /**
  * How a lent task came back, by its custody log, for a call whose notice another process of this agent got.
@@ -36,12 +36,13 @@ record Returned(Outcome outcome, TaskRecalledException.Reason reason) {
 
     /** Returns what the task itself shows of its return. */
     private static Returned ofTask(Agent agent, HandedOver lent, Task task) {
-        if (!task.getOwnerId().equals(agent.id()) || !task.hasResult()) {
+        if (!task.getOwnerId().equals(agent.id()) || task.getResultJson().isEmpty()) {
             return null;
         }
         TaskStatus status =
                 Tasks.FINAL.contains(task.getStatus()) ? task.getStatus() : TaskStatus.TASK_STATUS_COMPLETED;
-        Outcome outcome = new Outcome(lent.taskId(), task.getEpoch(), status, task.getResult(), task.getDetails());
+        Outcome outcome = new Outcome(
+                lent.taskId(), task.getEpoch(), status, Json.object(task.getResultJson()), task.getDetails());
         return new Returned(outcome, null);
     }
 
@@ -82,13 +83,16 @@ record Returned(Outcome outcome, TaskRecalledException.Reason reason) {
             TaskStatusUpdate update = (TaskStatusUpdate) Envelopes.payloadOf(logged.getEnvelope());
             return new Returned(
                     new Outcome(
-                            lent.taskId(), entry.getEpoch(), update.getStatus(), update.getResult(), update.getDetails()),
+                            lent.taskId(),
+                            entry.getEpoch(),
+                            update.getStatus(),
+                            Json.object(update.getResultJson()),
+                            update.getDetails()),
                     null);
         }
         if (type == MessageType.MESSAGE_TYPE_HANDOFF_COMPLETE) {
-            Struct nothing = Struct.getDefaultInstance();
             return new Returned(
-                    new Outcome(lent.taskId(), entry.getEpoch(), entry.getTaskStatus(), nothing, task.getDetails()),
+                    new Outcome(lent.taskId(), entry.getEpoch(), entry.getTaskStatus(), Map.of(), task.getDetails()),
                     null);
         }
         boolean isRecall = type == MessageType.MESSAGE_TYPE_TASK_RECALL;

@@ -1,9 +1,5 @@
 package dev.baton;
 
-import com.google.protobuf.InvalidProtocolBufferException;
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
-import com.google.protobuf.util.JsonFormat;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.SubtaskResult;
@@ -23,7 +19,7 @@ import java.util.TreeSet;
  * @param description what is to be done
  * @param role the role of the agent; empty before the context has arrived
  * @param attempt the attempt, from 1 on; 0 before the context has arrived
- * @param input what the plan gives to this subtask
+ * @param input what the plan gives to this subtask, as it was sent: see {@link Json}
  * @param planInput what the plan gives to every subtask
  * @param previousResults the results of all earlier subtasks or ancestors, by subtask
  * @param dependencyResults the results of the direct dependencies, by subtask
@@ -37,8 +33,8 @@ public record Subtask(
         String description,
         String role,
         long attempt,
-        Struct input,
-        Struct planInput,
+        Map<String, Object> input,
+        Map<String, Object> planInput,
         Map<String, SubtaskResult> previousResults,
         Map<String, SubtaskResult> dependencyResults,
         Map<String, Map<String, SubtaskResult>> consumed,
@@ -49,15 +45,14 @@ public record Subtask(
         if (request.getOnBehalfOf().getPlanId().isEmpty()) {
             return Optional.empty();
         }
-        Struct none = Struct.getDefaultInstance();
         return Optional.of(new Subtask(
                 request.getOnBehalfOf().getPlanId(),
                 request.getOnBehalfOf().getSubtaskId(),
                 request.getInitialContextSummary(),
                 "",
                 0,
-                none,
-                none,
+                Map.of(),
+                Map.of(),
                 Map.of(),
                 Map.of(),
                 Map.of(),
@@ -66,7 +61,7 @@ public record Subtask(
 
     /** Returns the subtask of a context; empty for another context. */
     static Optional<Subtask> of(List<ContextSection> sections) {
-        Struct head = json(sections, "task_description");
+        Map<String, Object> head = json(sections, "task_description");
         String planId = text(head, "plan_id");
         String subtaskId = text(head, "subtask_id");
         if (planId.isEmpty() || subtaskId.isEmpty()) {
@@ -74,15 +69,13 @@ public record Subtask(
         }
         Set<String> omitted = new TreeSet<>();
         Map<String, Map<String, SubtaskResult>> consumed = new HashMap<>();
-        json(sections, "consumed")
-                .getFieldsMap()
-                .forEach((topic, results) -> consumed.put(topic, results(results.getStructValue(), omitted)));
+        json(sections, "consumed").forEach((topic, results) -> consumed.put(topic, results(object(results), omitted)));
         return Optional.of(new Subtask(
                 planId,
                 subtaskId,
                 text(head, "description"),
                 text(head, "role"),
-                Math.max(1, (long) number(head, "attempt")),
+                Math.max(1, number(head, "attempt").longValue()),
                 json(sections, "input"),
                 json(sections, "plan_input"),
                 results(json(sections, "previous_results"), omitted),
@@ -118,10 +111,10 @@ public record Subtask(
         return filled;
     }
 
-    private static Map<String, SubtaskResult> results(Struct all, Set<String> omitted) {
+    private static Map<String, SubtaskResult> results(Map<String, Object> all, Set<String> omitted) {
         Map<String, SubtaskResult> results = new HashMap<>();
-        all.getFieldsMap().forEach((id, value) -> {
-            Struct result = value.getStructValue();
+        all.forEach((id, value) -> {
+            Map<String, Object> result = object(value);
             if (flag(result, "omitted")) {
                 omitted.add(id);
             }
@@ -130,60 +123,53 @@ public record Subtask(
         return results;
     }
 
-    private static SubtaskResult resultOf(String id, Struct result) {
+    private static SubtaskResult resultOf(String id, Map<String, Object> result) {
         SubtaskResult.Builder one = SubtaskResult.newBuilder()
                 .setSubtaskId(id)
                 .setResponse(text(result, "response"))
-                .setTokens((long) number(result, "tokens"))
+                .setTokens(number(result, "tokens").longValue())
                 .setSuccess(flag(result, "success"));
-        field(result, "tools_used").getListValue().getValuesList().stream()
-                .filter(Value::hasStringValue)
-                .forEach(tool -> one.addToolsUsed(tool.getStringValue()));
-        if (field(result, "numeric_value").hasNumberValue()) {
-            one.setNumericValue(number(result, "numeric_value"));
+        if (result.get("tools_used") instanceof List<?> tools) {
+            tools.stream().filter(String.class::isInstance).forEach(tool -> one.addToolsUsed((String) tool));
         }
-        if (result.containsFields("result")) {
-            one.setResultJson(printed(field(result, "result")));
+        if (result.get("numeric_value") instanceof Number number) {
+            one.setNumericValue(number.doubleValue());
+        }
+        if (result.get("result") instanceof Map<?, ?>) {
+            one.setResultJson(Json.text(object(result.get("result"))));
         }
         return one.build();
     }
 
     /** Returns a section as an object; empty if it is missing or of another form. */
-    private static Struct json(List<ContextSection> sections, String name) {
-        Struct.Builder object = Struct.newBuilder();
+    private static Map<String, Object> json(List<ContextSection> sections, String name) {
         for (ContextSection section : sections) {
             if (section.getName().equals(name) && section.hasJson()) {
                 try {
-                    JsonFormat.parser().merge(section.getJson(), object);
-                } catch (InvalidProtocolBufferException e) {
-                    return Struct.getDefaultInstance();
+                    return Json.object(section.getJson());
+                } catch (IllegalArgumentException e) {
+                    return Map.of();
                 }
             }
         }
-        return object.build();
+        return Map.of();
     }
 
-    private static String printed(Value value) {
-        try {
-            return JsonFormat.printer().omittingInsignificantWhitespace().print(value);
-        } catch (InvalidProtocolBufferException e) {
-            throw new IllegalArgumentException(e);
-        }
+    /** Returns a value of {@link Json} as an object; empty if it is another one. */
+    @SuppressWarnings("unchecked")
+    private static Map<String, Object> object(Object value) {
+        return value instanceof Map<?, ?> ? (Map<String, Object>) value : Map.of();
     }
 
-    private static Value field(Struct object, String name) {
-        return object.getFieldsOrDefault(name, Value.getDefaultInstance());
+    private static String text(Map<String, Object> object, String name) {
+        return object.get(name) instanceof String text ? text : "";
     }
 
-    private static String text(Struct object, String name) {
-        return field(object, name).getStringValue();
+    private static Number number(Map<String, Object> object, String name) {
+        return object.get(name) instanceof Number number ? number : 0;
     }
 
-    private static double number(Struct object, String name) {
-        return field(object, name).getNumberValue();
-    }
-
-    private static boolean flag(Struct object, String name) {
-        return field(object, name).getBoolValue();
+    private static boolean flag(Map<String, Object> object, String name) {
+        return object.get(name) instanceof Boolean flag && flag;
     }
 }

@@ -10,9 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.gson.JsonElement;
 import com.google.protobuf.ByteString;
-import com.google.protobuf.Struct;
 import com.google.protobuf.UnknownFieldSet;
-import com.google.protobuf.Value;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.AgentKey;
@@ -48,6 +46,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
@@ -102,8 +101,7 @@ class BrokerTest {
             seen.add(takeover.sections().size() + " " + takeover.section("goals").getJson());
             OwnedTask task = takeover.complete();
             task.report("reading");
-            Value cause = Value.newBuilder().setStringValue("a loose cable").build();
-            task.finish(Struct.newBuilder().putFields("cause", cause).build(), "done");
+            task.finish(Map.of("cause", "a loose cable"), "done");
             seen.add("done at " + task.epoch());
         };
         try (Agent alice = begin(broker.agent("alice"));
@@ -166,7 +164,7 @@ class BrokerTest {
         HandoffListener slow = offer -> {
             working.countDown();
             goOn.await();
-            offer.accept().complete().finish(Struct.getDefaultInstance(), "");
+            offer.accept().complete().finish(Map.of(), "");
         };
         ListHandoffsRequest all = ListHandoffsRequest.getDefaultInstance();
         try (Agent alice = begin(broker.agent("alice"));
@@ -186,9 +184,7 @@ class BrokerTest {
 
     @Test
     void aLentTaskComesBackWithItsResult() throws Exception {
-        Struct result = Struct.newBuilder()
-                .putFields("total", Value.newBuilder().setNumberValue(42.5).build())
-                .build();
+        Map<String, Object> result = Map.of("total", 42.5);
         HandoffListener lend = offer -> offer.accept().complete().finish(result, "paid");
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").onHandoff(lend))) {

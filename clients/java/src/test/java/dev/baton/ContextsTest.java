@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
-import com.google.protobuf.Struct;
 import dev.baton.v1.ContextDelta;
 import dev.baton.v1.ContextFilter;
 import dev.baton.v1.ContextSection;
@@ -28,6 +27,7 @@ import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
@@ -95,7 +95,7 @@ class ContextsTest {
         assertRefused("CONTEXT_VERSION_UNKNOWN", () -> contexts.version(TASK, 3));
         assertRefused("EPOCH_AHEAD", () -> alice.checkpoint(TASK, 2, List.of(GOALS)));
         alice.verifyCustody(TASK);
-        task.finish(Struct.getDefaultInstance(), "");
+        task.finish(Map.of(), "");
         assertRefused("TASK_FINAL", () -> task.checkpoint(List.of(GOALS)));
     }
 

@@ -5,9 +5,6 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
-import com.google.protobuf.util.JsonFormat;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.HandoffRequest;
@@ -123,7 +120,7 @@ final class Harness {
                         : agent.delegate(to, taskId, epoch, request, context);
                 facts.addProperty("epoch", outcome.epoch());
                 facts.addProperty("status", outcome.status().name().substring("TASK_STATUS_".length()));
-                facts.add("result", JsonParser.parseString(JsonFormat.printer().print(outcome.result())));
+                facts.add("result", JsonParser.parseString(Json.text(outcome.result())));
             }
             case "recall" -> {
                 OwnedTask task = agent.recall(text(command, "handoff_id"), text(command, "text"));
@@ -267,15 +264,11 @@ final class Harness {
         }
     }
 
-    private static Struct resultOf(JsonObject command) throws IOException {
-        Struct.Builder result = Struct.newBuilder();
+    private static Map<String, Object> resultOf(JsonObject command) {
         if (command.has("bytes")) {
-            String text = "x".repeat(command.get("bytes").getAsInt());
-            result.putFields("text", Value.newBuilder().setStringValue(text).build());
-        } else {
-            JsonFormat.parser().merge(JSON.toJson(command.get("result")), result);
+            return Map.of("text", "x".repeat(command.get("bytes").getAsInt()));
         }
-        return result.build();
+        return Json.object(JSON.toJson(command.get("result")));
     }
 
     private static void recalled(Recalled recalled) {

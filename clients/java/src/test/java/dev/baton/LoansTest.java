@@ -8,8 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
 import dev.baton.TaskRecalledException.Reason;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.HandoffRequest;
@@ -23,6 +21,7 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
@@ -109,7 +108,7 @@ class LoansTest {
             assertEquals(back.handoffId(), worker.isStopped(3).handoffId());
             assertOwned(alice, 3);
             OwnedTask late = next(worker.owned);
-            var stale = assertThrows(BatonException.class, () -> late.finish(Struct.getDefaultInstance(), ""));
+            var stale = assertThrows(BatonException.class, () -> late.finish(Map.of(), ""));
             assertEquals("STALE_EPOCH", stale.reason());
         }
     }
@@ -193,7 +192,7 @@ class LoansTest {
             worker.isStopped(3);
             var refused = assertThrows(BatonException.class, () -> alice.recall(handoffId, ""));
             assertEquals("NOT_LENT", refused.reason());
-            task.finish(Struct.getDefaultInstance(), "");
+            task.finish(Map.of(), "");
         }
     }
 
@@ -252,7 +251,7 @@ class LoansTest {
                     .setDetails("no such router")
                     .build());
             Outcome outcome = lending.get(PATIENCE_SECONDS, TimeUnit.SECONDS);
-            Struct nothing = Struct.getDefaultInstance();
+            Map<String, Object> nothing = Map.of();
             assertEquals(new Outcome(TASK, 3, TaskStatus.TASK_STATUS_FAILED, nothing, "no such router"), outcome);
         }
     }
@@ -273,7 +272,7 @@ class LoansTest {
                 Agent carol = begin(broker.agent("carol").onHandoff(finish))) {
             assertNotNull(carol);
             Outcome outcome = alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS);
-            assertEquals(List.of(5L, finished("bob").getResult()), List.of(outcome.epoch(), outcome.result()));
+            assertEquals(List.of(5L, Map.of("by", "bob")), List.of(outcome.epoch(), outcome.result()));
         }
     }
 
@@ -307,10 +306,10 @@ class LoansTest {
             assertWaitedFor(TASK, () -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS));
             assertWaitedFor(TASK, () -> alice.delegate(bob.id(), TASK, 3, REQUEST, SECTIONS));
             assertWaitedFor(TASK, () -> alice.handOver(bob.id(), TASK, 1, REQUEST, SECTIONS));
-            task.finish(finished("bob").getResult(), "");
+            task.finish(Map.of("by", "bob"), "");
             // The first call has lost nothing.
             Outcome outcome = lending.get(PATIENCE_SECONDS, TimeUnit.SECONDS);
-            assertEquals(List.of(3L, finished("bob").getResult()), List.of(outcome.epoch(), outcome.result()));
+            assertEquals(List.of(3L, Map.of("by", "bob")), List.of(outcome.epoch(), outcome.result()));
             assertEquals(bob.id(), alice.handOver(bob.id(), TASK, 3, REQUEST, SECTIONS).ownerId());
         }
     }
@@ -397,10 +396,9 @@ class LoansTest {
     }
 
     private static TaskStatusUpdate finished(String by) {
-        Value value = Value.newBuilder().setStringValue(by).build();
         return TaskStatusUpdate.newBuilder()
                 .setStatus(TaskStatus.TASK_STATUS_COMPLETED)
-                .setResult(Struct.newBuilder().putFields("by", value))
+                .setResultJson(Json.text(Map.of("by", by)))
                 .build();
     }
 

@@ -7,8 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.Duration;
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
 import dev.baton.v1.Plan.Builder;
 import dev.baton.v1.PlanMode;
 import dev.baton.v1.PlanRun;
@@ -20,6 +18,7 @@ import dev.baton.v1.WatchPlanResponse;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
@@ -161,8 +160,7 @@ class PlansTest {
                         .build());
                 return;
             }
-            Value value = Value.newBuilder().setStringValue(text.get()).build();
-            task.finish(Struct.newBuilder().putFields("response", value).build(), "");
+            task.finish(Map.of("response", text.get()), "");
         });
         agents.add(begin(builder, "analyst"));
     }

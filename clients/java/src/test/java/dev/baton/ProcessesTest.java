@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.AnsweredPrompt;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Hello;
@@ -18,6 +17,7 @@ import dev.baton.v1.TaskStatus;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -93,7 +93,7 @@ final class ProcessesTest {
             scope.close();
             assertEquals(List.of("other"), next(broker.heartbeats).getWorkingOnList());
             assertTrue(System.nanoTime() - beganNanos > TimeUnit.MILLISECONDS.toNanos(100), "not so soon again");
-            other.finish(Struct.getDefaultInstance(), "");
+            other.finish(Map.of(), "");
             assertEquals(List.of(), next(broker.heartbeats).getWorkingOnList());
             for (int i = 0; i < 1000; i++) {
                 alice.workOn(one).close();

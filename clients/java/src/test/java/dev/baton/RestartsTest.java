@@ -11,8 +11,6 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
 import dev.baton.Envelopes.About;
 import dev.baton.Mortal.Step;
 import dev.baton.v1.AgentCard;
@@ -31,6 +29,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
@@ -163,7 +162,7 @@ class RestartsTest {
                 assertEquals(List.of(bob.id(), 2L), List.of(handed.ownerId(), handed.epoch()));
                 OwnedTask task = next(taken);
                 assertEquals(2, task.epoch());
-                task.finish(Struct.getDefaultInstance(), "done");
+                task.finish(Map.of(), "done");
                 assertNull(taken.poll(), "taken over once");
                 assertMovedOnceAndNothingIsLost(alice);
             }
@@ -181,7 +180,7 @@ class RestartsTest {
                 assertEquals(1, owned.size());
                 assertEquals(List.of(TASK, 2L, ""), List.of(
                         owned.get(0).taskId(), owned.get(0).epoch(), owned.get(0).openHandoffId()));
-                owned.get(0).finish(Struct.getDefaultInstance(), "done");
+                owned.get(0).finish(Map.of(), "done");
                 assertEquals(List.of(), bob.ownedTasks());
             }
         }
@@ -224,7 +223,7 @@ class RestartsTest {
             Future<Outcome> lending = soon(() -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS));
             next(taken).handOver(alice.id(), REQUEST, SECTIONS);
             Outcome outcome = within(lending);
-            assertEquals(List.of(3L, Struct.getDefaultInstance()), List.of(outcome.epoch(), outcome.result()));
+            assertEquals(List.of(3L, Map.of()), List.of(outcome.epoch(), outcome.result()));
             assertFalse(FINAL.contains(outcome.status()), outcome.status().name());
         }
     }
@@ -332,10 +331,8 @@ class RestartsTest {
         assertEquals(0, broker.deadLetters().size());
     }
 
-    private static Struct loan(int number) {
-        return Struct.newBuilder()
-                .putFields("loan", Value.newBuilder().setNumberValue(number).build())
-                .build();
+    private static Map<String, Object> loan(long number) {
+        return Map.of("loan", number);
     }
 
     private <A> Future<A> soon(Callable<A> work) {

@@ -5,13 +5,13 @@ import static dev.baton.ProcessesTest.owned;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
 import dev.baton.v1.ResumeTasksRequest;
 import dev.baton.v1.TaskStatusUpdate;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -56,7 +56,7 @@ final class ResumeTest {
             if (task.taskId().equals("third")) {
                 throw new IllegalStateException("no way");
             }
-            task.finish(Struct.getDefaultInstance(), "");
+            task.finish(Map.of(), "");
         });
         try (Agent alice = worker.connect()) {
             ResumeTasksRequest asked = next(broker.resumptions);

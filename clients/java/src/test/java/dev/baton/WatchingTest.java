@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.AuditLogEntry;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.DeadLetter;
@@ -26,6 +25,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import org.junit.jupiter.api.AfterEach;
@@ -43,7 +43,7 @@ final class WatchingTest {
             HandoffRequest.newBuilder().setTaskType("support-ticket").build();
     private static final List<ContextSection> SECTIONS =
             List.of(Envelopes.jsonSection("goals", "[\"find the cause\"]"));
-    private static final Struct DONE = Struct.getDefaultInstance();
+    private static final Map<String, Object> DONE = Map.of();
 
     @TempDir
     Path folder;

@@ -1,5 +1,6 @@
 package dev.baton;
 
+import static dev.baton.ProcessesTest.next;
 import static dev.baton.RealBroker.PATIENCE_SECONDS;
 import static dev.baton.RealBroker.begin;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -8,23 +9,29 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.Struct;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.CustodyLogEntry;
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.Info;
+import dev.baton.v1.PlanState;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.Task;
+import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskStatus;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -40,7 +47,7 @@ final class WorkTest {
             HandoffRequest.newBuilder().setTaskType("support-ticket").build();
     private static final List<ContextSection> SECTIONS =
             List.of(Envelopes.jsonSection("goals", "[\"find the cause\"]"));
-    private static final Struct DONE = PayloadCheckTest.of(PayloadCheckTest.text("done"));
+    private static final Map<String, Object> DONE = Map.of("a", "done");
 
     private final ExecutorService threads = Executors.newCachedThreadPool();
 
@@ -93,7 +100,7 @@ final class WorkTest {
 
     @Test
     void aResultThatTheBrokerWouldRefuseEndsTheTaskAsFailedWithTheLimit() throws Exception {
-        Struct large = PayloadCheckTest.of(PayloadCheckTest.text("x".repeat(300 * 1024)));
+        Map<String, Object> large = Map.of("a", "x".repeat(300 * 1024));
         Outcome outcome = lend(task -> task.finish(large, ""));
         assertEquals(TaskStatus.TASK_STATUS_FAILED, outcome.status());
         assertTrue(outcome.details().contains("over the limit of 262144"), outcome.details());
@@ -101,8 +108,83 @@ final class WorkTest {
 
     @Test
     void theDeepestResultThatTheClientSendsIsTakenByTheBroker() throws Exception {
-        Struct deep = PayloadCheckTest.nested(PayloadCheck.LEVELS_MAX);
+        Map<String, Object> deep = PayloadCheckTest.nested(Json.LEVELS_MAX);
         assertEquals(deep, lend(task -> task.finish(deep, "")).result());
+    }
+
+    @Test
+    void aResultAnAnswerAndMailArriveAsTheyWereSent() throws Exception {
+        Map<String, Object> sent = Json.object(PayloadCheckTest.TEXT);
+        BlockingQueue<Map<String, Object>> got = new LinkedBlockingQueue<>();
+        BlockingQueue<BatonException> refused = new LinkedBlockingQueue<>();
+        AgentBuilder asked = broker.agent("alice").onPrompt(question -> {
+            Map<String, Object> wrong = Map.of("a", List.of(Double.NaN));
+            refused.add(assertThrows(BatonException.class, () -> question.answer("none", wrong)));
+            question.answer("this one", sent);
+        });
+        AgentBuilder working = broker.agent("bob")
+                .on(Info.class, delivery -> got.add(Json.object(delivery.payload().getDataJson())))
+                .onHandoff(offer -> {
+                    OwnedTask task = offer.accept().complete();
+                    TaskPrompt prompt = TaskPrompt.newBuilder()
+                            .setQuestion("Which order?")
+                            .setAnswerBy("alice")
+                            .build();
+                    got.add(task.ask(prompt, "").data());
+                    task.finish(sent, "");
+                });
+        try (Agent alice = begin(asked);
+                Agent bob = begin(working)) {
+            Info info = Info.newBuilder().setDataJson(Json.text(sent)).build();
+            alice.send(bob.id(), Envelopes.About.NOTHING, info);
+            assertEquals(sent, next(got));
+            assertEquals(sent, alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS).result());
+            assertEquals(sent, next(got));
+            String message = next(refused).getMessage();
+            assertTrue(message.contains("data_json must have finite numbers only, not NaN (at /a/0)"), message);
+            Task task = alice.getTask(TASK);
+            String answered = task.getLastAnswer().getAnswer().getDataJson();
+            assertEquals(
+                    List.of(PayloadCheckTest.TEXT, PayloadCheckTest.TEXT), List.of(task.getResultJson(), answered));
+        }
+    }
+
+    @Test
+    void theInputAndTheResultsOfAPlanArriveAsTheyWereSent() throws Exception {
+        Map<String, Object> sent = Json.object(PayloadCheckTest.TEXT);
+        BlockingQueue<Subtask> got = new LinkedBlockingQueue<>();
+        AgentBuilder working = broker.agent("bob").onHandoff(offer -> {
+            Takeover takeover = offer.accept();
+            OwnedTask task = takeover.complete();
+            Subtask subtask = takeover.subtask().orElseThrow();
+            got.add(subtask);
+            task.finish(subtask.input(), "");
+        });
+        try (Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(working)) {
+            dev.baton.v1.Subtask.Builder first = dev.baton.v1.Subtask.newBuilder()
+                    .setId("first")
+                    .setAgentId(bob.id())
+                    .setInputJson(PayloadCheckTest.TEXT);
+            dev.baton.v1.Subtask.Builder second = dev.baton.v1.Subtask.newBuilder()
+                    .setId("second")
+                    .setAgentId(bob.id())
+                    .addDependencies("first")
+                    .setInputJson("{\"count\":42}");
+            Plan plan = alice.plans().submit(dev.baton.v1.Plan.newBuilder()
+                    .setPlanId("exact")
+                    .setInputJson(PayloadCheckTest.TEXT)
+                    .addSubtasks(first)
+                    .addSubtasks(second)
+                    .build());
+            assertEquals(PlanState.PLAN_STATE_COMPLETED, plan.ended().getState());
+            assertEquals(sent, next(got).input());
+            Subtask last = next(got);
+            assertEquals(List.of(sent, Map.of("count", 42L)), List.of(last.planInput(), last.input()));
+            assertEquals(sent, Json.object(last.dependencyResults().get("first").getResultJson()));
+            assertEquals(PayloadCheckTest.TEXT, plan.results().get("first").getResultJson());
+            assertEquals("{\"count\":42}", plan.results().get("second").getResultJson());
+        }
     }
 
     @Test
@@ -268,7 +350,7 @@ final class WorkTest {
         builder.lookInterval = Duration.ofMillis(500);
         HandoffListener naming = offer -> offer.accept()
                 .complete()
-                .finish(PayloadCheckTest.of(PayloadCheckTest.text(offer.taskId())), "by bob");
+                .finish(Map.of("a", offer.taskId()), "by bob");
         try (Agent one = begin(builder);
                 Agent other = begin(builder);
                 Agent bob = begin(broker.agent("bob").onHandoff(naming))) {
@@ -281,7 +363,7 @@ final class WorkTest {
             }
             for (int i = 0; i < 2 * each; i++) {
                 Outcome outcome = calls.get(i).get(PATIENCE_SECONDS, TimeUnit.SECONDS);
-                Struct result = PayloadCheckTest.of(PayloadCheckTest.text("task-" + i));
+                Map<String, Object> result = Map.of("a", "task-" + i);
                 assertEquals(
                         new Outcome("task-" + i, 3, TaskStatus.TASK_STATUS_COMPLETED, result, "by bob"), outcome);
             }

@@ -8,7 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
-import com.google.protobuf.Struct;
 import dev.baton.v1.ContextBytes;
 import dev.baton.v1.HandoffCancel;
 import dev.baton.v1.HandoffRequest;
@@ -137,7 +136,7 @@ class WorkspacesTest {
         try (Agent stranger = begin(broker.agent("stranger"))) {
             assertRefused("PERMISSION_DENIED", () -> stranger.workspace(workspace.id()).append("raw", "1"));
         }
-        task.finish(Struct.getDefaultInstance(), "");
+        task.finish(Map.of(), "");
         assertRefused("WORKSPACE_CLOSED", () -> workspace.append("raw", "1"));
     }
 
@@ -153,7 +152,7 @@ class WorkspacesTest {
                 workspace.append("b", "2");
                 assertEquals(number, next(watch).getEntry().getSequence());
             }
-            task.finish(Struct.getDefaultInstance(), "");
+            task.finish(Map.of(), "");
             assertEquals(4, next(watch).getClosed().getLastSequence());
             assertEquals(Optional.empty(), watch.next(PATIENCE));
             assertTrue(watch.isOver());
@@ -173,7 +172,7 @@ class WorkspacesTest {
         for (int i = 0; i < 40; i++) { // more than are read ahead
             numbers.add(workspace.append("B ", "2"));
         }
-        task.finish(Struct.getDefaultInstance(), "");
+        task.finish(Map.of(), "");
         assertEquals(null, all.end());
         List<Long> found = all.updates.stream()
                 .filter(WatchEntriesResponse::hasEntry)
@@ -204,7 +203,7 @@ class WorkspacesTest {
         assertEquals("1", both.get("market_analysis").getJson());
         assertEquals(Set.of("growth"), workspace.waitFor(Duration.ofMillis(300), "growth", "missing").keySet());
         assertRefused("FIELD_INVALID", () -> workspace.waitFor(PATIENCE, "no/topic"));
-        task.finish(Struct.getDefaultInstance(), "");
+        task.finish(Map.of(), "");
         assertEquals(Set.of("growth"), workspace.waitFor(PATIENCE, "growth", "missing").keySet());
     }
 

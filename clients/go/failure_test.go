@@ -45,7 +45,7 @@ func TestAHandlerThatFailsAfterTheTakeoverEndsItsTaskAtOnce(t *testing.T) {
 				_, err := task.Finish(ctx, map[string]any{"value": math.NaN()}, "")
 				return err
 			},
-			"*baton.Error: baton: FIELD_INVALID: envelope.payload.result.value must be a finite number, not NaN",
+			"*baton.Error: baton: FIELD_INVALID: envelope.payload.result_json must have finite numbers only, not NaN, at /value",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

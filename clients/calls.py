@@ -56,6 +56,19 @@ Each client has the stubs of all services. In Rust, TypeScript and Go they use t
 | Java | `RegistryServiceGrpc.newBlockingStub(channel)`, on a channel of your own | the metadata `authorization`: `Bearer ` and the token that `agent.proveIdentity()` returns |
 
 A stub neither renews a token nor repeats a call. A refusal is the gRPC status with the details that [errors.md](errors.md) describes.
+
+## JSON in each client
+
+Results, answers and inputs are texts of JSON in the schema, and arrive as they were sent: 64-bit integers, 42 and 42.0, null, 128
+levels. The fields have names that end in `_json`. The clients write and read them:
+
+| client | a result is | an integer of 64 bits | to write and read a `_json` field |
+|---|---|---|---|
+| Rust | `serde_json::Value` | `i64` or `u64` | `serde_json` |
+| Python | `dict` | `int` | `json_text`, `json_object` |
+| TypeScript | `JsonObject` | `number`, and `bigint` beyond 2^53 - 1; 42.0 becomes 42 | `jsonText`, `parseJson` |
+| Go | `map[string]any`, or `ResultInto(&v)` | `json.Number`, or `int64` in `v` | `JSONText`, `JSONObject` |
+| Java | `Map<String, Object>` | `Long`, and `BigInteger` beyond it | `Json.text`, `Json.object` |
 """
 
 MESSAGES = "The clients make {names} by a message on their session, or by `BrokerService.Send`. The effect is the same."

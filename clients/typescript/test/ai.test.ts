@@ -56,7 +56,7 @@ async function pair(): Promise<{ alice: Agent; bob: Agent; seen: unknown[] }> {
       const takeover = await offer.accept();
       seen.push(...takeover.sections.map(({ content }) => content.case === "json" && (JSON.parse(content.value) as unknown)));
       const task = await takeover.complete();
-      await task.finish({ total: 42.5 }, "paid");
+      await task.finish({ total: 42.5, order: 1234567890123456789n }, "paid");
     },
   });
   serving.catch(() => undefined);
@@ -66,7 +66,7 @@ async function pair(): Promise<{ alice: Agent; bob: Agent; seen: unknown[] }> {
 test("a tool call of the AI SDK is a handoff", async () => {
   const { alice, seen } = await pair();
   const text = await patient(triage(alice, callingModel(), "What do I owe?"));
-  assert.match(text, /"status":"COMPLETED","result":\{"total":42.5\},"details":"paid"/);
+  assert.match(text, /"status":"COMPLETED","result":\{"total":42.5,"order":"1234567890123456789"\},"details":"paid"/);
   assert.deepEqual(seen, [ASKED]);
 });
 

@@ -274,7 +274,7 @@ async def test_a_status_that_the_call_cannot_judge_goes_to_the_handler(broker):
         alice.get_task = fail
         with pytest.raises(BatonError, match="the connection is lost"):
             await within(alice.delegate("bob", TASK, REQUEST, SECTIONS))
-        assert dict((await within(told.get())).result) == {"by": "carol"}
+        assert (await within(told.get())).result_json == '{"by":"carol"}'
 
 
 @pytest.mark.parametrize("stalls", ["get_task", "acknowledge"])

@@ -307,7 +307,7 @@ fn an_answer_that_does_not_fit_the_schema_is_refused_with_the_places() {
     let (mut world, _a, mut b) = World::owned_by_b(&["c", "stranger"]);
     let asked = world.ask_as_b(v1::TaskPrompt { answer_schema_json: SCHEMA.into(), ..question("c") });
     let answer = |world: &World, data_json: String| {
-        world.answer_with("c", &asked, 2, &v1::TaskInput { text: "yes".into(), data_json, ..Default::default() })
+        world.answer_with("c", &asked, 2, &v1::TaskInput { text: "yes".into(), data_json })
     };
     let wrong = answer(&world, data("refund", "yes"));
     assert_eq!(fields(world.send(wrong)), ["envelope.payload.data_json/refund"]);

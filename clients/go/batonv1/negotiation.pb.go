@@ -12,7 +12,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
-	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1060,8 +1059,6 @@ type Delegation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The work, at most 16384 bytes.
 	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
-	// The input of the work, for programs.
-	Input *structpb.Struct `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
 	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
 	DeliverAfter *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
 	// The input of the work, for programs: a JSON object, at most 128 levels deep, no name twice in an object. Empty: none.
@@ -1107,13 +1104,6 @@ func (x *Delegation) GetDescription() string {
 	return ""
 }
 
-func (x *Delegation) GetInput() *structpb.Struct {
-	if x != nil {
-		return x.Input
-	}
-	return nil
-}
-
 func (x *Delegation) GetDeliverAfter() *timestamppb.Timestamp {
 	if x != nil {
 		return x.DeliverAfter
@@ -1135,8 +1125,6 @@ type Info struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// The information for people to read, at most 65536 bytes.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// The information for programs.
-	Data *structpb.Struct `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// The time before which the message is not delivered, at most 30 days ahead. Unset: now.
 	DeliverAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
 	// The information for programs: a JSON object, at most 128 levels deep, no name twice in an object. Empty: none.
@@ -1189,13 +1177,6 @@ func (x *Info) GetText() string {
 	return ""
 }
 
-func (x *Info) GetData() *structpb.Struct {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
 func (x *Info) GetDeliverAfter() *timestamppb.Timestamp {
 	if x != nil {
 		return x.DeliverAfter
@@ -1214,7 +1195,7 @@ var File_baton_v1_negotiation_proto protoreflect.FileDescriptor
 
 const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
-	"\x1abaton/v1/negotiation.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x04\n" +
+	"\x1abaton/v1/negotiation.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x04\n" +
 	"\vTaskRequest\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12'\n" +
 	"\x0frequired_skills\x18\x02 \x03(\tR\x0erequiredSkills\x12@\n" +
@@ -1306,20 +1287,18 @@ const file_baton_v1_negotiation_proto_rawDesc = "" +
 	"\n" +
 	"offer_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tofferTime\x12(\n" +
 	"\x10counter_offer_id\x18\n" +
-	" \x01(\tR\x0ecounterOfferId\"\xbd\x01\n" +
+	" \x01(\tR\x0ecounterOfferId\"\x9b\x01\n" +
 	"\n" +
 	"Delegation\x12 \n" +
-	"\vdescription\x18\x01 \x01(\tR\vdescription\x12-\n" +
-	"\x05input\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05input\x12?\n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x12?\n" +
 	"\rdeliver_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12\x1d\n" +
 	"\n" +
-	"input_json\x18\x04 \x01(\tR\tinputJson\"\xbb\x01\n" +
+	"input_json\x18\x04 \x01(\tR\tinputJsonJ\x04\b\x02\x10\x03R\x05input\"\x9a\x01\n" +
 	"\x04Info\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04data\x12?\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12?\n" +
 	"\rdeliver_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12\x1b\n" +
-	"\tdata_json\x18\x05 \x01(\tR\bdataJson*\x9b\x01\n" +
+	"\tdata_json\x18\x05 \x01(\tR\bdataJsonJ\x04\b\x03\x10\x04R\x04data*\x9b\x01\n" +
 	"\tAwardRule\x12\x1a\n" +
 	"\x16AWARD_RULE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAWARD_RULE_HIGHEST_CONFIDENCE\x10\x01\x12\x16\n" +
@@ -1378,7 +1357,6 @@ var file_baton_v1_negotiation_proto_goTypes = []any{
 	(RejectReason)(0),             // 15: baton.v1.RejectReason
 	(*Envelope)(nil),              // 16: baton.v1.Envelope
 	(ErrorCode)(0),                // 17: baton.v1.ErrorCode
-	(*structpb.Struct)(nil),       // 18: google.protobuf.Struct
 }
 var file_baton_v1_negotiation_proto_depIdxs = []int32{
 	12, // 0: baton.v1.TaskRequest.needed_by_time:type_name -> google.protobuf.Timestamp
@@ -1406,15 +1384,13 @@ var file_baton_v1_negotiation_proto_depIdxs = []int32{
 	14, // 22: baton.v1.NegotiationBid.estimated_duration:type_name -> google.protobuf.Duration
 	12, // 23: baton.v1.NegotiationBid.valid_until:type_name -> google.protobuf.Timestamp
 	12, // 24: baton.v1.NegotiationBid.offer_time:type_name -> google.protobuf.Timestamp
-	18, // 25: baton.v1.Delegation.input:type_name -> google.protobuf.Struct
-	12, // 26: baton.v1.Delegation.deliver_after:type_name -> google.protobuf.Timestamp
-	18, // 27: baton.v1.Info.data:type_name -> google.protobuf.Struct
-	12, // 28: baton.v1.Info.deliver_after:type_name -> google.protobuf.Timestamp
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	12, // 25: baton.v1.Delegation.deliver_after:type_name -> google.protobuf.Timestamp
+	12, // 26: baton.v1.Info.deliver_after:type_name -> google.protobuf.Timestamp
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_negotiation_proto_init() }

@@ -12,7 +12,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
-	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -351,8 +350,6 @@ type Plan struct {
 	DataFlowCheck DataFlowCheck `protobuf:"varint,11,opt,name=data_flow_check,json=dataFlowCheck,proto3,enum=baton.v1.DataFlowCheck" json:"data_flow_check,omitempty"`
 	// The priority of all handoffs of the plan. Unset: MEDIUM.
 	Priority Priority `protobuf:"varint,12,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
-	// What every subtask gets, in its context section plan_input.
-	Input *structpb.Struct `protobuf:"bytes,13,opt,name=input,proto3" json:"input,omitempty"`
 	// What every subtask gets, in its context section plan_input: a JSON object, at most 128 levels deep, no name twice in an
 	// object. Empty: nothing.
 	InputJson     string `protobuf:"bytes,14,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
@@ -474,13 +471,6 @@ func (x *Plan) GetPriority() Priority {
 	return Priority_PRIORITY_UNSPECIFIED
 }
 
-func (x *Plan) GetInput() *structpb.Struct {
-	if x != nil {
-		return x.Input
-	}
-	return nil
-}
-
 func (x *Plan) GetInputJson() string {
 	if x != nil {
 		return x.InputJson
@@ -509,8 +499,6 @@ type Subtask struct {
 	Produces []string `protobuf:"bytes,8,rep,name=produces,proto3" json:"produces,omitempty"`
 	// The topics whose producers must have completed before, at most 64.
 	Consumes []string `protobuf:"bytes,9,rep,name=consumes,proto3" json:"consumes,omitempty"`
-	// What the subtask gets, in its context section input.
-	Input *structpb.Struct `protobuf:"bytes,10,opt,name=input,proto3" json:"input,omitempty"`
 	// The kind of work, for policies and agents. Empty: "subtask".
 	TaskType string `protobuf:"bytes,11,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
 	// The time from the takeover until the task is taken back, 1 s to 30 days. Unset: 360 s.
@@ -621,13 +609,6 @@ func (x *Subtask) GetProduces() []string {
 func (x *Subtask) GetConsumes() []string {
 	if x != nil {
 		return x.Consumes
-	}
-	return nil
-}
-
-func (x *Subtask) GetInput() *structpb.Struct {
-	if x != nil {
-		return x.Input
 	}
 	return nil
 }
@@ -1706,9 +1687,9 @@ var File_baton_v1_plan_proto protoreflect.FileDescriptor
 
 const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
+	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
 	"\x0ePlanSubmission\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xde\x05\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xbc\x05\n" +
 	"\x04Plan\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12-\n" +
@@ -1722,13 +1703,12 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x0fextract_numeric\x18\n" +
 	" \x01(\bH\x02R\x0eextractNumeric\x88\x01\x01\x12?\n" +
 	"\x0fdata_flow_check\x18\v \x01(\x0e2\x17.baton.v1.DataFlowCheckR\rdataFlowCheck\x12.\n" +
-	"\bpriority\x18\f \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12-\n" +
-	"\x05input\x18\r \x01(\v2\x17.google.protobuf.StructR\x05input\x12\x1d\n" +
+	"\bpriority\x18\f \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12\x1d\n" +
 	"\n" +
 	"input_json\x18\x0e \x01(\tR\tinputJsonB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
-	"\x10_extract_numeric\"\xa8\x05\n" +
+	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\x86\x05\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -1739,9 +1719,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x0frequired_skills\x18\x06 \x03(\tR\x0erequiredSkills\x12\"\n" +
 	"\fdependencies\x18\a \x03(\tR\fdependencies\x12\x1a\n" +
 	"\bproduces\x18\b \x03(\tR\bproduces\x12\x1a\n" +
-	"\bconsumes\x18\t \x03(\tR\bconsumes\x12-\n" +
-	"\x05input\x18\n" +
-	" \x01(\v2\x17.google.protobuf.StructR\x05input\x12\x1b\n" +
+	"\bconsumes\x18\t \x03(\tR\bconsumes\x12\x1b\n" +
 	"\ttask_type\x18\v \x01(\tR\btaskType\x123\n" +
 	"\atimeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
 	"\fattempts_max\x18\r \x01(\rR\vattemptsMax\x12\x1a\n" +
@@ -1750,7 +1728,8 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
 	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
-	"input_json\x18\x12 \x01(\tR\tinputJson\"\xbf\x01\n" +
+	"input_json\x18\x12 \x01(\tR\tinputJsonJ\x04\b\n" +
+	"\x10\vR\x05input\"\xbf\x01\n" +
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -1910,11 +1889,10 @@ var file_baton_v1_plan_proto_goTypes = []any{
 	(*PlanEnded)(nil),             // 16: baton.v1.PlanEnded
 	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
 	(Priority)(0),                 // 18: baton.v1.Priority
-	(*structpb.Struct)(nil),       // 19: google.protobuf.Struct
-	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
-	(ProblemSeverity)(0),          // 21: baton.v1.ProblemSeverity
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
+	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
+	(ProblemSeverity)(0),          // 20: baton.v1.ProblemSeverity
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
@@ -1924,39 +1902,37 @@ var file_baton_v1_plan_proto_depIdxs = []int32{
 	17, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
 	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
 	18, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
-	19, // 7: baton.v1.Plan.input:type_name -> google.protobuf.Struct
-	19, // 8: baton.v1.Subtask.input:type_name -> google.protobuf.Struct
-	17, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	20, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	17, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	21, // 12: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 13: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	9,  // 14: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	22, // 15: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	22, // 16: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	22, // 17: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	22, // 18: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 19: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	23, // 20: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	22, // 21: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	22, // 22: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	22, // 23: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	22, // 24: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	12, // 25: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	13, // 26: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	14, // 27: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	15, // 28: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	16, // 29: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	3,  // 30: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	23, // 31: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	10, // 32: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	23, // 33: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 34: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	17, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	19, // 8: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	17, // 9: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	20, // 10: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 11: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	9,  // 12: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	21, // 13: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	21, // 14: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	21, // 15: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	21, // 16: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 17: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	22, // 18: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	21, // 19: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	21, // 20: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	21, // 21: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	21, // 22: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	12, // 23: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	13, // 24: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	14, // 25: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	15, // 26: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	16, // 27: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	3,  // 28: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	22, // 29: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	10, // 30: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	22, // 31: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 32: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_proto_init() }

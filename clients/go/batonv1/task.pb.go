@@ -12,7 +12,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
-	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -105,9 +104,6 @@ type TaskStatusUpdate struct {
 	Progress *float64 `protobuf:"fixed64,2,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
 	// Details for people to read, at most 16384 bytes.
 	Details string `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
-	// The result for programs, at most 262144 bytes as JSON; a larger one goes elsewhere, and the result has a reference to
-	// it. That of a final status is shown in Task.result. Numbers are finite.
-	Result *structpb.Struct `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	// A question. Only with WAITING_FOR_INPUT. The message is delivered to the agent that is to answer.
 	Prompt *TaskPrompt `protobuf:"bytes,5,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// CANCELED only: whether the open parts of the task stay. False: they are cancelled with it, down the tree.
@@ -172,13 +168,6 @@ func (x *TaskStatusUpdate) GetDetails() string {
 		return x.Details
 	}
 	return ""
-}
-
-func (x *TaskStatusUpdate) GetResult() *structpb.Struct {
-	if x != nil {
-		return x.Result
-	}
-	return nil
 }
 
 func (x *TaskStatusUpdate) GetPrompt() *TaskPrompt {
@@ -290,8 +279,6 @@ type TaskInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer for people to read, at most 65536 bytes.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// The answer for programs, at most 65536 bytes as JSON. Must fit the question's answer_schema_json. Numbers are finite.
-	Data *structpb.Struct `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	// The answer for programs: a JSON object, at most 65536 bytes and 128 levels deep, no name twice in an object. Must fit the
 	// question's answer_schema_json. It arrives as it was sent, byte for byte. Empty: none.
 	DataJson      string `protobuf:"bytes,3,opt,name=data_json,json=dataJson,proto3" json:"data_json,omitempty"`
@@ -336,13 +323,6 @@ func (x *TaskInput) GetText() string {
 	return ""
 }
 
-func (x *TaskInput) GetData() *structpb.Struct {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
 func (x *TaskInput) GetDataJson() string {
 	if x != nil {
 		return x.DataJson
@@ -381,9 +361,6 @@ type Task struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// The time of the last change.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// The result of the latest final status update that has one: of the owner, or of a delegate whose loan it ended. Unset:
-	// none. Not in lists.
-	Result *structpb.Struct `protobuf:"bytes,15,opt,name=result,proto3" json:"result,omitempty"`
 	// The open question. Unset: none. Only in lists of the questions to an agent.
 	OpenPrompt *OpenPrompt `protobuf:"bytes,16,opt,name=open_prompt,json=openPrompt,proto3" json:"open_prompt,omitempty"`
 	// The task that this one is a part of. Empty: none.
@@ -533,13 +510,6 @@ func (x *Task) GetCreateTime() *timestamppb.Timestamp {
 func (x *Task) GetUpdateTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdateTime
-	}
-	return nil
-}
-
-func (x *Task) GetResult() *structpb.Struct {
-	if x != nil {
-		return x.Result
 	}
 	return nil
 }
@@ -967,29 +937,27 @@ var File_baton_v1_task_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x02\n" +
+	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n" +
 	"\x10TaskStatusUpdate\x12,\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x14.baton.v1.TaskStatusR\x06status\x12\x1f\n" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
-	"\adetails\x18\x03 \x01(\tR\adetails\x12/\n" +
-	"\x06result\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06result\x12,\n" +
+	"\adetails\x18\x03 \x01(\tR\adetails\x12,\n" +
 	"\x06prompt\x18\x05 \x01(\v2\x14.baton.v1.TaskPromptR\x06prompt\x12\x1d\n" +
 	"\n" +
 	"keep_parts\x18\x06 \x01(\bR\tkeepParts\x126\n" +
 	"\textend_by\x18\a \x01(\v2\x19.google.protobuf.DurationR\bextendBy\x12\x1f\n" +
 	"\vresult_json\x18\b \x01(\tR\n" +
 	"resultJsonB\v\n" +
-	"\t_progress\"\xb4\x01\n" +
+	"\t_progressJ\x04\b\x04\x10\x05R\x06result\"\xb4\x01\n" +
 	"\n" +
 	"TaskPrompt\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x1b\n" +
 	"\tanswer_by\x18\x02 \x01(\tR\banswerBy\x12?\n" +
 	"\ranswer_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fanswerBefore\x12,\n" +
-	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"i\n" +
+	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"H\n" +
 	"\tTaskInput\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\x12\x1b\n" +
-	"\tdata_json\x18\x03 \x01(\tR\bdataJson\"\xfe\a\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1b\n" +
+	"\tdata_json\x18\x03 \x01(\tR\bdataJsonJ\x04\b\x02\x10\x03R\x04data\"\xdb\a\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -1007,8 +975,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\vcreate_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\x12/\n" +
-	"\x06result\x18\x0f \x01(\v2\x17.google.protobuf.StructR\x06result\x125\n" +
+	"updateTime\x125\n" +
 	"\vopen_prompt\x18\x10 \x01(\v2\x14.baton.v1.OpenPromptR\n" +
 	"openPrompt\x12$\n" +
 	"\x0eparent_task_id\x18\x11 \x01(\tR\fparentTaskId\x12(\n" +
@@ -1021,7 +988,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1f\n" +
 	"\vresult_json\x18\" \x01(\tR\n" +
 	"resultJsonB\v\n" +
-	"\t_progress\"\xc9\x01\n" +
+	"\t_progressJ\x04\b\x0f\x10\x10R\x06result\"\xc9\x01\n" +
 	"\x0eAnsweredPrompt\x120\n" +
 	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +
 	"\tanswer_id\x18\x02 \x01(\tR\banswerId\x12+\n" +
@@ -1089,39 +1056,35 @@ var file_baton_v1_task_proto_goTypes = []any{
 	(*OpenPrompt)(nil),            // 7: baton.v1.OpenPrompt
 	(*TaskLoan)(nil),              // 8: baton.v1.TaskLoan
 	(*TaskHop)(nil),               // 9: baton.v1.TaskHop
-	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_baton_v1_task_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
-	10, // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
-	2,  // 2: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
-	11, // 3: baton.v1.TaskStatusUpdate.extend_by:type_name -> google.protobuf.Duration
-	12, // 4: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
-	10, // 5: baton.v1.TaskInput.data:type_name -> google.protobuf.Struct
-	0,  // 6: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
-	9,  // 7: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
-	12, // 8: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	12, // 9: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
-	10, // 10: baton.v1.Task.result:type_name -> google.protobuf.Struct
-	7,  // 11: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
-	8,  // 12: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
-	6,  // 13: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
-	5,  // 14: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
-	11, // 15: baton.v1.Task.silence_timeout:type_name -> google.protobuf.Duration
-	7,  // 16: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
-	3,  // 17: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
-	12, // 18: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
-	2,  // 19: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
-	12, // 20: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
-	12, // 21: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
-	12, // 22: baton.v1.TaskLoan.latest_due_time:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	2,  // 1: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
+	10, // 2: baton.v1.TaskStatusUpdate.extend_by:type_name -> google.protobuf.Duration
+	11, // 3: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
+	0,  // 4: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
+	9,  // 5: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
+	11, // 6: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	11, // 7: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
+	7,  // 8: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
+	8,  // 9: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
+	6,  // 10: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
+	5,  // 11: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
+	10, // 12: baton.v1.Task.silence_timeout:type_name -> google.protobuf.Duration
+	7,  // 13: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
+	3,  // 14: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
+	11, // 15: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
+	2,  // 16: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
+	11, // 17: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
+	11, // 18: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
+	11, // 19: baton.v1.TaskLoan.latest_due_time:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }

@@ -11,7 +11,6 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -105,8 +104,6 @@ type AgentSpec struct {
 	// The plugins whose hooks run, at most 64 names, each once. Empty: all. If it is not empty, actions on a thread need
 	// "agent_handoff" here, too.
 	HookFilter []string `protobuf:"bytes,7,rep,name=hook_filter,json=hookFilter,proto3" json:"hook_filter,omitempty"`
-	// Further sections of the prompt, by name, each an object. At most 64 KiB with the overlay.
-	Sections *structpb.Struct `protobuf:"bytes,8,opt,name=sections,proto3" json:"sections,omitempty"`
 	// What the runtime puts over its own configuration while the spec is in force.
 	Overlay *AgentOverlay `protobuf:"bytes,9,opt,name=overlay,proto3" json:"overlay,omitempty"`
 	// The revision, starting at 1. Set by the broker; ignored in PutAgentSpec.
@@ -198,13 +195,6 @@ func (x *AgentSpec) GetHookFilter() []string {
 	return nil
 }
 
-func (x *AgentSpec) GetSections() *structpb.Struct {
-	if x != nil {
-		return x.Sections
-	}
-	return nil
-}
-
 func (x *AgentSpec) GetOverlay() *AgentOverlay {
 	if x != nil {
 		return x.Overlay
@@ -282,8 +272,6 @@ func (x *ToolList) GetNames() []string {
 // Values that a runtime puts over its own configuration.
 type AgentOverlay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The values, by name. The runtime gives them their meaning.
-	Settings *structpb.Struct `protobuf:"bytes,1,opt,name=settings,proto3" json:"settings,omitempty"`
 	// The values, by name: a JSON object. The runtime gives them their meaning. Empty: none.
 	SettingsJson  string `protobuf:"bytes,2,opt,name=settings_json,json=settingsJson,proto3" json:"settings_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -320,13 +308,6 @@ func (*AgentOverlay) Descriptor() ([]byte, []int) {
 	return file_baton_v1_thread_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *AgentOverlay) GetSettings() *structpb.Struct {
-	if x != nil {
-		return x.Settings
-	}
-	return nil
-}
-
 func (x *AgentOverlay) GetSettingsJson() string {
 	if x != nil {
 		return x.SettingsJson
@@ -343,8 +324,6 @@ type ModelSpec struct {
 	Provider string `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
 	// The provider's name of the model, at most 256 bytes. Required.
 	ModelName string `protobuf:"bytes,3,opt,name=model_name,json=modelName,proto3" json:"model_name,omitempty"`
-	// Parameters of the model, for example a temperature. At most 64 KiB.
-	Parameters *structpb.Struct `protobuf:"bytes,4,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	// The revision, starting at 1. Set by the broker; ignored in PutModelSpec.
 	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Parameters of the model, for example a temperature: a JSON object. At most 64 KiB. Empty: none.
@@ -402,13 +381,6 @@ func (x *ModelSpec) GetModelName() string {
 		return x.ModelName
 	}
 	return ""
-}
-
-func (x *ModelSpec) GetParameters() *structpb.Struct {
-	if x != nil {
-		return x.Parameters
-	}
-	return nil
 }
 
 func (x *ModelSpec) GetRevision() uint64 {
@@ -1273,7 +1245,7 @@ var File_baton_v1_thread_proto protoreflect.FileDescriptor
 
 const file_baton_v1_thread_proto_rawDesc = "" +
 	"\n" +
-	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x03\n" +
+	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
 	"\tAgentSpec\x12\x17\n" +
 	"\aspec_id\x18\x01 \x01(\tR\x06specId\x12\x19\n" +
 	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12#\n" +
@@ -1283,28 +1255,24 @@ const file_baton_v1_thread_proto_rawDesc = "" +
 	"\n" +
 	"plugin_ids\x18\x06 \x03(\tR\tpluginIds\x12\x1f\n" +
 	"\vhook_filter\x18\a \x03(\tR\n" +
-	"hookFilter\x123\n" +
-	"\bsections\x18\b \x01(\v2\x17.google.protobuf.StructR\bsections\x120\n" +
+	"hookFilter\x120\n" +
 	"\aoverlay\x18\t \x01(\v2\x16.baton.v1.AgentOverlayR\aoverlay\x12\x1a\n" +
 	"\brevision\x18\n" +
 	" \x01(\x04R\brevision\x12 \n" +
 	"\vdescription\x18\v \x01(\tR\vdescription\x12#\n" +
-	"\rsections_json\x18\f \x01(\tR\fsectionsJson\" \n" +
+	"\rsections_json\x18\f \x01(\tR\fsectionsJsonJ\x04\b\b\x10\tR\bsections\" \n" +
 	"\bToolList\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"h\n" +
-	"\fAgentOverlay\x123\n" +
-	"\bsettings\x18\x01 \x01(\v2\x17.google.protobuf.StructR\bsettings\x12#\n" +
-	"\rsettings_json\x18\x02 \x01(\tR\fsettingsJson\"\xdf\x01\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"C\n" +
+	"\fAgentOverlay\x12#\n" +
+	"\rsettings_json\x18\x02 \x01(\tR\fsettingsJsonJ\x04\b\x01\x10\x02R\bsettings\"\xb8\x01\n" +
 	"\tModelSpec\x12\x19\n" +
 	"\bmodel_id\x18\x01 \x01(\tR\amodelId\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x1d\n" +
 	"\n" +
-	"model_name\x18\x03 \x01(\tR\tmodelName\x127\n" +
-	"\n" +
-	"parameters\x18\x04 \x01(\v2\x17.google.protobuf.StructR\n" +
-	"parameters\x12\x1a\n" +
+	"model_name\x18\x03 \x01(\tR\tmodelName\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12'\n" +
-	"\x0fparameters_json\x18\x06 \x01(\tR\x0eparametersJson\"\xf2\x05\n" +
+	"\x0fparameters_json\x18\x06 \x01(\tR\x0eparametersJsonJ\x04\b\x04\x10\x05R\n" +
+	"parameters\"\xf2\x05\n" +
 	"\x06Thread\x12\x1b\n" +
 	"\tthread_id\x18\x01 \x01(\tR\bthreadId\x12 \n" +
 	"\fbase_spec_id\x18\x02 \x01(\tR\n" +
@@ -1414,34 +1382,30 @@ var file_baton_v1_thread_proto_goTypes = []any{
 	(*ThreadRunBegan)(nil),        // 10: baton.v1.ThreadRunBegan
 	(*ThreadRunEnded)(nil),        // 11: baton.v1.ThreadRunEnded
 	(*ThreadEntry)(nil),           // 12: baton.v1.ThreadEntry
-	(*structpb.Struct)(nil),       // 13: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_baton_v1_thread_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentSpec.allowed_tools:type_name -> baton.v1.ToolList
-	13, // 1: baton.v1.AgentSpec.sections:type_name -> google.protobuf.Struct
-	3,  // 2: baton.v1.AgentSpec.overlay:type_name -> baton.v1.AgentOverlay
-	13, // 3: baton.v1.AgentOverlay.settings:type_name -> google.protobuf.Struct
-	13, // 4: baton.v1.ModelSpec.parameters:type_name -> google.protobuf.Struct
-	14, // 5: baton.v1.Thread.lease_deadline:type_name -> google.protobuf.Timestamp
-	14, // 6: baton.v1.Thread.create_time:type_name -> google.protobuf.Timestamp
-	14, // 7: baton.v1.Thread.update_time:type_name -> google.protobuf.Timestamp
-	0,  // 8: baton.v1.ThreadRequestEnded.outcome:type_name -> baton.v1.ThreadRequestOutcome
-	6,  // 9: baton.v1.ThreadBoundary.request:type_name -> baton.v1.ThreadRequestEnded
-	14, // 10: baton.v1.ThreadEntry.entry_time:type_name -> google.protobuf.Timestamp
-	8,  // 11: baton.v1.ThreadEntry.created:type_name -> baton.v1.ThreadCreated
-	9,  // 12: baton.v1.ThreadEntry.requested:type_name -> baton.v1.ThreadAction
-	6,  // 13: baton.v1.ThreadEntry.request_ended:type_name -> baton.v1.ThreadRequestEnded
-	9,  // 14: baton.v1.ThreadEntry.activated:type_name -> baton.v1.ThreadAction
-	9,  // 15: baton.v1.ThreadEntry.cleared:type_name -> baton.v1.ThreadAction
-	10, // 16: baton.v1.ThreadEntry.run_began:type_name -> baton.v1.ThreadRunBegan
-	7,  // 17: baton.v1.ThreadEntry.boundary:type_name -> baton.v1.ThreadBoundary
-	11, // 18: baton.v1.ThreadEntry.run_ended:type_name -> baton.v1.ThreadRunEnded
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	3,  // 1: baton.v1.AgentSpec.overlay:type_name -> baton.v1.AgentOverlay
+	13, // 2: baton.v1.Thread.lease_deadline:type_name -> google.protobuf.Timestamp
+	13, // 3: baton.v1.Thread.create_time:type_name -> google.protobuf.Timestamp
+	13, // 4: baton.v1.Thread.update_time:type_name -> google.protobuf.Timestamp
+	0,  // 5: baton.v1.ThreadRequestEnded.outcome:type_name -> baton.v1.ThreadRequestOutcome
+	6,  // 6: baton.v1.ThreadBoundary.request:type_name -> baton.v1.ThreadRequestEnded
+	13, // 7: baton.v1.ThreadEntry.entry_time:type_name -> google.protobuf.Timestamp
+	8,  // 8: baton.v1.ThreadEntry.created:type_name -> baton.v1.ThreadCreated
+	9,  // 9: baton.v1.ThreadEntry.requested:type_name -> baton.v1.ThreadAction
+	6,  // 10: baton.v1.ThreadEntry.request_ended:type_name -> baton.v1.ThreadRequestEnded
+	9,  // 11: baton.v1.ThreadEntry.activated:type_name -> baton.v1.ThreadAction
+	9,  // 12: baton.v1.ThreadEntry.cleared:type_name -> baton.v1.ThreadAction
+	10, // 13: baton.v1.ThreadEntry.run_began:type_name -> baton.v1.ThreadRunBegan
+	7,  // 14: baton.v1.ThreadEntry.boundary:type_name -> baton.v1.ThreadBoundary
+	11, // 15: baton.v1.ThreadEntry.run_ended:type_name -> baton.v1.ThreadRunEnded
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_thread_proto_init() }

@@ -221,7 +221,7 @@ fn answer_in(task: &v1::Task, question: &str) -> Option<Answer> {
 }
 
 fn answer_of(answer: v1::TaskInput, agent_id: &str) -> Answer {
-    let v1::TaskInput { text, data_json, .. } = answer;
+    let v1::TaskInput { text, data_json } = answer;
     Answer { agent_id: agent_id.to_owned(), text, data: value_in(&data_json) }
 }
 

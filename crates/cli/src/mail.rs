@@ -151,11 +151,10 @@ async fn send(args: SendArgs, connection: &ConnectionArgs, output: &Output) -> R
     let data_json = args.data.unwrap_or_default();
     let deliver_after = args.after.map(|span| SystemClock.now().plus(span).into());
     let envelope = if args.delegation {
-        let payload =
-            v1::Delegation { description: args.text, input_json: data_json, deliver_after, ..Default::default() };
+        let payload = v1::Delegation { description: args.text, input_json: data_json, deliver_after };
         composer.encode(&args.to, MessageType::Delegation, &about, &payload)
     } else {
-        let payload = v1::Info { topic: args.topic, text: args.text, data_json, deliver_after, ..Default::default() };
+        let payload = v1::Info { topic: args.topic, text: args.text, data_json, deliver_after };
         composer.encode(&args.to, MessageType::Info, &about, &payload)
     };
     let receipt = client.send(envelope).await?;

@@ -369,8 +369,7 @@ async fn input(args: InputArgs, connection: &ConnectionArgs, output: &Output) ->
             (open.message_id, task.epoch)
         }
     };
-    let payload =
-        v1::TaskInput { text: args.text, data_json: args.data_json.unwrap_or_default(), ..Default::default() };
+    let payload = v1::TaskInput { text: args.text, data_json: args.data_json.unwrap_or_default() };
     let about = About::handoff(task_id.as_str(), epoch, &question);
     handoff::send(&client, &composer, "", MessageType::TaskInput, &about, &payload, output).await
 }

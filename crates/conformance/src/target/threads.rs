@@ -166,7 +166,7 @@ async fn invalid_specs(world: World) -> Verdict {
         let wrong = v1::AgentSpec { sections_json: sections.to_owned(), ..good.clone() };
         checks.refused(&format!("the sections {sections}"), put_spec(&world, &operator, wrong).await, invalid);
     }
-    let overlay = Some(v1::AgentOverlay { settings_json: r#"{"n": NaN}"#.to_owned(), ..Default::default() });
+    let overlay = Some(v1::AgentOverlay { settings_json: r#"{"n": NaN}"#.to_owned() });
     let wrong = v1::AgentSpec { overlay, ..good.clone() };
     checks.refused("NaN in the overlay", put_spec(&world, &operator, wrong).await, invalid);
     let alice = world.agent("alice").await?;

@@ -146,7 +146,6 @@ pub fn plan_to_v1(spec: &Spec) -> v1::Plan {
         data_flow_check: spec.terms.data_flow_check.number(),
         priority: spec.priority.number(),
         input_json: spec.input.clone(),
-        ..Default::default()
     }
 }
 
@@ -185,7 +184,6 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
         silence_timeout: span(subtask.silence_timeout),
-        ..Default::default()
     }
 }
 

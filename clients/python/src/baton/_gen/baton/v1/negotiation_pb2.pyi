@@ -2,7 +2,6 @@ from baton._gen.baton.v1 import envelope_pb2 as _envelope_pb2
 from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -212,27 +211,23 @@ class NegotiationBid(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., state: _Optional[_Union[BidState, str]] = ..., offer_id: _Optional[str] = ..., confidence: _Optional[float] = ..., estimated_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., cost: _Optional[float] = ..., round: _Optional[int] = ..., valid_until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., counter_offer_id: _Optional[str] = ...) -> None: ...
 
 class Delegation(_message.Message):
-    __slots__ = ("description", "input", "deliver_after", "input_json")
+    __slots__ = ("description", "deliver_after", "input_json")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    INPUT_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     description: str
-    input: _struct_pb2.Struct
     deliver_after: _timestamp_pb2.Timestamp
     input_json: str
-    def __init__(self, description: _Optional[str] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, description: _Optional[str] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class Info(_message.Message):
-    __slots__ = ("topic", "text", "data", "deliver_after", "data_json")
+    __slots__ = ("topic", "text", "deliver_after", "data_json")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
     DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     text: str
-    data: _struct_pb2.Struct
     deliver_after: _timestamp_pb2.Timestamp
     data_json: str
-    def __init__(self, topic: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., data_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., text: _Optional[str] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., data_json: _Optional[str] = ...) -> None: ...

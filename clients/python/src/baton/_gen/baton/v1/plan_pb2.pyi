@@ -2,7 +2,6 @@ from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from baton._gen.baton.v1 import routing_pb2 as _routing_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -75,7 +74,7 @@ class PlanSubmission(_message.Message):
     def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input", "input_json")
+    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
@@ -88,7 +87,6 @@ class Plan(_message.Message):
     EXTRACT_NUMERIC_FIELD_NUMBER: _ClassVar[int]
     DATA_FLOW_CHECK_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    INPUT_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     description: str
@@ -102,12 +100,11 @@ class Plan(_message.Message):
     extract_numeric: bool
     data_flow_check: DataFlowCheck
     priority: _handoff_pb2.Priority
-    input: _struct_pb2.Struct
     input_json: str
-    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class Subtask(_message.Message):
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "input", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
+    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
     ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -117,7 +114,6 @@ class Subtask(_message.Message):
     DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
     PRODUCES_FIELD_NUMBER: _ClassVar[int]
     CONSUMES_FIELD_NUMBER: _ClassVar[int]
-    INPUT_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -135,7 +131,6 @@ class Subtask(_message.Message):
     dependencies: _containers.RepeatedScalarFieldContainer[str]
     produces: _containers.RepeatedScalarFieldContainer[str]
     consumes: _containers.RepeatedScalarFieldContainer[str]
-    input: _struct_pb2.Struct
     task_type: str
     timeout: _duration_pb2.Duration
     attempts_max: int
@@ -144,7 +139,7 @@ class Subtask(_message.Message):
     fallback_candidates: _containers.RepeatedScalarFieldContainer[str]
     silence_timeout: _duration_pb2.Duration
     input_json: str
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., input: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class PlanProblem(_message.Message):
     __slots__ = ("severity", "code", "field", "subtask_ids", "topic", "message")

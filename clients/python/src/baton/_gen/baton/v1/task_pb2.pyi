@@ -1,5 +1,4 @@
 from google.protobuf import duration_pb2 as _duration_pb2
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -27,11 +26,10 @@ TASK_STATUS_FAILED: TaskStatus
 TASK_STATUS_CANCELED: TaskStatus
 
 class TaskStatusUpdate(_message.Message):
-    __slots__ = ("status", "progress", "details", "result", "prompt", "keep_parts", "extend_by", "result_json")
+    __slots__ = ("status", "progress", "details", "prompt", "keep_parts", "extend_by", "result_json")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     KEEP_PARTS_FIELD_NUMBER: _ClassVar[int]
     EXTEND_BY_FIELD_NUMBER: _ClassVar[int]
@@ -39,12 +37,11 @@ class TaskStatusUpdate(_message.Message):
     status: TaskStatus
     progress: float
     details: str
-    result: _struct_pb2.Struct
     prompt: TaskPrompt
     keep_parts: bool
     extend_by: _duration_pb2.Duration
     result_json: str
-    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ..., keep_parts: bool = ..., extend_by: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ..., keep_parts: bool = ..., extend_by: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
 
 class TaskPrompt(_message.Message):
     __slots__ = ("question", "answer_by", "answer_before", "answer_schema_json")
@@ -59,17 +56,15 @@ class TaskPrompt(_message.Message):
     def __init__(self, question: _Optional[str] = ..., answer_by: _Optional[str] = ..., answer_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., answer_schema_json: _Optional[str] = ...) -> None: ...
 
 class TaskInput(_message.Message):
-    __slots__ = ("text", "data", "data_json")
+    __slots__ = ("text", "data_json")
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
     DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     text: str
-    data: _struct_pb2.Struct
     data_json: str
-    def __init__(self, text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., data_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., data_json: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "result", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -84,7 +79,6 @@ class Task(_message.Message):
     CUSTODY_HASH_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
     OPEN_PROMPT_FIELD_NUMBER: _ClassVar[int]
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     LOANS_FIELD_NUMBER: _ClassVar[int]
@@ -108,7 +102,6 @@ class Task(_message.Message):
     custody_hash: bytes
     create_time: _timestamp_pb2.Timestamp
     update_time: _timestamp_pb2.Timestamp
-    result: _struct_pb2.Struct
     open_prompt: OpenPrompt
     parent_task_id: str
     loans: _containers.RepeatedCompositeFieldContainer[TaskLoan]
@@ -118,7 +111,7 @@ class Task(_message.Message):
     last_answer: AnsweredPrompt
     silence_timeout: _duration_pb2.Duration
     result_json: str
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
 
 class AnsweredPrompt(_message.Message):
     __slots__ = ("question", "answer_id", "answer", "answer_time")

@@ -1,4 +1,3 @@
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -22,7 +21,7 @@ THREAD_REQUEST_OUTCOME_CLEARED: ThreadRequestOutcome
 THREAD_REQUEST_OUTCOME_FAILED: ThreadRequestOutcome
 
 class AgentSpec(_message.Message):
-    __slots__ = ("spec_id", "model_id", "system_prompt", "allowed_tools", "excluded_tools", "plugin_ids", "hook_filter", "sections", "overlay", "revision", "description", "sections_json")
+    __slots__ = ("spec_id", "model_id", "system_prompt", "allowed_tools", "excluded_tools", "plugin_ids", "hook_filter", "overlay", "revision", "description", "sections_json")
     SPEC_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -30,7 +29,6 @@ class AgentSpec(_message.Message):
     EXCLUDED_TOOLS_FIELD_NUMBER: _ClassVar[int]
     PLUGIN_IDS_FIELD_NUMBER: _ClassVar[int]
     HOOK_FILTER_FIELD_NUMBER: _ClassVar[int]
-    SECTIONS_FIELD_NUMBER: _ClassVar[int]
     OVERLAY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -42,12 +40,11 @@ class AgentSpec(_message.Message):
     excluded_tools: _containers.RepeatedScalarFieldContainer[str]
     plugin_ids: _containers.RepeatedScalarFieldContainer[str]
     hook_filter: _containers.RepeatedScalarFieldContainer[str]
-    sections: _struct_pb2.Struct
     overlay: AgentOverlay
     revision: int
     description: str
     sections_json: str
-    def __init__(self, spec_id: _Optional[str] = ..., model_id: _Optional[str] = ..., system_prompt: _Optional[str] = ..., allowed_tools: _Optional[_Union[ToolList, _Mapping]] = ..., excluded_tools: _Optional[_Iterable[str]] = ..., plugin_ids: _Optional[_Iterable[str]] = ..., hook_filter: _Optional[_Iterable[str]] = ..., sections: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., overlay: _Optional[_Union[AgentOverlay, _Mapping]] = ..., revision: _Optional[int] = ..., description: _Optional[str] = ..., sections_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, spec_id: _Optional[str] = ..., model_id: _Optional[str] = ..., system_prompt: _Optional[str] = ..., allowed_tools: _Optional[_Union[ToolList, _Mapping]] = ..., excluded_tools: _Optional[_Iterable[str]] = ..., plugin_ids: _Optional[_Iterable[str]] = ..., hook_filter: _Optional[_Iterable[str]] = ..., overlay: _Optional[_Union[AgentOverlay, _Mapping]] = ..., revision: _Optional[int] = ..., description: _Optional[str] = ..., sections_json: _Optional[str] = ...) -> None: ...
 
 class ToolList(_message.Message):
     __slots__ = ("names",)
@@ -56,28 +53,24 @@ class ToolList(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AgentOverlay(_message.Message):
-    __slots__ = ("settings", "settings_json")
-    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("settings_json",)
     SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
-    settings: _struct_pb2.Struct
     settings_json: str
-    def __init__(self, settings: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., settings_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, settings_json: _Optional[str] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = ("model_id", "provider", "model_name", "parameters", "revision", "parameters_json")
+    __slots__ = ("model_id", "provider", "model_name", "revision", "parameters_json")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
-    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     provider: str
     model_name: str
-    parameters: _struct_pb2.Struct
     revision: int
     parameters_json: str
-    def __init__(self, model_id: _Optional[str] = ..., provider: _Optional[str] = ..., model_name: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., revision: _Optional[int] = ..., parameters_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, model_id: _Optional[str] = ..., provider: _Optional[str] = ..., model_name: _Optional[str] = ..., revision: _Optional[int] = ..., parameters_json: _Optional[str] = ...) -> None: ...
 
 class Thread(_message.Message):
     __slots__ = ("thread_id", "base_spec_id", "active_agent", "requested_agent", "in_force_spec_id", "run_id", "step", "lease_deadline", "log_length", "task_id", "in_force_revision", "in_force_model_id", "in_force_model_revision", "creator_id", "participant_ids", "runner_id", "first_number", "create_time", "update_time")

@@ -184,7 +184,7 @@ pub async fn p2_acknowledged_stays(fixture: &dyn Fixture) -> Outcome {
     for after in 0..20 {
         let entry = Bytes::from(format!("entry {after}"));
         answered(LAW, log.append(after, entry.clone()).await)?;
-        // Another append at its place changes nothing, whatever it brings.
+        // Another append at its place changes nothing, also with other content.
         for again in [&entry, &Bytes::from_static(b"other")] {
             let outcome = log.append(after, again.clone()).await;
             hold(LAW, outcome == Err(AppendError::Fenced), || format!("a second append at its place: {outcome:?}"))?;

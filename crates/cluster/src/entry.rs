@@ -51,7 +51,7 @@ impl fmt::Debug for Hash {
 pub struct ChainKey(hmac::Key);
 
 impl ChainKey {
-    /// Derives the key from a secret of the cluster, such as the private key of its brokers.
+    /// Derives the key from a secret of the cluster, for example the private key of its brokers.
     pub fn derive(secret: &[u8]) -> Self {
         let of_secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let derived = hmac::sign(&of_secret, b"baton cluster log, chain of entries, 1");

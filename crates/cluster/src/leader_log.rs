@@ -81,7 +81,7 @@ impl InFlight {
 /// The log as the leader of a term sees it.
 #[derive(Debug)]
 pub struct LeaderLog {
-    /// The end that is known to be in the log.
+    /// The known end of the log.
     chain: Chain,
     in_flight: Option<InFlight>,
 }
@@ -92,7 +92,7 @@ impl LeaderLog {
         Self { chain, in_flight: None }
     }
 
-    /// The last entry that is known to be in the log.
+    /// The last entry known to be in the log.
     pub fn chain(&self) -> Chain {
         self.chain
     }

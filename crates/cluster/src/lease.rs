@@ -1,6 +1,6 @@
 //! The lease of the leader: a value of the register that says which process may try to lead.
 //!
-//! Owns its encoding. A lease decides which broker tries, and never what is true.
+//! Owns its encoding. A lease decides which broker tries to lead, and never about entries.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -32,12 +32,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The value as it is written.
+    /// The stored form of the value.
     pub fn to_bytes(&self) -> Bytes {
         self.encode_to_vec().into()
     }
 
-    /// Parses a value. `None`: it is damaged, and so is a lease that nobody renews.
+    /// Parses a value. `None`: the value is damaged, which counts as a lease without renewal.
     pub fn parse(value: &Bytes) -> Option<Self> {
         Self::decode(value.clone()).ok()
     }

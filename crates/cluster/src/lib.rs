@@ -5,7 +5,7 @@
 //! bytes here.
 //!
 //! The shared log decides. An answer leaves a broker only after its entry is in the log, behind the entry that the broker
-//! knows as the last one. Leases and clocks decide which broker tries to lead, and never what is true.
+//! knows as the last one. Leases and clocks decide which broker tries to lead, and never decide about entries.
 //!
 //! The program does not use this crate yet.
 

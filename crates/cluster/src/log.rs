@@ -86,7 +86,7 @@ pub trait SharedLog: Send + Sync {
     /// The position of the last entry; 0 for an empty log.
     async fn end(&self) -> Result<Position, Unavailable>;
 
-    /// Entries from `from` on, in order, about `bytes` of them and at least one if there is one.
+    /// Entries from `from` on, in order, about `bytes` of them, and one at least unless the log ends before `from`.
     async fn read(&self, from: Position, bytes: usize) -> Result<Vec<(Position, Bytes)>, ReadError>;
 
     /// Permits the engine to drop entries in front of `before`. The last entry always stays.

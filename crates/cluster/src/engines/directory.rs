@@ -36,7 +36,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the folder, and makes it if it is not there.
+    /// Opens the folder, and makes a missing one.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let place = |name: &str| -> io::Result<Arc<Path>> {
             let path = folder.join(name);
@@ -55,7 +55,7 @@ impl Directory {
         tokio::task::spawn_blocking(move || work(&own)).await.map_err(|error| Unavailable(error.to_string()))
     }
 
-    /// Writes a file that gets its name only if the name is free. `Ok(false)`: it is taken.
+    /// Writes a file that gets its name only if the name is free. `Ok(false)`: the name is taken.
     fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
         let draft = self.drafts.join(hex::encode(SystemIds.random()));
         let linked = disk::write_whole(&draft, bytes).and_then(|()| match fs::hard_link(&draft, path) {

@@ -82,7 +82,7 @@ pub struct Postgres {
     values: Link,
 }
 
-/// A connection that is made when it is needed.
+/// A connection, made at its first use.
 struct Link {
     config: Config,
     connected: Mutex<Option<Connected>>,
@@ -244,7 +244,7 @@ impl SharedLog for Postgres {
             |row: &tokio_postgres::Row| (row.get::<_, i64>(0).unsigned_abs(), Bytes::from(row.get::<_, Vec<u8>>(1)));
         let found: Vec<(Position, Bytes)> = rows.iter().map(entry).collect();
         match found.first() {
-            // The last entry always stays: so behind a position that is missing there is another.
+            // The last entry always stays, so each missing position has one behind it.
             Some((first, _)) if *first > from => Err(ReadError::Trimmed { first: *first }),
             _ if (from..).zip(&found).any(|(position, (at, _))| position != *at) => {
                 Err(ReadError::Damaged(format!("entries behind {from} are missing")))

@@ -35,7 +35,7 @@ pub(super) struct LeaseCalls {
     due: Duration,
     /// The last write: its counter, and the time at which it began.
     written: (u64, Duration),
-    /// The begin of the last write that is known to have succeeded.
+    /// The begin of the last write with a known success.
     held_since: Option<Duration>,
 }
 
@@ -211,7 +211,7 @@ impl Member {
     }
 
     fn lease_lost(&mut self, now: Duration) {
-        // What is another's now must not be given back at the end.
+        // The lease of another broker must not be given back at the end.
         self.lease.held_since = None;
         match self.role {
             Role::Claiming => self.give_up_claim(now),

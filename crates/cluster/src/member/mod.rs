@@ -117,7 +117,7 @@ pub enum Divergence {
     /// An entry is damaged, or the chain is.
     #[error(transparent)]
     Damaged(#[from] EntryError),
-    /// The engine says that it is damaged.
+    /// The engine reports its own damage.
     #[error("{0}")]
     Engine(String),
 }

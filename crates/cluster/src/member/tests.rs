@@ -208,7 +208,7 @@ fn a_lease_of_another_process_ends_the_term() {
     world.done.clear();
     world.run(LEASE / 2);
     assert!(world.done().starts_with(&[Action::EndService(Leave::LeaseLost), Action::Moved(Role::Leaving)]));
-    // What is another's is not given back.
+    // A lease of another broker is not given back.
     assert_eq!(engine.value(lease::NAME).unwrap().1, Bytes::from_static(b"\x0a\x02b2"));
 }
 

@@ -105,6 +105,23 @@ async def test_an_openai_agents_tool_delegates_what_the_model_asks(pair):
     names = [tool_name("type:" + "a" * 60), tool_name("a" * 61)]
     assert [len(name) for name in names] == [40, 40]
     assert names[0] != names[1]
+    alike = ["type:finance.tax", "type:finance_tax", "type:finance-tax", "finance.tax"]
+    assert len({tool_name(receiver) for receiver in alike}) == len(alike)
+    assert tool_name("finance_tax") == "transfer_to_finance_tax"
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "{}", "[]", '{"details": "d"}', '{"summary": null}', '{"summary": "s",}', '{"summary": "s']
+)
+async def test_arguments_that_a_model_breaks_are_an_error_for_the_model(arguments):
+    pytest.importorskip("agents")
+    from baton.adapters.openai_agents import handoff_tool
+
+    # No agent is asked, so none is needed.
+    tool = handoff_tool(None, "type:billing", "invoice-question", description="Asks billing.")
+    told = json.loads(await tool.on_invoke_tool(None, arguments))
+    assert told["error"] == "ARGUMENTS_INVALID"
+    assert '"summary"' in told["message"]
 
 
 def openai_model(sdk, *outputs):

@@ -123,14 +123,18 @@ def handoff_tool(
     """Returns a tool `transfer_to_NAME` that delegates a task and gives the model the result.
 
     The model gets JSON: `status`, `result` and `details`; or `error` and `message` if no agent took the task, if it
-    came back without a result, or if the broker refused, so that it can continue by other means. `timeout` and
-    `loan_timeout` are those of `Agent.delegate`.
+    came back without a result, if the broker refused, or if the model's arguments are not those of the tool, so that it
+    can continue by other means. `timeout` and `loan_timeout` are those of `Agent.delegate`. Name the tool by `name` if
+    an agent and a type of the same name get a tool each.
 
         Agent(name="triage", tools=[handoff_tool(agent, "type:billing", "invoice-question", description="…")])
     """
 
     async def invoke(_context: Any, arguments: str) -> str:
-        asked = json.loads(arguments)
+        try:
+            asked = _asked(arguments)
+        except ValueError as error:
+            return json.dumps({"error": "ARGUMENTS_INVALID", "message": str(error)})
         request = v1.HandoffRequest(
             task_type=task_type, reason=v1.HANDOFF_REASON_SKILL, initial_context_summary=asked["summary"]
         )
@@ -163,10 +167,26 @@ def handoff_tool(
     )
 
 
+def _asked(arguments: str) -> dict[str, Any]:
+    """Returns the arguments as the model gave them. Raises ValueError with the problem, for the model to read."""
+    wanted = 'Nothing was done: the arguments must be a JSON object with the text "summary" and the text "details"'
+    try:
+        asked = json.loads(arguments)
+    except ValueError as error:
+        raise ValueError(f"{wanted}, and they are no JSON: {error}.") from error
+    if isinstance(asked, dict) and isinstance(asked.get("summary"), str):
+        return asked
+    raise ValueError(f"{wanted}.")
+
+
 def tool_name(receiver_id: str) -> str:
-    """Returns `transfer_to_NAME` in the characters and the length of a tool's name. A hash marks a cut name."""
-    plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", receiver_id.removeprefix("type:"))
-    if len(plain) <= _NAME_CHARACTERS_MAX:
+    """Returns `transfer_to_NAME` in the characters and the length of a tool's name. A hash marks a changed name.
+
+    Two agents have two names, and two types have two names.
+    """
+    name = receiver_id.removeprefix("type:")
+    plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if plain == f"transfer_to_{name}" and len(plain) <= _NAME_CHARACTERS_MAX:
         return plain
     mark = hashlib.sha256(receiver_id.encode()).hexdigest()[:8]
     return f"{plain[: _NAME_CHARACTERS_MAX - len(mark) - 1]}_{mark}"

@@ -210,8 +210,9 @@ async fn a_revoked_key_ends_the_session_and_the_token_that_it_opened() {
     let last = mail.message().await.map(tonic::Response::new);
     let ended = refused(by_token.answer(last).map(drop), Code::Unauthenticated, "KEY_NOT_VALID");
     assert!(ended.contains("a key of the agent was revoked"), "{ended}");
+    // The token is refused, so the client proves its key again, and the key is refused, too.
     let list = by_token.agents().list_agents(v1::ListAgentsRequest::default()).await;
-    refused(by_token.answer(list).map(drop), Code::Unauthenticated, "TOKEN_INVALID");
+    refused(by_token.answer(list).map(drop), Code::Unauthenticated, "CHALLENGE_FAILED");
     let client = broker.client().await;
     refused(client.prove(&identity("a")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
     let info = composer("a").encode("b", MessageType::Info, &About::default(), &v1::Info::default());

@@ -308,7 +308,7 @@ async fn a_task_is_followed_and_taken_up_again_after_any_entry_also_over_a_resta
     let printed = broker.command(&["task", "watch", &task, "--output", "table"]).output().unwrap();
     let printed = String::from_utf8(printed.stdout).unwrap();
     assert!(printed.contains("accepted TASK_STATUS_UPDATE of a"), "{printed}");
-    assert!(printed.contains(": on it"), "{printed}");
+    assert!(printed.contains(": 50 %, on it") && printed.contains(": 100 %, on it"), "{printed}");
 }
 
 #[tokio::test]

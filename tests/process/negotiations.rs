@@ -170,5 +170,5 @@ async fn the_command_line_negotiates_and_sends_mail() {
         "--key",
         &key("alice"),
     ]));
-    assert!(code == Some(2) && stderr.contains("--data is not a JSON object"), "{stderr}");
+    assert!(code == Some(2) && stderr.contains("'[]' for '--data <JSON>': must be a JSON object"), "{stderr}");
 }

@@ -44,7 +44,8 @@ fn negotiate(room: &mut Room, offers: usize) {
     let request = v1::TaskRequest { offers_wanted: u32::try_from(offers).expect("it is small"), ..Default::default() };
     let id = room.submit(ALICE, "all:bidder", T::TaskRequest, About::default(), &request).0;
     room.finish();
-    assert_eq!(room.ack(), BIDDERS);
+    // The bidders are asked and told over several steps.
+    ack_all(room, BIDDERS);
     let about = About { correlation: &id, ..About::default() };
     let mut first = None;
     for number in 0..offers {
@@ -60,11 +61,15 @@ fn negotiate(room: &mut Room, offers: usize) {
     let accept = v1::TaskAccept { offer_id: first.unwrap_or_default(), ..Default::default() };
     room.submit(ALICE, &bidder(0), T::TaskAccept, about, &accept);
     room.finish();
-    // The bidders are told over several steps.
-    let mut told = 0;
-    while told < offers {
+    ack_all(room, offers);
+}
+
+/// Acks this many deliveries, or a few more: they come over several steps.
+fn ack_all(room: &mut Room, many: usize) {
+    let mut acked = 0;
+    while acked < many {
         let more = room.ack();
-        assert!(more > 0, "{told} of {offers} bidders were told");
-        told += more;
+        assert!(more > 0, "{acked} of {many} deliveries have come");
+        acked += more;
     }
 }

@@ -62,7 +62,7 @@ const CAUGHT_BY: [(Fault, &[&str]); 33] = [
     (Fault::NoticesNoSilence, &["silence.loan-comes-back"]),
     (Fault::LeavesATaskOut, &["resume.gives-what-a-lost-process-left"]),
     (Fault::DeliversAtOnce, &["delivery.after"]),
-    (Fault::TakesRevisionsOfAll, &["registry.a-name-is-handed-over", "registry.names-have-owners"]),
+    (Fault::TakesRevisionsOfAll, &["registry.names-have-owners", "registry.a-name-is-handed-over"]),
     (Fault::LetsAllAgentsRemove, &["registry.names-have-owners"]),
 ];
 

@@ -29,6 +29,7 @@ from baton import (
     v1,
 )
 from baton.sync import Agent, is_cancelled
+from baton.sync.background import Calls
 
 pytestmark = needs_broker
 
@@ -461,6 +462,34 @@ def interrupt(process):
     assert stderr.rstrip().endswith("KeyboardInterrupt"), stderr
     assert "During handling" not in stderr, stderr
     assert "Exception ignored" not in stderr, stderr
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_an_interrupt_while_a_call_is_given_to_the_loop_ends_it(monkeypatch, is_given):
+    calls = Calls()
+    loop = calls._shared.loop
+    give, seen = loop.call_soon_threadsafe, []
+
+    def interrupted(function, *arguments, **named):
+        if seen or function.__name__ != "start":
+            return give(function, *arguments, **named)
+        seen.append(function)
+        if is_given:
+            give(function, *arguments, **named)
+        raise KeyboardInterrupt
+
+    async def stream():
+        await asyncio.sleep(3600)
+        yield None
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            next(calls.iterate(stream()))
+        assert raised.value.__context__ is None
+        assert not calls._open
+    finally:
+        calls.over()
 
 
 def test_ctrl_c_takes_a_lent_task_back(broker, tmp_path):

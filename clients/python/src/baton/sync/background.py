@@ -105,14 +105,25 @@ class Call(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def abandon(self) -> None:
-        """Cancels the coroutine unless it has ended, and waits for its end, without its callbacks."""
+    def abandon(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        """Cancels the coroutine unless it has ended, and waits for its end, without its callbacks.
+
+        Ctrl-C may come at any place, also while the coroutine is given to the loop.
+        """
         if self._task is None or not self._task.done():
-            self.cancel()
+            self._loop.call_soon_threadsafe(self._give_up, coroutine)
             while self._jobs.get() is not None:
                 pass
         if self._task is not None and not self._task.cancelled():
             self._task.exception()  # no other code looks at it
+
+    def _give_up(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        # The loop calls in the order of the asking, so `start` has been called, or never is.
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            coroutine.close()
+            self._jobs.put(None)
 
     def view(self, on_view: Callable[[Any], None] | None) -> OnView | None:
         """Returns the callback for the coroutine that has the waiting thread call this one."""
@@ -179,11 +190,14 @@ class Calls:
             coroutine.close()
             raise
         try:
-            self._begin(call, coroutine)
             try:
+                self._begin(call, coroutine)
                 return call.result()
             except BaseException as error:
-                call.abandon()
+                if call in self._open:
+                    call.abandon(coroutine)
+                else:  # the loop never gets it
+                    coroutine.close()
                 # gRPC, too, ends a call by CancelledError when the connection closes.
                 if isinstance(error, asyncio.CancelledError) and self.is_closing and not handler.is_cancelled:
                     raise closed() from None
@@ -203,7 +217,6 @@ class Calls:
         # With the lock, `over` cannot stop the loop between the two.
         with self._lock:
             if self._is_over:
-                coroutine.close()
                 raise closed()
             self._open.add(call)
             # The context has the running handler and its trace.

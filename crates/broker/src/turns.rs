@@ -20,7 +20,7 @@ pub(super) struct Turns {
     order: VecDeque<Option<AgentId>>,
     /// The agent of each open consumer, for the commands that name a consumer alone.
     agents: IdMap<ConsumerId, AgentId>,
-    /// A command that waits for all before it, and those that came after it.
+    /// A command that [waits for all](waits_for_all), and every command behind it.
     later: VecDeque<Queued>,
 }
 
@@ -56,7 +56,7 @@ impl Turns {
         if self.order.is_empty()
             && let Some(first) = self.later.pop_front()
         {
-            // The flow of the first one is on turn before those that are put after it.
+            // The command that has waited is put first, so it is executed before the ones behind it.
             self.put(first);
             while self.later.front().is_some_and(|next| !waits_for_all(&next.command)) {
                 self.later.pop_front().into_iter().for_each(|next| self.put(next));
@@ -113,7 +113,7 @@ impl Turns {
     }
 }
 
-/// Whether a command is executed after all that came before it, whoever sent them.
+/// Whether a command is executed only after every earlier command, of any agent.
 fn waits_for_all(command: &Command) -> bool {
     matches!(command, Command::Settle { .. } | Command::GoAway)
 }

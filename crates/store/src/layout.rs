@@ -194,8 +194,8 @@ impl From<Damage> for OpenError {
     }
 }
 
-/// A lock on a file, until it is dropped. Closing the file would not be enough: a process that this one starts has a copy of
-/// each descriptor until it runs its program, and a copy keeps a lock that nobody has given back.
+/// A lock on a file, until it is dropped. The drop unlocks the file before it closes it. Closing alone would not do: a process
+/// that this one is starting has a copy of each descriptor for a moment, and the lock lasts as long as the last copy.
 #[derive(Debug)]
 pub(super) struct HeldLock(File);
 

@@ -153,9 +153,7 @@ impl Rejection {
     pub const fn is_recorded(&self) -> bool {
         matches!(self, Self::StaleEpoch { .. } | Self::Expired { .. } | Self::NotLent { .. })
     }
-}
 
-impl Rejection {
     /// Whether the same request would be refused again as long as the task is where it is, so that the choice of a run which
     /// it was to carry out is given up (SPEC 10).
     pub const fn is_lasting(&self) -> bool {

@@ -295,7 +295,10 @@ fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Res
         }
         RunSignal::TaskEnded { status } => {
             let mut builder = TransitionBuilder::new(Run::clone(&run), now);
-            let message = format!("task {} has ended", text_of(run.task.as_ref()));
+            let message = match &run.task {
+                Some(task) => format!("task {task} has ended"),
+                None => "the task has ended".to_owned(),
+            };
             let (state, failure) = match status {
                 TaskStatus::Completed => (RunState::Completed, None),
                 TaskStatus::Failed => (RunState::Failed, Some(Failure { code: Some(ErrorCode::TaskFinal), message })),
@@ -305,10 +308,6 @@ fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Res
             Ok(builder.done())
         }
     }
-}
-
-fn text_of(task: Option<&TaskId>) -> String {
-    task.map(ToString::to_string).unwrap_or_default()
 }
 
 // ------------------------------------------------------------------------------------------------------- transitions

@@ -51,6 +51,7 @@ fn inputs() -> [Input; 4] {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        conversation: None,
         wait_for_agent: false,
         deliver_after: None,
         negotiation: None,

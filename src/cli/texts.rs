@@ -340,7 +340,7 @@ fn rejections() -> Vec<Rejection> {
         Rejection::NotAsked => Rejection::NotAsked;
         Rejection::InputTaken => Rejection::InputTaken;
         Rejection::InputExpired { .. } => Rejection::InputExpired { state: PromptState::Expired };
-        Rejection::ParentDiffers { .. } => Rejection::ParentDiffers { violation: violations().remove(0) };
+        Rejection::TermDiffers { .. } => Rejection::TermDiffers { violation: violations().remove(0) };
         Rejection::TaskFinal { .. } => Rejection::TaskFinal { status: TaskStatus::Completed };
         Rejection::DigestMismatch { .. } => Rejection::DigestMismatch { expected: [7; 32] };
         Rejection::NoCandidate => Rejection::NoCandidate;

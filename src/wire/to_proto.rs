@@ -266,6 +266,7 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         create_time: Some(task.created_at.into()),
         update_time: Some(task.updated_at.into()),
         parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+        conversation_id: task.conversation.as_ref().map(ToString::to_string).unwrap_or_default(),
         ..Default::default()
     }
 }

@@ -6,12 +6,12 @@ use baton_broker_core::{
     access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::handoff::State,
-    ids::{AgentId, TaskId},
-    proto::v1::{self, TaskStatus},
+    ids::{AgentId, ConversationId, TaskId},
+    proto::v1::{self, MessageType, TaskStatus},
     queries::{Backlog, HandoffFilter, LOOKED_AT_MAX, TaskFilter},
 };
 
-use crate::world::{World, operator};
+use crate::world::{World, assert_refused, operator};
 
 fn id(name: &str) -> AgentId {
     AgentId::parse(name).unwrap()
@@ -192,9 +192,6 @@ fn tasks_are_listed_by_their_latest_updates() {
     assert_eq!(refused.code(), ErrorCode::PageTokenInvalid, "the token of another order");
     let of_b = TaskFilter { owner: Some(id("b")), ..by_update.clone() };
     assert_eq!(view.tasks(&of_b, 9, "").unwrap().entries, []);
-    let stranger = agent("a");
-    let refused = world.view(&stranger).tasks(&by_update, 9, "").unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::PermissionDenied, "an agent does not learn how many tasks others have");
 }
 
 #[test]
@@ -297,4 +294,98 @@ fn the_changes_of_handoffs_are_for_callers_with_an_identity() {
     let changes = world.engine.handoff_changes().after(begin, 100).unwrap();
     assert_eq!(view.changed(&changes[0], &filter).unwrap_err().code(), ErrorCode::IdentityMissing);
     assert_eq!(view.removed_handoff_changes().unwrap_err().code(), ErrorCode::IdentityMissing);
+}
+
+#[test]
+fn an_agent_lists_its_own_tasks_by_update_and_no_others() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let own = world.ask_for("a", "b", "t1", "x");
+    world.ask_for("a", "c", "t2", "x");
+    world.ask_for("c", "b", "t3", "x");
+    let by_update = TaskFilter { by_update: true, ..TaskFilter::default() };
+    let listed = |world: &World, name: &str| {
+        let (caller, mut token, mut tasks) = (agent(name), String::new(), Vec::new());
+        loop {
+            let page = world.view(&caller).tasks(&by_update, 1, &token).unwrap();
+            tasks.extend(page.entries.iter().map(|record| record.task.id.to_string()));
+            token = page.next_token;
+            if token.is_empty() {
+                return tasks;
+            }
+        }
+    };
+    assert_eq!(listed(&world, "a"), ["t2", "t1"]);
+    world.cancel_it("a", "b", "t1", &own);
+    assert_eq!(listed(&world, "a"), ["t1", "t2"], "the latest change is first");
+    assert_eq!(listed(&world, "c"), ["t3"], "a candidate has not owned the task");
+    assert_eq!(listed(&world, "b"), Vec::<String>::new());
+    world.restart();
+    assert_eq!(listed(&world, "a"), ["t1", "t2"]);
+}
+
+#[test]
+fn tasks_are_listed_by_their_conversation() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let ask = |world: &mut World, from: &str, task: &str, parent: &str, conversation: &str| {
+        let payload = v1::HandoffRequest {
+            task_type: "x".into(),
+            parent_task_id: parent.into(),
+            conversation_id: conversation.into(),
+            ..Default::default()
+        };
+        let envelope = world.envelope(from, "b", MessageType::HandoffRequest, &payload);
+        world.send(v1::Envelope { task_id: task.into(), epoch: 1, ..envelope })
+    };
+    let first = ask(&mut world, "a", "t1", "", "chat 7/ä").unwrap().handoff_id;
+    ask(&mut world, "a", "t2", "t1", "chat 7/ä").unwrap();
+    ask(&mut world, "a", "t3", "t1", "chat 8").unwrap();
+    ask(&mut world, "c", "t4", "", "chat 7/ä").unwrap();
+    let of = |world: &World, caller: &Caller, filter: &TaskFilter| {
+        let page = world.view(caller).tasks(filter, 9, "").unwrap();
+        page.entries.iter().map(|record| record.task.id.to_string()).collect::<Vec<_>>()
+    };
+    let chat = TaskFilter { conversation: Some(ConversationId::parse("chat 7/ä").unwrap()), ..TaskFilter::default() };
+    let part = TaskFilter { parent: Some(TaskId::parse("t1").unwrap()), ..chat.clone() };
+    let by_update = TaskFilter { by_update: true, ..chat.clone() };
+    for _ in 0..2 {
+        assert_eq!(of(&world, &operator(), &chat), ["t4", "t2", "t1"]);
+        assert_eq!(of(&world, &agent("a"), &chat), ["t2", "t1"], "tasks of others stay hidden");
+        assert_eq!(of(&world, &agent("a"), &by_update), ["t2", "t1"]);
+        assert_eq!(of(&world, &operator(), &part), ["t2"]);
+        world.restart();
+    }
+    // A later request names the same conversation or none, or is refused.
+    world.cancel_it("a", "b", "t1", &first);
+    for (conversation, is_taken) in [("chat 8", false), ("chat 7/ä", true)] {
+        let asked = ask(&mut world, "a", "t1", "", conversation);
+        match is_taken {
+            true => drop(asked.unwrap()),
+            false => drop(assert_refused(asked, ErrorCode::FieldInvalid)),
+        }
+    }
+    for wrong in ["a\u{0}b", &"x".repeat(129)] {
+        assert_refused(ask(&mut world, "a", "t9", "", wrong), ErrorCode::FieldInvalid);
+    }
+    world.audit("t1");
+}
+
+#[test]
+fn a_later_request_lowers_the_loop_limits_of_its_task() {
+    let mut world = World::with(&["a", "b"]);
+    let ask = |world: &mut World, most: u32| {
+        let limits = v1::LoopLimits { max_handoffs: most, max_handoffs_per_pair: 0 };
+        let payload =
+            v1::HandoffRequest { task_type: "x".into(), loop_limits: Some(limits), ..Default::default() };
+        let envelope = world.envelope("a", "b", MessageType::HandoffRequest, &payload);
+        world.send(v1::Envelope { task_id: "t1".into(), epoch: 1, ..envelope })
+    };
+    let limit = |world: &World| world.task("t1").task.loop_limits.handoffs_max;
+    let first = ask(&mut world, 5).unwrap().handoff_id;
+    world.cancel_it("a", "b", "t1", &first);
+    let second = ask(&mut world, 3).unwrap().handoff_id;
+    assert_eq!(limit(&world), 3);
+    world.cancel_it("a", "b", "t1", &second);
+    ask(&mut world, 16).unwrap();
+    assert_eq!(limit(&world), 3, "a request never raises a limit");
+    world.audit("t1");
 }

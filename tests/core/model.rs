@@ -624,6 +624,7 @@ impl Real {
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
                     parent: None,
+                    conversation: None,
                     wait_for_agent: false,
                     deliver_after: None,
                     negotiation: None,

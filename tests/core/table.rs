@@ -64,6 +64,7 @@ fn request(number: u8) -> Input {
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
         parent: None,
+        conversation: None,
         wait_for_agent: false,
         deliver_after: None,
         negotiation: None,

@@ -874,8 +874,8 @@ type HandoffRequest struct {
 	Timeouts *HandoffTimeouts `protobuf:"bytes,9,opt,name=timeouts,proto3" json:"timeouts,omitempty"`
 	// Whether the task is transferred or delegated. Unset: TRANSFER.
 	Mode HandoffMode `protobuf:"varint,10,opt,name=mode,proto3,enum=baton.v1.HandoffMode" json:"mode,omitempty"`
-	// The loop guard's limits for the task, which can only be lower than the broker's. Used by the request that creates
-	// the task; ignored in later ones. Unset: the broker's limits.
+	// The loop guard's limits for the task, which can only be lower than the broker's. A later request of the task can lower
+	// the limits further, and counts against them itself. Unset: the limits stay as they are.
 	LoopLimits *LoopLimits `protobuf:"bytes,11,opt,name=loop_limits,json=loopLimits,proto3" json:"loop_limits,omitempty"`
 	// For whom the request is made. Set by baton.coordinator only; refused in the requests of all other agents.
 	OnBehalfOf *OnBehalfOf `protobuf:"bytes,12,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
@@ -906,9 +906,12 @@ type HandoffRequest struct {
 	// the completion, up to 30 days. Unset: the loan cannot be extended.
 	LoanTimeoutMax *durationpb.Duration `protobuf:"bytes,20,opt,name=loan_timeout_max,json=loanTimeoutMax,proto3" json:"loan_timeout_max,omitempty"`
 	// The time before which no agent is asked, at most 30 days ahead. The whole timeout runs from it. Unset: now.
-	DeliverAfter  *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DeliverAfter *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=deliver_after,json=deliverAfter,proto3" json:"deliver_after,omitempty"`
+	// The outer conversation that the task belongs to, 1 to 128 characters without control characters. Lists of tasks filter
+	// by it. Used by the request that creates the task; a later one leaves it empty or names the same one. Empty: none.
+	ConversationId string `protobuf:"bytes,25,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HandoffRequest) Reset() {
@@ -1086,6 +1089,13 @@ func (x *HandoffRequest) GetDeliverAfter() *timestamppb.Timestamp {
 		return x.DeliverAfter
 	}
 	return nil
+}
+
+func (x *HandoffRequest) GetConversationId() string {
+	if x != nil {
+		return x.ConversationId
+	}
+	return ""
 }
 
 // A reference to a choice of a run over the task.
@@ -2264,7 +2274,7 @@ var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9b\b\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\b\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -2290,7 +2300,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x0fsilence_timeout\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x122\n" +
 	"\x15return_when_abandoned\x18\x13 \x01(\bR\x13returnWhenAbandoned\x12C\n" +
 	"\x10loan_timeout_max\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\x0eloanTimeoutMax\x12?\n" +
-	"\rdeliver_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\"@\n" +
+	"\rdeliver_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12'\n" +
+	"\x0fconversation_id\x18\x19 \x01(\tR\x0econversationId\"@\n" +
 	"\n" +
 	"RoutingRef\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +

@@ -381,9 +381,11 @@ type Task struct {
 	SilenceTimeout *durationpb.Duration `protobuf:"bytes,33,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
 	// The result of the latest final status update that has one, as it was sent: of the owner, or of a delegate whose loan it
 	// ended. Empty: none. Not in lists.
-	ResultJson    string `protobuf:"bytes,34,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ResultJson string `protobuf:"bytes,34,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
+	// The outer conversation that the task belongs to, as the message that created the task names it. Empty: none.
+	ConversationId string `protobuf:"bytes,38,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -573,6 +575,13 @@ func (x *Task) GetSilenceTimeout() *durationpb.Duration {
 func (x *Task) GetResultJson() string {
 	if x != nil {
 		return x.ResultJson
+	}
+	return ""
+}
+
+func (x *Task) GetConversationId() string {
+	if x != nil {
+		return x.ConversationId
 	}
 	return ""
 }
@@ -957,7 +966,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"H\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1b\n" +
-	"\tdata_json\x18\x03 \x01(\tR\bdataJsonJ\x04\b\x02\x10\x03R\x04data\"\xdb\a\n" +
+	"\tdata_json\x18\x03 \x01(\tR\bdataJsonJ\x04\b\x02\x10\x03R\x04data\"\x84\b\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -987,7 +996,8 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"lastAnswer\x12B\n" +
 	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1f\n" +
 	"\vresult_json\x18\" \x01(\tR\n" +
-	"resultJsonB\v\n" +
+	"resultJson\x12'\n" +
+	"\x0fconversation_id\x18& \x01(\tR\x0econversationIdB\v\n" +
 	"\t_progressJ\x04\b\x0f\x10\x10R\x06result\"\xc9\x01\n" +
 	"\x0eAnsweredPrompt\x120\n" +
 	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +

@@ -30,8 +30,8 @@ const (
 	// As the comment of ListTasks says.
 	TaskOrder_TASK_ORDER_UNSPECIFIED TaskOrder = 0
 	// The latest update first: a change of the owner, the status, a question or the open handoff. A task that is updated
-	// between two pages moves to the front, and the later pages leave it out. Refused with PERMISSION_DENIED for a caller
-	// that may read only its own tasks.
+	// between two pages moves to the front, and the later pages leave it out. A caller that may read only its own tasks gets
+	// those.
 	TaskOrder_TASK_ORDER_UPDATE TaskOrder = 1
 )
 
@@ -285,9 +285,11 @@ type ListTasksRequest struct {
 	// others sees its own questions only. Empty: all.
 	AskedAgentId string `protobuf:"bytes,6,opt,name=asked_agent_id,json=askedAgentId,proto3" json:"asked_agent_id,omitempty"`
 	// The order of the list. Must not be set together with asked_agent_id.
-	Order         TaskOrder `protobuf:"varint,7,opt,name=order,proto3,enum=baton.v1.TaskOrder" json:"order,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Order TaskOrder `protobuf:"varint,7,opt,name=order,proto3,enum=baton.v1.TaskOrder" json:"order,omitempty"`
+	// Only tasks of this outer conversation. Empty: all.
+	ConversationId string `protobuf:"bytes,11,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListTasksRequest) Reset() {
@@ -367,6 +369,13 @@ func (x *ListTasksRequest) GetOrder() TaskOrder {
 		return x.Order
 	}
 	return TaskOrder_TASK_ORDER_UNSPECIFIED
+}
+
+func (x *ListTasksRequest) GetConversationId() string {
+	if x != nil {
+		return x.ConversationId
+	}
+	return ""
 }
 
 // See TaskService.ListTasks.
@@ -903,7 +912,7 @@ const file_baton_v1_task_service_proto_rawDesc = "" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\"5\n" +
 	"\x0fGetTaskResponse\x12\"\n" +
-	"\x04task\x18\x01 \x01(\v2\x0e.baton.v1.TaskR\x04task\"\x92\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x0e.baton.v1.TaskR\x04task\"\xbb\x02\n" +
 	"\x10ListTasksRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -912,7 +921,8 @@ const file_baton_v1_task_service_proto_rawDesc = "" +
 	"\bstatuses\x18\x04 \x03(\x0e2\x14.baton.v1.TaskStatusR\bstatuses\x12$\n" +
 	"\x0eparent_task_id\x18\x05 \x01(\tR\fparentTaskId\x12$\n" +
 	"\x0easked_agent_id\x18\x06 \x01(\tR\faskedAgentId\x12)\n" +
-	"\x05order\x18\a \x01(\x0e2\x13.baton.v1.TaskOrderR\x05order\"a\n" +
+	"\x05order\x18\a \x01(\x0e2\x13.baton.v1.TaskOrderR\x05order\x12'\n" +
+	"\x0fconversation_id\x18\v \x01(\tR\x0econversationId\"a\n" +
 	"\x11ListTasksResponse\x12$\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x0e.baton.v1.TaskR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9c\x01\n" +

@@ -509,11 +509,6 @@ impl Access<'_> {
         self.check(caller, action, Resource::DeadLetter(shared))
     }
 
-    /// Whether the caller may see tasks in which it takes no part.
-    pub fn may_see_all_tasks(self, caller: &Caller) -> Result<(), BrokerError> {
-        self.check(caller, Action::ReadTask, Resource::Task(Shared { id: "", participants: &[] }))
-    }
-
     /// The error for a task that does not exist or that the caller may not see. It does not reveal which of the two
     /// holds.
     pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {

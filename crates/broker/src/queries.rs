@@ -34,10 +34,10 @@ use crate::{
     domain::{
         EntityId, MessageType,
         dead_letter::{DeadState, ParkReason},
-        handoff::{Handoff, State, TaskStatus},
+        handoff::{Handoff, State, Task, TaskStatus},
         mailbox::EnvelopePlace,
     },
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, ConversationId, MessageId, TaskId},
     proto::v1,
     records::{
         DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord, TaskRecord,
@@ -72,8 +72,21 @@ pub struct TaskFilter {
     pub statuses: Vec<TaskStatus>,
     /// The task that the task is a part of.
     pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to.
+    pub conversation: Option<ConversationId>,
     /// Whether the list is in the order of the latest updates, and not of the creations.
     pub by_update: bool,
+}
+
+impl TaskFilter {
+    /// Whether the task has what the filter says of it.
+    fn matches(&self, task: &Task) -> bool {
+        let has = |wanted: &Option<TaskId>| wanted.is_none() || *wanted == task.parent;
+        self.owner.as_ref().is_none_or(|owner| task.owner == *owner)
+            && (self.statuses.is_empty() || self.statuses.contains(&task.status))
+            && has(&self.parent)
+            && (self.conversation.is_none() || self.conversation == task.conversation)
+    }
 }
 
 /// A task with what its messages say of it.
@@ -276,14 +289,16 @@ impl View<'_> {
         if filter.by_update {
             return self.tasks_by_update(filter, size, token);
         }
-        let wanted = |record: &TaskRecord| {
-            filter.owner.as_ref().is_none_or(|owner| record.task.owner == *owner)
-                && (filter.statuses.is_empty() || filter.statuses.contains(&record.task.status))
-                && self.access.may_see_task(self.caller, &record.task)
+        let wanted =
+            |record: &TaskRecord| filter.matches(&record.task) && self.access.may_see_task(self.caller, &record.task);
+        // The parts of a task and the tasks of a conversation have lists of their own, which show each of them once.
+        let own_list = match (&filter.parent, &filter.conversation) {
+            (Some(parent), _) => Some(List::of_parts(parent)),
+            (None, Some(conversation)) => Some(List::of_conversation(conversation)),
+            (None, None) => None,
         };
-        // The parts of a task have a list of their own, which shows each of them once.
-        if let Some(parent) = &filter.parent {
-            let list = list.map(|_| List::of_parts(parent));
+        if let Some(own_list) = own_list {
+            let list = list.map(|_| own_list);
             let read = |_, value: &Bytes| {
                 let Some(record) = self.store.get(&TaskRecord::key(&TaskRecord::listed(value)?))? else {
                     return Ok(None);

@@ -1,6 +1,7 @@
 //! Identifiers: newtypes that hold only values permitted by SPEC 1. Owns their grammar and the source of random ids.
 //! Must not know the entities that the ids name.
 
+mod conversation;
 mod workspace;
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
 };
 
 use uuid::Uuid;
+pub use conversation::ConversationId;
 pub use workspace::{Topic, WorkspaceId, WorkspaceOwner};
 
 /// The longest name, in characters.
@@ -38,6 +40,9 @@ pub enum IdError {
     /// The text is not the id of a workspace.
     #[error("must be the id of a workspace, such as task:ID")]
     Workspace,
+    /// The text has a control character.
+    #[error("must have no control character")]
+    Control,
     /// The text does not normalise to a topic.
     #[error("must have 1 to 128 letters, digits, _ - and . once it is trimmed and each run of white space is one _")]
     Topic,

@@ -121,6 +121,7 @@ fn request_of(
         timeouts,
         loop_limits,
         parent: request.parent.clone(),
+        conversation: request.conversation.clone(),
         wait_for_agent: request.wait_for_agent,
         deliver_after: request.deliver_after,
         negotiation,
@@ -159,6 +160,7 @@ pub fn negotiation_of(
             fairness_key: terms.fairness_key.clone(),
             timeouts,
             loop_limits,
+            conversation: terms.conversation.clone(),
         })
     };
     negotiation::Input::Request(Box::new(negotiation::Request {

@@ -18,7 +18,7 @@ use crate::{
     },
     domain::{EntityId, Receiver, handoff::TaskStatus},
     envelope::Checks,
-    ids::{AgentId, InstanceId, TaskId},
+    ids::{AgentId, ConversationId, InstanceId, TaskId},
     proto::v1::{self, task_service_server::TaskService},
     wire::to_proto,
 };
@@ -225,6 +225,8 @@ fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Res
     checks.at_most("statuses", request.statuses.len(), 6, "entries");
     let statuses = numbered(&mut checks, "statuses", "known statuses", &request.statuses, TaskStatus::from_number);
     let parent = checks.optional_id("parent_task_id", &request.parent_task_id, TaskId::parse);
+    let conversation =
+        checks.optional_id("conversation_id", &request.conversation_id, ConversationId::parse);
     let asked = checks.optional_id("asked_agent_id", &request.asked_agent_id, AgentId::parse);
     let by_update = match v1::TaskOrder::try_from(request.order) {
         Ok(order) => order == v1::TaskOrder::Update,
@@ -236,7 +238,7 @@ fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Res
     if by_update && asked.is_some() {
         checks.wrong("order", "must not be set together with asked_agent_id");
     }
-    let filter = TaskFilter { owner, statuses, parent, by_update };
+    let filter = TaskFilter { owner, statuses, parent, conversation, by_update };
     checked(checks)?;
     if let Some(asked) = asked {
         let page = broker.view(caller).questions(&asked, &filter, size, &request.page_token).map_err(refuse)?;

@@ -96,6 +96,7 @@ class Watching:
         parent_task_id: str = "",
         asked_agent_id: str = "",
         order: v1.TaskOrder = v1.TASK_ORDER_UNSPECIFIED,
+        conversation_id: str = "",
     ) -> AsyncGenerator[v1.Task, None]:
         """Yields the tasks that match all filters, the newest first. Raises BatonError, PERMISSION_DENIED."""
         request = v1.ListTasksRequest(
@@ -105,6 +106,7 @@ class Watching:
             parent_task_id=parent_task_id,
             asked_agent_id=asked_agent_id,
             order=order,
+            conversation_id=conversation_id,
         )
         while True:
             page = await self._connection.call(self._connection.tasks.ListTasks, request)

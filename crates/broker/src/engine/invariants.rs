@@ -374,6 +374,7 @@ mod tests {
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,
+            conversation: None,
             wait_for_agent: false,
             deliver_after: None,
             negotiation: None,

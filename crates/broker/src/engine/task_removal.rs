@@ -83,6 +83,9 @@ impl Engine {
         if let Some(parent) = &record.task.parent {
             transaction.delete(List::of_parts(parent).place(record.sequence));
         }
+        if let Some(conversation) = &record.task.conversation {
+            transaction.delete(List::of_conversation(conversation).place(record.sequence));
+        }
         record.update_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         self.remove_contexts(&mut transaction, &record, now);
         if let Some(handoff) = &record.handoff {

@@ -45,9 +45,9 @@ impl View<'_> {
             let task = &shown.record.task;
             // The question may have ended between the two reads.
             let is_asked = task.open_prompt().is_some_and(|prompt| prompt.asked == *asked);
-            let is_wanted = filter.owner.as_ref().is_none_or(|owner| task.owner == *owner)
-                && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
-                && filter.parent.as_ref().is_none_or(|parent| task.parent.as_ref() == Some(parent));
+            // Who sees the question alone learns nothing of the conversation.
+            let is_shown = filter.conversation.is_none() || !shown.is_asked_only;
+            let is_wanted = is_shown && filter.matches(task);
             Ok(Some(ShownTask { result: None, answered: None, parts: Vec::new(), ..shown })
                 .filter(|_| is_asked && is_wanted))
         };

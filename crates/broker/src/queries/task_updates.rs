@@ -1,43 +1,52 @@
 //! The list of tasks by update.
 
+use std::collections::BTreeMap;
+
 use super::{Page, TaskFilter, View, pages::merged};
 use crate::{
     BrokerError,
     access::{Purpose, Reach},
-    ids::TaskId,
-    records::{ChangePlace, List, TaskRecord},
+    ids::{AgentId, TaskId},
+    records::{ChangePlace, HandoffPlace, List, TaskRecord},
+    store::Order,
 };
 
+/// The most entries in the list of one agent's handoffs that a page sorts by update. With more, it goes through the
+/// changes of all tasks.
+const SORTED_MAX: usize = 4096;
+
 impl View<'_> {
-    /// The tasks by their latest updates, newest first. The index is the list of changes with that of the open handoffs: the
-    /// beginning of a handoff is an update of its task. The filter is applied to a page. Refused unless the caller may see
-    /// all tasks: an agent would learn how many tasks the others have.
+    /// The tasks by their latest updates, newest first. The filter is applied to a page.
     pub(super) fn tasks_by_update(
         &self,
         filter: &TaskFilter,
         size: usize,
         token: &str,
     ) -> Result<Page<TaskRecord>, BrokerError> {
-        let list = match self.access.reach(self.caller, Purpose::ReadTasks)? {
-            Reach::Nothing => None,
-            Reach::Own(_) => {
-                self.access.may_see_all_tasks(self.caller)?;
-                Some(List::changes())
-            }
-            Reach::Everything => Some(List::changes()),
+        let changes = List::changes();
+        let (list, own) = match self.access.reach(self.caller, Purpose::ReadTasks)? {
+            Reach::Nothing => (None, None),
+            Reach::Own(agent) => (Some(&changes), self.tasks_of(agent)?),
+            Reach::Everything => (Some(&changes), None),
         };
         let read = |number, task: TaskId| {
             let Some(record) = self.store.get(&TaskRecord::key(&task))? else { return Ok(None) };
             let record = TaskRecord::decode(&record.value)?;
-            let task = &record.task;
             // Both lists have entries of handoffs since which the task has changed. It is at another place then.
-            let is_here = record.updated == number;
-            let is_wanted = filter.owner.as_ref().is_none_or(|owner| task.owner == *owner)
-                && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
-                && filter.parent.as_ref().is_none_or(|parent| task.parent.as_ref() == Some(parent))
-                && self.access.may_see_task(self.caller, task);
-            Ok(Some(record).filter(|_| is_here && is_wanted))
+            let is_wanted = record.updated == number
+                && filter.matches(&record.task)
+                && self.access.may_see_task(self.caller, &record.task);
+            Ok(Some(record).filter(|_| is_wanted))
         };
+        let name = format!("{filter:?}");
+        if let Some(own) = own {
+            let entries = |_, before: Option<u64>| {
+                own.into_iter().rev().filter(move |(number, _)| before.is_none_or(|before| *number < before)).map(Ok)
+            };
+            return self.page_of(list, entries, &name, size, token, read);
+        }
+        // The index is the list of changes with that of the open handoffs: the beginning of a handoff is an update of its
+        // task.
         let open = List::open_handoffs();
         let entries = |changes, before| {
             let begun =
@@ -45,6 +54,24 @@ impl View<'_> {
             let changed = self.newest_first(changes, before, size, |_, value| Ok(ChangePlace::decode(&value)?.task));
             merged(changed, begun)
         };
-        self.page_of(list.as_ref(), entries, &format!("{filter:?}"), size, token, read)
+        self.page_of(list, entries, &name, size, token, read)
+    }
+
+    /// The tasks in which the agent takes part, by their latest updates. `None`: its list is too long to sort for a page.
+    fn tasks_of(&self, agent: &AgentId) -> Result<Option<BTreeMap<u64, TaskId>>, BrokerError> {
+        let list = List::of_handoffs(Some(agent));
+        let entries = self.entries(&list, list.range(), Order::Descending, SORTED_MAX + 1);
+        let mut tasks = BTreeMap::new();
+        for (looked_at, entry) in entries.enumerate() {
+            if looked_at == SORTED_MAX {
+                return Ok(None);
+            }
+            let (number, value) = entry?;
+            let place = HandoffPlace::decode(number, &value.value)?;
+            if let Some(record) = self.store.get(&TaskRecord::key(&place.task))? {
+                tasks.insert(TaskRecord::decode(&record.value)?.updated, place.task);
+            }
+        }
+        Ok(Some(tasks))
     }
 }

@@ -7,7 +7,7 @@ use super::{
     RunRecord, TaskRecord, number_of,
 };
 use crate::{
-    ids::{AgentId, GraphId, TaskId, check_name},
+    ids::{AgentId, ConversationId, GraphId, TaskId, check_name},
     store::{Key, KeyBytes, KeyRange, Table},
 };
 
@@ -24,6 +24,8 @@ pub enum ListKind {
     Changes = b'c',
     /// The dead letters of each agent.
     DeadLetters = b'd',
+    /// The tasks of each outer conversation.
+    Conversations = b'v',
     /// All graphs.
     Graphs = b'g',
     /// Handoffs: all, and those of each agent.
@@ -51,10 +53,11 @@ pub enum ListKind {
 }
 
 impl ListKind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Absences,
         Self::AgentSpecs,
         Self::Changes,
+        Self::Conversations,
         Self::DeadLetters,
         Self::Graphs,
         Self::Handoffs,
@@ -120,6 +123,11 @@ impl List {
     /// sequences of the changes. A value is a [`ChangePlace`].
     pub fn changes() -> Self {
         Self::of_kind(ListKind::Changes, "")
+    }
+
+    /// The tasks of an outer conversation, by the sequence of the task. A value is a task's id.
+    pub fn of_conversation(conversation: &ConversationId) -> Self {
+        Self::of_kind(ListKind::Conversations, conversation.as_str())
     }
 
     /// The dead letters of an agent, whose entries have empty values, or the records of all dead letters.
@@ -243,7 +251,7 @@ pub(super) fn check_listing(key: &[u8], value: &[u8]) -> Result<(), DecodeError>
         Some(ListKind::Graphs) => GraphId::parse(text()?).map(drop).map_err(|error| reader.error(error.to_string())),
         Some(ListKind::Negotiations) => NegotiationRecord::listed(value).map(drop),
         Some(ListKind::Plans) => PlanRecord::listed(value).map(drop),
-        Some(ListKind::Parts | ListKind::Questions) => TaskRecord::listed(value).map(drop),
+        Some(ListKind::Conversations | ListKind::Parts | ListKind::Questions) => TaskRecord::listed(value).map(drop),
         Some(ListKind::Registrations) => RegistrationName::of_key(value).map(drop),
         Some(ListKind::Runs) => RunRecord::listed(value).map(drop),
         Some(ListKind::Schemas) => reader.some(value.contains(&0).then_some(()), "the schema"),

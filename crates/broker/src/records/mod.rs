@@ -80,7 +80,7 @@ pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 use self::list::range_of_name;
 use crate::{
     domain::routing::{RunId, TurnId},
-    ids::{AgentId, FairnessKey, MessageId, PlanId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, PlanId, TaskId},
     proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
@@ -139,6 +139,13 @@ impl Reader {
         }
         let key = FairnessKey::parse(text).map_err(|error| self.error(format!("fairness key {text:?} {error}")))?;
         Ok(Some(key))
+    }
+
+    fn optional_conversation(&self, text: &str) -> Result<Option<ConversationId>, DecodeError> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        ConversationId::parse(text).map(Some).map_err(|error| self.error(format!("conversation {text:?} {error}")))
     }
 
     fn digest(&self, bytes: &[u8]) -> Result<[u8; 32], DecodeError> {

@@ -330,6 +330,7 @@ fn mandate_to_storage(mandate: &Mandate) -> storage::MandateRecord {
         timeouts: spans.map(nanoseconds).to_vec(),
         handoffs_max: mandate.loop_limits.handoffs_max,
         handoffs_per_pair_max: mandate.loop_limits.handoffs_per_pair_max,
+        conversation_id: mandate.conversation.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -347,6 +348,7 @@ fn mandate_from_storage(reader: &Reader, stored: storage::MandateRecord) -> Resu
             handoffs_max: stored.handoffs_max,
             handoffs_per_pair_max: stored.handoffs_per_pair_max,
         },
+        conversation: reader.optional_conversation(&stored.conversation_id)?,
     })
 }
 
@@ -515,6 +517,7 @@ mod tests {
                 fairness_key: FairnessKey::parse("north").ok(),
                 timeouts: Timeouts::default(),
                 loop_limits: LoopLimits::default(),
+                conversation: None,
             }),
             rule: Some(AwardRule::LowestCost),
             min_confidence: 0.125,

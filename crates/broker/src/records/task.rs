@@ -142,7 +142,14 @@ impl TaskRecord {
         Some((List::of_parts(parent).place(self.sequence), id))
     }
 
-    /// The task of an entry in a list of parts or of questions.
+    /// The index entry of a task of an outer conversation.
+    pub(super) fn conversation_entry(&self) -> Option<(Key, Bytes)> {
+        let list = List::of_conversation(self.task.conversation.as_ref()?);
+        let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
+        Some((list.place(self.sequence), id))
+    }
+
+    /// The task of an entry in a list of parts, of a conversation or of questions.
     pub fn listed(value: &[u8]) -> Result<TaskId, DecodeError> {
         let reader = Reader("listings");
         let id = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
@@ -205,6 +212,7 @@ impl TaskRecord {
             result_message_id: task.result.map(id_bytes).unwrap_or_default(),
             prompts: task.prompts.iter().map(prompt_to_storage).collect(),
             parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+            conversation_id: task.conversation.as_ref().map(ToString::to_string).unwrap_or_default(),
             seizures: task.seizures.iter().map(seizure_to_storage).collect(),
             mail_recorded: self.mail_recorded,
             mail_unrecorded: self.mail_unrecorded,
@@ -276,6 +284,7 @@ impl TaskRecord {
                     "" => None,
                     parent => Some(reader.task(parent)?),
                 },
+                conversation: reader.optional_conversation(&stored.conversation_id)?,
                 plan: match stored.plan_id.as_str() {
                     "" => None,
                     plan => {

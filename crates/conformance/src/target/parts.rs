@@ -25,6 +25,12 @@ cases! {
     "part.chain-is-limited-by-levels" "3"
         "A chain of parts has at most as many levels as a task may have handoffs; the next part is refused with LOOP_LIMIT."
         levels_are_limited;
+    "task.is-listed-by-its-conversation" "2"
+        "ListTasks by conversation_id, by parent and by the latest update has the caller's tasks; another conversation of a known task is FIELD_INVALID."
+        conversations;
+    "task.limits-are-lowered-by-a-later-request" "2"
+        "loop_limits of a later request of the task apply: over the lower limit it is refused with LOOP_LIMIT."
+        limits_are_lowered;
 }
 
 /// A task of an agent without an open handoff.
@@ -155,4 +161,49 @@ async fn levels_are_limited(world: World) -> Verdict {
     alice.tell(bob.id(), &About::task(&tasks[1], 1), &part_of(&tasks[0], v1::HandoffMode::Transfer)).await?;
     let third = alice.say(bob.id(), &About::task(&tasks[2], 1), &part_of(&tasks[1], v1::HandoffMode::Transfer)).await;
     refused("alice makes a part on level 3; the limit is 2", third, LOOP).map(drop)
+}
+
+async fn conversations(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let [whole, part, other] = ["whole", "part", "other"].map(|name| world.id(name));
+    let (chat, another) = (format!("chat {whole}"), format!("chat {other}"));
+    let of = |conversation: &str, parent: &str| v1::HandoffRequest {
+        conversation_id: conversation.to_owned(),
+        parent_task_id: parent.to_owned(),
+        ..a_request()
+    };
+    let first = alice.tell(bob.id(), &About::task(&whole, 1), &of(&chat, "")).await?.handoff_id;
+    alice.tell(bob.id(), &About::task(&part, 1), &of(&chat, &whole)).await?;
+    alice.tell(bob.id(), &About::task(&other, 1), &of(&another, "")).await?;
+    alice.tell(bob.id(), &About::handoff(&whole, 1, &first), &v1::HandoffCancel::default()).await?;
+    let invalid = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+    let answer = alice.say(bob.id(), &About::task(&whole, 1), &of(&another, "")).await;
+    refused("a later request names another conversation", answer, invalid)?;
+    let shown = answered("alice reads the part", alice.task(&part).await)?;
+    same("alice reads the part", "conversation_id", &chat, &shown.conversation_id)?;
+    let listed = async |who: &Actor, filter: v1::ListTasksRequest| {
+        let client = &who.client;
+        let listed = who.call(async { client.answer(client.tasks().list_tasks(filter).await) }).await;
+        let tasks = answered("the tasks are listed", listed)?.tasks;
+        Ok(tasks.into_iter().map(|task| task.task_id).collect::<Vec<_>>())
+    };
+    let by_chat = v1::ListTasksRequest { conversation_id: chat, ..Default::default() };
+    let by_parent = v1::ListTasksRequest { parent_task_id: whole.clone(), ..by_chat.clone() };
+    let by_update = v1::ListTasksRequest { order: v1::TaskOrder::Update.into(), ..by_chat.clone() };
+    let mut checks = Checks::of("the tasks are listed");
+    checks.same("by conversation", vec![part.clone(), whole.clone()], listed(&alice, by_chat.clone()).await?);
+    checks.same("by conversation and parent", vec![part.clone()], listed(&alice, by_parent).await?);
+    checks.same("by the latest update", vec![whole, part], listed(&alice, by_update).await?);
+    checks.same("by an agent that has owned none", Vec::<String>::new(), listed(&bob, by_chat).await?);
+    checks.done()
+}
+
+async fn limits_are_lowered(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let task = world.id("task");
+    give(&alice, &bob, &task, &a_request()).await?;
+    let limits = v1::LoopLimits { max_handoffs: 1, ..Default::default() };
+    let request = v1::HandoffRequest { loop_limits: Some(limits), ..a_request() };
+    let answer = bob.say(alice.id(), &About::task(&task, 2), &request).await;
+    refused("bob asks with a limit that is reached", answer, LOOP).map(drop)
 }

@@ -56,6 +56,7 @@ fn task() -> Task {
         result: None,
         prompts: Vec::new(),
         parent: None,
+        conversation: None,
         plan: None,
         open_handoff: Some(id(1)),
         hops: vec![Hop { handoff: id(0), sender: agent("olga"), receiver: agent("alice"), epoch: 2 }],

@@ -16,6 +16,7 @@ pub(super) fn new_task(request: &Request, now: Timestamp) -> Task {
         result: None,
         prompts: Vec::new(),
         parent: request.parent.clone(),
+        conversation: request.conversation.clone(),
         plan: request.plan.clone(),
         open_handoff: None,
         hops: Vec::new(),

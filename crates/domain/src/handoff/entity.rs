@@ -236,6 +236,7 @@ fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Reque
         timeouts: mandate.timeouts,
         loop_limits: mandate.loop_limits,
         parent: None,
+        conversation: mandate.conversation.clone(),
         wait_for_agent: false,
         deliver_after: None,
         negotiation: Some(award.negotiation),

@@ -6,7 +6,7 @@ use super::{Acked, Cancellation, Handoff, LoopLimits, Message, Mode, PassedOver,
 use crate::{
     codes::ErrorCode,
     coordinator::Order,
-    ids::{AgentId, FairnessKey, MessageId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId},
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -143,10 +143,12 @@ pub struct Request {
     pub fairness_key: Option<FairnessKey>,
     /// The timeouts of the steps, within the operator's bounds.
     pub timeouts: Timeouts,
-    /// The loop guard's limits, within the operator's. Only a new task takes them over.
+    /// The loop guard's limits, within the operator's. A known task keeps its own where they are lower.
     pub loop_limits: LoopLimits,
     /// The task that this one is a part of. A known task keeps its own.
     pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to. A known task keeps its own.
+    pub conversation: Option<ConversationId>,
     /// Whether the request waits if no agent can be named yet.
     pub wait_for_agent: bool,
     /// The time before which no agent is asked. `None`: now.

@@ -121,9 +121,9 @@ pub enum Rejection {
         /// The state of the question.
         state: PromptState,
     },
-    /// A request names another parent than the task has.
+    /// A request names another parent or another conversation than the task has.
     #[error("{violation}")]
-    ParentDiffers {
+    TermDiffers {
         /// The field and its problem.
         violation: FieldViolation,
     },
@@ -180,7 +180,7 @@ impl Refusal for Rejection {
             Self::NotAsked => ErrorCode::NotAsked,
             Self::InputTaken => ErrorCode::InputTaken,
             Self::InputExpired { .. } => ErrorCode::InputExpired,
-            Self::ParentDiffers { .. } => ErrorCode::FieldInvalid,
+            Self::TermDiffers { .. } => ErrorCode::FieldInvalid,
             Self::TaskFinal { .. } => ErrorCode::TaskFinal,
             Self::DigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::NoCandidate => ErrorCode::ReceiverUnknown,
@@ -214,14 +214,14 @@ impl Refusal for Rejection {
             | Self::NotCandidate
             | Self::NotAsked
             | Self::InputTaken
-            | Self::ParentDiffers { .. }
+            | Self::TermDiffers { .. }
             | Self::NoCandidate => Vec::new(),
         }
     }
 
     fn violations(&self) -> &[FieldViolation] {
         match self {
-            Self::ParentDiffers { violation } => std::slice::from_ref(violation),
+            Self::TermDiffers { violation } => std::slice::from_ref(violation),
             _ => &[],
         }
     }

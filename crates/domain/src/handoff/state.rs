@@ -9,7 +9,7 @@ use super::{
 use crate::{
     OtherSide,
     codes::ErrorCode,
-    ids::{AgentId, FairnessKey, MessageId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId},
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -51,6 +51,8 @@ pub struct Task {
     pub prompts: Vec<Prompt>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to.
+    pub conversation: Option<ConversationId>,
     /// The subtask of a plan that the task carries out.
     pub plan: Option<PlanRef>,
     /// The open handoff, if one is open.

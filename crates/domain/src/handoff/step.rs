@@ -10,7 +10,7 @@ use super::{
     cancellation::cancel_task,
     creation::{new_handoff, new_task},
     events::{candidate_gone, give_up, look_again, pass_time, take_ack},
-    parts::check_parent,
+    parts::check_lasting,
     prompts,
     seizure::take_from_owner,
     silence,
@@ -121,8 +121,9 @@ fn request_handoff(snapshot: Snapshot<'_>, request: &Request, now: Timestamp) ->
             // The epoch goes before the state of the task: only a stale message is recorded (SPEC 3).
             check_owner(task, &request.from, request.epoch)?;
             check_free(task)?;
-            check_parent(task, request)?;
-            task.clone()
+            check_lasting(task, request)?;
+            let asked = (request.loop_limits.handoffs_max, request.loop_limits.handoffs_per_pair_max);
+            Task { loop_limits: task.loop_limits.lowered_to(asked), ..task.clone() }
         }
         // An unknown task begins at epoch 1.
         None if request.epoch > 1 => return Err(Rejection::EpochAhead { claimed: request.epoch, current: 1 }),
@@ -223,6 +224,7 @@ fn redrive(
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
         parent: None,
+        conversation: None,
         wait_for_agent: former.wait_for_agent,
         deliver_after: None,
         negotiation: former.negotiation,

@@ -6,7 +6,7 @@ use super::AwardRule;
 use crate::{
     codes::ErrorCode,
     handoff::{LoopLimits, Mode, Priority, Timeouts, WorkTerms},
-    ids::{AgentId, FairnessKey, MessageId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId},
     numbered,
     time::Timestamp,
 };
@@ -89,8 +89,10 @@ pub struct Mandate {
     pub fairness_key: Option<FairnessKey>,
     /// The timeouts of the handoff.
     pub timeouts: Timeouts,
-    /// The loop guard's limits, for a new task.
+    /// The loop guard's limits.
     pub loop_limits: LoopLimits,
+    /// The outer conversation of the task.
+    pub conversation: Option<ConversationId>,
 }
 
 /// The part of one agent that was asked.

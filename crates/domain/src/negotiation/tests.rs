@@ -208,6 +208,7 @@ fn mandate() -> Mandate {
         fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
+        conversation: None,
     }
 }
 
@@ -599,6 +600,7 @@ fn a_mandate_of_a_former_owner_fails_the_negotiation() {
         fairness_key: None,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
+        conversation: None,
         parent: None,
         wait_for_agent: false,
         deliver_after: None,

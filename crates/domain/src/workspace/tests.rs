@@ -72,6 +72,7 @@ impl World {
             result: None,
             prompts: Vec::new(),
             parent: None,
+            conversation: None,
             plan: None,
             open_handoff: None,
             seizures: Vec::new(),

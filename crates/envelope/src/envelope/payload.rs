@@ -9,7 +9,7 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, PAYLOAD_BYTES_MAX, sections, signing};
 use crate::{
-    ids::{AgentId, AgentType, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
+    ids::{AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
     protocol::{
         self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus, WorkTerms,
@@ -155,6 +155,8 @@ pub struct RequestBody {
     pub fallback_candidates: Vec<Receiver>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to.
+    pub conversation: Option<ConversationId>,
     /// Whether the request waits for an agent that is still to register.
     pub wait_for_agent: bool,
     /// The time before which no agent is asked. `None`: now.
@@ -282,6 +284,11 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         desired_agent_type,
         fallback_candidates,
         parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
+        conversation: checks.optional_id(
+            "envelope.payload.conversation_id",
+            &body.conversation_id,
+            ConversationId::parse,
+        ),
         wait_for_agent: body.wait_for_agent,
         deliver_after: deliver_after(body.deliver_after.as_ref(), checks),
         task_type: body.task_type,

@@ -486,6 +486,7 @@ class Agent:
         parent_task_id: str = "",
         asked_agent_id: str = "",
         order: v1.TaskOrder = v1.TASK_ORDER_UNSPECIFIED,
+        conversation_id: str = "",
     ) -> Generator[v1.Task, None, None]:
         """Yields the tasks that match all filters, the newest first. Raises BatonError, PERMISSION_DENIED."""
         return self.iterate(
@@ -495,6 +496,7 @@ class Agent:
                 parent_task_id=parent_task_id,
                 asked_agent_id=asked_agent_id,
                 order=order,
+                conversation_id=conversation_id,
             )
         )
 

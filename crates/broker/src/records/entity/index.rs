@@ -35,7 +35,8 @@ impl EntityRecord {
     /// The index entries that the entity did not have before. They are written with the entity and never change.
     fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let (handoff, record) = match self {
-            Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
+            Self::Task(_) if before.is_some() => return Vec::new(),
+            Self::Task(task) => return task.part_entry().into_iter().chain(task.conversation_entry()).collect(),
             Self::Handoff(record) => (&record.handoff, record),
             Self::Workspace(_) => return Vec::new(),
             Self::Graph(record) if before.is_none() => return vec![record.listing()],

@@ -180,6 +180,7 @@ impl World {
             timeouts: Timeouts::default(),
             loop_limits: LoopLimits::default(),
             parent: None,
+            conversation: None,
             wait_for_agent: false,
             deliver_after: None,
         };

@@ -173,6 +173,7 @@ impl World {
             result: None,
             prompts: Vec::new(),
             parent: None,
+            conversation: None,
             plan: None,
             open_handoff: None,
             hops: Vec::new(),

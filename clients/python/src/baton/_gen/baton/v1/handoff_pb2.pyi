@@ -228,7 +228,7 @@ WAITING_FOR_AGENT: WaitingFor
 WAITING_FOR_DELIVER_AFTER: WaitingFor
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id", "fairness_key", "wait_for_agent", "silence_timeout", "return_when_abandoned", "loan_timeout_max", "deliver_after")
+    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id", "fairness_key", "wait_for_agent", "silence_timeout", "return_when_abandoned", "loan_timeout_max", "deliver_after", "conversation_id")
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +250,7 @@ class HandoffRequest(_message.Message):
     RETURN_WHEN_ABANDONED_FIELD_NUMBER: _ClassVar[int]
     LOAN_TIMEOUT_MAX_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     reason: HandoffReason
     reason_text: str
@@ -271,7 +272,8 @@ class HandoffRequest(_message.Message):
     return_when_abandoned: bool
     loan_timeout_max: _duration_pb2.Duration
     deliver_after: _timestamp_pb2.Timestamp
-    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., fairness_key: _Optional[str] = ..., wait_for_agent: bool = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., return_when_abandoned: bool = ..., loan_timeout_max: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    conversation_id: str
+    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., fairness_key: _Optional[str] = ..., wait_for_agent: bool = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., return_when_abandoned: bool = ..., loan_timeout_max: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., conversation_id: _Optional[str] = ...) -> None: ...
 
 class RoutingRef(_message.Message):
     __slots__ = ("run_id", "choice_id")

@@ -64,7 +64,7 @@ class TaskInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., data_json: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json", "conversation_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Task(_message.Message):
     LAST_ANSWER_FIELD_NUMBER: _ClassVar[int]
     SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     owner_id: str
@@ -111,7 +112,8 @@ class Task(_message.Message):
     last_answer: AnsweredPrompt
     silence_timeout: _duration_pb2.Duration
     result_json: str
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
+    conversation_id: str
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ..., conversation_id: _Optional[str] = ...) -> None: ...
 
 class AnsweredPrompt(_message.Message):
     __slots__ = ("question", "answer_id", "answer", "answer_time")

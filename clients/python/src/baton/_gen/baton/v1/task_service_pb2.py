@@ -17,15 +17,15 @@ from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
 from baton._gen.baton.v1 import task_pb2 as baton_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62\x61ton/v1/task_service.proto\x12\x08\x62\x61ton.v1\x1a\x16\x62\x61ton/v1/custody.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\"<\n\x12ResumeTasksRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x11\n\tmax_tasks\x18\x02 \x01(\r\"4\n\x13ResumeTasksResponse\x12\x1d\n\x05tasks\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Task\"!\n\x0eGetTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"/\n\x0fGetTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Task\"\xc7\x01\n\x10ListTasksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12&\n\x08statuses\x18\x04 \x03(\x0e\x32\x14.baton.v1.TaskStatus\x12\x16\n\x0eparent_task_id\x18\x05 \x01(\t\x12\x16\n\x0e\x61sked_agent_id\x18\x06 \x01(\t\x12\"\n\x05order\x18\x07 \x01(\x0e\x32\x13.baton.v1.TaskOrder\"K\n\x11ListTasksResponse\x12\x1d\n\x05tasks\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"k\n\x14GetCustodyLogRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x19\n\x11include_envelopes\x18\x04 \x01(\x08\"|\n\x15GetCustodyLogResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.baton.v1.CustodyLogEntry\x12\x16\n\x0e\x63ustody_length\x18\x02 \x01(\x04\x12\x1f\n\x03gap\x18\x03 \x01(\x0b\x32\x12.baton.v1.WatchGap\"9\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"l\n\x11WatchTaskResponse\x12*\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x19.baton.v1.CustodyLogEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x42\x08\n\x06update\"5\n\x08WatchGap\x12\x14\n\x0c\x66irst_number\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\x04\"_\n\x13ReassignTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65xpected_epoch\x18\x02 \x01(\x04\x12\n\n\x02to\x18\x03 \x01(\t\x12\x13\n\x0breason_text\x18\x04 \x01(\t\"X\n\x14ReassignTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Task\x12\"\n\x07handoff\x18\x02 \x01(\x0b\x32\x11.baton.v1.Handoff*>\n\tTaskOrder\x12\x1a\n\x16TASK_ORDER_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_ORDER_UPDATE\x10\x01\x32\xc8\x03\n\x0bTaskService\x12>\n\x07GetTask\x12\x18.baton.v1.GetTaskRequest\x1a\x19.baton.v1.GetTaskResponse\x12\x44\n\tListTasks\x12\x1a.baton.v1.ListTasksRequest\x1a\x1b.baton.v1.ListTasksResponse\x12P\n\rGetCustodyLog\x12\x1e.baton.v1.GetCustodyLogRequest\x1a\x1f.baton.v1.GetCustodyLogResponse\x12\x46\n\tWatchTask\x12\x1a.baton.v1.WatchTaskRequest\x1a\x1b.baton.v1.WatchTaskResponse0\x01\x12M\n\x0cReassignTask\x12\x1d.baton.v1.ReassignTaskRequest\x1a\x1e.baton.v1.ReassignTaskResponse\x12J\n\x0bResumeTasks\x12\x1c.baton.v1.ResumeTasksRequest\x1a\x1d.baton.v1.ResumeTasksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62\x61ton/v1/task_service.proto\x12\x08\x62\x61ton.v1\x1a\x16\x62\x61ton/v1/custody.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\"<\n\x12ResumeTasksRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x11\n\tmax_tasks\x18\x02 \x01(\r\"4\n\x13ResumeTasksResponse\x12\x1d\n\x05tasks\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Task\"!\n\x0eGetTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"/\n\x0fGetTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Task\"\xe0\x01\n\x10ListTasksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12&\n\x08statuses\x18\x04 \x03(\x0e\x32\x14.baton.v1.TaskStatus\x12\x16\n\x0eparent_task_id\x18\x05 \x01(\t\x12\x16\n\x0e\x61sked_agent_id\x18\x06 \x01(\t\x12\"\n\x05order\x18\x07 \x01(\x0e\x32\x13.baton.v1.TaskOrder\x12\x17\n\x0f\x63onversation_id\x18\x0b \x01(\t\"K\n\x11ListTasksResponse\x12\x1d\n\x05tasks\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"k\n\x14GetCustodyLogRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x19\n\x11include_envelopes\x18\x04 \x01(\x08\"|\n\x15GetCustodyLogResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.baton.v1.CustodyLogEntry\x12\x16\n\x0e\x63ustody_length\x18\x02 \x01(\x04\x12\x1f\n\x03gap\x18\x03 \x01(\x0b\x32\x12.baton.v1.WatchGap\"9\n\x10WatchTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"l\n\x11WatchTaskResponse\x12*\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x19.baton.v1.CustodyLogEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x42\x08\n\x06update\"5\n\x08WatchGap\x12\x14\n\x0c\x66irst_number\x18\x01 \x01(\x04\x12\x13\n\x0blast_number\x18\x02 \x01(\x04\"_\n\x13ReassignTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65xpected_epoch\x18\x02 \x01(\x04\x12\n\n\x02to\x18\x03 \x01(\t\x12\x13\n\x0breason_text\x18\x04 \x01(\t\"X\n\x14ReassignTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Task\x12\"\n\x07handoff\x18\x02 \x01(\x0b\x32\x11.baton.v1.Handoff*>\n\tTaskOrder\x12\x1a\n\x16TASK_ORDER_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_ORDER_UPDATE\x10\x01\x32\xc8\x03\n\x0bTaskService\x12>\n\x07GetTask\x12\x18.baton.v1.GetTaskRequest\x1a\x19.baton.v1.GetTaskResponse\x12\x44\n\tListTasks\x12\x1a.baton.v1.ListTasksRequest\x1a\x1b.baton.v1.ListTasksResponse\x12P\n\rGetCustodyLog\x12\x1e.baton.v1.GetCustodyLogRequest\x1a\x1f.baton.v1.GetCustodyLogResponse\x12\x46\n\tWatchTask\x12\x1a.baton.v1.WatchTaskRequest\x1a\x1b.baton.v1.WatchTaskResponse0\x01\x12M\n\x0cReassignTask\x12\x1d.baton.v1.ReassignTaskRequest\x1a\x1e.baton.v1.ReassignTaskResponse\x12J\n\x0bResumeTasks\x12\x1c.baton.v1.ResumeTasksRequest\x1a\x1d.baton.v1.ResumeTasksResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.task_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TASKORDER']._serialized_start=1235
-  _globals['_TASKORDER']._serialized_end=1297
+  _globals['_TASKORDER']._serialized_start=1260
+  _globals['_TASKORDER']._serialized_end=1322
   _globals['_RESUMETASKSREQUEST']._serialized_start=110
   _globals['_RESUMETASKSREQUEST']._serialized_end=170
   _globals['_RESUMETASKSRESPONSE']._serialized_start=172
@@ -35,23 +35,23 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_GETTASKRESPONSE']._serialized_start=261
   _globals['_GETTASKRESPONSE']._serialized_end=308
   _globals['_LISTTASKSREQUEST']._serialized_start=311
-  _globals['_LISTTASKSREQUEST']._serialized_end=510
-  _globals['_LISTTASKSRESPONSE']._serialized_start=512
-  _globals['_LISTTASKSRESPONSE']._serialized_end=587
-  _globals['_GETCUSTODYLOGREQUEST']._serialized_start=589
-  _globals['_GETCUSTODYLOGREQUEST']._serialized_end=696
-  _globals['_GETCUSTODYLOGRESPONSE']._serialized_start=698
-  _globals['_GETCUSTODYLOGRESPONSE']._serialized_end=822
-  _globals['_WATCHTASKREQUEST']._serialized_start=824
-  _globals['_WATCHTASKREQUEST']._serialized_end=881
-  _globals['_WATCHTASKRESPONSE']._serialized_start=883
-  _globals['_WATCHTASKRESPONSE']._serialized_end=991
-  _globals['_WATCHGAP']._serialized_start=993
-  _globals['_WATCHGAP']._serialized_end=1046
-  _globals['_REASSIGNTASKREQUEST']._serialized_start=1048
-  _globals['_REASSIGNTASKREQUEST']._serialized_end=1143
-  _globals['_REASSIGNTASKRESPONSE']._serialized_start=1145
-  _globals['_REASSIGNTASKRESPONSE']._serialized_end=1233
-  _globals['_TASKSERVICE']._serialized_start=1300
-  _globals['_TASKSERVICE']._serialized_end=1756
+  _globals['_LISTTASKSREQUEST']._serialized_end=535
+  _globals['_LISTTASKSRESPONSE']._serialized_start=537
+  _globals['_LISTTASKSRESPONSE']._serialized_end=612
+  _globals['_GETCUSTODYLOGREQUEST']._serialized_start=614
+  _globals['_GETCUSTODYLOGREQUEST']._serialized_end=721
+  _globals['_GETCUSTODYLOGRESPONSE']._serialized_start=723
+  _globals['_GETCUSTODYLOGRESPONSE']._serialized_end=847
+  _globals['_WATCHTASKREQUEST']._serialized_start=849
+  _globals['_WATCHTASKREQUEST']._serialized_end=906
+  _globals['_WATCHTASKRESPONSE']._serialized_start=908
+  _globals['_WATCHTASKRESPONSE']._serialized_end=1016
+  _globals['_WATCHGAP']._serialized_start=1018
+  _globals['_WATCHGAP']._serialized_end=1071
+  _globals['_REASSIGNTASKREQUEST']._serialized_start=1073
+  _globals['_REASSIGNTASKREQUEST']._serialized_end=1168
+  _globals['_REASSIGNTASKRESPONSE']._serialized_start=1170
+  _globals['_REASSIGNTASKRESPONSE']._serialized_end=1258
+  _globals['_TASKSERVICE']._serialized_start=1325
+  _globals['_TASKSERVICE']._serialized_end=1781
 # @@protoc_insertion_point(module_scope)

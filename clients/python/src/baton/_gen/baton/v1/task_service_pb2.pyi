@@ -43,7 +43,7 @@ class GetTaskResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "owner_id", "statuses", "parent_task_id", "asked_agent_id", "order")
+    __slots__ = ("page_size", "page_token", "owner_id", "statuses", "parent_task_id", "asked_agent_id", "order", "conversation_id")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class ListTasksRequest(_message.Message):
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ASKED_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     owner_id: str
@@ -58,7 +59,8 @@ class ListTasksRequest(_message.Message):
     parent_task_id: str
     asked_agent_id: str
     order: TaskOrder
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ..., parent_task_id: _Optional[str] = ..., asked_agent_id: _Optional[str] = ..., order: _Optional[_Union[TaskOrder, str]] = ...) -> None: ...
+    conversation_id: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ..., parent_task_id: _Optional[str] = ..., asked_agent_id: _Optional[str] = ..., order: _Optional[_Union[TaskOrder, str]] = ..., conversation_id: _Optional[str] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
     __slots__ = ("tasks", "next_page_token")

@@ -374,8 +374,7 @@ fn a_later_request_lowers_the_loop_limits_of_its_task() {
     let mut world = World::with(&["a", "b"]);
     let ask = |world: &mut World, most: u32| {
         let limits = v1::LoopLimits { max_handoffs: most, max_handoffs_per_pair: 0 };
-        let payload =
-            v1::HandoffRequest { task_type: "x".into(), loop_limits: Some(limits), ..Default::default() };
+        let payload = v1::HandoffRequest { task_type: "x".into(), loop_limits: Some(limits), ..Default::default() };
         let envelope = world.envelope("a", "b", MessageType::HandoffRequest, &payload);
         world.send(v1::Envelope { task_id: "t1".into(), epoch: 1, ..envelope })
     };

@@ -1,6 +1,6 @@
 //! The command line of an agent: waits, limits and lists.
 
-use std::fs;
+use std::{fs, process::Stdio};
 
 use serde_json::json;
 
@@ -290,4 +290,119 @@ async fn the_parts_of_a_cancelled_task_stay_if_they_are_kept() {
     // The end reaches the parts in a later step.
     eventually("the part is cancelled", async || status("ended.1") == "TASK_STATUS_CANCELED").await;
     assert_eq!(status("kept.1"), "TASK_STATUS_CREATED");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_its_context_waits_for_the_end_of_the_handoff() {
+    let broker = world().await;
+    let context = file(&broker, "context.json", &json!({"notes": {"cause": "unknown"}, "keys": {"pin": 1}}));
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    let begin = |arguments: &[&str]| {
+        let mut command = acting(&broker, "alice", &[&["handoff", "request", "--to", "bob"], arguments].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let state = |task: &str| broker.lines(&["handoff", "list", "--task", task])[0]["state"].clone();
+    // Accepted, context, completion: the command sends the context and prints the handoff.
+    let asked = begin(&["--task", "t1", "--context", &context, "--secret", "keys", "--wait", "-o", "json"]);
+    eventually("t1 is offered", async || !broker.lines(&["handoff", "list", "--task", "t1"]).is_empty()).await;
+    run("bob", &["handoff", "accept", "t1"]);
+    eventually("the context is sent", async || state("t1") == "HANDOFF_STATE_CONTEXT_SENT").await;
+    run("bob", &["handoff", "complete", "t1", "--yes"]);
+    let ended = asked.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(0), "{stderr}");
+    let printed: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(printed["state"], "HANDOFF_STATE_COMPLETED", "{printed}");
+    assert!(stderr.contains("ACCEPTED, candidate bob: ACCEPTED"), "{stderr}");
+    // Refused: the words are printed, and the exit code and the code say that no agent has taken the task.
+    let asked = begin(&["--task", "t2", "--reason", "load", "--reason-text", "a busy day", "--wait", "-o", "table"]);
+    eventually("t2 is offered", async || !broker.lines(&["handoff", "list", "--task", "t2"]).is_empty()).await;
+    let words = "no room before noon, and in the afternoon the machine is down for its yearly maintenance";
+    run("bob", &["handoff", "reject", "t2", "--reason", "no-skill", "--text", words]);
+    let ended = asked.wait_with_output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("failed: NO_CANDIDATE: handoff "), "{stderr}");
+    assert!(stdout.contains("reason        LOAD: a busy day"), "{stdout}");
+    assert!(stdout.contains(": REJECTED, NO_SKILL\n              no room before noon, and"), "{stdout}");
+    let listed = acting(&broker, "alice", &["handoff", "list", "-o", "table"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("\n    bob REJECTED, NO_SKILL: no room before noon"), "{listed}");
+    assert!(stdout.lines().chain(listed.lines()).all(|line| line.chars().count() <= 80), "{stdout}\n{listed}");
+    // Cut off: the handoff is cancelled while the command waits.
+    let asked = begin(&["--task", "t3", "--context", &context]);
+    eventually("t3 is offered", async || !broker.lines(&["handoff", "list", "--task", "t3"]).is_empty()).await;
+    run("alice", &["handoff", "cancel", "t3"]);
+    assert_eq!(asked.wait_with_output().unwrap().status.code(), Some(1));
+    // A context that cannot be read leaves no request.
+    let no_file = ["handoff", "request", "--to", "bob", "--task", "t4", "--context", "/no/such.json"];
+    check(exit_of(&mut acting(&broker, "alice", &no_file)), 3, "/no/such.json");
+    assert!(broker.lines(&["handoff", "list", "--task", "t4"]).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegation_that_is_waited_for_ends_with_the_result() {
+    let broker = world().await;
+    let context = file(&broker, "context.json", &json!({"notes": {"cause": "unknown"}}));
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    let lend = async |task: &str| {
+        let request =
+            ["handoff", "request", "--to", "bob", "--delegate", "--wait", "--context", &context, "--task", task];
+        let mut command = acting(&broker, "alice", &request);
+        let asked = command.args(["-o", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("it is offered", async || !broker.lines(&["handoff", "list", "--task", task]).is_empty()).await;
+        run("bob", &["handoff", "accept", task]);
+        let state = || broker.lines(&["handoff", "list", "--task", task])[0]["state"].clone();
+        eventually("the context is sent", async || state() == "HANDOFF_STATE_CONTEXT_SENT").await;
+        run("bob", &["handoff", "complete", task, "--yes"]);
+        asked
+    };
+    let asked = lend("t1").await;
+    run("bob", &["task", "status", "t1", "completed", "--result-json", "{\"answer\": 42}"]);
+    let ended = asked.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(0), "{stderr}");
+    let task: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&task["ownerId"], &task["resultJson"]), (&json!("alice"), &json!("{\"answer\": 42}")), "{task}");
+    // A result of failed work and a recall are no success.
+    let asked = lend("t2").await;
+    run("bob", &["task", "status", "t2", "failed"]);
+    let ended = asked.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("has returned with the status FAILED"));
+    let asked = lend("t3").await;
+    run("alice", &["task", "recall", "t3"]);
+    let ended = asked.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("has come back without a result"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_the_terms_of_its_flags() {
+    let broker = world().await;
+    let request = |task: &str, more: &[&str]| {
+        let arguments = ["handoff", "request", "--to", "bob", "--task", task];
+        exit_of(&mut acting(&broker, "alice", &[&arguments[..], more].concat()))
+    };
+    // bob lacks the skill, so the broker passes it over, and the handoff ends without a candidate.
+    assert_eq!(request("t1", &["--skill", "law"]).0, Some(0));
+    let passed = broker.lines(&["handoff", "list", "--task", "t1"]).remove(0);
+    assert_eq!(passed["offers"][0]["passedOver"], true, "{passed}");
+    assert_eq!(request("t2", &["--desired-type", "lawyer"]).0, Some(0));
+    assert_eq!(broker.lines(&["handoff", "list", "--task", "t2"])[0]["offers"][0]["passedOver"], true);
+    assert_eq!(
+        request("t3", &["--max-handoffs", "1", "--fallback", "type:worker", "--silence-timeout", "60s"]).0,
+        Some(0)
+    );
+    let shown = broker.lines(&["handoff", "show", "t3"]).remove(0);
+    assert_eq!(shown["state"], "HANDOFF_STATE_REQUESTED", "{shown}");
+    check(request("t4", &["--max-handoffs", "0"]), 2, "--max-handoffs");
+    check(request("t4", &["--reason", "boredom"]), 2, "user-request");
+    check(request("t4", &["--secret", "keys"]), 2, "--context");
 }

@@ -1,6 +1,9 @@
 //! `baton context show`, `get`, `versions`, `checkpoint` and `diff`: the contexts of tasks.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::{Args, Subcommand};
 use prost::Message as _;
@@ -160,25 +163,35 @@ pub(super) struct ContextArgs {
 impl ContextArgs {
     /// The context that the files state.
     pub(super) fn read(&self) -> Result<v1::TaskContextTransfer, Failure> {
-        let base = self.base.as_ref().map(|path| members(path)).transpose()?.unwrap_or_default();
-        let known: std::collections::BTreeMap<String, String> = base.into_iter().collect();
-        let sections = members(&self.file)?.into_iter().map(|(name, text)| {
-            let made = known.get(&name).and_then(|base| sections::delta(base, &text));
-            let smaller = made.filter(|(delta, _)| delta.merge_patch.len() < text.len());
-            let content = smaller.map_or(Content::Json(text), |(delta, _)| Content::Delta(delta));
-            let secret = self.secrets.contains(&name);
-            v1::ContextSection { name, content: Some(content), secret, ..Default::default() }
-        });
-        let sections: Vec<v1::ContextSection> = sections.collect();
-        if let Some(name) = self.secrets.iter().find(|name| !sections.iter().any(|section| section.name == **name)) {
-            return Err(Failure::usage(format!("--secret {name} is no section of {}", self.file.display())));
-        }
-        Ok(context_of_sections(sections))
+        of_file(&self.file, self.base.as_deref(), &self.secrets)
     }
 }
 
+/// The context of a file with one JSON object. `base`: the file of an earlier version, for changes to it. `secrets`: the
+/// names of its secret sections.
+pub(super) fn of_file(
+    file: &Path,
+    base: Option<&Path>,
+    secrets: &[String],
+) -> Result<v1::TaskContextTransfer, Failure> {
+    let base = base.map(members).transpose()?.unwrap_or_default();
+    let known: std::collections::BTreeMap<String, String> = base.into_iter().collect();
+    let sections = members(file)?.into_iter().map(|(name, text)| {
+        let made = known.get(&name).and_then(|base| sections::delta(base, &text));
+        let smaller = made.filter(|(delta, _)| delta.merge_patch.len() < text.len());
+        let content = smaller.map_or(Content::Json(text), |(delta, _)| Content::Delta(delta));
+        let secret = secrets.contains(&name);
+        v1::ContextSection { name, content: Some(content), secret, ..Default::default() }
+    });
+    let sections: Vec<v1::ContextSection> = sections.collect();
+    if let Some(name) = secrets.iter().find(|name| !sections.iter().any(|section| section.name == **name)) {
+        return Err(Failure::usage(format!("--secret {name} is no section of {}", file.display())));
+    }
+    Ok(context_of_sections(sections))
+}
+
 /// The members of a file as sections: names and canonical JSON, or the JSON of a number that has no canonical form.
-fn members(path: &std::path::Path) -> Result<Vec<(String, String)>, Failure> {
+fn members(path: &Path) -> Result<Vec<(String, String)>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let value: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not a JSON object: {error}")))?;

@@ -9,7 +9,7 @@ use tokio_stream::StreamExt as _;
 use super::{
     Failure,
     connection::ConnectionArgs,
-    exit, handoff, output,
+    exit, handoff_show, output,
     table::{self, Column},
 };
 use baton_client::{
@@ -207,7 +207,7 @@ impl Cast {
         let mut shown = self.shown.lock().expect("no holder panics");
         let before = shown.insert(handoff_id.to_owned(), handoff.transitions.len()).unwrap_or(0);
         for step in handoff.transitions.iter().skip(before) {
-            handoff::say_step(step);
+            handoff_show::say_step(step);
         }
         Ok(())
     }

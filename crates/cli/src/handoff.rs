@@ -1,4 +1,4 @@
-//! `baton handoff`: request, answer, show. The list and the watch are in files of their own.
+//! `baton handoff`: the answers. The request, the show, the list and the watch are in files of their own.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _},
@@ -12,17 +12,16 @@ use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
     context::{ContextArgs, Want},
-    duration, handoffs_list, handoffs_watch,
+    duration, handoff_request, handoff_show, handoffs_list, handoffs_watch,
     output::{self, Output},
     resolve::Prefix,
 };
 use baton_client::{
-    ids::{AgentId, FairnessKey, IdSource as _, MessageId, SystemIds, TaskId},
+    ids::{AgentId, MessageId, SystemIds},
     proto::v1::{self, MessageType, context_section::Content},
     time::{Clock as _, SystemClock},
     {About, Client, Composer, Trust, completion_of},
 };
-use baton_protocol::escape;
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -32,7 +31,7 @@ use baton_protocol::escape;
   baton handoff complete crash-7 --id bob --key bob.pem
   baton handoff show crash-7")]
 pub(super) enum HandoffCommand {
-    Request(RequestArgs),
+    Request(Box<handoff_request::RequestArgs>),
     /// Accept a handoff that is offered to this agent. The sender then sends the context.
     #[command(after_help = "Examples:
   baton handoff accept crash-7 --id bob --key bob.pem
@@ -103,7 +102,7 @@ pub(super) enum HandoffCommand {
   baton handoff cancel crash-7 --id alice --key alice.pem")]
     Cancel(AnswerArgs),
     List(handoffs_list::ListArgs),
-    /// Show one handoff: its state, the views of both sides, each step and the deadline.
+    /// Show one handoff: its state, whose turn it is, the time left, each offer with its outcome, and each step.
     #[command(after_help = "Examples:
   baton handoff show crash-7
   baton handoff show 0198c0de -o json")]
@@ -116,91 +115,6 @@ pub(super) enum HandoffCommand {
     Watch(handoffs_watch::WatchArgs),
 }
 
-/// Request a handoff: ask another agent to take a task.
-///
-/// If no task has this id, the request also creates it, owned by the requesting agent at epoch 1.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  baton handoff request --id alice --key alice.pem --to bob --summary 'crash on start'
-  baton handoff request --id alice --key alice.pem --to type:expert --task ticket-7 --epoch 2 --priority high
-  baton handoff request --id alice --key alice.pem --to bob --delegate --loan-timeout 2h --accept-timeout 10s")]
-pub(super) struct RequestArgs {
-    #[command(flatten)]
-    identity: IdentityArgs,
-    /// The receiver: an agent's id, or type:NAME for any agent of that type.
-    #[arg(long, value_name = "RECEIVER")]
-    to: String,
-    /// The task's id. Default: a new random id.
-    #[arg(long, value_name = "TASK")]
-    task: Option<TaskId>,
-    /// The task's current epoch, as the latest receipt or `baton task show` states it.
-    #[arg(long, default_value_t = 1)]
-    epoch: u64,
-    /// The kind of work. Policies can depend on it.
-    #[arg(long, default_value = "task", value_name = "TYPE")]
-    task_type: String,
-    /// A short summary of the task for the receiver.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    summary: String,
-    /// The priority of delivery.
-    #[arg(long, default_value = "medium")]
-    priority: Priority,
-    /// The part of the sender's requests that this one belongs to, for example a customer. The parts take turns at the
-    /// receiver.
-    #[arg(long, value_name = "KEY")]
-    fairness_key: Option<FairnessKey>,
-    /// An agent to ask if the receiver does not take the task. May be repeated; asked in this order.
-    #[arg(long = "fallback", value_name = "AGENT")]
-    fallbacks: Vec<AgentId>,
-    /// Delegate the task instead of transferring it: it returns with the delegate's final status, or by a recall.
-    #[arg(long)]
-    delegate: bool,
-    /// The time after which the broker recalls a delegated task, from 1s to 30d. It starts with the completion. Default:
-    /// no timeout.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "delegate")]
-    loan_timeout: Option<Duration>,
-    /// The longest time of the loan that its delegate can ask for by `extend_by`, up to 30d. Default: the loan
-    /// cannot be extended.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "loan_timeout")]
-    loan_timeout_max: Option<Duration>,
-    /// The time without a sign of work after which the task counts as abandoned, from 5s to 1d. A delegated task then
-    /// returns. Default: silence is not judged.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    silence_timeout: Option<Duration>,
-    /// Whether an abandoned task returns to the sender.
-    #[arg(long, requires = "silence_timeout", conflicts_with = "delegate")]
-    return_when_abandoned: bool,
-    /// The task that the new task is a part of.
-    #[arg(long, value_name = "TASK")]
-    parent: Option<TaskId>,
-    /// The time from now before which no agent is asked, at most 30d. The timeouts begin then. Default: none.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    after: Option<Duration>,
-    /// Wait for an agent that is not registered yet: the receiver, or the first of its type.
-    #[arg(long)]
-    wait_for_agent: bool,
-    #[command(flatten)]
-    timeouts: TimeoutArgs,
-}
-
-/// The timeouts of a handoff.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Timeouts")]
-pub(super) struct TimeoutArgs {
-    /// The time for the candidate's decision, from the delivery of the request. Default: the broker's, 30s.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    accept_timeout: Option<Duration>,
-    /// The time for the context, from the accept. Default: the broker's, 60s.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    context_timeout: Option<Duration>,
-    /// The time for the completion, from the context. Default: the broker's, 120s.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    complete_timeout: Option<Duration>,
-    /// The time for the whole handoff, over all candidates. Default: the broker's, 360s.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    whole_timeout: Option<Duration>,
-}
-
 /// The handoff and the agent that answers.
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
@@ -208,14 +122,6 @@ pub(super) struct AnswerArgs {
     handoff: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Priority {
-    Low,
-    Medium,
-    High,
-    Critical,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -231,7 +137,7 @@ pub(super) enum Reason {
 
 pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
-        HandoffCommand::Request(args) => request(args, connection, output).await,
+        HandoffCommand::Request(args) => handoff_request::run(*args, connection, output).await,
         HandoffCommand::Accept { answer: args, estimate, wants } => {
             let payload = v1::HandoffAccept {
                 estimated_handoff_time: span(estimate)?,
@@ -269,48 +175,9 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
         HandoffCommand::Show { id, identity } => {
             let client = identity.client(connection).await?;
             let handoff = get(&client, &id.handoff(&client).await?).await?;
-            show(&handoff, output)
+            handoff_show::show(&handoff, output)
         }
         HandoffCommand::Watch(args) => handoffs_watch::run(args, connection, output).await,
-    }
-}
-
-async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let (client, composer) = as_agent(&args.identity, connection).await?;
-    let mode = if args.delegate { v1::HandoffMode::Delegate } else { v1::HandoffMode::Transfer };
-    let payload = v1::HandoffRequest {
-        task_type: args.task_type,
-        priority: args.priority.to_proto().into(),
-        fairness_key: args.fairness_key.map(|key| key.to_string()).unwrap_or_default(),
-        initial_context_summary: args.summary,
-        fallback_candidates: args.fallbacks.iter().map(ToString::to_string).collect(),
-        mode: mode.into(),
-        loan_timeout: span(args.loan_timeout)?,
-        loan_timeout_max: span(args.loan_timeout_max)?,
-        silence_timeout: span(args.silence_timeout)?,
-        return_when_abandoned: args.return_when_abandoned,
-        timeouts: Some(args.timeouts.to_proto()?),
-        parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
-        deliver_after: args.after.map(|span| SystemClock.now().plus(span).into()),
-        wait_for_agent: args.wait_for_agent,
-        ..Default::default()
-    };
-    let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
-    let about = About::task(&task, args.epoch);
-    // The broker does not know the handoff before its request is stored, so only the sender can show this view.
-    let view = output::short(v1::SenderView::HandoffInitiated.as_str_name(), "SENDER_VIEW_");
-    tell!("{view}: {} asks {} to take task {}", composer.identity.agent, escape::line(&args.to), escape::line(&task));
-    send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
-}
-
-impl TimeoutArgs {
-    fn to_proto(&self) -> Result<v1::HandoffTimeouts, Failure> {
-        Ok(v1::HandoffTimeouts {
-            accept: span(self.accept_timeout)?,
-            context: span(self.context_timeout)?,
-            complete: span(self.complete_timeout)?,
-            whole: span(self.whole_timeout)?,
-        })
     }
 }
 
@@ -462,69 +329,6 @@ async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
     Ok(client.answer(client.handoffs().get_handoff(request).await)?.handoff.unwrap_or_default())
 }
 
-fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
-    output.one(handoff, |handoff| {
-        let deadline = handoff.deadline.as_ref().or(handoff.whole_deadline.as_ref());
-        let open = handoff.state() as i32 <= v1::HandoffState::ContextSent as i32;
-        let error = match handoff.error_code() {
-            v1::ErrorCode::Unspecified => String::new(),
-            code => format!("{} ({})", handoff.error_message, output::short(code.as_str_name(), "ERROR_CODE_")),
-        };
-        vec![
-            ("handoff".into(), handoff.handoff_id.clone()),
-            ("task".into(), format!("{} at epoch {}", handoff.task_id, handoff.epoch)),
-            ("from".into(), handoff.sender_id.clone()),
-            ("to".into(), handoff.candidate_id.clone()),
-            ("waits for".into(), waits_for(handoff.waiting_for()).to_owned()),
-            ("asked for".into(), handoff.receiver_id.clone()),
-            ("summary".into(), handoff.initial_context_summary.clone()),
-            ("reason".into(), handoff.reason_text.clone()),
-            ("wanted type".into(), handoff.desired_agent_type.clone()),
-            (
-                "estimate".into(),
-                handoff.estimated_handoff_time.map(|span| format!("{} s", span.seconds)).unwrap_or_default(),
-            ),
-            ("state".into(), output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
-            ("sender sees".into(), output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_")),
-            ("receiver sees".into(), output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_")),
-            ("deadline".into(), if open { output::time(deadline) } else { String::new() }),
-            ("error".into(), error),
-        ]
-    })?;
-    if output.is_table() {
-        handoff.transitions.iter().for_each(say_step);
-    }
-    Ok(())
-}
-
-/// Prints a step on two lines: time, cause and state, then both views.
-pub(super) fn say_step(step: &v1::HandoffTransition) {
-    let candidate = if step.candidate_id.is_empty() { "" } else { ", candidate " };
-    say!(
-        "{:<24}  {:<13} {}{candidate}{}",
-        output::moment(step.transition_time.as_ref()),
-        output::short(step.state().as_str_name(), "HANDOFF_STATE_"),
-        output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
-        step.candidate_id,
-    );
-    say!(
-        "    sender {:<23}  receiver {}",
-        output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
-        output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
-    );
-}
-
-impl Priority {
-    fn to_proto(self) -> v1::Priority {
-        match self {
-            Self::Low => v1::Priority::Low,
-            Self::Medium => v1::Priority::Medium,
-            Self::High => v1::Priority::High,
-            Self::Critical => v1::Priority::Critical,
-        }
-    }
-}
-
 impl Reason {
     fn to_proto(self) -> v1::RejectReason {
         match self {
@@ -536,16 +340,5 @@ impl Reason {
             Self::TooLittleTime => v1::RejectReason::TooLittleTime,
             Self::Other => v1::RejectReason::Other,
         }
-    }
-}
-
-/// What an open handoff waits for while no agent has the offer. Empty: an agent has it.
-fn waits_for(waiting: v1::WaitingFor) -> &'static str {
-    match waiting {
-        v1::WaitingFor::Unspecified => "",
-        v1::WaitingFor::Capacity => "an agent with room",
-        v1::WaitingFor::RetryTime => "the time to ask an agent again",
-        v1::WaitingFor::Agent => "an agent that registers",
-        v1::WaitingFor::DeliverAfter => "the time of the request",
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::{
     Failure,
     connection::{ConnectionArgs, OptionalIdentityArgs},
-    duration,
+    duration, handoff_show,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
@@ -20,7 +20,8 @@ use baton_client::{
 
 /// List handoffs, newest first.
 ///
-/// TURN is the agent that has the next step, and LEFT the time that it has.
+/// TURN is the agent that has the next step, and LEFT the time that it has. Below a handoff are the candidates that did
+/// not take it, each with its words.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton handoff list --state requested --state accepted
@@ -109,7 +110,7 @@ pub(super) async fn run(args: ListArgs, connection: &ConnectionArgs, output: &Ou
         Column::Whole("LEFT"),
     ];
     let now = SystemClock.now();
-    output.list(&columns, &handoffs, |handoff| {
+    let row = |handoff: &v1::Handoff| {
         vec![
             handoff.handoff_id.clone(),
             handoff.task_id.clone(),
@@ -123,7 +124,8 @@ pub(super) async fn run(args: ListArgs, connection: &ConnectionArgs, output: &Ou
                 _ => turn::left(handoff, now).map(turn::brief).unwrap_or_default(),
             },
         ]
-    })
+    };
+    output.list_with(&columns, &handoffs, row, |handoff| handoff_show::refusals(handoff, now))
 }
 
 impl StateArg {

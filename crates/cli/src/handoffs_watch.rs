@@ -5,7 +5,7 @@ use clap::Args;
 use super::{
     Failure,
     connection::{ConnectionArgs, OptionalIdentityArgs},
-    handoff::say_step,
+    handoff_show::say_step,
     json,
     output::{self, Output},
     resolve::{self, Prefix},

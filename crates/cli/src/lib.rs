@@ -28,6 +28,8 @@ mod extend;
 mod find;
 mod graph;
 mod handoff;
+mod handoff_request;
+mod handoff_show;
 mod handoffs_list;
 mod handoffs_watch;
 mod health;

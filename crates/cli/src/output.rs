@@ -172,6 +172,25 @@ impl Output {
             table::print(columns, entries.iter().map(row));
             return Ok(());
         }
+        self.documents(entries)
+    }
+
+    /// Prints a list with further lines below each row of the table. The documents are those of [`Self::list`].
+    pub(super) fn list_with<M: Message + Name>(
+        self,
+        columns: &[Column],
+        entries: &[M],
+        row: impl Fn(&M) -> Vec<String>,
+        below: impl Fn(&M) -> Vec<String>,
+    ) -> Result<(), Failure> {
+        if self.format == Format::Table {
+            table::print_with(columns, entries.iter().map(row), |at| below(&entries[at]));
+            return Ok(());
+        }
+        self.documents(entries)
+    }
+
+    fn documents<M: Message + Name>(self, entries: &[M]) -> Result<(), Failure> {
         let values = entries.iter().map(json::of).collect::<Result<Vec<_>, _>>()?;
         if self.format == Format::Jsonl {
             values.iter().for_each(say_json);

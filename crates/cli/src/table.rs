@@ -47,6 +47,35 @@ pub(super) fn print(columns: &[Column], rows: impl IntoIterator<Item = Vec<Strin
     say_lines!("{}", render(columns, rows.into_iter().collect(), terminal.max(WIDTH_MIN)));
 }
 
+/// Prints a table with lines below each row, indented and cut at the width. `below` gets the number of the row.
+pub(super) fn print_with(
+    columns: &[Column],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    below: impl Fn(usize) -> Vec<String>,
+) {
+    let terminal = Table::new().width().map_or(0, usize::from).max(WIDTH_MIN);
+    say_lines!("{}", lines_with(columns, rows, below, terminal).join("\n"));
+}
+
+fn lines_with(
+    columns: &[Column],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    below: impl Fn(usize) -> Vec<String>,
+    width: usize,
+) -> Vec<String> {
+    let mut all = lines(columns, rows, width).into_iter();
+    let mut printed: Vec<String> = all.next().into_iter().collect();
+    for (at, row) in all.enumerate() {
+        printed.push(row);
+        for text in below(at) {
+            let mut line = format!("    {}", escape::line(&text));
+            cut(&mut line, width);
+            printed.push(line);
+        }
+    }
+    printed
+}
+
 /// The lines of a table that fits this width, the header first.
 pub(super) fn lines(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>, width: usize) -> Vec<String> {
     render(columns, rows.into_iter().collect(), width).lines().map(|line| line.trim_end().to_owned()).collect()
@@ -240,6 +269,14 @@ mod tests {
         let ids = ["an-agent-of-the-department-for-bills-1", "an-agent-of-the-department-for-bills-2"];
         let text = render(&columns, vec![row(&[ids[0], "1"]), row(&[ids[1], "2"])], 20);
         assert!(ids.iter().all(|id| text.contains(id)), "{text}");
+    }
+
+    #[test]
+    fn lines_below_a_row_are_indented_and_fit() {
+        let below = |at: usize| if at == 1 { vec!["no\nFORGED".to_owned(), "x".repeat(99)] } else { Vec::new() };
+        let printed = lines_with(&[Column::Id("TASK")], [row(&["one"]), row(&["two"])], below, 80);
+        assert_eq!(printed[..4], ["TASK", "one", "two", "    no\\nFORGED"]);
+        assert_eq!((printed.len(), printed[4].width()), (5, 80), "{printed:?}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(super) enum TaskCommand {
   baton task list
   baton task list --owner alice --limit 10 -o json
   baton task list --by-update --status waiting-for-input
+  baton task list --conversation chat-7 --parent crash-7
   baton task list --id alice --key alice.pem")]
     List {
         /// List only tasks that this agent owns: its id, or a unique prefix of it.
@@ -43,10 +44,13 @@ pub(super) enum TaskCommand {
         /// List only parts of this task: its id, or a unique prefix of it.
         #[arg(long, value_name = "TASK")]
         parent: Option<Prefix>,
+        /// List only tasks of this outer conversation.
+        #[arg(long, value_name = "CONVERSATION")]
+        conversation: Option<String>,
         /// List only tasks with this status. May be repeated.
         #[arg(long = "status", value_name = "STATUS", ignore_case = true)]
         statuses: Vec<ListedStatus>,
-        /// List the latest updates first, and not the latest creations. Needs the right to read all tasks.
+        /// List the latest updates first, and not the latest creations.
         #[arg(long)]
         by_update: bool,
         /// The most tasks to list.
@@ -263,7 +267,7 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         TaskCommand::Input(args) => input(args, connection, output).await,
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,
-        TaskCommand::List { owner, parent, statuses, by_update, limit, identity } => {
+        TaskCommand::List { owner, parent, conversation, statuses, by_update, limit, identity } => {
             let statuses: Vec<i32> = statuses.iter().map(|status| status.to_proto().into()).collect();
             let order = if by_update { v1::TaskOrder::Update } else { v1::TaskOrder::Unspecified };
             let client = identity.client(connection).await?;
@@ -277,6 +281,7 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
                     parent_task_id: parent_task_id.clone(),
                     statuses: Vec::clone(&statuses),
                     order: order.into(),
+                    conversation_id: conversation.clone().unwrap_or_default(),
                     ..Default::default()
                 };
                 let page = client.answer(client.tasks().list_tasks(request).await)?;
@@ -517,7 +522,7 @@ pub(crate) fn answer_text(answer: &v1::TaskInput) -> String {
     text.into_iter().chain(data).collect::<Vec<_>>().join(" ")
 }
 
-fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
+pub(super) fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     let question = task.open_prompt.as_ref().map(|open| {
         let prompt = open.prompt.clone().unwrap_or_default();
         let until = prompt.answer_before.map(|due| format!(" until {}", output::time(Some(&due))));
@@ -550,6 +555,7 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("result".into(), task.result_json.clone()),
         ("part of".into(), task.parent_task_id.clone()),
         ("parts".into(), task.part_task_ids.join(", ")),
+        ("conversation".into(), task.conversation_id.clone()),
         ("open handoff".into(), task.open_handoff_id.clone()),
         ("chain".into(), chain),
         ("lent by".into(), lent_by),

@@ -31,7 +31,7 @@ pub(super) async fn run(client: &Client, id: &TaskId, after_number: u64, output:
 }
 
 /// The status update of an entry. Only it has progress, and details for people.
-fn status_update(entry: &v1::CustodyLogEntry) -> Option<v1::TaskStatusUpdate> {
+pub(super) fn status_update(entry: &v1::CustodyLogEntry) -> Option<v1::TaskStatusUpdate> {
     let envelope = v1::Envelope::decode(entry.envelope.clone()).ok()?;
     let is_update = envelope.message_type() == MessageType::TaskStatusUpdate;
     v1::TaskStatusUpdate::decode(envelope.payload.filter(|_| is_update)?.value).ok()

@@ -10,8 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use uuid::Uuid;
 pub use conversation::ConversationId;
+use uuid::Uuid;
 pub use workspace::{Topic, WorkspaceId, WorkspaceOwner};
 
 /// The longest name, in characters.

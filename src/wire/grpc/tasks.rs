@@ -225,8 +225,7 @@ fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Res
     checks.at_most("statuses", request.statuses.len(), 6, "entries");
     let statuses = numbered(&mut checks, "statuses", "known statuses", &request.statuses, TaskStatus::from_number);
     let parent = checks.optional_id("parent_task_id", &request.parent_task_id, TaskId::parse);
-    let conversation =
-        checks.optional_id("conversation_id", &request.conversation_id, ConversationId::parse);
+    let conversation = checks.optional_id("conversation_id", &request.conversation_id, ConversationId::parse);
     let asked = checks.optional_id("asked_agent_id", &request.asked_agent_id, AgentId::parse);
     let by_update = match v1::TaskOrder::try_from(request.order) {
         Ok(order) => order == v1::TaskOrder::Update,

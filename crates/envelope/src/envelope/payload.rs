@@ -9,7 +9,10 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, PAYLOAD_BYTES_MAX, sections, signing};
 use crate::{
-    ids::{AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId, check_name},
+    ids::{
+        AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId,
+        check_name,
+    },
     proto::{Any, v1},
     protocol::{
         self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus, WorkTerms,

@@ -97,7 +97,7 @@ var payloads, kinds = func() (map[v1.MessageType]protoreflect.MessageType, map[p
 		&v1.HandoffRequest{}, &v1.HandoffAccept{}, &v1.HandoffReject{}, &v1.HandoffCancel{}, &v1.TaskContextTransfer{},
 		&v1.HandoffComplete{}, &v1.TaskStatusUpdate{}, &v1.ErrorNotification{}, &v1.Heartbeat{}, &v1.TaskRequest{},
 		&v1.TaskOffer{}, &v1.TaskAccept{}, &v1.Delegation{}, &v1.Info{}, &v1.TaskRecall{},
-		&v1.TaskInput{}, &v1.WorkspaceAppend{}, &v1.TaskDecline{}, &v1.NegotiationClosed{}, &v1.PlanSubmission{},
+		&v1.TaskInput{}, &v1.TaskCreate{}, &v1.WorkspaceAppend{}, &v1.TaskDecline{}, &v1.NegotiationClosed{}, &v1.PlanSubmission{},
 	}
 	byKind := map[v1.MessageType]protoreflect.MessageType{}
 	byName := map[protoreflect.FullName]v1.MessageType{}

@@ -50,6 +50,22 @@ func (a *Agent) withParent(ctx context.Context, about About, payload proto.Messa
 	return request
 }
 
+// CreateTask begins a task that this agent owns, at epoch 1 and without a handoff. Its context, workspace, runs and threads can
+// begin at once, and it can be handed over later. With the context of a handler the new task is a part of the handler's:
+// see WithParent. The broker refuses an id in use: with TASK_EXISTS if this agent takes part in the task, else with
+// NOT_OWNER.
+func (a *Agent) CreateTask(ctx context.Context, taskID string, create *v1.TaskCreate) (*OwnedTask, error) {
+	if parent, _ := a.parentOf(ctx); create.GetParentTaskId() == "" && parent != taskID {
+		create = proto.CloneOf(create)
+		create.ParentTaskId = parent
+	}
+	receipt, err := a.Send(ctx, "", About{TaskID: taskID, Epoch: 1}, create)
+	if err != nil {
+		return nil, err
+	}
+	return a.ownedBy(receipt, taskID), nil
+}
+
 // withoutParent returns the refused request of a handler without the parent that it did not name, if the broker refused
 // that parent alone: the request creates no task, or this agent no longer owns the parent. Otherwise it returns nil.
 func (a *Agent) withoutParent(ctx context.Context, envelope *v1.Envelope, err error) *v1.Envelope {

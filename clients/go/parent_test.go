@@ -113,3 +113,34 @@ func TestTheEndOfATaskEndsTheLoanOfItsPart(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAgentBeginsATaskWithoutAHandoff(t *testing.T) {
+	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
+	whole, part, chat := unique("whole"), unique("part"), unique("chat 7")
+	create := &v1.TaskCreate{TaskType: "bug", Summary: "it crashes", ConversationId: chat}
+	task := ok[*OwnedTask](t)(alice.CreateTask(patient(t), whole, create))
+	if task.Epoch != 1 || task.Status != v1.TaskStatus_TASK_STATUS_CREATED {
+		t.Fatalf("the new task: %+v", task)
+	}
+	if _, err := task.Checkpoint(patient(t), goals(t)); err != nil {
+		t.Fatal(err)
+	}
+	ok[*OwnedTask](t)(alice.CreateTask(WithParent(patient(t), whole), part, create))
+	if parent := parentOf(t, alice, part); parent != whole {
+		t.Fatalf("the part is of %q", parent)
+	}
+	var listed []string
+	for one, err := range alice.ListTasks(patient(t), &v1.ListTasksRequest{ConversationId: chat}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, one.GetTaskId())
+	}
+	if len(listed) != 2 || listed[0] != part || listed[1] != whole {
+		t.Fatalf("tasks of the conversation: %v", listed)
+	}
+	_, err := alice.CreateTask(patient(t), whole, create)
+	refused(t, err, "TASK_EXISTS")
+	_, err = bob.CreateTask(patient(t), whole, create)
+	refused(t, err, "NOT_OWNER")
+}

@@ -341,6 +341,7 @@ fn rejections() -> Vec<Rejection> {
         Rejection::InputTaken => Rejection::InputTaken;
         Rejection::InputExpired { .. } => Rejection::InputExpired { state: PromptState::Expired };
         Rejection::TermDiffers { .. } => Rejection::TermDiffers { violation: violations().remove(0) };
+        Rejection::TaskExists => Rejection::TaskExists;
         Rejection::TaskFinal { .. } => Rejection::TaskFinal { status: TaskStatus::Completed };
         Rejection::DigestMismatch { .. } => Rejection::DigestMismatch { expected: [7; 32] };
         Rejection::NoCandidate => Rejection::NoCandidate;

@@ -236,6 +236,7 @@ pub(super) fn shown_task(shown: &ShownTask) -> v1::Task {
         });
     v1::Task {
         last_answer,
+        summary: shown.creation.as_ref().map(|created| created.summary.clone()).unwrap_or_default(),
         result_json: shown.result.as_ref().map(|status| status.result_json.clone()).unwrap_or_default(),
         open_prompt,
         part_task_ids: shown.parts.iter().map(ToString::to_string).collect(),

@@ -6,6 +6,7 @@ mod blobs;
 mod busy;
 mod clocks;
 mod contexts;
+mod creations;
 mod dead_letters;
 mod deliveries;
 mod fairness;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use baton_domain::handoff::{
-    Acked, Cancellation, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Snapshot, State,
-    Task, TaskStatus, Timeouts, Unavailable, step,
+    Acked, Cancellation, Handoff, Input, LoopLimits, Message, Mode, NewTask, Outcome, Priority, Request, Seize,
+    Snapshot, State, Task, TaskStatus, Timeouts, Unavailable, step,
 };
 use baton_protocol::{
     codes::Refusal as _,
@@ -193,4 +193,28 @@ fn timeouts_are_the_specified_ones() {
     let seconds = |span: Duration| span.as_secs();
     let Timeouts { accept, context, complete, whole } = Timeouts::default();
     assert_eq!([accept, context, complete, whole].map(seconds), [30, 60, 120, 360]);
+}
+
+#[test]
+fn a_creation_makes_a_task_without_a_handoff_and_is_refused_of_a_known_task() {
+    let new = |epoch| {
+        Input::Create(NewTask {
+            id: MessageId::from_bytes([3; 16]),
+            task: TaskId::parse("t").unwrap(),
+            from: agent("a"),
+            epoch,
+            task_type: "x".into(),
+            parent: None,
+            conversation: None,
+            loop_limits: LoopLimits::default(),
+        })
+    };
+    let Ok(Outcome::Moved(made)) = step(Snapshot::default(), &new(1), at(0)) else { panic!("a good creation") };
+    assert_eq!((made.handoff, made.effects.len()), (None, 0));
+    assert_eq!((made.task.owner, made.task.epoch, made.task.status), (agent("a"), 1, TaskStatus::Created));
+    let ahead = step(Snapshot::default(), &new(2), at(0)).unwrap_err();
+    assert_eq!(ahead.code().name(), "EPOCH_AHEAD");
+    for state in State::ALL {
+        assert_eq!(outcome(state, &new(1), at(1)), "[TASK_EXISTS]", "{state:?}");
+    }
 }

@@ -406,3 +406,38 @@ async fn a_request_has_the_terms_of_its_flags() {
     check(request("t4", &["--reason", "boredom"]), 2, "user-request");
     check(request("t4", &["--secret", "keys"]), 2, "--context");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_created_and_listed_by_its_conversation() {
+    let broker = world().await;
+    let create = |name: &str, task: &str, more: &[&str]| {
+        exit_of(&mut acting(&broker, name, &[&["task", "create", task][..], more].concat()))
+    };
+    let chat = ["--conversation", "chat 7"];
+    assert_eq!(create("alice", "t1", &[&chat[..], &["--summary", "it crashes"]].concat()).0, Some(0));
+    assert_eq!(create("alice", "t2", &[&chat[..], &["--parent", "t1"]].concat()).0, Some(0));
+    assert_eq!(create("alice", "t3", &["--max-handoffs", "1"]).0, Some(0));
+    let listed = |more: &[&str]| {
+        let output = acting(&broker, "alice", &[&["task", "list", "-o", "json"], more].concat()).output().unwrap();
+        let tasks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        tasks.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&chat), ["t2", "t1"]);
+    assert_eq!(listed(&[&chat[..], &["--parent", "t1"]].concat()), ["t2"]);
+    assert_eq!(listed(&["--by-update"]), ["t3", "t2", "t1"]);
+    let shown = acting(&broker, "alice", &["task", "show", "t1", "-o", "table"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("summary       it crashes\n"), "{shown}");
+    assert!(shown.contains("conversation  chat 7\n"), "{shown}");
+    check(create("alice", "t1", &[]), 8, "TASK_EXISTS");
+    check(create("bob", "t1", &[]), 8, "NOT_OWNER");
+    // The context of an own task, and a handoff later.
+    let context = file(&broker, "context.json", &json!({"notes": {"cause": "unknown"}}));
+    let run = |name: &str, arguments: &[&str]| {
+        let (code, stderr) = exit_of(&mut acting(&broker, name, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    };
+    run("alice", &["context", "checkpoint", "t1", "--file", &context]);
+    run("alice", &["handoff", "request", "--to", "bob", "--task", "t1"]);
+    run("alice", &["task", "audit", "t1"]);
+}

@@ -406,3 +406,25 @@ async fn an_agent_changes_its_card_and_its_keys_and_leaves() {
     let gone = client.deregister("alice", false, "no more work").await.unwrap();
     assert!(gone.deregister_time.is_some());
 }
+
+#[tokio::test]
+async fn an_agent_begins_a_task_without_a_handoff() {
+    let broker = Broker::start();
+    let (alice, bob) =
+        (agent(&broker, "alice").connect().await.unwrap(), agent(&broker, "bob").connect().await.unwrap());
+    let create = v1::TaskCreate {
+        task_type: "bug".to_owned(),
+        summary: "it crashes".to_owned(),
+        conversation_id: "chat 7".to_owned(),
+        ..Default::default()
+    };
+    let task = alice.create_task("whole", &create).await.unwrap();
+    assert_eq!((task.epoch(), task.status), (1, TaskStatus::Created));
+    let part = baton_client::in_task(&task, alice.create_task("part", &create)).await.unwrap();
+    part.finish(None).await.unwrap();
+    let shown = alice.link().get_task("whole").await.unwrap();
+    assert_eq!((shown.summary.as_str(), shown.part_task_ids), ("it crashes", vec!["part".to_owned()]));
+    let reason = |ended: Result<_, ClientError>| ended.map(drop).unwrap_err().reason().map(str::to_owned);
+    assert_eq!(reason(alice.create_task("whole", &create).await).as_deref(), Some("TASK_EXISTS"));
+    assert_eq!(reason(bob.create_task("whole", &create).await).as_deref(), Some("NOT_OWNER"));
+}

@@ -175,6 +175,7 @@ impl Agent {
             7 => Some(self.ask_for_offers(&other, tasks, ids, now)),
             8 => self.press(ids, now),
             9 => self.submit_plan(others, ids, now),
+            10 => Some(self.create(tasks, ids, now)),
             _ => None,
         };
         actions.extend(action);
@@ -249,6 +250,22 @@ impl Agent {
         let (task, handoff) = all.get(pick % all.len().max(1))?.clone();
         let recall = v1::TaskRecall::default();
         Some(Action::Send(self.make("", T::TaskRecall, &task, &handoff, 1, &recall, ids, now)))
+    }
+
+    /// Begins a task without a handoff: a new one, or one that somebody owns already. Sometimes a part of an own task.
+    fn create(&mut self, tasks: u64, ids: &Ids, now: Timestamp) -> Action {
+        let task = format!("task-{}", self.rng.roll(tasks));
+        let parent = self.owned.keys().next().filter(|parent| **parent != task).cloned().unwrap_or_default();
+        let create = v1::TaskCreate {
+            task_type: "x".into(),
+            parent_task_id: if self.rng.once_in(3) { parent } else { String::new() },
+            conversation_id: if self.rng.once_in(2) { "chat 1".into() } else { String::new() },
+            ..Default::default()
+        };
+        let bytes = self.make("", T::TaskCreate, &task, "", 1, &create, ids, now);
+        // The broker may refuse it. Then the agent believes to own a task of another.
+        self.owned.entry(task).or_insert(1);
+        Action::Send(bytes)
     }
 
     fn inform(&mut self, other: &str, ids: &Ids, now: Timestamp) -> Option<Action> {

@@ -74,6 +74,8 @@ const (
 	MessageType_MESSAGE_TYPE_TASK_RECALL MessageType = 20
 	// TaskInput: the agent that was asked answers a question about a task.
 	MessageType_MESSAGE_TYPE_TASK_INPUT MessageType = 21
+	// TaskCreate: an agent begins a task that it owns itself. It has no receiver.
+	MessageType_MESSAGE_TYPE_TASK_CREATE MessageType = 25
 )
 
 // Enum value maps for MessageType.
@@ -101,6 +103,7 @@ var (
 		19: "MESSAGE_TYPE_PLAN_SUBMISSION",
 		20: "MESSAGE_TYPE_TASK_RECALL",
 		21: "MESSAGE_TYPE_TASK_INPUT",
+		25: "MESSAGE_TYPE_TASK_CREATE",
 	}
 	MessageType_value = map[string]int32{
 		"MESSAGE_TYPE_UNSPECIFIED":           0,
@@ -125,6 +128,7 @@ var (
 		"MESSAGE_TYPE_PLAN_SUBMISSION":       19,
 		"MESSAGE_TYPE_TASK_RECALL":           20,
 		"MESSAGE_TYPE_TASK_INPUT":            21,
+		"MESSAGE_TYPE_TASK_CREATE":           25,
 	}
 )
 
@@ -168,7 +172,7 @@ type Envelope struct {
 	SenderId string `protobuf:"bytes,2,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
 	// The receiver: an agent's id, "type:NAME" (one able agent of that type), or "all:NAME" (every agent of that type
 	// except the sender; not for messages of a handoff). Empty only for a TaskStatusUpdate without a receiver, for a
-	// TaskRecall, for a TaskInput, for a ContextCheckpoint, for a WorkspaceAppend and for a Heartbeat.
+	// TaskRecall, for a TaskInput, for a TaskCreate, for a ContextCheckpoint, for a WorkspaceAppend and for a Heartbeat.
 	ReceiverId string `protobuf:"bytes,3,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
 	// The time at which the sender made the message, UTC. Refused if it differs from the broker's clock by more than the
 	// clock window (5 minutes by default). Required.
@@ -416,7 +420,7 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate*\xd8\x05\n" +
+	"tracestate*\xf6\x05\n" +
 	"\vMessageType\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cMESSAGE_TYPE_HANDOFF_REQUEST\x10\x01\x12\x1f\n" +
@@ -440,7 +444,8 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\x1fMESSAGE_TYPE_NEGOTIATION_CLOSED\x10\x10\x12 \n" +
 	"\x1cMESSAGE_TYPE_PLAN_SUBMISSION\x10\x13\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_TASK_RECALL\x10\x14\x12\x1b\n" +
-	"\x17MESSAGE_TYPE_TASK_INPUT\x10\x15B\x98\x01\n" +
+	"\x17MESSAGE_TYPE_TASK_INPUT\x10\x15\x12\x1c\n" +
+	"\x18MESSAGE_TYPE_TASK_CREATE\x10\x19B\x98\x01\n" +
 	"\fcom.baton.v1B\rEnvelopeProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (

@@ -238,6 +238,8 @@ const (
 	ErrorCode_ERROR_CODE_RUN_EXISTS ErrorCode = 223
 	// Another thread has this thread_id: of another base spec, task or caller, or one that has ended. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_THREAD_EXISTS ErrorCode = 224
+	// The sender takes part in a task with the task_id of its TaskCreate. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_TASK_EXISTS ErrorCode = 228
 	// The task has an open handoff. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_OPEN ErrorCode = 100
 	// The message has no place in the state of the handoff, which ErrorInfo.metadata names. FAILED_PRECONDITION.
@@ -467,6 +469,7 @@ var (
 		222: "ERROR_CODE_PLAN_EXISTS",
 		223: "ERROR_CODE_RUN_EXISTS",
 		224: "ERROR_CODE_THREAD_EXISTS",
+		228: "ERROR_CODE_TASK_EXISTS",
 		100: "ERROR_CODE_HANDOFF_OPEN",
 		101: "ERROR_CODE_HANDOFF_STATE",
 		102: "ERROR_CODE_HANDOFF_FINAL",
@@ -593,6 +596,7 @@ var (
 		"ERROR_CODE_PLAN_EXISTS":               222,
 		"ERROR_CODE_RUN_EXISTS":                223,
 		"ERROR_CODE_THREAD_EXISTS":             224,
+		"ERROR_CODE_TASK_EXISTS":               228,
 		"ERROR_CODE_HANDOFF_OPEN":              100,
 		"ERROR_CODE_HANDOFF_STATE":             101,
 		"ERROR_CODE_HANDOFF_FINAL":             102,
@@ -813,7 +817,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\x8f\x1f\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xac\x1f\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -863,6 +867,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x16ERROR_CODE_PLAN_EXISTS\x10\xde\x01\x12\x1a\n" +
 	"\x15ERROR_CODE_RUN_EXISTS\x10\xdf\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_THREAD_EXISTS\x10\xe0\x01\x12\x1b\n" +
+	"\x16ERROR_CODE_TASK_EXISTS\x10\xe4\x01\x12\x1b\n" +
 	"\x17ERROR_CODE_HANDOFF_OPEN\x10d\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_STATE\x10e\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_FINAL\x10f\x12\x1e\n" +

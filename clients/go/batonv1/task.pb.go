@@ -31,7 +31,8 @@ type TaskStatus int32
 const (
 	// Not set.
 	TaskStatus_TASK_STATUS_UNSPECIFIED TaskStatus = 0
-	// The first handoff request created the task, and its owner has not reported a status. Set by the broker only.
+	// A TaskCreate or the first handoff request created the task, and its owner has not reported a status. Set by the broker
+	// only.
 	TaskStatus_TASK_STATUS_CREATED TaskStatus = 1
 	// The owner works on the task.
 	TaskStatus_TASK_STATUS_IN_PROGRESS TaskStatus = 2
@@ -198,6 +199,91 @@ func (x *TaskStatusUpdate) GetResultJson() string {
 	return ""
 }
 
+// Payload: an agent begins a task that it owns itself, at epoch 1 and without a handoff. task_id is a new id and receiver_id
+// is empty. Context, workspace, runs and threads of the task can begin at once, and a HandoffRequest can hand it over
+// later. A task_id in use is refused: with TASK_EXISTS if the sender takes part in the task, else with NOT_OWNER.
+type TaskCreate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind of work, in the agents' own terms, with the characters of an agent id. Required.
+	TaskType string `protobuf:"bytes,1,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// A summary of the work for people to read, at most 16384 bytes. Shown in Task.summary.
+	Summary string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	// The task that this one is a part of. The sender owns it, it has no final status, and at most 31 tasks are above it.
+	// Empty: the task is no part.
+	ParentTaskId string `protobuf:"bytes,3,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
+	// The outer conversation that the task belongs to, 1 to 128 characters without control characters. Empty: none.
+	ConversationId string `protobuf:"bytes,4,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	// The loop guard's limits for the task, which can only be lower than the broker's. Unset: the broker's limits.
+	LoopLimits    *LoopLimits `protobuf:"bytes,5,opt,name=loop_limits,json=loopLimits,proto3" json:"loop_limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskCreate) Reset() {
+	*x = TaskCreate{}
+	mi := &file_baton_v1_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskCreate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskCreate) ProtoMessage() {}
+
+func (x *TaskCreate) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskCreate.ProtoReflect.Descriptor instead.
+func (*TaskCreate) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TaskCreate) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *TaskCreate) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *TaskCreate) GetParentTaskId() string {
+	if x != nil {
+		return x.ParentTaskId
+	}
+	return ""
+}
+
+func (x *TaskCreate) GetConversationId() string {
+	if x != nil {
+		return x.ConversationId
+	}
+	return ""
+}
+
+func (x *TaskCreate) GetLoopLimits() *LoopLimits {
+	if x != nil {
+		return x.LoopLimits
+	}
+	return nil
+}
+
 // A question of the task's owner to one agent. The message_id of the status update that asks it is its id.
 type TaskPrompt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -216,7 +302,7 @@ type TaskPrompt struct {
 
 func (x *TaskPrompt) Reset() {
 	*x = TaskPrompt{}
-	mi := &file_baton_v1_task_proto_msgTypes[1]
+	mi := &file_baton_v1_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +314,7 @@ func (x *TaskPrompt) String() string {
 func (*TaskPrompt) ProtoMessage() {}
 
 func (x *TaskPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[1]
+	mi := &file_baton_v1_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +327,7 @@ func (x *TaskPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPrompt.ProtoReflect.Descriptor instead.
 func (*TaskPrompt) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *TaskPrompt) GetQuestion() string {
@@ -288,7 +374,7 @@ type TaskInput struct {
 
 func (x *TaskInput) Reset() {
 	*x = TaskInput{}
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +386,7 @@ func (x *TaskInput) String() string {
 func (*TaskInput) ProtoMessage() {}
 
 func (x *TaskInput) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +399,7 @@ func (x *TaskInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskInput.ProtoReflect.Descriptor instead.
 func (*TaskInput) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TaskInput) GetText() string {
@@ -335,7 +421,7 @@ type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, chosen by the agent that created the task.
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The kind of work, from the request that created the task.
+	// The kind of work, from the message that created the task.
 	TaskType string `protobuf:"bytes,2,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
 	// The owner: exactly one agent at any time.
 	OwnerId string `protobuf:"bytes,3,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -384,13 +470,15 @@ type Task struct {
 	ResultJson string `protobuf:"bytes,34,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	// The outer conversation that the task belongs to, as the message that created the task names it. Empty: none.
 	ConversationId string `protobuf:"bytes,38,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The summary, from the TaskCreate that created the task. Empty: none, or a request created the task. Not in lists.
+	Summary       string `protobuf:"bytes,39,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_baton_v1_task_proto_msgTypes[3]
+	mi := &file_baton_v1_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +490,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[3]
+	mi := &file_baton_v1_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +503,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Task) GetTaskId() string {
@@ -586,6 +674,13 @@ func (x *Task) GetConversationId() string {
 	return ""
 }
 
+func (x *Task) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
 // A question with its answer. Set by the broker.
 type AnsweredPrompt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -603,7 +698,7 @@ type AnsweredPrompt struct {
 
 func (x *AnsweredPrompt) Reset() {
 	*x = AnsweredPrompt{}
-	mi := &file_baton_v1_task_proto_msgTypes[4]
+	mi := &file_baton_v1_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +710,7 @@ func (x *AnsweredPrompt) String() string {
 func (*AnsweredPrompt) ProtoMessage() {}
 
 func (x *AnsweredPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[4]
+	mi := &file_baton_v1_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +723,7 @@ func (x *AnsweredPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnsweredPrompt.ProtoReflect.Descriptor instead.
 func (*AnsweredPrompt) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AnsweredPrompt) GetQuestion() *OpenPrompt {
@@ -674,7 +769,7 @@ type TaskSeizure struct {
 
 func (x *TaskSeizure) Reset() {
 	*x = TaskSeizure{}
-	mi := &file_baton_v1_task_proto_msgTypes[5]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +781,7 @@ func (x *TaskSeizure) String() string {
 func (*TaskSeizure) ProtoMessage() {}
 
 func (x *TaskSeizure) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[5]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +794,7 @@ func (x *TaskSeizure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSeizure.ProtoReflect.Descriptor instead.
 func (*TaskSeizure) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskSeizure) GetOwnerId() string {
@@ -740,7 +835,7 @@ type OpenPrompt struct {
 
 func (x *OpenPrompt) Reset() {
 	*x = OpenPrompt{}
-	mi := &file_baton_v1_task_proto_msgTypes[6]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +847,7 @@ func (x *OpenPrompt) String() string {
 func (*OpenPrompt) ProtoMessage() {}
 
 func (x *OpenPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[6]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +860,7 @@ func (x *OpenPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPrompt.ProtoReflect.Descriptor instead.
 func (*OpenPrompt) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OpenPrompt) GetMessageId() string {
@@ -813,7 +908,7 @@ type TaskLoan struct {
 
 func (x *TaskLoan) Reset() {
 	*x = TaskLoan{}
-	mi := &file_baton_v1_task_proto_msgTypes[7]
+	mi := &file_baton_v1_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +920,7 @@ func (x *TaskLoan) String() string {
 func (*TaskLoan) ProtoMessage() {}
 
 func (x *TaskLoan) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[7]
+	mi := &file_baton_v1_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +933,7 @@ func (x *TaskLoan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskLoan.ProtoReflect.Descriptor instead.
 func (*TaskLoan) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskLoan) GetDelegatorId() string {
@@ -886,7 +981,7 @@ type TaskHop struct {
 
 func (x *TaskHop) Reset() {
 	*x = TaskHop{}
-	mi := &file_baton_v1_task_proto_msgTypes[8]
+	mi := &file_baton_v1_task_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +993,7 @@ func (x *TaskHop) String() string {
 func (*TaskHop) ProtoMessage() {}
 
 func (x *TaskHop) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[8]
+	mi := &file_baton_v1_task_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1006,7 @@ func (x *TaskHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHop.ProtoReflect.Descriptor instead.
 func (*TaskHop) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskHop) GetHandoffId() string {
@@ -946,7 +1041,7 @@ var File_baton_v1_task_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n" +
+	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x16baton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n" +
 	"\x10TaskStatusUpdate\x12,\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x14.baton.v1.TaskStatusR\x06status\x12\x1f\n" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
@@ -957,7 +1052,15 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\textend_by\x18\a \x01(\v2\x19.google.protobuf.DurationR\bextendBy\x12\x1f\n" +
 	"\vresult_json\x18\b \x01(\tR\n" +
 	"resultJsonB\v\n" +
-	"\t_progressJ\x04\b\x04\x10\x05R\x06result\"\xb4\x01\n" +
+	"\t_progressJ\x04\b\x04\x10\x05R\x06result\"\xc9\x01\n" +
+	"\n" +
+	"TaskCreate\x12\x1b\n" +
+	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12\x18\n" +
+	"\asummary\x18\x02 \x01(\tR\asummary\x12$\n" +
+	"\x0eparent_task_id\x18\x03 \x01(\tR\fparentTaskId\x12'\n" +
+	"\x0fconversation_id\x18\x04 \x01(\tR\x0econversationId\x125\n" +
+	"\vloop_limits\x18\x05 \x01(\v2\x14.baton.v1.LoopLimitsR\n" +
+	"loopLimits\"\xb4\x01\n" +
 	"\n" +
 	"TaskPrompt\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x1b\n" +
@@ -966,7 +1069,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"H\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1b\n" +
-	"\tdata_json\x18\x03 \x01(\tR\bdataJsonJ\x04\b\x02\x10\x03R\x04data\"\x84\b\n" +
+	"\tdata_json\x18\x03 \x01(\tR\bdataJsonJ\x04\b\x02\x10\x03R\x04data\"\x9e\b\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -997,7 +1100,8 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x0fsilence_timeout\x18! \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1f\n" +
 	"\vresult_json\x18\" \x01(\tR\n" +
 	"resultJson\x12'\n" +
-	"\x0fconversation_id\x18& \x01(\tR\x0econversationIdB\v\n" +
+	"\x0fconversation_id\x18& \x01(\tR\x0econversationId\x12\x18\n" +
+	"\asummary\x18' \x01(\tR\asummaryB\v\n" +
 	"\t_progressJ\x04\b\x0f\x10\x10R\x06result\"\xc9\x01\n" +
 	"\x0eAnsweredPrompt\x120\n" +
 	"\bquestion\x18\x01 \x01(\v2\x14.baton.v1.OpenPromptR\bquestion\x12\x1b\n" +
@@ -1054,47 +1158,50 @@ func file_baton_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_baton_v1_task_proto_goTypes = []any{
 	(TaskStatus)(0),               // 0: baton.v1.TaskStatus
 	(*TaskStatusUpdate)(nil),      // 1: baton.v1.TaskStatusUpdate
-	(*TaskPrompt)(nil),            // 2: baton.v1.TaskPrompt
-	(*TaskInput)(nil),             // 3: baton.v1.TaskInput
-	(*Task)(nil),                  // 4: baton.v1.Task
-	(*AnsweredPrompt)(nil),        // 5: baton.v1.AnsweredPrompt
-	(*TaskSeizure)(nil),           // 6: baton.v1.TaskSeizure
-	(*OpenPrompt)(nil),            // 7: baton.v1.OpenPrompt
-	(*TaskLoan)(nil),              // 8: baton.v1.TaskLoan
-	(*TaskHop)(nil),               // 9: baton.v1.TaskHop
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*TaskCreate)(nil),            // 2: baton.v1.TaskCreate
+	(*TaskPrompt)(nil),            // 3: baton.v1.TaskPrompt
+	(*TaskInput)(nil),             // 4: baton.v1.TaskInput
+	(*Task)(nil),                  // 5: baton.v1.Task
+	(*AnsweredPrompt)(nil),        // 6: baton.v1.AnsweredPrompt
+	(*TaskSeizure)(nil),           // 7: baton.v1.TaskSeizure
+	(*OpenPrompt)(nil),            // 8: baton.v1.OpenPrompt
+	(*TaskLoan)(nil),              // 9: baton.v1.TaskLoan
+	(*TaskHop)(nil),               // 10: baton.v1.TaskHop
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*LoopLimits)(nil),            // 12: baton.v1.LoopLimits
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_baton_v1_task_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
-	2,  // 1: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
-	10, // 2: baton.v1.TaskStatusUpdate.extend_by:type_name -> google.protobuf.Duration
-	11, // 3: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
-	0,  // 4: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
-	9,  // 5: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
-	11, // 6: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	11, // 7: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
-	7,  // 8: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
-	8,  // 9: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
-	6,  // 10: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
-	5,  // 11: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
-	10, // 12: baton.v1.Task.silence_timeout:type_name -> google.protobuf.Duration
-	7,  // 13: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
-	3,  // 14: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
-	11, // 15: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
-	2,  // 16: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
-	11, // 17: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
-	11, // 18: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
-	11, // 19: baton.v1.TaskLoan.latest_due_time:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	3,  // 1: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
+	11, // 2: baton.v1.TaskStatusUpdate.extend_by:type_name -> google.protobuf.Duration
+	12, // 3: baton.v1.TaskCreate.loop_limits:type_name -> baton.v1.LoopLimits
+	13, // 4: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
+	0,  // 5: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
+	10, // 6: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
+	13, // 7: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	13, // 8: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
+	8,  // 9: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
+	9,  // 10: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
+	7,  // 11: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
+	6,  // 12: baton.v1.Task.last_answer:type_name -> baton.v1.AnsweredPrompt
+	11, // 13: baton.v1.Task.silence_timeout:type_name -> google.protobuf.Duration
+	8,  // 14: baton.v1.AnsweredPrompt.question:type_name -> baton.v1.OpenPrompt
+	4,  // 15: baton.v1.AnsweredPrompt.answer:type_name -> baton.v1.TaskInput
+	13, // 16: baton.v1.AnsweredPrompt.answer_time:type_name -> google.protobuf.Timestamp
+	3,  // 17: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
+	13, // 18: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
+	13, // 19: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
+	13, // 20: baton.v1.TaskLoan.latest_due_time:type_name -> google.protobuf.Timestamp
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }
@@ -1102,15 +1209,16 @@ func file_baton_v1_task_proto_init() {
 	if File_baton_v1_task_proto != nil {
 		return
 	}
+	file_baton_v1_handoff_proto_init()
 	file_baton_v1_task_proto_msgTypes[0].OneofWrappers = []any{}
-	file_baton_v1_task_proto_msgTypes[3].OneofWrappers = []any{}
+	file_baton_v1_task_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_proto_rawDesc), len(file_baton_v1_task_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -201,6 +201,15 @@ impl Agent {
         self.task(task_id).await?.ask(prompt, "").await
     }
 
+    /// Begins a task that this agent owns, without a handoff: see [`Link::create_task`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::create_task`].
+    pub async fn create_task(&self, task_id: &str, create: &v1::TaskCreate) -> Result<OwnedTask, ClientError> {
+        self.link.create_task(task_id, create).await
+    }
+
     /// The task with this id, which this agent owns, with its present epoch.
     ///
     /// # Errors

@@ -302,6 +302,22 @@ impl Link {
         }
     }
 
+    /// Begins a task that this agent owns, at epoch 1 and without a handoff. Its context, workspace, runs and threads can
+    /// begin at once, and it can be handed over later. A task that a handler creates is a part of the task that the handler
+    /// works on: see [`in_task`](crate::in_task).
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::send`]; `TASK_EXISTS` if this agent takes part in a task with this id, `NOT_OWNER` if only others do.
+    pub async fn create_task(&self, task_id: &str, create: &v1::TaskCreate) -> Result<OwnedTask, ClientError> {
+        let mut create = create.clone();
+        if create.parent_task_id.is_empty() {
+            create.parent_task_id = scope::parent().filter(|parent| parent != task_id).unwrap_or_default();
+        }
+        let receipt = self.send("", MessageType::TaskCreate, &About::task(task_id, 1), &create).await?;
+        Ok(task_of(self, &receipt))
+    }
+
     /// Runs a whole handoff: sends the request, sends the context to the agent that accepts, and waits for the end.
     /// `about` names the task and the epoch at which this agent owns it; the broker creates an unknown task at epoch 1.
     /// A task that a handler creates is a part of the task that the handler works on: see [`in_task`](crate::in_task).

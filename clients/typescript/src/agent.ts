@@ -30,7 +30,7 @@ import { type Conversation, Mail, WaitedFor } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerOf, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
-import { asPart } from "./parents.js";
+import { asPart, parentOf } from "./parents.js";
 import { Plans } from "./plans.js";
 import { Progress } from "./progress.js";
 import { Queue } from "./queue.js";
@@ -486,6 +486,22 @@ export class Agent implements TaskOwner, Negotiator {
     const why = new TaskRecalled(taskId, handoffId, "RECALL", "this agent recalled the task", receipt.epoch, true);
     this.mail.recalled(taskId, receipt.epoch, why);
     this.holdings.moved(taskId, epoch, receipt.epoch);
+    return new OwnedTask(this, new Holding(taskId, receipt.epoch), receipt.taskStatus, "");
+  }
+
+  /**
+   * Begins a task that this agent owns, at epoch 1 and without a handoff. Its context, workspace, runs and threads can begin at once,
+   * and it can be handed over later. Inside a handler of an offer the new task is a part of the handler's, unless `parentTaskId`
+   * names another parent, or none if it is empty. Throws BatonError, TASK_EXISTS, if this agent takes part in a task with this id;
+   * NOT_OWNER if only others do.
+   */
+  async createTask(
+    taskId: string,
+    task: Omit<MessageInitShape<typeof v1.TaskCreateSchema>, "$typeName">,
+    options: CallOptions = {},
+  ): Promise<OwnedTask> {
+    const payload = create(v1.TaskCreateSchema, { ...task, parentTaskId: task.parentTaskId ?? parentOf(taskId) ?? "" });
+    const receipt = await this.send("", { taskId, epoch: 1n }, payload, options);
     return new OwnedTask(this, new Holding(taskId, receipt.epoch), receipt.taskStatus, "");
   }
 

@@ -32,6 +32,7 @@ const PAYLOADS = {
   [v1.MessageType.PLAN_SUBMISSION]: v1.PlanSubmissionSchema,
   [v1.MessageType.TASK_RECALL]: v1.TaskRecallSchema,
   [v1.MessageType.TASK_INPUT]: v1.TaskInputSchema,
+  [v1.MessageType.TASK_CREATE]: v1.TaskCreateSchema,
 } as const;
 
 type PayloadSchema = (typeof PAYLOADS)[keyof typeof PAYLOADS];

@@ -16,6 +16,12 @@ export function inWork<T>(work: Work, body: () => T): T {
   return working.run(work, body);
 }
 
+/** Returns the task that a new task is a part of: that of the running handler, if this agent owns it. */
+export function parentOf(taskId: string): string | undefined {
+  const holding = working.getStore()?.holding;
+  return holding?.isOwned === true && holding.taskId !== taskId ? holding.taskId : undefined;
+}
+
 /**
  * Returns the request for a task, with a parent if the request creates the task inside a handler: the handler's task, if this agent
  * owns it. `isAdded` says so. A request that names a parent keeps it, also one with `parentTaskId: ""`, which means none.
@@ -26,10 +32,10 @@ export function asPart(
   epoch: bigint,
 ): { request: HandoffRequest; isAdded: boolean } {
   const request = isMessage(init, HandoffRequestSchema) ? clone(HandoffRequestSchema, init) : create(HandoffRequestSchema, init);
-  const holding = working.getStore()?.holding;
+  const parent = parentOf(taskId);
   // A message that was made before has an empty text where nothing was said.
   const isSaid = isMessage(init, HandoffRequestSchema) ? request.parentTaskId !== "" : init.parentTaskId !== undefined;
-  if (isSaid || epoch !== 1n || holding?.isOwned !== true || holding.taskId === taskId) return { request, isAdded: false };
-  request.parentTaskId = holding.taskId;
+  if (isSaid || epoch !== 1n || parent === undefined) return { request, isAdded: false };
+  request.parentTaskId = parent;
   return { request, isAdded: true };
 }

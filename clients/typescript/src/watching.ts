@@ -70,8 +70,8 @@ export class Tasks {
   }
 
   /**
-   * Yields the tasks that match all filters, the newest first: by `ownerId`, `statuses`, `parentTaskId`, `askedAgentId` (with the open
-   * question to that agent), and in another `order`.
+   * Yields the tasks that match all filters, the newest first: by `ownerId`, `statuses`, `parentTaskId`, `conversationId`,
+   * `askedAgentId` (with the open question to that agent), and in another `order`.
    */
   list(filter: TaskFilter = {}, options: CallOptions = {}): AsyncGenerator<v1.Task, void> {
     return pages(async (pageToken) => {

@@ -49,6 +49,21 @@ test("tasks and handoffs are listed by their filters, over all pages", async () 
   assert.deepEqual(await all(alice.handoffRecords.list({ taskId: whole.taskId, states: [v1.HandoffState.FAILED] })), []);
 });
 
+test("an agent begins a task without a handoff, and lists it by its conversation", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [whole, part, conversationId] = [unique("whole"), unique("part"), unique("chat 7")];
+  const task = await alice.createTask(whole, { taskType: "bug", summary: "it crashes", conversationId });
+  assert.deepEqual([task.epoch, task.status], [1n, v1.TaskStatus.CREATED]);
+  await task.checkpoint([jsonSection("goals", ["find the cause"])]);
+  await alice.createTask(part, { taskType: "bug", parentTaskId: whole, conversationId });
+  const { summary, partTaskIds } = await alice.getTask(whole);
+  assert.deepEqual([summary, partTaskIds], ["it crashes", [part]]);
+  const listed = await all(alice.tasks.list({ conversationId }));
+  assert.deepEqual(listed.map(({ taskId }) => taskId), [part, whole]);
+  await assert.rejects(alice.createTask(whole, { taskType: "bug" }), refusal("TASK_EXISTS"));
+  await assert.rejects(bob.createTask(whole, { taskType: "bug" }), refusal("NOT_OWNER"));
+});
+
 test("a watch of a task goes on over a restart of the broker, to the final status", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
   const { taskId, handoffId } = await asked(alice, bob);

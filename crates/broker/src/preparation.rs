@@ -101,6 +101,7 @@ impl PreparedMessage {
             Body::Request(_)
             | Body::Handoff(_)
             | Body::Reject { .. }
+            | Body::Create(_)
             | Body::Recall
             | Body::Input { data: None }
             | Body::Status { .. }

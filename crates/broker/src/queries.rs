@@ -94,6 +94,8 @@ impl TaskFilter {
 pub struct ShownTask {
     /// The stored task with the head of its custody log.
     pub record: TaskRecord,
+    /// The `TaskCreate` of the task.
+    pub creation: Option<v1::TaskCreate>,
     /// The status update with the task's result.
     pub result: Option<v1::TaskStatusUpdate>,
     /// The status update with the open question.
@@ -249,6 +251,7 @@ impl View<'_> {
         if !is_seen {
             return Ok(ShownTask {
                 record,
+                creation: None,
                 result: None,
                 prompt,
                 answered: None,
@@ -256,6 +259,7 @@ impl View<'_> {
                 is_asked_only: true,
             });
         }
+        let creation = record.task.created_by.map(|message| self.payload_of(message)).transpose()?.flatten();
         let result = record.task.result.map(|message| self.payload_of(message)).transpose()?.flatten();
         let answered = match record.task.last_answered() {
             Some((prompt, answer)) => self.payload_of(prompt.id)?.zip(self.payload_of(answer.id)?),
@@ -265,7 +269,7 @@ impl View<'_> {
         // Only the latest ones: a list of all has pages of its own.
         let parts = self.store.scan(list.table, list.range(), Order::Descending, PARTS_SHOWN_MAX)?;
         let parts = parts.iter().map(|(_, part)| TaskRecord::listed(&part.value)).collect::<Result<_, _>>()?;
-        Ok(ShownTask { record, result, prompt, answered, parts, is_asked_only: false })
+        Ok(ShownTask { record, creation, result, prompt, answered, parts, is_asked_only: false })
     }
 
     /// One task that the caller may see.

@@ -58,6 +58,7 @@ mod status;
 mod store;
 mod table;
 mod task;
+mod task_create;
 mod task_watch;
 mod thread;
 mod token;

@@ -13,6 +13,7 @@ use super::{
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
+    task_create::{self, CreateArgs},
     task_watch::{self, percent},
 };
 use baton_broker_core::replay::{Replay, ReplayError};
@@ -26,10 +27,12 @@ use baton_client::{
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
+  baton task create crash-7 --id alice --key alice.pem --summary 'crash on start'
   baton task list --owner alice
   baton task show crash-7
   baton task audit crash-7")]
 pub(super) enum TaskCommand {
+    Create(CreateArgs),
     /// List tasks, newest first.
     #[command(after_help = "Examples:
   baton task list
@@ -262,6 +265,7 @@ pub(super) struct InputArgs {
 
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
+        TaskCommand::Create(args) => task_create::run(args, connection, output).await,
         TaskCommand::Status(args) => report(args, connection, output).await,
         TaskCommand::Extend(args) => extend::run(args, connection, output).await,
         TaskCommand::Input(args) => input(args, connection, output).await,
@@ -543,6 +547,7 @@ pub(super) fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     vec![
         ("task".into(), task.task_id.clone()),
         ("type".into(), task.task_type.clone()),
+        ("summary".into(), task.summary.clone()),
         ("owner".into(), task.owner_id.clone()),
         ("epoch".into(), task.epoch.to_string()),
         ("status".into(), output::short(task.status().as_str_name(), "TASK_STATUS_")),

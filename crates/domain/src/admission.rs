@@ -279,6 +279,10 @@ pub fn admit(
             if !removed.owners.contains(&header.sender) {
                 return answer_outsider(header, task);
             }
+            // The id of a removed task stays in use.
+            if header.message_type == MessageType::TaskCreate {
+                return Err(Rejection::TaskExists.into());
+            }
             // In the order of a living task: a stale message of a former owner is StaleEpoch, whether the task is
             // removed or not.
             fence(header, removed.epoch)?;
@@ -286,7 +290,7 @@ pub fn admit(
             if is_mail { Ok(Standing::Carried) } else { Err(Rejection::TaskFinal { status: removed.status }.into()) }
         }
         KnownTask::Unknown => match header.rules().handling {
-            // A request with an unknown task creates the task (SPEC 2).
+            // A request with an unknown task and a TaskCreate create the task (SPEC 2).
             Handling::Request => {
                 check_new_task(task)?;
                 check_handoff(header, named).map(|()| Standing::OnRecord)

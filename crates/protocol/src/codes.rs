@@ -140,6 +140,7 @@ codes! {
     PlanExists = 222 "PLAN_EXISTS" AlreadyExists,
     RunExists = 223 "RUN_EXISTS" AlreadyExists,
     ThreadExists = 224 "THREAD_EXISTS" AlreadyExists,
+    TaskExists = 228 "TASK_EXISTS" AlreadyExists,
     HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
     HandoffState = 101 "HANDOFF_STATE" FailedPrecondition,
     HandoffFinal = 102 "HANDOFF_FINAL" FailedPrecondition,

@@ -11,7 +11,7 @@ pub use plan::{plan_of, plan_to_v1, timeouts_to_v1};
 use crate::{
     domain::{
         Header,
-        handoff::{Input, LoopLimits, Message, PassedOver, Question, Request, Timeouts},
+        handoff::{Input, LoopLimits, Message, NewTask, PassedOver, Question, Request, Timeouts},
         negotiation::{self, Mandate, NewOffer},
         plan::PlanRef,
         routing::{HandoffRef, RunId, TurnId},
@@ -27,7 +27,7 @@ pub struct Resolved<'a> {
     pub agents: &'a [AgentId],
     /// The agents that a request or a reject names and that lack what the request demands.
     pub passed_over: &'a [PassedOver],
-    /// The terms of a request. `None`: the envelope is no request.
+    /// The terms of a request or of a new task. `None`: the envelope is neither.
     pub terms: Option<(Timeouts, LoopLimits)>,
 }
 
@@ -44,6 +44,18 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         | Body::TaskDecline
         | Body::TaskAccept { terms: None, .. }
         | Body::NegotiationClosed => return None,
+        Body::Create(create) => {
+            return Some(Input::Create(NewTask {
+                id: header.message_id,
+                task: header.task.clone()?,
+                from: header.sender.clone(),
+                epoch: header.epoch,
+                task_type: create.task_type.clone(),
+                parent: create.parent.clone(),
+                conversation: create.conversation.clone(),
+                loop_limits: resolved.terms?.1,
+            }));
+        }
         Body::Request(request) => return request_of(header, request, resolved, None),
         // The accept of an offer is the request of the handoff that it awards.
         Body::TaskAccept { terms: Some(terms), .. } => {

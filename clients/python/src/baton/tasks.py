@@ -16,7 +16,7 @@ from baton.loans import Loans, Outcome
 from baton.plans import Plans, SubtaskInputs, subtask_of
 from baton.questions import Answer, Questions
 from baton.watching import OnProgress
-from baton.work import Handling
+from baton.work import Handling, parent_here
 
 _PAGE_SIZE = 500
 _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
@@ -438,6 +438,33 @@ class Tasks(Loans, Questions, Plans):
         self.work.back(handoff.task_id, receipt.epoch)
         self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
         return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
+
+    async def create_task(
+        self,
+        task_id: str,
+        task_type: str,
+        *,
+        summary: str = "",
+        parent_task_id: str | None = None,
+        conversation_id: str = "",
+        loop_limits: v1.LoopLimits | None = None,
+    ) -> OwnedTask:
+        """Begins a task that this agent owns, at epoch 1 and without a handoff.
+
+        Its context, workspace, runs and threads can begin at once, and it can be handed over later. Inside a handler of
+        handoffs the new task is a part of the handler's, unless `parent_task_id` names another parent, or an empty one.
+        Raises BatonError, TASK_EXISTS if this agent takes part in a task with this id, NOT_OWNER if only others do.
+        """
+        parent = parent_here(self.agent_id, task_id) if parent_task_id is None else parent_task_id
+        create = v1.TaskCreate(
+            task_type=task_type,
+            summary=summary,
+            parent_task_id=parent,
+            conversation_id=conversation_id,
+            loop_limits=loop_limits,
+        )
+        receipt = await self.send(create, task_id=task_id, epoch=1)
+        return OwnedTask(self, task_id, receipt.epoch, receipt.task_status)
 
     async def handoff_with_context(self, handoff_id: str) -> tuple[v1.Handoff, v1.Envelope | None]:
         """Returns a handoff, and the envelope of its context if the broker has it and this agent may read it.

@@ -23,7 +23,7 @@ use crate::{
         mailbox::{ConsumerId, EnvelopeOwner, Flow},
         routing::{self, RunId, TurnId, check_handoff},
     },
-    envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
+    envelope::{self, Body, CreateBody, RequestBody, Resolved, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
     metrics::Event,
     preparation::PreparedMessage,
@@ -107,6 +107,7 @@ impl Engine {
             }
             Body::NegotiationClosed => Err(refused(of_broker_alone())),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
+            Body::Create(create) => self.create_task(transaction, envelope, create, now),
             Body::Reject { reason, suggestions, retry_after, .. } => {
                 let suggested = self.suggested(envelope.header(), suggestions, now).map_err(refused)?;
                 let Candidates { agents, passed_over, .. } = &suggested;
@@ -241,7 +242,7 @@ impl Engine {
         admission::check_deliver_after(request.deliver_after, now).map_err(refused)?;
         self.check_open(Counted::Handoff, &header.sender, 0).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
-        let chain = self.check_parent(&mut transaction, header, request, terms.1).map_err(refused)?;
+        let chain = self.check_parent(&mut transaction, header, request.parent.as_ref(), terms.1).map_err(refused)?;
         self.check_choice(header, request)?;
         let mut candidates = self.candidates(header, request, now).map_err(refused)?;
         if let Some(chain) = chain {
@@ -251,21 +252,35 @@ impl Engine {
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }
 
-    /// Checks the parent of a task that the request creates; the machine compares that of a known task. Returns the chain
+    /// Begins a task that the sender owns, without a handoff.
+    fn create_task(
+        &mut self,
+        mut transaction: Transaction,
+        envelope: &VerifiedEnvelope,
+        create: &CreateBody,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let settings = &self.env.settings;
+        let terms = (settings.timeouts, settings.loop_limits.lowered_to(create.loop_limits));
+        self.check_parent(&mut transaction, envelope.header(), create.parent.as_ref(), terms.1).map_err(refused)?;
+        self.make_step(transaction, envelope, Resolved { terms: Some(terms), ..Resolved::default() }, now)
+    }
+
+    /// Checks the parent of a task that the message creates; the machine compares that of a known task. Returns the chain
     /// of a task that is a part.
     fn check_parent(
         &mut self,
         transaction: &mut Transaction,
         header: &Header,
-        request: &RequestBody,
+        parent: Option<&TaskId>,
         limits: LoopLimits,
     ) -> Result<Option<Chain>, BrokerError> {
         let Some(task) = &header.task else { return Ok(None) };
         let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
         let known = known.as_deref().and_then(EntityRecord::as_task).map(|record| record.task.clone());
-        match (&request.parent, known) {
+        match (parent, known) {
             // A task whose parent is itself is known at best, and refused all the same.
-            (parent, Some(known)) if parent.as_ref() != Some(task) => self.chain_of(known),
+            (parent, Some(known)) if parent != Some(task) => self.chain_of(known),
             (Some(parent), _) => {
                 let above = self.tasks_above(Some(parent.clone()))?;
                 admission::check_parent(header, parent, above.first().map(|parent| &**parent))?;

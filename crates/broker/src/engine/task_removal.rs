@@ -86,6 +86,7 @@ impl Engine {
         if let Some(conversation) = &record.task.conversation {
             transaction.delete(List::of_conversation(conversation).place(record.sequence));
         }
+        record.creation_entries().into_iter().for_each(|(key, _)| transaction.delete(key));
         record.update_entry().into_iter().for_each(|(key, _)| transaction.delete(key));
         self.remove_contexts(&mut transaction, &record, now);
         if let Some(handoff) = &record.handoff {

@@ -48,7 +48,7 @@ impl View<'_> {
             // Who sees the question alone learns nothing of the conversation.
             let is_shown = filter.conversation.is_none() || !shown.is_asked_only;
             let is_wanted = is_shown && filter.matches(task);
-            Ok(Some(ShownTask { result: None, answered: None, parts: Vec::new(), ..shown })
+            Ok(Some(ShownTask { creation: None, result: None, answered: None, parts: Vec::new(), ..shown })
                 .filter(|_| is_asked && is_wanted))
         };
         self.page(list.as_ref(), &format!("{filter:?}"), size.min(QUESTIONS_A_PAGE_MAX), token, read)

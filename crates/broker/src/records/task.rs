@@ -57,7 +57,8 @@ pub struct TaskRecord {
     pub asking: Option<(MessageId, InstanceId)>,
     /// The runs over the task that have not ended, at most [`Self::OPEN_RUNS_MAX`]. They follow its moves.
     pub open_runs: Vec<RunId>,
-    /// The sequence of the request or award that created the task, which is also that of its first handoff.
+    /// The sequence of the message or award that created the task. The first handoff of a task that began with it has the
+    /// same.
     pub sequence: u64,
     /// The sequence of the latest change of [`Self::task`], its place in the list by update.
     pub updated: u64,
@@ -74,7 +75,7 @@ impl TaskRecord {
     /// The most open runs over one task.
     pub const OPEN_RUNS_MAX: usize = 16;
 
-    /// Whether a list of all tasks shows the task at this entry: at its first handoff.
+    /// Whether a list of all tasks shows the task at this entry: at its creation.
     pub fn is_shown_at(&self, place: &HandoffPlace) -> bool {
         place.sequence == self.sequence
     }
@@ -83,7 +84,7 @@ impl TaskRecord {
     /// creator, or at the one by which the agent first became its owner. An agent that never owned the task does not
     /// list it.
     pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
-        // The creator lists the task at its first handoff, even if it got the task back later.
+        // The creator lists the task at its creation, even if it got the task back later.
         if self.task.creator() == agent {
             return self.is_shown_at(place);
         }
@@ -140,6 +141,15 @@ impl TaskRecord {
         let parent = self.task.parent.as_ref()?;
         let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
         Some((List::of_parts(parent).place(self.sequence), id))
+    }
+
+    /// The index entries of a task that began without a handoff: its place in the list of all handoffs and in that of
+    /// its creator. No handoff has the id that they name, so only lists of tasks show them.
+    pub fn creation_entries(&self) -> Vec<(Key, Bytes)> {
+        let Some(handoff) = self.task.created_by else { return Vec::new() };
+        let place = HandoffPlace { sequence: self.sequence, handoff, task: self.task.id.clone() };
+        let lists = [List::of_handoffs(None), List::of_handoffs(Some(self.task.creator()))];
+        lists.iter().map(|list| (list.place(self.sequence), place.encode())).collect()
     }
 
     /// The index entry of a task of an outer conversation.
@@ -209,6 +219,7 @@ impl TaskRecord {
             set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
             log_tail: LogItem::to_storage(&self.log_tail),
             handoff: self.handoff.as_ref().map(HandoffRecord::to_storage),
+            creation_message_id: task.created_by.map(id_bytes).unwrap_or_default(),
             result_message_id: task.result.map(id_bytes).unwrap_or_default(),
             prompts: task.prompts.iter().map(prompt_to_storage).collect(),
             parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -285,6 +296,7 @@ impl TaskRecord {
                     parent => Some(reader.task(parent)?),
                 },
                 conversation: reader.optional_conversation(&stored.conversation_id)?,
+                created_by: reader.optional_message_id(&stored.creation_message_id)?,
                 plan: match stored.plan_id.as_str() {
                     "" => None,
                     plan => {

@@ -25,6 +25,14 @@ cases! {
     "part.chain-is-limited-by-levels" "3"
         "A chain of parts has at most as many levels as a task may have handoffs; the next part is refused with LOOP_LIMIT."
         levels_are_limited;
+    "task.begins-without-a-handoff" "2"
+        "A TaskCreate makes a task at epoch 1, owned by its sender, with its summary, parent and conversation; a checkpoint and an append work at once, and a handoff moves it."
+        begins_without_handoff;
+    "task.id-in-use-is-refused" "2"
+        "A TaskCreate with the id of an own task is TASK_EXISTS, with that of others NOT_OWNER; an epoch above 1 is EPOCH_AHEAD."
+        id_in_use;
+    "task.same-creation-is-one-task" "2"
+        "The same TaskCreate again gets its first receipt, also after the task has moved on." same_creation;
     "task.is-listed-by-its-conversation" "2"
         "ListTasks by conversation_id, by parent and by the latest update has the caller's tasks; another conversation of a known task is FIELD_INVALID."
         conversations;
@@ -206,4 +214,72 @@ async fn limits_are_lowered(world: World) -> Verdict {
     let request = v1::HandoffRequest { loop_limits: Some(limits), ..a_request() };
     let answer = bob.say(alice.id(), &About::task(&task, 2), &request).await;
     refused("bob asks with a limit that is reached", answer, LOOP).map(drop)
+}
+
+fn a_task(summary: &str) -> v1::TaskCreate {
+    v1::TaskCreate { task_type: "support".to_owned(), summary: summary.to_owned(), ..Default::default() }
+}
+
+async fn begins_without_handoff(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let [whole, part] = ["whole", "part"].map(|name| world.id(name));
+    let receipt = alice.tell("", &About::task(&whole, 1), &a_task("it crashes")).await?;
+    let mut checks = Checks::of("the receipt");
+    checks.same("owner_id", alice.id(), receipt.owner_id.as_str());
+    checks.same("epoch", 1, receipt.epoch);
+    checks.same("task_status", v1::TaskStatus::Created, receipt.task_status());
+    checks.same("handoff_id", "", receipt.handoff_id.as_str());
+    checks.done()?;
+    let of_part = v1::TaskCreate { parent_task_id: whole.clone(), conversation_id: "chat".to_owned(), ..a_task("") };
+    alice.tell("", &About::task(&part, 1), &of_part).await?;
+    let shown = answered("alice reads the task", alice.task(&whole).await)?;
+    let mut checks = Checks::of("alice reads the task");
+    checks.same("summary", "it crashes", shown.summary.as_str());
+    checks.same("task_type", "support", shown.task_type.as_str());
+    checks.same("open_handoff_id", "", shown.open_handoff_id.as_str());
+    checks.same("part_task_ids", vec![part.clone()], shown.part_task_ids);
+    checks.done()?;
+    let shown = answered("alice reads the part", alice.task(&part).await)?;
+    same("alice reads the part", "conversation_id", "chat", shown.conversation_id.as_str())?;
+    let append = v1::WorkspaceAppend {
+        workspace_id: format!("task:{whole}"),
+        topic: "notes".to_owned(),
+        entry: Some(v1::workspace_append::Entry::Json("{}".to_owned())),
+        ..Default::default()
+    };
+    alice.tell("", &About::default(), &append).await?;
+    let client = &alice.client;
+    let all = v1::ListTasksRequest::default();
+    let listed = alice.call(async { client.answer(client.tasks().list_tasks(all).await) }).await;
+    let ids: Vec<_> = answered("alice lists her tasks", listed)?.tasks.into_iter().map(|task| task.task_id).collect();
+    same("alice lists her tasks", "the latest", Some([part, whole.clone()].as_slice()), ids.get(..2))?;
+    give(&alice, &bob, &whole, &a_request()).await?;
+    bob.owns("bob reads the task", &whole, bob.id(), 2).await
+}
+
+async fn id_in_use(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let task = world.id("task");
+    let ahead = alice.say("", &About::task(&task, 2), &a_task("")).await;
+    let mut checks = Checks::of("a task is created");
+    checks.refused("at epoch 2", ahead, Refusal(Code::FailedPrecondition, "EPOCH_AHEAD"));
+    alice.tell("", &About::task(&task, 1), &a_task("")).await?;
+    let again = alice.say("", &About::task(&task, 1), &a_task("")).await;
+    checks.refused("again", again, Refusal(Code::AlreadyExists, "TASK_EXISTS"));
+    let by_bob = bob.say("", &About::task(&task, 1), &a_task("")).await;
+    checks.refused("by another agent", by_bob, Refusal(Code::PermissionDenied, "NOT_OWNER"));
+    let part = v1::TaskCreate { parent_task_id: task, ..a_task("") };
+    let of_alice = bob.say("", &About::task(&world.id("part"), 1), &part).await;
+    checks.refused("as a part of another's", of_alice, Refusal(Code::PermissionDenied, "NOT_OWNER"));
+    checks.done()
+}
+
+async fn same_creation(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let task = world.id("task");
+    let composed = alice.envelope("", &About::task(&task, 1), &a_task("once"));
+    let first = answered("alice creates the task", alice.submit(&composed).await)?;
+    give(&alice, &bob, &task, &a_request()).await?;
+    let second = answered("alice creates it again", alice.submit(&composed).await)?;
+    same("the second receipt", "receipt", first, second)
 }

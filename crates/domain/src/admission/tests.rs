@@ -57,6 +57,7 @@ fn task() -> Task {
         prompts: Vec::new(),
         parent: None,
         conversation: None,
+        created_by: None,
         plan: None,
         open_handoff: Some(id(1)),
         hops: vec![Hop { handoff: id(0), sender: agent("olga"), receiver: agent("alice"), epoch: 2 }],

@@ -1,29 +1,45 @@
-//! What a request creates: a task, and a handoff before its first offer.
+//! What a message creates: a task, and a handoff before its first offer.
 
-use super::{Handoff, Request, State, Task, TaskStatus};
+use super::{Handoff, NewTask, Request, State, Task, TaskStatus};
 use crate::time::Timestamp;
 
 /// A task before its first handoff, owned by the sender of the request.
-pub(super) fn new_task(request: &Request, now: Timestamp) -> Task {
-    Task {
-        id: request.task.clone(),
+pub(super) fn requested_task(request: &Request, now: Timestamp) -> Task {
+    let new = NewTask {
+        id: request.id,
+        task: request.task.clone(),
+        from: request.from.clone(),
+        epoch: request.epoch,
         task_type: request.task_type.clone(),
-        owner: request.from.clone(),
+        parent: request.parent.clone(),
+        conversation: request.conversation.clone(),
+        loop_limits: request.loop_limits,
+    };
+    Task { created_by: None, plan: request.plan.clone(), ..new_task(&new, now) }
+}
+
+/// A task without a handoff, owned by the sender of the message.
+pub(super) fn new_task(new: &NewTask, now: Timestamp) -> Task {
+    Task {
+        id: new.task.clone(),
+        task_type: new.task_type.clone(),
+        owner: new.from.clone(),
         epoch: 1,
         status: TaskStatus::Created,
         progress: None,
         details: String::new(),
         result: None,
         prompts: Vec::new(),
-        parent: request.parent.clone(),
-        conversation: request.conversation.clone(),
-        plan: request.plan.clone(),
+        parent: new.parent.clone(),
+        conversation: new.conversation.clone(),
+        created_by: Some(new.id),
+        plan: None,
         open_handoff: None,
         hops: Vec::new(),
         loans: Vec::new(),
         transfer: None,
         seizures: Vec::new(),
-        loop_limits: request.loop_limits,
+        loop_limits: new.loop_limits,
         created_at: now,
         updated_at: now,
     }

@@ -132,6 +132,7 @@ fn may_end_open_handoff(input: &Input) -> bool {
             | Message::Status { .. } => false,
         },
         Input::Request(_)
+        | Input::Create(_)
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::Time
@@ -146,6 +147,7 @@ fn settled(handoff: Option<&Handoff>, input: &Input) -> Option<crate::Effect> {
     let (from, message) = match input {
         Input::Message { from, message, .. } => (from, message),
         Input::Request(_)
+        | Input::Create(_)
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::Time
@@ -310,6 +312,7 @@ fn words_to_plan(
         }
         // These end no loan.
         Input::Request(_)
+        | Input::Create(_)
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::Time
@@ -354,7 +357,12 @@ fn possible_candidates(handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId>
             | Message::Status { .. } => return Vec::new(),
         },
         // Nor do acks, or inputs about the task alone.
-        Input::Acked { .. } | Input::TaskDue | Input::Silent | Input::Seize(_) | Input::CancelTask(_) => {
+        Input::Create(_)
+        | Input::Acked { .. }
+        | Input::TaskDue
+        | Input::Silent
+        | Input::Seize(_)
+        | Input::CancelTask(_) => {
             return Vec::new();
         }
         Input::Look { found } => found,
@@ -372,6 +380,7 @@ fn possible_candidates(handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId>
 fn role_of(input: &Input) -> Option<Acked> {
     let message_type = match input {
         Input::Request(_) => MessageType::HandoffRequest,
+        Input::Create(_) => MessageType::TaskCreate,
         Input::Message { message, .. } => match message {
             Message::Accept { .. } => MessageType::HandoffAccept,
             Message::Reject { .. } => MessageType::HandoffReject,

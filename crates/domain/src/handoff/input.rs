@@ -38,6 +38,8 @@ pub struct Unavailable<'a> {
 pub enum Input {
     /// A request to hand the task over.
     Request(Request),
+    /// The beginning of a task without a handoff.
+    Create(NewTask),
     /// A message of an agent about the task or the handoff.
     Message {
         /// The sender of the message.
@@ -102,6 +104,27 @@ pub struct Seize {
     pub reason_text: String,
     /// The id of the handoff by which the coordinator hands the task on.
     pub handoff: MessageId,
+}
+
+/// A task that begins without a handoff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewTask {
+    /// The id of the message.
+    pub id: MessageId,
+    /// The new task.
+    pub task: TaskId,
+    /// The sender of the message, which owns the task.
+    pub from: AgentId,
+    /// The epoch in the sender's view.
+    pub epoch: u64,
+    /// The kind of work.
+    pub task_type: String,
+    /// The task that this one is a part of.
+    pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to.
+    pub conversation: Option<ConversationId>,
+    /// The loop guard's limits, within the operator's.
+    pub loop_limits: LoopLimits,
 }
 
 /// A handoff request with the resolved agents and terms.

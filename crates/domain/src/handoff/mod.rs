@@ -26,7 +26,7 @@ pub(super) use builder::check_owner;
 pub use cancellation::{Cancellation, TaskSignal};
 pub(super) use entity::step_entity;
 pub use input::{
-    Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Snapshot, Transition, Unavailable, Untaken,
+    Advice, Effect, Input, Mail, NewTask, Notice, Outcome, Request, Seize, Snapshot, Transition, Unavailable, Untaken,
 };
 pub use rejection::Rejection;
 pub use state::*;

@@ -127,6 +127,9 @@ pub enum Rejection {
         /// The field and its problem.
         violation: FieldViolation,
     },
+    /// The task of a `TaskCreate` exists already.
+    #[error("a task with this id exists already; choose another task_id")]
+    TaskExists,
     /// The task has ended.
     #[error("the task has ended, and its final status cannot change")]
     TaskFinal {
@@ -181,6 +184,7 @@ impl Refusal for Rejection {
             Self::InputTaken => ErrorCode::InputTaken,
             Self::InputExpired { .. } => ErrorCode::InputExpired,
             Self::TermDiffers { .. } => ErrorCode::FieldInvalid,
+            Self::TaskExists => ErrorCode::TaskExists,
             Self::TaskFinal { .. } => ErrorCode::TaskFinal,
             Self::DigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::NoCandidate => ErrorCode::ReceiverUnknown,
@@ -215,6 +219,7 @@ impl Refusal for Rejection {
             | Self::NotAsked
             | Self::InputTaken
             | Self::TermDiffers { .. }
+            | Self::TaskExists
             | Self::NoCandidate => Vec::new(),
         }
     }

@@ -53,6 +53,8 @@ pub struct Task {
     pub parent: Option<TaskId>,
     /// The outer conversation that the task belongs to.
     pub conversation: Option<ConversationId>,
+    /// The `TaskCreate` that created the task. `None`: a request did.
+    pub created_by: Option<MessageId>,
     /// The subtask of a plan that the task carries out.
     pub plan: Option<PlanRef>,
     /// The open handoff, if one is open.

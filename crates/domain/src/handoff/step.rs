@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use super::{
-    Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, PassedOver, Prompt,
-    Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition, Unavailable, Waiting,
+    Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, NewTask, Notice, OfferOutcome, Outcome, PassedOver,
+    Prompt, Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition, Unavailable,
+    Waiting,
     builder::{Next, TransitionBuilder, check_owner, loop_limit},
     cancellation::cancel_task,
-    creation::{new_handoff, new_task},
+    creation::{new_handoff, new_task, requested_task},
     events::{candidate_gone, give_up, look_again, pass_time, take_ack},
     parts::check_lasting,
     prompts,
@@ -42,6 +43,7 @@ pub fn step(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Out
 fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
         Input::Request(request) => request_handoff(snapshot, request, now).map(Outcome::moved),
+        Input::Create(new) => create(snapshot, new, now).map(Outcome::moved),
         // A status and a recall are about the task, and need no handoff of it.
         Input::Message {
             from,
@@ -109,6 +111,17 @@ fn with_both(
 
 // ---------------------------------------------------------------------------------------------------------- request
 
+/// Creates a task without a handoff.
+fn create(snapshot: Snapshot<'_>, new: &NewTask, now: Timestamp) -> Result<Transition, Rejection> {
+    if snapshot.task.is_some() {
+        return Err(Rejection::TaskExists);
+    }
+    if new.epoch > 1 {
+        return Err(Rejection::EpochAhead { claimed: new.epoch, current: 1 });
+    }
+    Ok(Transition { task: new_task(new, now), handoff: None, effects: Vec::new() })
+}
+
 /// Opens a handoff, and creates the task if it does not exist.
 fn request_handoff(snapshot: Snapshot<'_>, request: &Request, now: Timestamp) -> Result<Transition, Rejection> {
     if snapshot.handoff.is_some() {
@@ -127,7 +140,7 @@ fn request_handoff(snapshot: Snapshot<'_>, request: &Request, now: Timestamp) ->
         }
         // An unknown task begins at epoch 1.
         None if request.epoch > 1 => return Err(Rejection::EpochAhead { claimed: request.epoch, current: 1 }),
-        None => new_task(request, now),
+        None => requested_task(request, now),
     };
     let passed_over = &request.passed_over;
     // A mandated request is made by the broker, in a step that no message causes.

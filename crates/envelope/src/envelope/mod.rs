@@ -20,7 +20,7 @@ pub use checks::{Checks, Parsed};
 pub use context::{context_of_sections, digest_of, only_sections};
 pub use error::EnvelopeError;
 pub use json::{JSON_DEPTH_MAX, JsonError, json_members, read_checked_json, read_json};
-pub use payload::{Body, PromptBody, RequestBody, TaskOfferBody, TaskRequestBody, check_heartbeat};
+pub use payload::{Body, CreateBody, PromptBody, RequestBody, TaskOfferBody, TaskRequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope, trace_context};
 
 /// The largest payload value, in bytes.

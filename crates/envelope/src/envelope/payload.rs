@@ -60,6 +60,8 @@ pub enum Body {
         /// The time after which the candidate may be asked once more. `None`: never.
         retry_after: Option<Duration>,
     },
+    /// The beginning of a task without a handoff.
+    Create(CreateBody),
     /// The recall of a loan.
     Recall,
     /// The answer to a question.
@@ -110,6 +112,19 @@ pub enum Body {
         /// The time before which it is not delivered. `None`: at once.
         deliver_after: Option<Timestamp>,
     },
+}
+
+/// The beginning of a task as received. The summary stays in the envelope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateBody {
+    /// The kind of work.
+    pub task_type: String,
+    /// The task that the new one is a part of.
+    pub parent: Option<TaskId>,
+    /// The outer conversation that the task belongs to.
+    pub conversation: Option<ConversationId>,
+    /// The most handoffs of the task, and the most along one pair; 0 means the broker's limit.
+    pub loop_limits: (u32, u32),
 }
 
 /// A question as received. The text of the question stays in the envelope.
@@ -202,6 +217,7 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         }),
         T::TaskRecall => checked(payload, recall),
         T::TaskInput => checked(payload, input),
+        T::TaskCreate => checked(payload, create),
     }
 }
 
@@ -403,6 +419,21 @@ fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
 fn recall(body: v1::TaskRecall, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
     Body::Recall
+}
+
+fn create(body: v1::TaskCreate, checks: &mut Checks) -> Body {
+    if let Err(error) = check_name(&body.task_type) {
+        checks.wrong("envelope.payload.task_type", error.to_string());
+    }
+    checks.text("envelope.payload.summary", &body.summary, SUMMARY_BYTES_MAX);
+    let limits = body.loop_limits.unwrap_or_default();
+    let path = "envelope.payload.conversation_id";
+    Body::Create(CreateBody {
+        parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
+        conversation: checks.optional_id(path, &body.conversation_id, ConversationId::parse),
+        loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
+        task_type: body.task_type,
+    })
 }
 
 fn input(body: v1::TaskInput, checks: &mut Checks) -> Body {

@@ -51,6 +51,8 @@ pub enum MessageType {
     TaskRecall,
     /// Answers a question about a task.
     TaskInput,
+    /// Begins a task that its sender owns, without a handoff.
+    TaskCreate,
 }
 
 numbered! {
@@ -58,7 +60,7 @@ numbered! {
         HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
         HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
         TaskAccept = 12, Delegation = 13, Info = 14, TaskDecline = 15, NegotiationClosed = 16, ContextCheckpoint = 17,
-        WorkspaceAppend = 18, PlanSubmission = 19, TaskRecall = 20, TaskInput = 21,
+        WorkspaceAppend = 18, PlanSubmission = 19, TaskRecall = 20, TaskInput = 21, TaskCreate = 25,
     }
 }
 
@@ -87,6 +89,7 @@ impl MessageType {
             Self::PlanSubmission => "PLAN_SUBMISSION",
             Self::TaskRecall => "TASK_RECALL",
             Self::TaskInput => "TASK_INPUT",
+            Self::TaskCreate => "TASK_CREATE",
         }
     }
 }
@@ -113,7 +116,7 @@ pub struct MessageRules {
 /// The way in which the broker handles a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handling {
-    /// The message opens a handoff, and creates the task if the task is unknown.
+    /// The message creates its task if the task is unknown. A request also opens a handoff of the task.
     Request,
     /// The message moves an open handoff.
     Handoff,
@@ -350,6 +353,15 @@ pub const fn rules(kind: MessageType) -> MessageRules {
             reports: None,
             outsider: Outsider::NotAsked,
         },
+        MessageType::TaskCreate => MessageRules {
+            handling: Handling::Request,
+            names: Names::Task,
+            receivers: Receivers::Absent,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
         MessageType::Heartbeat => {
             MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrAbsent, ..MAIL }
         }
@@ -392,6 +404,7 @@ mod tests {
         PLAN_SUBMISSION        Plan       NoTask    Absent       AnyMessage  Any                 None              NotOwner
         TASK_RECALL            Task       Handoff   Absent       AnyMessage  Any                 None              NotOwner
         TASK_INPUT             Task       Question  Absent       AnyMessage  Any                 None              NotAsked
+        TASK_CREATE            Request    Task      Absent       AnyMessage  Any                 None              NotOwner
     ";
 
     fn line(kind: MessageType) -> String {

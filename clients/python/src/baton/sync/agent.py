@@ -274,6 +274,27 @@ class Agent:
         """Takes back the task that a handoff of this agent lent. See `baton.Agent.recall`."""
         return OwnedTask(self._calls, self.wait(self.wrapped.recall(handoff_id, reason)))
 
+    def create_task(
+        self,
+        task_id: str,
+        task_type: str,
+        *,
+        summary: str = "",
+        parent_task_id: str | None = None,
+        conversation_id: str = "",
+        loop_limits: v1.LoopLimits | None = None,
+    ) -> OwnedTask:
+        """Begins a task that this agent owns, without a handoff. See `baton.Agent.create_task`."""
+        created = self.wrapped.create_task(
+            task_id,
+            task_type,
+            summary=summary,
+            parent_task_id=parent_task_id,
+            conversation_id=conversation_id,
+            loop_limits=loop_limits,
+        )
+        return OwnedTask(self._calls, self.wait(created))
+
     # ---------------------------------------------------------------------------------------------- at the receiver
 
     def handle(  # noqa: C901

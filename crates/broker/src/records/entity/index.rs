@@ -36,7 +36,10 @@ impl EntityRecord {
     fn new_entries(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let (handoff, record) = match self {
             Self::Task(_) if before.is_some() => return Vec::new(),
-            Self::Task(task) => return task.part_entry().into_iter().chain(task.conversation_entry()).collect(),
+            Self::Task(task) => {
+                let lists = task.part_entry().into_iter().chain(task.conversation_entry());
+                return lists.chain(task.creation_entries()).collect();
+            }
             Self::Handoff(record) => (&record.handoff, record),
             Self::Workspace(_) => return Vec::new(),
             Self::Graph(record) if before.is_none() => return vec![record.listing()],

@@ -174,6 +174,7 @@ impl World {
             prompts: Vec::new(),
             parent: None,
             conversation: None,
+            created_by: None,
             plan: None,
             open_handoff: None,
             hops: Vec::new(),

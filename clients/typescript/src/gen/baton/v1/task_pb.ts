@@ -6,6 +6,8 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { LoopLimits } from "./handoff_pb.js";
+import { file_baton_v1_handoff } from "./handoff_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
@@ -14,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task.proto.
  */
 export const file_baton_v1_task: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSL4AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRIkCgZwcm9tcHQYBSABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EhIKCmtlZXBfcGFydHMYBiABKAgSLAoJZXh0ZW5kX2J5GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhMKC3Jlc3VsdF9qc29uGAggASgJQgsKCV9wcm9ncmVzc0oECAQQBVIGcmVzdWx0IoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiOAoJVGFza0lucHV0EgwKBHRleHQYASABKAkSEQoJZGF0YV9qc29uGAMgASgJSgQIAhADUgRkYXRhIusFCgRUYXNrEg8KB3Rhc2tfaWQYASABKAkSEQoJdGFza190eXBlGAIgASgJEhAKCG93bmVyX2lkGAMgASgJEg0KBWVwb2NoGAQgASgEEiQKBnN0YXR1cxgFIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSFQoIcHJvZ3Jlc3MYBiABKAFIAIgBARIPCgdkZXRhaWxzGAcgASgJEhcKD29wZW5faGFuZG9mZl9pZBgIIAEoCRIfCgRob3BzGAkgAygLMhEuYmF0b24udjEuVGFza0hvcBIVCg1kZWxlZ2F0b3JfaWRzGAogAygJEhYKDmN1c3RvZHlfbGVuZ3RoGAsgASgEEhQKDGN1c3RvZHlfaGFzaBgMIAEoDBIvCgtjcmVhdGVfdGltZRgNIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEikKC29wZW5fcHJvbXB0GBAgASgLMhQuYmF0b24udjEuT3BlblByb21wdBIWCg5wYXJlbnRfdGFza19pZBgRIAEoCRIhCgVsb2FucxgSIAMoCzISLmJhdG9uLnYxLlRhc2tMb2FuEhUKDXBhcnRfdGFza19pZHMYEyADKAkSJwoIc2VpenVyZXMYHiADKAsyFS5iYXRvbi52MS5UYXNrU2VpenVyZRIdChV1bnJlY29yZGVkX21haWxfY291bnQYHyABKAQSLQoLbGFzdF9hbnN3ZXIYICABKAsyGC5iYXRvbi52MS5BbnN3ZXJlZFByb21wdBIyCg9zaWxlbmNlX3RpbWVvdXQYISABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLcmVzdWx0X2pzb24YIiABKAkSFwoPY29udmVyc2F0aW9uX2lkGCYgASgJQgsKCV9wcm9ncmVzc0oECA8QEFIGcmVzdWx0IqEBCg5BbnN3ZXJlZFByb21wdBImCghxdWVzdGlvbhgBIAEoCzIULmJhdG9uLnYxLk9wZW5Qcm9tcHQSEQoJYW5zd2VyX2lkGAIgASgJEiMKBmFuc3dlchgDIAEoCzITLmJhdG9uLnYxLlRhc2tJbnB1dBIvCgthbnN3ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiQgoLVGFza1NlaXp1cmUSEAoIb3duZXJfaWQYASABKAkSDQoFZXBvY2gYAiABKAQSEgoKaGFuZG9mZl9pZBgDIAEoCSKMAQoKT3BlblByb21wdBISCgptZXNzYWdlX2lkGAEgASgJEhYKDmFza2VkX2FnZW50X2lkGAIgASgJEiQKBnByb21wdBgDIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHQSLAoIYXNrX3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIpcBCghUYXNrTG9hbhIUCgxkZWxlZ2F0b3JfaWQYASABKAkSEgoKaGFuZG9mZl9pZBgCIAEoCRIsCghkdWVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoPbGF0ZXN0X2R1ZV90aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJUCgdUYXNrSG9wEhIKCmhhbmRvZmZfaWQYASABKAkSEQoJc2VuZGVyX2lkGAIgASgJEhMKC3JlY2VpdmVyX2lkGAMgASgJEg0KBWVwb2NoGAQgASgEKs8BCgpUYXNrU3RhdHVzEhsKF1RBU0tfU1RBVFVTX1VOU1BFQ0lGSUVEEAASFwoTVEFTS19TVEFUVVNfQ1JFQVRFRBABEhsKF1RBU0tfU1RBVFVTX0lOX1BST0dSRVNTEAISIQodVEFTS19TVEFUVVNfV0FJVElOR19GT1JfSU5QVVQQAxIZChVUQVNLX1NUQVRVU19DT01QTEVURUQQBBIWChJUQVNLX1NUQVRVU19GQUlMRUQQBRIYChRUQVNLX1NUQVRVU19DQU5DRUxFRBAGYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSL4AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRIkCgZwcm9tcHQYBSABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EhIKCmtlZXBfcGFydHMYBiABKAgSLAoJZXh0ZW5kX2J5GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhMKC3Jlc3VsdF9qc29uGAggASgJQgsKCV9wcm9ncmVzc0oECAQQBVIGcmVzdWx0IowBCgpUYXNrQ3JlYXRlEhEKCXRhc2tfdHlwZRgBIAEoCRIPCgdzdW1tYXJ5GAIgASgJEhYKDnBhcmVudF90YXNrX2lkGAMgASgJEhcKD2NvbnZlcnNhdGlvbl9pZBgEIAEoCRIpCgtsb29wX2xpbWl0cxgFIAEoCzIULmJhdG9uLnYxLkxvb3BMaW1pdHMigAEKClRhc2tQcm9tcHQSEAoIcXVlc3Rpb24YASABKAkSEQoJYW5zd2VyX2J5GAIgASgJEjEKDWFuc3dlcl9iZWZvcmUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhoKEmFuc3dlcl9zY2hlbWFfanNvbhgEIAEoCSI4CglUYXNrSW5wdXQSDAoEdGV4dBgBIAEoCRIRCglkYXRhX2pzb24YAyABKAlKBAgCEANSBGRhdGEi/AUKBFRhc2sSDwoHdGFza19pZBgBIAEoCRIRCgl0YXNrX3R5cGUYAiABKAkSEAoIb3duZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSJAoGc3RhdHVzGAUgASgOMhQuYmF0b24udjEuVGFza1N0YXR1cxIVCghwcm9ncmVzcxgGIAEoAUgAiAEBEg8KB2RldGFpbHMYByABKAkSFwoPb3Blbl9oYW5kb2ZmX2lkGAggASgJEh8KBGhvcHMYCSADKAsyES5iYXRvbi52MS5UYXNrSG9wEhUKDWRlbGVnYXRvcl9pZHMYCiADKAkSFgoOY3VzdG9keV9sZW5ndGgYCyABKAQSFAoMY3VzdG9keV9oYXNoGAwgASgMEi8KC2NyZWF0ZV90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKQoLb3Blbl9wcm9tcHQYECABKAsyFC5iYXRvbi52MS5PcGVuUHJvbXB0EhYKDnBhcmVudF90YXNrX2lkGBEgASgJEiEKBWxvYW5zGBIgAygLMhIuYmF0b24udjEuVGFza0xvYW4SFQoNcGFydF90YXNrX2lkcxgTIAMoCRInCghzZWl6dXJlcxgeIAMoCzIVLmJhdG9uLnYxLlRhc2tTZWl6dXJlEh0KFXVucmVjb3JkZWRfbWFpbF9jb3VudBgfIAEoBBItCgtsYXN0X2Fuc3dlchggIAEoCzIYLmJhdG9uLnYxLkFuc3dlcmVkUHJvbXB0EjIKD3NpbGVuY2VfdGltZW91dBghIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhITCgtyZXN1bHRfanNvbhgiIAEoCRIXCg9jb252ZXJzYXRpb25faWQYJiABKAkSDwoHc3VtbWFyeRgnIAEoCUILCglfcHJvZ3Jlc3NKBAgPEBBSBnJlc3VsdCKhAQoOQW5zd2VyZWRQcm9tcHQSJgoIcXVlc3Rpb24YASABKAsyFC5iYXRvbi52MS5PcGVuUHJvbXB0EhEKCWFuc3dlcl9pZBgCIAEoCRIjCgZhbnN3ZXIYAyABKAsyEy5iYXRvbi52MS5UYXNrSW5wdXQSLwoLYW5zd2VyX3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIkIKC1Rhc2tTZWl6dXJlEhAKCG93bmVyX2lkGAEgASgJEg0KBWVwb2NoGAIgASgEEhIKCmhhbmRvZmZfaWQYAyABKAkijAEKCk9wZW5Qcm9tcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgCIAEoCRIkCgZwcm9tcHQYAyABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EiwKCGFza190aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKXAQoIVGFza0xvYW4SFAoMZGVsZWdhdG9yX2lkGAEgASgJEhIKCmhhbmRvZmZfaWQYAiABKAkSLAoIZHVlX3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKD2xhdGVzdF9kdWVfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner reports the task's status at the present epoch. IN_PROGRESS from the agent on turn in an open
@@ -84,6 +86,58 @@ export const TaskStatusUpdateSchema: GenMessage<TaskStatusUpdate> = /*@__PURE__*
   messageDesc(file_baton_v1_task, 0);
 
 /**
+ * Payload: an agent begins a task that it owns itself, at epoch 1 and without a handoff. task_id is a new id and receiver_id
+ * is empty. Context, workspace, runs and threads of the task can begin at once, and a HandoffRequest can hand it over
+ * later. A task_id in use is refused: with TASK_EXISTS if the sender takes part in the task, else with NOT_OWNER.
+ *
+ * @generated from message baton.v1.TaskCreate
+ */
+export type TaskCreate = Message<"baton.v1.TaskCreate"> & {
+  /**
+   * The kind of work, in the agents' own terms, with the characters of an agent id. Required.
+   *
+   * @generated from field: string task_type = 1;
+   */
+  taskType: string;
+
+  /**
+   * A summary of the work for people to read, at most 16384 bytes. Shown in Task.summary.
+   *
+   * @generated from field: string summary = 2;
+   */
+  summary: string;
+
+  /**
+   * The task that this one is a part of. The sender owns it, it has no final status, and at most 31 tasks are above it.
+   * Empty: the task is no part.
+   *
+   * @generated from field: string parent_task_id = 3;
+   */
+  parentTaskId: string;
+
+  /**
+   * The outer conversation that the task belongs to, 1 to 128 characters without control characters. Empty: none.
+   *
+   * @generated from field: string conversation_id = 4;
+   */
+  conversationId: string;
+
+  /**
+   * The loop guard's limits for the task, which can only be lower than the broker's. Unset: the broker's limits.
+   *
+   * @generated from field: baton.v1.LoopLimits loop_limits = 5;
+   */
+  loopLimits?: LoopLimits | undefined;
+};
+
+/**
+ * Describes the message baton.v1.TaskCreate.
+ * Use `create(TaskCreateSchema)` to create a new message.
+ */
+export const TaskCreateSchema: GenMessage<TaskCreate> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 1);
+
+/**
  * A question of the task's owner to one agent. The message_id of the status update that asks it is its id.
  *
  * @generated from message baton.v1.TaskPrompt
@@ -124,7 +178,7 @@ export type TaskPrompt = Message<"baton.v1.TaskPrompt"> & {
  * Use `create(TaskPromptSchema)` to create a new message.
  */
 export const TaskPromptSchema: GenMessage<TaskPrompt> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 1);
+  messageDesc(file_baton_v1_task, 2);
 
 /**
  * Payload: answers a question about a task. correlation_id names the status update with the question, receiver_id is
@@ -155,7 +209,7 @@ export type TaskInput = Message<"baton.v1.TaskInput"> & {
  * Use `create(TaskInputSchema)` to create a new message.
  */
 export const TaskInputSchema: GenMessage<TaskInput> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 2);
+  messageDesc(file_baton_v1_task, 3);
 
 /**
  * The broker's record of a task. Set by the broker.
@@ -171,7 +225,7 @@ export type Task = Message<"baton.v1.Task"> & {
   taskId: string;
 
   /**
-   * The kind of work, from the request that created the task.
+   * The kind of work, from the message that created the task.
    *
    * @generated from field: string task_type = 2;
    */
@@ -333,6 +387,13 @@ export type Task = Message<"baton.v1.Task"> & {
    * @generated from field: string conversation_id = 38;
    */
   conversationId: string;
+
+  /**
+   * The summary, from the TaskCreate that created the task. Empty: none, or a request created the task. Not in lists.
+   *
+   * @generated from field: string summary = 39;
+   */
+  summary: string;
 };
 
 /**
@@ -340,7 +401,7 @@ export type Task = Message<"baton.v1.Task"> & {
  * Use `create(TaskSchema)` to create a new message.
  */
 export const TaskSchema: GenMessage<Task> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 3);
+  messageDesc(file_baton_v1_task, 4);
 
 /**
  * A question with its answer. Set by the broker.
@@ -382,7 +443,7 @@ export type AnsweredPrompt = Message<"baton.v1.AnsweredPrompt"> & {
  * Use `create(AnsweredPromptSchema)` to create a new message.
  */
 export const AnsweredPromptSchema: GenMessage<AnsweredPrompt> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 4);
+  messageDesc(file_baton_v1_task, 5);
 
 /**
  * An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
@@ -417,7 +478,7 @@ export type TaskSeizure = Message<"baton.v1.TaskSeizure"> & {
  * Use `create(TaskSeizureSchema)` to create a new message.
  */
 export const TaskSeizureSchema: GenMessage<TaskSeizure> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 5);
+  messageDesc(file_baton_v1_task, 6);
 
 /**
  * A question that waits for its answer. Set by the broker.
@@ -459,7 +520,7 @@ export type OpenPrompt = Message<"baton.v1.OpenPrompt"> & {
  * Use `create(OpenPromptSchema)` to create a new message.
  */
 export const OpenPromptSchema: GenMessage<OpenPrompt> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 6);
+  messageDesc(file_baton_v1_task, 7);
 
 /**
  * Ownership given with mode DELEGATE, until it returns to the delegator.
@@ -501,7 +562,7 @@ export type TaskLoan = Message<"baton.v1.TaskLoan"> & {
  * Use `create(TaskLoanSchema)` to create a new message.
  */
 export const TaskLoanSchema: GenMessage<TaskLoan> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 7);
+  messageDesc(file_baton_v1_task, 8);
 
 /**
  * One completed handoff of a task.
@@ -543,7 +604,7 @@ export type TaskHop = Message<"baton.v1.TaskHop"> & {
  * Use `create(TaskHopSchema)` to create a new message.
  */
 export const TaskHopSchema: GenMessage<TaskHop> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 8);
+  messageDesc(file_baton_v1_task, 9);
 
 /**
  * The status of a task.
@@ -559,7 +620,8 @@ export enum TaskStatus {
   UNSPECIFIED = 0,
 
   /**
-   * The first handoff request created the task, and its owner has not reported a status. Set by the broker only.
+   * A TaskCreate or the first handoff request created the task, and its owner has not reported a status. Set by the broker
+   * only.
    *
    * @generated from enum value: TASK_STATUS_CREATED = 1;
    */

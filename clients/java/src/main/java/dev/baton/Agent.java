@@ -41,6 +41,7 @@ import dev.baton.v1.SenderView;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskPrompt;
+import dev.baton.v1.TaskCreate;
 import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
@@ -745,6 +746,18 @@ public final class Agent implements AutoCloseable {
         Envelopes.About about = new Envelopes.About(taskId, handoff.getEpoch(), handoffId);
         Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
         dispatcher.returned(taskId, handoffId, receipt.getEpoch());
+        Tenure tenure = workload.of(taskId, receipt.getEpoch());
+        return new OwnedTask(this, tenure, receipt.getTaskStatus(), "", false);
+    }
+
+    /**
+     * Begins a task that this agent owns, at epoch 1 and without a handoff. Its context, workspace, runs and threads can
+     * begin at once, and it can be handed over later. Within a listener of handoffs the new task is a part of the
+     * listener's: see {@link Parents}. Throws {@link BatonException}, TASK_EXISTS if this agent takes part in a task with
+     * this id, NOT_OWNER if only others do.
+     */
+    public OwnedTask createTask(String taskId, TaskCreate create) throws InterruptedException {
+        Receipt receipt = send("", Envelopes.About.task(taskId, 1), Parents.named(this, taskId, create));
         Tenure tenure = workload.of(taskId, receipt.getEpoch());
         return new OwnedTask(this, tenure, receipt.getTaskStatus(), "", false);
     }

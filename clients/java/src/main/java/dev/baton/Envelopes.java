@@ -21,6 +21,7 @@ import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.PlanSubmission;
 import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskCreate;
 import dev.baton.v1.TaskDecline;
 import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskOffer;
@@ -58,7 +59,8 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_PLAN_SUBMISSION, PlanSubmission.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_WORKSPACE_APPEND, WorkspaceAppend.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()),
-            Map.entry(MessageType.MESSAGE_TYPE_TASK_INPUT, TaskInput.getDefaultInstance()));
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_INPUT, TaskInput.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_CREATE, TaskCreate.getDefaultInstance()));
 
     private Envelopes() {}
 

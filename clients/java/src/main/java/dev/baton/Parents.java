@@ -1,6 +1,7 @@
 package dev.baton;
 
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.TaskCreate;
 import java.util.Optional;
 
 /**
@@ -46,6 +47,18 @@ public final class Parents {
                 .filter(parent -> isNew(agent, about.taskId()))
                 .map(parent -> request.toBuilder().setParentTaskId(parent.taskId()).build())
                 .orElse(request);
+    }
+
+    /** Returns the creation of a task with its parent. */
+    static TaskCreate named(Agent agent, String taskId, TaskCreate create) {
+        if (!create.getParentTaskId().isEmpty()) {
+            return create;
+        }
+        return current()
+                .filter(parent -> parent.agent() == agent && !parent.taskId().equals(taskId))
+                .map(parent ->
+                        create.toBuilder().setParentTaskId(parent.taskId()).build())
+                .orElse(create);
     }
 
     /** Whether the broker does not know the task: the parent of a known one never changes. */

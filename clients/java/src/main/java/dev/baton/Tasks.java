@@ -31,8 +31,9 @@ public final class Tasks {
     }
 
     /**
-     * Returns the tasks that match the request's filters, newest first: by owner, statuses, parent, and asked agent. Sets
-     * the paging fields. Throws {@link BatonException}: PERMISSION_DENIED for tasks that this agent may not read.
+     * Returns the tasks that match the request's filters, newest first: by owner, statuses, parent, conversation and asked
+     * agent. Sets the paging fields. Throws {@link BatonException}: PERMISSION_DENIED for tasks that this agent may not
+     * read.
      */
     public List<Task> list(ListTasksRequest filters) {
         List<Task> found = new ArrayList<>();

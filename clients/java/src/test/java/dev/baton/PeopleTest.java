@@ -11,10 +11,14 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import dev.baton.v1.Delivery;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Info;
+import dev.baton.v1.ListTasksRequest;
+import dev.baton.v1.Task;
+import dev.baton.v1.TaskCreate;
 import dev.baton.v1.TaskPrompt;
 import dev.baton.v1.TaskStatus;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
@@ -115,6 +119,33 @@ final class PeopleTest {
             assertEquals(waiting, looking.peek());
             looking.connect();
             assertEquals(List.of("one", "two"), List.of(next(read), next(read)).stream().sorted().toList());
+        }
+    }
+
+    @Test
+    void anAgentBeginsATaskWithoutAHandoff() throws Exception {
+        try (Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(broker.agent("bob"))) {
+            TaskCreate create = TaskCreate.newBuilder()
+                    .setTaskType("bug")
+                    .setSummary("it crashes")
+                    .setConversationId("chat 7")
+                    .build();
+            OwnedTask task = alice.createTask("begun", create);
+            assertEquals(1, task.epoch());
+            alice.createTask("begun-part", create.toBuilder().setParentTaskId("begun").build());
+            Task shown = alice.getTask("begun");
+            assertEquals("it crashes", shown.getSummary());
+            assertEquals(List.of("begun-part"), shown.getPartTaskIdsList());
+            ListTasksRequest filter =
+                    ListTasksRequest.newBuilder().setConversationId("chat 7").build();
+            List<String> listed = new ArrayList<>();
+            alice.tasks().list(filter).forEach(one -> listed.add(one.getTaskId()));
+            assertEquals(List.of("begun-part", "begun"), listed);
+            var again = assertThrows(BatonException.class, () -> alice.createTask("begun", create));
+            assertEquals("TASK_EXISTS", again.reason());
+            var others = assertThrows(BatonException.class, () -> bob.createTask("begun", create));
+            assertEquals("NOT_OWNER", others.reason());
         }
     }
 

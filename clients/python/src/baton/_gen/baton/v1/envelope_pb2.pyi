@@ -31,6 +31,7 @@ class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_TYPE_PLAN_SUBMISSION: _ClassVar[MessageType]
     MESSAGE_TYPE_TASK_RECALL: _ClassVar[MessageType]
     MESSAGE_TYPE_TASK_INPUT: _ClassVar[MessageType]
+    MESSAGE_TYPE_TASK_CREATE: _ClassVar[MessageType]
 MESSAGE_TYPE_UNSPECIFIED: MessageType
 MESSAGE_TYPE_HANDOFF_REQUEST: MessageType
 MESSAGE_TYPE_HANDOFF_ACCEPT: MessageType
@@ -53,6 +54,7 @@ MESSAGE_TYPE_NEGOTIATION_CLOSED: MessageType
 MESSAGE_TYPE_PLAN_SUBMISSION: MessageType
 MESSAGE_TYPE_TASK_RECALL: MessageType
 MESSAGE_TYPE_TASK_INPUT: MessageType
+MESSAGE_TYPE_TASK_CREATE: MessageType
 
 class Envelope(_message.Message):
     __slots__ = ("message_id", "sender_id", "receiver_id", "timestamp", "message_type", "correlation_id", "task_id", "epoch", "expires_at", "trace_context", "payload", "key_id", "signature", "signature_version")

@@ -68,6 +68,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_PLAN_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_RUN_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_THREAD_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_TASK_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_OPEN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_STATE: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_FINAL: _ClassVar[ErrorCode]
@@ -200,6 +201,7 @@ ERROR_CODE_INPUT_TAKEN: ErrorCode
 ERROR_CODE_PLAN_EXISTS: ErrorCode
 ERROR_CODE_RUN_EXISTS: ErrorCode
 ERROR_CODE_THREAD_EXISTS: ErrorCode
+ERROR_CODE_TASK_EXISTS: ErrorCode
 ERROR_CODE_HANDOFF_OPEN: ErrorCode
 ERROR_CODE_HANDOFF_STATE: ErrorCode
 ERROR_CODE_HANDOFF_FINAL: ErrorCode

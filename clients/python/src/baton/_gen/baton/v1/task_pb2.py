@@ -12,35 +12,38 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x62\x61ton/v1/task.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x10TaskStatusUpdate\x12$\n\x06status\x18\x01 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12$\n\x06prompt\x18\x05 \x01(\x0b\x32\x14.baton.v1.TaskPrompt\x12\x12\n\nkeep_parts\x18\x06 \x01(\x08\x12,\n\textend_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bresult_json\x18\x08 \x01(\tB\x0b\n\t_progressJ\x04\x08\x04\x10\x05R\x06result\"\x80\x01\n\nTaskPrompt\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x11\n\tanswer_by\x18\x02 \x01(\t\x12\x31\n\ranswer_before\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61nswer_schema_json\x18\x04 \x01(\t\"8\n\tTaskInput\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tdata_json\x18\x03 \x01(\tJ\x04\x08\x02\x10\x03R\x04\x64\x61ta\"\xeb\x05\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\ttask_type\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x06status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x07 \x01(\t\x12\x17\n\x0fopen_handoff_id\x18\x08 \x01(\t\x12\x1f\n\x04hops\x18\t \x03(\x0b\x32\x11.baton.v1.TaskHop\x12\x15\n\rdelegator_ids\x18\n \x03(\t\x12\x16\n\x0e\x63ustody_length\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ustody_hash\x18\x0c \x01(\x0c\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x0bopen_prompt\x18\x10 \x01(\x0b\x32\x14.baton.v1.OpenPrompt\x12\x16\n\x0eparent_task_id\x18\x11 \x01(\t\x12!\n\x05loans\x18\x12 \x03(\x0b\x32\x12.baton.v1.TaskLoan\x12\x15\n\rpart_task_ids\x18\x13 \x03(\t\x12\'\n\x08seizures\x18\x1e \x03(\x0b\x32\x15.baton.v1.TaskSeizure\x12\x1d\n\x15unrecorded_mail_count\x18\x1f \x01(\x04\x12-\n\x0blast_answer\x18  \x01(\x0b\x32\x18.baton.v1.AnsweredPrompt\x12\x32\n\x0fsilence_timeout\x18! \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bresult_json\x18\" \x01(\t\x12\x17\n\x0f\x63onversation_id\x18& \x01(\tB\x0b\n\t_progressJ\x04\x08\x0f\x10\x10R\x06result\"\xa1\x01\n\x0e\x41nsweredPrompt\x12&\n\x08question\x18\x01 \x01(\x0b\x32\x14.baton.v1.OpenPrompt\x12\x11\n\tanswer_id\x18\x02 \x01(\t\x12#\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x13.baton.v1.TaskInput\x12/\n\x0b\x61nswer_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\x0bTaskSeizure\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\"\x8c\x01\n\nOpenPrompt\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61sked_agent_id\x18\x02 \x01(\t\x12$\n\x06prompt\x18\x03 \x01(\x0b\x32\x14.baton.v1.TaskPrompt\x12,\n\x08\x61sk_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x97\x01\n\x08TaskLoan\x12\x14\n\x0c\x64\x65legator_id\x18\x01 \x01(\t\x12\x12\n\nhandoff_id\x18\x02 \x01(\t\x12,\n\x08\x64ue_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0flatest_due_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x07TaskHop\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x13\n\x0breceiver_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*\xcf\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13TASK_STATUS_CREATED\x10\x01\x12\x1b\n\x17TASK_STATUS_IN_PROGRESS\x10\x02\x12!\n\x1dTASK_STATUS_WAITING_FOR_INPUT\x10\x03\x12\x19\n\x15TASK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12TASK_STATUS_FAILED\x10\x05\x12\x18\n\x14TASK_STATUS_CANCELED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x62\x61ton/v1/task.proto\x12\x08\x62\x61ton.v1\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x10TaskStatusUpdate\x12$\n\x06status\x18\x01 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12$\n\x06prompt\x18\x05 \x01(\x0b\x32\x14.baton.v1.TaskPrompt\x12\x12\n\nkeep_parts\x18\x06 \x01(\x08\x12,\n\textend_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bresult_json\x18\x08 \x01(\tB\x0b\n\t_progressJ\x04\x08\x04\x10\x05R\x06result\"\x8c\x01\n\nTaskCreate\x12\x11\n\ttask_type\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\x16\n\x0eparent_task_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12)\n\x0bloop_limits\x18\x05 \x01(\x0b\x32\x14.baton.v1.LoopLimits\"\x80\x01\n\nTaskPrompt\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x11\n\tanswer_by\x18\x02 \x01(\t\x12\x31\n\ranswer_before\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61nswer_schema_json\x18\x04 \x01(\t\"8\n\tTaskInput\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tdata_json\x18\x03 \x01(\tJ\x04\x08\x02\x10\x03R\x04\x64\x61ta\"\xfc\x05\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\ttask_type\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x06status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x07 \x01(\t\x12\x17\n\x0fopen_handoff_id\x18\x08 \x01(\t\x12\x1f\n\x04hops\x18\t \x03(\x0b\x32\x11.baton.v1.TaskHop\x12\x15\n\rdelegator_ids\x18\n \x03(\t\x12\x16\n\x0e\x63ustody_length\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ustody_hash\x18\x0c \x01(\x0c\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x0bopen_prompt\x18\x10 \x01(\x0b\x32\x14.baton.v1.OpenPrompt\x12\x16\n\x0eparent_task_id\x18\x11 \x01(\t\x12!\n\x05loans\x18\x12 \x03(\x0b\x32\x12.baton.v1.TaskLoan\x12\x15\n\rpart_task_ids\x18\x13 \x03(\t\x12\'\n\x08seizures\x18\x1e \x03(\x0b\x32\x15.baton.v1.TaskSeizure\x12\x1d\n\x15unrecorded_mail_count\x18\x1f \x01(\x04\x12-\n\x0blast_answer\x18  \x01(\x0b\x32\x18.baton.v1.AnsweredPrompt\x12\x32\n\x0fsilence_timeout\x18! \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bresult_json\x18\" \x01(\t\x12\x17\n\x0f\x63onversation_id\x18& \x01(\t\x12\x0f\n\x07summary\x18\' \x01(\tB\x0b\n\t_progressJ\x04\x08\x0f\x10\x10R\x06result\"\xa1\x01\n\x0e\x41nsweredPrompt\x12&\n\x08question\x18\x01 \x01(\x0b\x32\x14.baton.v1.OpenPrompt\x12\x11\n\tanswer_id\x18\x02 \x01(\t\x12#\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x13.baton.v1.TaskInput\x12/\n\x0b\x61nswer_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\x0bTaskSeizure\x12\x10\n\x08owner_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\"\x8c\x01\n\nOpenPrompt\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61sked_agent_id\x18\x02 \x01(\t\x12$\n\x06prompt\x18\x03 \x01(\x0b\x32\x14.baton.v1.TaskPrompt\x12,\n\x08\x61sk_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x97\x01\n\x08TaskLoan\x12\x14\n\x0c\x64\x65legator_id\x18\x01 \x01(\t\x12\x12\n\nhandoff_id\x18\x02 \x01(\t\x12,\n\x08\x64ue_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0flatest_due_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x07TaskHop\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x13\n\x0breceiver_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*\xcf\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13TASK_STATUS_CREATED\x10\x01\x12\x1b\n\x17TASK_STATUS_IN_PROGRESS\x10\x02\x12!\n\x1dTASK_STATUS_WAITING_FOR_INPUT\x10\x03\x12\x19\n\x15TASK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12TASK_STATUS_FAILED\x10\x05\x12\x18\n\x14TASK_STATUS_CANCELED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.task_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TASKSTATUS']._serialized_start=1904
-  _globals['_TASKSTATUS']._serialized_end=2111
-  _globals['_TASKSTATUSUPDATE']._serialized_start=99
-  _globals['_TASKSTATUSUPDATE']._serialized_end=347
-  _globals['_TASKPROMPT']._serialized_start=350
-  _globals['_TASKPROMPT']._serialized_end=478
-  _globals['_TASKINPUT']._serialized_start=480
-  _globals['_TASKINPUT']._serialized_end=536
-  _globals['_TASK']._serialized_start=539
-  _globals['_TASK']._serialized_end=1286
-  _globals['_ANSWEREDPROMPT']._serialized_start=1289
-  _globals['_ANSWEREDPROMPT']._serialized_end=1450
-  _globals['_TASKSEIZURE']._serialized_start=1452
-  _globals['_TASKSEIZURE']._serialized_end=1518
-  _globals['_OPENPROMPT']._serialized_start=1521
-  _globals['_OPENPROMPT']._serialized_end=1661
-  _globals['_TASKLOAN']._serialized_start=1664
-  _globals['_TASKLOAN']._serialized_end=1815
-  _globals['_TASKHOP']._serialized_start=1817
-  _globals['_TASKHOP']._serialized_end=1901
+  _globals['_TASKSTATUS']._serialized_start=2088
+  _globals['_TASKSTATUS']._serialized_end=2295
+  _globals['_TASKSTATUSUPDATE']._serialized_start=123
+  _globals['_TASKSTATUSUPDATE']._serialized_end=371
+  _globals['_TASKCREATE']._serialized_start=374
+  _globals['_TASKCREATE']._serialized_end=514
+  _globals['_TASKPROMPT']._serialized_start=517
+  _globals['_TASKPROMPT']._serialized_end=645
+  _globals['_TASKINPUT']._serialized_start=647
+  _globals['_TASKINPUT']._serialized_end=703
+  _globals['_TASK']._serialized_start=706
+  _globals['_TASK']._serialized_end=1470
+  _globals['_ANSWEREDPROMPT']._serialized_start=1473
+  _globals['_ANSWEREDPROMPT']._serialized_end=1634
+  _globals['_TASKSEIZURE']._serialized_start=1636
+  _globals['_TASKSEIZURE']._serialized_end=1702
+  _globals['_OPENPROMPT']._serialized_start=1705
+  _globals['_OPENPROMPT']._serialized_end=1845
+  _globals['_TASKLOAN']._serialized_start=1848
+  _globals['_TASKLOAN']._serialized_end=1999
+  _globals['_TASKHOP']._serialized_start=2001
+  _globals['_TASKHOP']._serialized_end=2085
 # @@protoc_insertion_point(module_scope)

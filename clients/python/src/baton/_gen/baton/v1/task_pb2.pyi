@@ -1,3 +1,4 @@
+from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -43,6 +44,20 @@ class TaskStatusUpdate(_message.Message):
     result_json: str
     def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ..., keep_parts: bool = ..., extend_by: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
 
+class TaskCreate(_message.Message):
+    __slots__ = ("task_type", "summary", "parent_task_id", "conversation_id", "loop_limits")
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
+    LOOP_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    task_type: str
+    summary: str
+    parent_task_id: str
+    conversation_id: str
+    loop_limits: _handoff_pb2.LoopLimits
+    def __init__(self, task_type: _Optional[str] = ..., summary: _Optional[str] = ..., parent_task_id: _Optional[str] = ..., conversation_id: _Optional[str] = ..., loop_limits: _Optional[_Union[_handoff_pb2.LoopLimits, _Mapping]] = ...) -> None: ...
+
 class TaskPrompt(_message.Message):
     __slots__ = ("question", "answer_by", "answer_before", "answer_schema_json")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
@@ -64,7 +79,7 @@ class TaskInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., data_json: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json", "conversation_id")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures", "unrecorded_mail_count", "last_answer", "silence_timeout", "result_json", "conversation_id", "summary")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +104,7 @@ class Task(_message.Message):
     SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     owner_id: str
@@ -113,7 +129,8 @@ class Task(_message.Message):
     silence_timeout: _duration_pb2.Duration
     result_json: str
     conversation_id: str
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ..., conversation_id: _Optional[str] = ...) -> None: ...
+    summary: str
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ..., unrecorded_mail_count: _Optional[int] = ..., last_answer: _Optional[_Union[AnsweredPrompt, _Mapping]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_json: _Optional[str] = ..., conversation_id: _Optional[str] = ..., summary: _Optional[str] = ...) -> None: ...
 
 class AnsweredPrompt(_message.Message):
     __slots__ = ("question", "answer_id", "answer", "answer_time")

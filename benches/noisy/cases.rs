@@ -40,9 +40,11 @@ pub(crate) enum Payload {
     Context(v1::TaskContextTransfer),
     Plan(v1::Plan),
     TaskRequest(Box<v1::TaskRequest>),
+    Info(v1::Info),
+    HandoffRequest(Box<v1::HandoffRequest>),
 }
 
-pub(crate) const ALL: [Case; 12] = [
+pub(crate) const ALL: [Case; 14] = [
     Case { name: "slow-pattern", prepare: |broker| slow_pattern(clients(broker)) },
     Case { name: "check-schema-and-hang-up", prepare: |_| Box::pin(async { Ok(check_schema()) }) },
     Case { name: "wide-schema", prepare: |broker| wide_schema(clients(broker)) },
@@ -55,6 +57,8 @@ pub(crate) const ALL: [Case; 12] = [
     Case { name: "register-graph", prepare: |_| Box::pin(async { Ok(register_graph()) }) },
     Case { name: "list-tasks", prepare: |broker| list_tasks(clients(broker)) },
     Case { name: "ask-a-thousand", prepare: |broker| ask_a_thousand(anonymous(broker)) },
+    Case { name: "tell-a-thousand", prepare: |broker| tell_a_thousand(anonymous(broker)) },
+    Case { name: "one-of-a-thousand", prepare: |broker| one_of_a_thousand(anonymous(broker)) },
 ];
 
 /// Makes the call once.
@@ -69,6 +73,8 @@ pub(crate) async fn call(client: &Client, call: &Call) -> Result<(), Failure> {
                     composer.encode(to, *kind, about, &v1::Plan { plan_id, ..plan.clone() })
                 }
                 Payload::TaskRequest(request) => composer.encode(to, *kind, about, &**request),
+                Payload::Info(info) => composer.encode(to, *kind, about, info),
+                Payload::HandoffRequest(request) => composer.encode(to, *kind, &new_task(), &**request),
             };
             client.send(raw).await?;
         }
@@ -117,8 +123,12 @@ fn section(name: &str, content: Content) -> v1::ContextSection {
 }
 
 /// Creates a task of the noisy agent. Its request goes to the quiet one, which does not take it, so the offer is cancelled.
+fn new_task() -> About {
+    About::task(&format!("task-{}", hex::encode(random())), 1)
+}
+
 async fn own_task(client: &Client) -> Result<About, Failure> {
-    let about = About::task(&format!("task-{}", hex::encode(random())), 1);
+    let about = new_task();
     let request = v1::HandoffRequest { task_type: "noise".into(), ..Default::default() };
     let composer = composer("noisy")?;
     let raw = composer.encode("idle", MessageType::HandoffRequest, &about, &request);
@@ -295,19 +305,43 @@ fn list_tasks(client: Connected) -> Prepared {
     })
 }
 
+/// A thousand agents of one type.
+async fn register_a_thousand(client: &Client) -> Result<(), Failure> {
+    for number in 0..1000 {
+        let name = format!("bidder-{number}");
+        let keys = vec![super::identity(&name)?.agent_key()];
+        let card = v1::AgentCard { agent_id: name, agent_types: vec!["bidder".into()], keys, ..Default::default() };
+        let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
+        client.answer(client.agents().register_agent(request).await)?;
+    }
+    Ok(())
+}
+
 /// Requests for offers to a thousand agents, which all close within seconds.
 fn ask_a_thousand(client: Connected) -> Prepared {
     Box::pin(async move {
-        let client = client.await?;
-        for number in 0..1000 {
-            let name = format!("bidder-{number}");
-            let keys = vec![super::identity(&name)?.agent_key()];
-            let card = v1::AgentCard { agent_id: name, agent_types: vec!["bidder".into()], keys, ..Default::default() };
-            let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
-            client.answer(client.agents().register_agent(request).await)?;
-        }
+        register_a_thousand(&client.await?).await?;
         let request = v1::TaskRequest { description: "noise".into(), ..Default::default() };
         let payload = Box::new(Payload::TaskRequest(Box::new(request)));
         Ok(Call::Message { kind: MessageType::TaskRequest, to: "all:bidder", about: About::default(), payload })
+    })
+}
+
+/// Mail to a thousand agents.
+fn tell_a_thousand(client: Connected) -> Prepared {
+    Box::pin(async move {
+        register_a_thousand(&client.await?).await?;
+        let payload = Box::new(Payload::Info(v1::Info { text: "noise".into(), ..Default::default() }));
+        Ok(Call::Message { kind: MessageType::Info, to: "all:bidder", about: About::default(), payload })
+    })
+}
+
+/// Requests to a type that a thousand agents have.
+fn one_of_a_thousand(client: Connected) -> Prepared {
+    Box::pin(async move {
+        register_a_thousand(&client.await?).await?;
+        let request = v1::HandoffRequest { task_type: "noise".into(), ..Default::default() };
+        let payload = Box::new(Payload::HandoffRequest(Box::new(request)));
+        Ok(Call::Message { kind: MessageType::HandoffRequest, to: "type:bidder", about: About::default(), payload })
     })
 }

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
-const FAULTS: [(&str, &[&str]); 33] = [
+const FAULTS: [(&str, &[&str]); 34] = [
     (
         "naive",
         &[
@@ -102,6 +102,14 @@ const FAULTS: [(&str, &[&str]); 33] = [
         &["client.request-gets-an-offer", "client.request-is-declined", "client.counter-offer-gets-an-offer"],
     ),
     ("swallows-failures", &["client.failing-work-ends-the-task", "client.impossible-result-is-refused-locally"]),
+    (
+        "waits-for-mail-alone",
+        &[
+            "client.acceptance-of-another-process-is-found",
+            "client.rejection-of-another-process-is-found",
+            "client.completion-of-another-process-is-found",
+        ],
+    ),
     ("never-resumes", &["client.tasks-are-resumed"]),
     ("forgets-rounds", &["client.counter-offer-gets-an-offer", "client.offer-is-withdrawn"]),
 ];

@@ -345,6 +345,13 @@ impl Agent {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
             let (to, about, request) = request_of(&command);
+            if wrong == Some(Wrong::WaitsForMailAlone) {
+                // The cases bring no mail: another process of the agent has it.
+                if let Err(error) = link.send(&to, MessageType::HandoffRequest, &about, &request).await {
+                    failed(&command, &error, wrong);
+                }
+                return;
+            }
             match link.hand_over(&to, &about, &request, sections(&command["context"])).await {
                 Ok(handed) => done(&command, json!({"owner_id": handed.owner_id, "epoch": handed.epoch})),
                 Err(error) => not_handed_over(&command, &error, wrong),

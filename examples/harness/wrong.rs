@@ -79,6 +79,8 @@ pub(super) enum Wrong {
     ForgetsRounds,
     /// The failure of the work on a task is not passed on.
     SwallowsFailures,
+    /// A handoff is never looked up at the broker: only mail tells how it goes on.
+    WaitsForMailAlone,
     /// Tasks of earlier processes are not asked for.
     NeverResumes,
 }

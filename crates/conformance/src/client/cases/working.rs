@@ -11,6 +11,7 @@ use super::{
     cases,
     handoffs::{accepted, completed_by_client, hand_over_by, is_owned, taken_over},
     loans::{completed, lent, notice},
+    restarts::context_is_sent,
     sending::check_envelope,
 };
 use crate::report::Failed;
@@ -39,6 +40,12 @@ cases! {
     "client.completion-of-another-process-is-found", "3",
     "The end of a handoff whose message another process of the agent has acked is read from the broker.",
     completion_of_another_process;
+    "client.acceptance-of-another-process-is-found", "3",
+    "The accept of a handoff whose message another process of the agent has is read from the broker: the context follows.",
+    acceptance_of_another_process;
+    "client.rejection-of-another-process-is-found", "3",
+    "The rejection of a handoff whose message another process of the agent has acked is read from the broker.",
+    rejection_of_another_process;
     "client.tasks-are-resumed", "3",
     "A process that resumes tasks asks for those that no process works on, under its own id, and its handler gets each.",
     tasks_are_resumed;
@@ -176,6 +183,38 @@ async fn completion_of_another_process(fixture: &mut Fixture) -> Verdict {
     let done = fixture.done(step, id).await?;
     expect(step, "done.owner_id", &json!("alice"), &done["owner_id"])?;
     expect(step, "done.epoch", &json!(2), &done["epoch"])
+}
+
+async fn acceptance_of_another_process(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, about, _) = hand_over_by(fixture, &mut session, "hand_over", json!({})).await?;
+    let handoff = v1::Handoff { mode: v1::HandoffMode::Transfer.into(), ..completed(&about) };
+    let in_state = |state: HandoffState| v1::Handoff { state: state.into(), ..handoff.clone() };
+    let handoff_id = about.correlation_id.clone();
+    fixture.broker.state().handoffs.insert(handoff_id.clone(), in_state(HandoffState::Accepted));
+    let step = "alice accepts, and another process has got the message";
+    let sent = context_is_sent(fixture, step, &mut session, &about).await?;
+    fixture.broker.state().handoffs.insert(handoff_id.clone(), in_state(HandoffState::ContextSent));
+    fixture.receipt(&session, &sent);
+    let step = "the handoff ends, and another process has got the message";
+    fixture.broker.state().handoffs.insert(handoff_id, in_state(HandoffState::Completed));
+    let done = fixture.done(step, id).await?;
+    expect(step, "done.owner_id", &json!("alice"), &done["owner_id"])
+}
+
+async fn rejection_of_another_process(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, about, _) = hand_over_by(fixture, &mut session, "hand_over", json!({})).await?;
+    let handoff = v1::Handoff {
+        state: HandoffState::Rejected.into(),
+        mode: v1::HandoffMode::Transfer.into(),
+        error_code: v1::ErrorCode::NoCandidate.into(),
+        error_message: "no candidate took the handoff".to_owned(),
+        ..completed(&about)
+    };
+    fixture.broker.state().handoffs.insert(about.correlation_id.clone(), handoff);
+    let step = "the handoff is rejected, and another process has got the message";
+    fixture.refused(step, id, json!({"kind": "handoff_failed", "reason": "NO_CANDIDATE"})).await
 }
 
 async fn tasks_are_resumed(fixture: &mut Fixture) -> Verdict {

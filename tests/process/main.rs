@@ -23,6 +23,7 @@ mod dead_letters;
 mod desk;
 mod directory_watch;
 mod every_call;
+mod exec;
 mod foreign;
 mod forged;
 mod formats;

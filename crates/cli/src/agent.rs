@@ -1,4 +1,4 @@
-//! `baton agent`: register, update, deregister, invite, list, find, watch, show, serve.
+//! `baton agent`: register, update, deregister, invite, list, find, watch, show, serve, exec.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::{
     Failure,
     connection::{ConnectionArgs, OptionalIdentityArgs, read_key},
-    find, json, key,
+    exec, find, json, key,
     output::{self, Output},
     resolve::Prefix,
     worker,
@@ -22,7 +22,8 @@ use baton_client::{
   baton agent register --id alice --key alice.pem --type support
   baton agent list --type support
   baton agent find --skill finance.tax --explain
-  baton agent serve --id bob --key bob.pem")]
+  baton agent serve --id bob --key bob.pem
+  baton agent exec --id bob --key bob.pem --type reviewer -- ./review.sh")]
 pub(super) enum AgentCommand {
     Register(RegisterArgs),
     Update(UpdateArgs),
@@ -58,6 +59,7 @@ pub(super) enum AgentCommand {
     #[command(subcommand)]
     Key(key::KeyCommand),
     Serve(worker::ServeAgentArgs),
+    Exec(exec::ExecArgs),
 }
 
 /// Create an invitation, a secret with which one new agent can register once. Needs an operator's token.
@@ -182,6 +184,7 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
         }
         AgentCommand::Key(command) => key::run(command, connection, output).await,
         AgentCommand::Serve(args) => worker::run(args, connection).await,
+        AgentCommand::Exec(args) => exec::run(args, connection).await,
     }
 }
 

@@ -23,6 +23,7 @@ mod demo;
 mod dlq;
 mod duration;
 mod envelope;
+mod exec;
 pub mod exit;
 mod extend;
 mod find;

@@ -107,7 +107,7 @@ struct State {
 pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let identity = args.identity.load()?;
     let refused = |error| connection.not_signed_in(error, &identity, args.identity.key());
-    register(&args, &identity, connection).await?;
+    register(&args.types, args.capacity, &identity, connection).await?;
     let options = LinkOptions {
         broker: connection.options_of_agent()?,
         identity: identity.clone(),
@@ -149,12 +149,17 @@ fn heartbeat(capacity: u32, state: &State) -> v1::Heartbeat {
 }
 
 /// Registers the agent. An agent that the broker already has is no failure.
-async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &ConnectionArgs) -> Result<(), Failure> {
+pub(super) async fn register(
+    types: &[AgentType],
+    capacity: u32,
+    identity: &Identity,
+    connection: &ConnectionArgs,
+) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
     let card = v1::AgentCard {
         agent_id: identity.agent.to_string(),
-        agent_types: args.types.iter().map(ToString::to_string).collect(),
-        capacity: args.capacity,
+        agent_types: types.iter().map(ToString::to_string).collect(),
+        capacity,
         keys: vec![identity.agent_key()],
         ..Default::default()
     };
@@ -297,6 +302,6 @@ impl Worker {
     }
 }
 
-fn say(what: &str, facts: &serde_json::Value) {
+pub(super) fn say(what: &str, facts: &serde_json::Value) {
     output::say_json(&json!({"event": what, "facts": facts}));
 }

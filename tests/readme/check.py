@@ -43,7 +43,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = "how-to"
 # tests/packages/check.py has the files that this page installs, and runs it.
 RUN_ELSEWHERE = {"install.md"}
-LANGUAGES = (HOW_TO, "python", "go", "typescript", "java", "rust")
+LAB = "lab"
+LANGUAGES = (HOW_TO, LAB, "python", "go", "typescript", "java", "rust")
 DEFAULT_PORT = 22866
 WITHIN_SECONDS = 600
 COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
@@ -251,7 +252,9 @@ def environment_in(folder: Path) -> dict[str, str]:
 
 
 def documents_of(language: str) -> list[Path]:
-    """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run."""
+    """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run; the lab by itself."""
+    if language == LAB:
+        return [ROOT / "docs" / "tutorials" / "lab.md"]
     if language == HOW_TO:
         pages = [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if page.name not in RUN_ELSEWHERE]
         return [page for page in pages if COMMENT.search(page.read_text("utf-8"))]

@@ -160,6 +160,7 @@ fn validate(problems: &[v1::GraphProblem], output: Output) -> Result<(), Failure
     })?;
     match problems.iter().filter(|problem| problem.severity() == v1::ProblemSeverity::Error).count() {
         0 => Ok(()),
+        1 => Err(Failure::failed("the graph has 1 error").named("DATA_INVALID")),
         errors => Err(Failure::failed(format!("the graph has {errors} errors")).named("DATA_INVALID")),
     }
 }

@@ -171,6 +171,7 @@ async fn check(args: CheckArgs, connection: &ConnectionArgs, output: Output) -> 
     output.list(&columns, &violations, |violation| vec![violation.json_pointer.clone(), violation.problem.clone()])?;
     match violations.len() {
         0 => Ok(()),
+        1 => Err(Failure::failed("the data has 1 error").named("DATA_INVALID")),
         many => Err(Failure::failed(format!("the data has {many} errors")).named("DATA_INVALID")),
     }
 }

@@ -71,10 +71,10 @@ pub(super) struct RequestArgs {
     /// An agent, or type:NAME, to ask if the receiver does not take the task. May be repeated; asked in this order.
     #[arg(long = "fallback", value_name = "RECEIVER")]
     fallbacks: Vec<String>,
-    /// The most completed handoffs of the new task. Only a number below the broker's limit has an effect.
+    /// The most completed handoffs of the task. Only a number below the broker's limit has an effect.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     max_handoffs: Option<u32>,
-    /// The most completed handoffs of the new task from one agent to the same other one. Only a number below the broker's
+    /// The most completed handoffs of the task from one agent to the same other one. Only a number below the broker's
     /// limit has an effect.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     max_handoffs_per_pair: Option<u32>,

@@ -25,6 +25,7 @@ mod negotiations;
 mod participants;
 mod parts;
 mod patience;
+mod plan_readers;
 mod plans;
 mod policies;
 mod presence;

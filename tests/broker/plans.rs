@@ -26,7 +26,7 @@ use crate::world::{Refusal, Session, World, assert_refused, operator};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn subtask(id: &str, needs: &[&str]) -> v1::Subtask {
+pub(crate) fn subtask(id: &str, needs: &[&str]) -> v1::Subtask {
     v1::Subtask {
         id: id.to_owned(),
         description: format!("子任务 {id}"),
@@ -38,7 +38,7 @@ fn subtask(id: &str, needs: &[&str]) -> v1::Subtask {
     }
 }
 
-fn plan_of(subtasks: Vec<v1::Subtask>) -> v1::Plan {
+pub(crate) fn plan_of(subtasks: Vec<v1::Subtask>) -> v1::Plan {
     v1::Plan { plan_id: "q3".to_owned(), description: "季度报告".to_owned(), subtasks, ..Default::default() }
 }
 
@@ -52,40 +52,40 @@ fn report() -> v1::Plan {
     ])
 }
 
-fn agent(name: &str) -> Caller {
+pub(crate) fn agent(name: &str) -> Caller {
     Caller::Agent(AgentId::parse(name).unwrap())
 }
 
-fn id() -> PlanId {
+pub(crate) fn id() -> PlanId {
     PlanId::parse("q3").unwrap()
 }
 
 /// Agents of a plan: their sessions, and the requests that they have got.
-struct Workers {
-    sessions: HashMap<String, Session>,
+pub(crate) struct Workers {
+    pub(crate) sessions: HashMap<String, Session>,
     /// By subtask: the agent, the request, and then the context.
-    offers: HashMap<String, (String, v1::Envelope)>,
-    contexts: HashMap<String, v1::TaskContextTransfer>,
+    pub(crate) offers: HashMap<String, (String, v1::Envelope)>,
+    pub(crate) contexts: HashMap<String, v1::TaskContextTransfer>,
 }
 
 impl World {
-    fn submit(&mut self, plan: v1::Plan) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn submit(&mut self, plan: v1::Plan) -> Result<v1::Receipt, Refusal> {
         let payload = v1::PlanSubmission { plan: Some(plan) };
         self.send(self.envelope("alice", "", v1::MessageType::PlanSubmission, &payload))
     }
 
-    fn change_plan(&mut self, input: plan::Input) -> Result<bool, Refusal> {
+    pub(crate) fn change_plan(&mut self, input: plan::Input) -> Result<bool, Refusal> {
         let input = Box::new(Input::Plan(input));
         self.ask(|reply| Command::Apply { about: EntityId::Plan(id()), input, reply })
     }
 
-    fn plan(&self) -> v1::PlanRun {
+    pub(crate) fn plan(&self) -> v1::PlanRun {
         let caller = operator();
         let (plan, spec) = self.view(&caller).plan(&id()).expect("the plan is known");
         baton_broker_core::records::plan_run_to_v1(&plan, Some(&spec))
     }
 
-    fn states(&self) -> String {
+    pub(crate) fn states(&self) -> String {
         let names = self.plan().subtasks.into_iter().map(|subtask| {
             let state = subtask.state().as_str_name().trim_start_matches("SUBTASK_STATE_").to_owned();
             format!("{}={state}", subtask.id)
@@ -94,26 +94,26 @@ impl World {
     }
 
     /// The task of the latest attempt of a subtask.
-    fn task_of(&self, subtask: &str) -> String {
+    pub(crate) fn task_of(&self, subtask: &str) -> String {
         let of_plan = self.plan().subtasks.into_iter();
         of_plan.filter(|status| status.id == subtask).map(|status| status.task_id).next().expect("it was attempted")
     }
 
-    fn plan_log(&self) -> Vec<v1::PlanEntry> {
+    pub(crate) fn plan_log(&self) -> Vec<v1::PlanEntry> {
         let caller = operator();
         let page = self.view(&caller).plan_log(&id(), 0, 1000).unwrap();
         assert!(page.entries.iter().map(|entry| entry.number).eq(1..=page.length));
         page.entries
     }
 
-    fn results(&self) -> HashMap<String, v1::SubtaskResult> {
+    pub(crate) fn results(&self) -> HashMap<String, v1::SubtaskResult> {
         let caller = operator();
         let (results, next) = self.view(&caller).plan_results(&id(), 0, 256).unwrap();
         assert_eq!(next, None);
         results.into_iter().map(|result| (result.subtask_id.clone(), result)).collect()
     }
 
-    fn workers(&mut self, names: &[&str]) -> Workers {
+    pub(crate) fn workers(&mut self, names: &[&str]) -> Workers {
         let sessions = names.iter().map(|name| ((*name).to_owned(), self.connect(name))).collect();
         Workers { sessions, offers: HashMap::new(), contexts: HashMap::new() }
     }
@@ -121,7 +121,7 @@ impl World {
 
 impl Workers {
     /// Acks all mail, and keeps the requests and the contexts.
-    fn fetch(&mut self, world: &mut World) {
+    pub(crate) fn fetch(&mut self, world: &mut World) {
         let mut names: Vec<String> = self.sessions.keys().cloned().collect();
         names.sort();
         for name in names {
@@ -152,7 +152,7 @@ impl Workers {
         }
     }
 
-    fn about<M: prost::Message + prost::Name>(
+    pub(crate) fn about<M: prost::Message + prost::Name>(
         &self,
         world: &World,
         subtask: &str,
@@ -169,7 +169,7 @@ impl Workers {
     }
 
     /// The agent that was asked takes the subtask. Returns its context.
-    fn take(&mut self, world: &mut World, subtask: &str) -> v1::TaskContextTransfer {
+    pub(crate) fn take(&mut self, world: &mut World, subtask: &str) -> v1::TaskContextTransfer {
         self.fetch(world);
         let accept = self.about(world, subtask, v1::MessageType::HandoffAccept, &v1::HandoffAccept::default());
         world.send(accept).unwrap();
@@ -185,13 +185,13 @@ impl Workers {
         context
     }
 
-    fn reject(&mut self, world: &mut World, subtask: &str) {
+    pub(crate) fn reject(&mut self, world: &mut World, subtask: &str) {
         self.fetch(world);
         let reject = self.about(world, subtask, v1::MessageType::HandoffReject, &v1::HandoffReject::default());
         world.send(reject).unwrap();
     }
 
-    fn report(
+    pub(crate) fn report(
         &mut self,
         world: &mut World,
         subtask: &str,
@@ -215,13 +215,13 @@ impl Workers {
         world.send(v1::Envelope { epoch, correlation_id: String::new(), receiver_id: String::new(), ..report })
     }
 
-    fn complete(&mut self, world: &mut World, subtask: &str, response: &str) {
+    pub(crate) fn complete(&mut self, world: &mut World, subtask: &str, response: &str) {
         self.take(world, subtask);
         self.report(world, subtask, v1::TaskStatus::Completed, &json!({"response": response})).unwrap();
     }
 }
 
-fn section(context: &v1::TaskContextTransfer, name: &str) -> Value {
+pub(crate) fn section(context: &v1::TaskContextTransfer, name: &str) -> Value {
     let section = context.sections.iter().find(|section| section.name == name).expect("the section is there");
     let Some(v1::context_section::Content::Json(json)) = &section.content else { panic!("no JSON") };
     serde_json::from_str(json).unwrap()

@@ -322,7 +322,11 @@ impl Access<'_> {
         // An agent that was passed over was never asked, and must not learn of the handoff.
         let offers = handoff.offers.iter().filter(|offer| !offer.passed_over);
         let offered = offers.map(|offer| offer.candidate.as_str());
-        let participants: Vec<&str> = std::iter::once(handoff.sender.as_str()).chain(offered).collect();
+        // The agent for which the coordinator asks: the submitter of the plan, or the agent that had the task reassigned. An
+        // operator's text is no agent's id.
+        let submitter = handoff.submitter.as_deref();
+        let participants: Vec<&str> =
+            std::iter::once(handoff.sender.as_str()).chain(offered).chain(submitter).collect();
         let id = handoff.id.to_string();
         let shared = Shared { id: &id, participants: &participants };
         self.check(caller, Action::ReadHandoff, Resource::Handoff(shared)).is_ok()
@@ -339,7 +343,9 @@ impl Access<'_> {
 
     /// Whether the caller may see this task.
     pub fn may_see_task(self, caller: &Caller, task: &Task) -> bool {
-        let participants: Vec<&str> = task.owners().map(AgentId::as_str).collect();
+        // The coordinator works on the task of a subtask for the submitter of the plan.
+        let submitter = task.plan.as_ref().and_then(|plan| plan.submitter.as_ref());
+        let participants: Vec<&str> = task.owners().chain(submitter).map(AgentId::as_str).collect();
         let shared = Shared { id: task.id.as_str(), participants: &participants };
         self.check(caller, Action::ReadTask, Resource::Task(shared)).is_ok()
     }

@@ -14,6 +14,7 @@ mod plans;
 mod registries;
 mod routing;
 mod schemas;
+mod subtask_work;
 mod task_updates;
 mod threads;
 mod workspaces;

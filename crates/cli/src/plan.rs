@@ -389,10 +389,21 @@ fn lines(plan: &v1::PlanRun) -> Vec<(Cow<'static, str>, String)> {
             (true, false) => format!(": {}", subtask.cause),
             (true, true) => String::new(),
         };
-        let text = format!("{} {}{by}{number}{detail}", subtask.id, subtask_state(subtask.state()));
+        let work = work(subtask).map(|text| format!(", {text}")).unwrap_or_default();
+        let text = format!("{} {}{by}{number}{work}{detail}", subtask.id, subtask_state(subtask.state()));
         lines.push(("subtask".into(), text));
     }
     lines
+}
+
+/// What an active subtask says of its work: the progress, whose turn it is, and the details. `None`: nothing.
+fn work(subtask: &v1::SubtaskStatus) -> Option<String> {
+    let progress = subtask.progress.map(|progress| format!("{:.0} %", progress * 100.0));
+    let turn = Some(subtask.turn_agent_id.as_str()).filter(|agent| !agent.is_empty() && *agent != subtask.agent_id);
+    let turn = turn.map(|agent| format!("turn of {agent}"));
+    let details = Some(subtask.details.clone()).filter(|details| !details.is_empty());
+    let parts: Vec<String> = progress.into_iter().chain(turn).chain(details).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Which subtask leads to which: dependencies, and topics with their names.

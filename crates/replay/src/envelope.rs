@@ -126,7 +126,11 @@ fn request_of(
         loan_timeout: request.loan_timeout,
         work: request.work,
         submitter: request.submitter.clone(),
-        plan: request.plan.as_ref().map(|(plan, subtask)| PlanRef { plan: plan.clone(), subtask: subtask.clone() }),
+        plan: request.plan.as_ref().map(|(plan, subtask)| PlanRef {
+            plan: plan.clone(),
+            subtask: subtask.clone(),
+            submitter: request.submitter.as_deref().and_then(|submitter| AgentId::parse(submitter).ok()),
+        }),
         routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
         priority: request.priority,
         fairness_key: request.fairness_key.clone(),

@@ -54,8 +54,13 @@ impl Plans {
         self.broker.access().may_cancel_plan(caller, &plan).map_err(refuse)?;
         let (about, input) = (EntityId::Plan(id.clone()), Box::new(Input::Plan(input)));
         self.broker.ask(|reply| Command::Apply { about, input, reply }).await.map_err(refuse_shared)?;
-        let (plan, spec) = self.plan(caller, &id).await?;
-        Ok(plan_run_to_v1(&plan, Some(&spec)))
+        self.shown(caller, &id).await
+    }
+
+    /// The plan as the caller may see it, with what the tasks of its subtasks say of the work.
+    async fn shown(&self, caller: &Caller, id: &PlanId) -> Result<v1::PlanRun, Status> {
+        let id = id.clone();
+        read_small(&self.broker, caller, move |view| view.shown_plan(&id)).await.map_err(refuse)
     }
 }
 
@@ -126,10 +131,9 @@ impl PlanService for Plans {
         let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
         let submitter = v1::Envelope::decode(envelope).ok().and_then(|sent| AgentId::parse(&sent.sender_id).ok());
         let plan = match (id, submitter) {
-            (Some(id), Some(submitter)) => self.plan(&Caller::Agent(submitter), &id).await.ok(),
+            (Some(id), Some(submitter)) => self.shown(&Caller::Agent(submitter), &id).await.ok(),
             (None, _) | (_, None) => None,
         };
-        let plan = plan.map(|(plan, spec)| plan_run_to_v1(&plan, Some(&spec)));
         Ok(Response::new(v1::SubmitPlanResponse { receipt: Some(receipt), plan }))
     }
 
@@ -137,12 +141,12 @@ impl PlanService for Plans {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let request = request.get_ref();
         let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
-        let (plan, spec) = self.plan(&caller, &id).await?;
+        let plan = self.shown(&caller, &id).await?;
         let submission = match request.include_submission {
             true => read_small(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
             false => bytes::Bytes::new(),
         };
-        Ok(Response::new(v1::GetPlanResponse { plan: Some(plan_run_to_v1(&plan, Some(&spec))), submission }))
+        Ok(Response::new(v1::GetPlanResponse { plan: Some(plan), submission }))
     }
 
     async fn list_plans(

@@ -113,7 +113,10 @@ impl View<'_> {
         // Most handoffs are of other agents. A policy decision about each would cost more than the rest of the watch.
         let is_in_reach = |handoff: &Handoff| match reach {
             Reach::Nothing => false,
-            Reach::Own(agent) => handoff.sender == *agent || handoff.was_offered_to(agent),
+            Reach::Own(agent) => {
+                let is_for_agent = handoff.submitter.as_deref() == Some(agent.as_str());
+                handoff.sender == *agent || handoff.was_offered_to(agent) || is_for_agent
+            }
             Reach::Everything => true,
         };
         let is_seen = |handoff: &Handoff| is_in_reach(handoff) && self.access.may_see_handoff(self.caller, handoff);

@@ -314,6 +314,7 @@ fn subtask_status(plan: &Plan, spec: &Spec, place: usize) -> v1::SubtaskStatus {
         end_time: run.ended_at.map(Into::into),
         deadline: run.deadline.map(Into::into),
         result_entry: run.result.unwrap_or(0),
+        ..Default::default()
     }
 }
 

@@ -237,6 +237,12 @@ impl TaskRecord {
             last_context_version: self.last_context,
             plan_id: task.plan.as_ref().map(|plan| plan.plan.to_string()).unwrap_or_default(),
             subtask_id: task.plan.as_ref().map(|plan| plan.subtask.clone()).unwrap_or_default(),
+            plan_submitter_id: task
+                .plan
+                .as_ref()
+                .and_then(|plan| plan.submitter.as_ref())
+                .map(ToString::to_string)
+                .unwrap_or_default(),
         }
         .encode_to_vec()
         .into()
@@ -301,7 +307,11 @@ impl TaskRecord {
                     "" => None,
                     plan => {
                         let plan = PlanId::parse(plan).map_err(|error| reader.error(error.to_string()))?;
-                        Some(PlanRef { plan, subtask: stored.subtask_id })
+                        let submitter = match stored.plan_submitter_id.as_str() {
+                            "" => None,
+                            submitter => Some(reader.agent(submitter)?),
+                        };
+                        Some(PlanRef { plan, subtask: stored.subtask_id, submitter })
                     }
                 },
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,

@@ -2,7 +2,7 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{output, state, subtask_state};
+use super::{output, state, subtask_state, work};
 use crate::Failure;
 use baton_client::{
     Client,
@@ -13,6 +13,8 @@ use baton_client::{
 /// The most lines of subtasks. Of a larger plan, those that run come first, then those that failed.
 const LINES_MAX: usize = 40;
 const TICK: std::time::Duration = std::time::Duration::from_secs(1);
+/// The pause between two looks at the progress of the subtasks.
+const REFRESH: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Follows the plan until it has ended. Returns its final state.
 pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, Failure> {
@@ -21,11 +23,22 @@ pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, 
     while run.end_time.is_none() {
         let request = v1::WatchPlanRequest { plan_id: plan.to_string(), after_number: run.log_length };
         let mut updates = crate::watching::open(client, request).await?;
-        while let Some(update) = updates.next().await? {
-            match update.update {
-                Some(Update::Entry(entry)) => apply(&mut run, &entry),
-                Some(Update::Gap(_)) => run = get(client, plan).await?,
-                Some(Update::CaughtUp(_)) | None => {}
+        let mut refresh = tokio::time::interval(REFRESH);
+        loop {
+            tokio::select! {
+                update = updates.next() => match update? {
+                    Some(v1::WatchPlanResponse { update: Some(Update::Entry(entry)) }) => apply(&mut run, &entry),
+                    Some(v1::WatchPlanResponse { update: Some(Update::Gap(_)) }) => run = get(client, plan).await?,
+                    Some(_) => {}
+                    None => break,
+                },
+                // The log of a plan does not have the progress that agents report.
+                _ = refresh.tick() => {
+                    // The stream of the log says it if the broker is away.
+                    if let Ok(now) = get(client, plan).await {
+                        take_work(&mut run, &now);
+                    }
+                }
             }
             view.draw(&run);
         }
@@ -39,6 +52,20 @@ pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, 
 async fn get(client: &Client, plan: &PlanId) -> Result<v1::PlanRun, Failure> {
     let request = v1::GetPlanRequest { plan_id: plan.to_string(), include_submission: false };
     Ok(client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default())
+}
+
+/// Takes over what the subtasks say of their work, where both views are of the same attempt.
+fn take_work(run: &mut v1::PlanRun, now: &v1::PlanRun) {
+    for subtask in &mut run.subtasks {
+        let same = |other: &&v1::SubtaskStatus| {
+            (&other.id, other.state, other.attempts) == (&subtask.id, subtask.state, subtask.attempts)
+        };
+        let Some(now) = now.subtasks.iter().find(same) else { continue };
+        subtask.progress = now.progress;
+        subtask.details.clone_from(&now.details);
+        subtask.turn_agent_id.clone_from(&now.turn_agent_id);
+        subtask.turn_deadline = now.turn_deadline;
+    }
 }
 
 /// Follows an entry of the log.
@@ -56,6 +83,9 @@ fn apply(run: &mut v1::PlanRun, entry: &v1::PlanEntry) {
                     subtask.cause.clone_from(&change.cause);
                     subtask.numeric_value = change.result.as_ref().and_then(|result| result.numeric_value);
                     subtask.waiting_for.clear();
+                    (subtask.progress, subtask.turn_deadline) = (None, None);
+                    subtask.details.clear();
+                    subtask.turn_agent_id.clear();
                     subtask.end_time = entry.time.filter(|_| is_final);
                 } else if is_final {
                     subtask.waiting_for.retain(|need| *need != change.subtask_id);
@@ -124,6 +154,9 @@ fn rows(run: &v1::PlanRun, most: usize) -> (Vec<String>, usize) {
         }
         if let Some(number) = subtask.numeric_value {
             text.push_str(&format!("  = {number}"));
+        }
+        if let Some(work) = work(subtask) {
+            text.push_str(&format!("  {work}"));
         }
         if !subtask.waiting_for.is_empty() {
             text.push_str(&format!("  waits for {}", subtask.waiting_for.join(", ")));
@@ -232,6 +265,27 @@ mod tests {
         let retried = v1::PlanRetried { round: 2, caller: "alice".to_owned() };
         apply(&mut run, &v1::PlanEntry { number: 7, time: None, event: Some(Event::Retried(retried)) });
         assert_eq!(rows(&run, 40).0[1], "synthesis  PENDING");
+    }
+
+    #[test]
+    fn the_lines_show_the_progress_of_the_same_attempt_and_whose_turn_it_is() {
+        let mut run = plan();
+        let mut now = run.clone();
+        now.subtasks[0].progress = Some(0.4);
+        now.subtasks[0].details = "third of seven files".to_owned();
+        now.subtasks[0].turn_agent_id = "hua".to_owned();
+        take_work(&mut run, &now);
+        assert_eq!(rows(&run, 40).0[0], "growth     RUNNING      40 %, turn of hua, third of seven files");
+        let change = v1::SubtaskChanged {
+            subtask_id: "growth".to_owned(),
+            state: SubtaskState::Ready.into(),
+            attempt: 1,
+            ..Default::default()
+        };
+        apply(&mut run, &changed(5, change));
+        assert_eq!(rows(&run, 40).0[0], "growth     READY");
+        take_work(&mut run, &now);
+        assert_eq!(rows(&run, 40).0[0], "growth     READY", "the progress is of an earlier state");
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn words_to_plan(
     input: &Input,
 ) -> Vec<crate::Effect> {
     let task = &transition.task;
-    let Some(PlanRef { plan, subtask }) = &task.plan else { return Vec::new() };
+    let Some(PlanRef { plan, subtask, .. }) = &task.plan else { return Vec::new() };
     let subtask = subtask.clone();
     let send = |signal| vec![crate::Effect::Send { to: EntityId::Plan(plan.clone()), signal: Signal::Plan(signal) }];
     let before_handoff = handoff;

@@ -222,6 +222,8 @@ pub struct PlanRef {
     pub plan: PlanId,
     /// The id of the subtask.
     pub subtask: String,
+    /// The submitter of the plan, who sees the task. `None`: the task is older than this field.
+    pub submitter: Option<AgentId>,
 }
 
 /// An entry of a plan's log. It never changes.

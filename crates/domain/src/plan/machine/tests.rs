@@ -173,7 +173,11 @@ impl World {
             loan_timeout: Some(subtask.timeout),
             work: crate::handoff::WorkTerms::default(),
             submitter: Some(order.submitter.to_string()),
-            plan: Some(PlanRef { plan: order.plan.clone(), subtask: subtask.id.clone() }),
+            plan: Some(PlanRef {
+                plan: order.plan.clone(),
+                subtask: subtask.id.clone(),
+                submitter: Some(order.submitter.clone()),
+            }),
             routing: None,
             priority: Priority::default(),
             fairness_key: None,

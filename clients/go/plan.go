@@ -146,6 +146,8 @@ type Subtask struct {
 	Role string
 	// The attempt, from 1 on. 0 before the context has arrived.
 	Attempt uint64
+	// Whether the work undoes that of the subtask, whose result is in DependencyResults. False before the context has arrived.
+	IsCompensation bool
 	// What the plan gives to this subtask; nil for nothing. A number is a json.Number, which keeps each digit.
 	Input map[string]any
 	// What the plan gives to every subtask; nil for nothing.
@@ -191,13 +193,14 @@ func (t *Takeover) Subtask() *Subtask {
 		Description string `json:"description"`
 		Role        string `json:"role"`
 		Attempt     uint64 `json:"attempt"`
+		Compensates string `json:"compensates"`
 	}
 	if t.JSON("task_description", &head) != nil || head.PlanID == "" || head.SubtaskID == "" {
 		return nil
 	}
 	s := &Subtask{
 		PlanID: head.PlanID, SubtaskID: head.SubtaskID, Description: head.Description, Role: head.Role,
-		Attempt: max(head.Attempt, 1), Consumed: map[string]SubtaskResults{}, agent: t.offer.agent,
+		Attempt: max(head.Attempt, 1), IsCompensation: head.Compensates != "", Consumed: map[string]SubtaskResults{}, agent: t.offer.agent,
 	}
 	// A section that is missing, or of another form, is none.
 	s.Input, s.PlanInput = t.object("input"), t.object("plan_input")

@@ -193,3 +193,34 @@ func TestAWrongPlanNamesItsProblemsAndAPlanIsCancelled(t *testing.T) {
 		t.Error(cancelled)
 	}
 }
+
+func TestAFailingPlanUndoesWhatHasCompleted(t *testing.T) {
+	b := newBroker(t, "")
+	alice, kind := b.agent(t, "alice"), unique("booker")
+	undone := make(chan *Subtask, 8)
+	subtaskWorker(t, b, kind, func(_ context.Context, subtask *Subtask) (map[string]any, error) {
+		switch {
+		case subtask.IsCompensation:
+			undone <- subtask
+		case subtask.SubtaskID == "pay":
+			return nil, errors.New("the card is refused")
+		}
+		return map[string]any{"response": "204"}, nil
+	})
+	room := &v1.Subtask{Id: "room", AgentType: kind, Compensate: &v1.Compensation{AgentType: kind, Description: "cancel the room"}}
+	pay := &v1.Subtask{Id: "pay", AgentType: kind, Dependencies: []string{"room"}}
+	plan := ok[*Plan](t)(alice.SubmitPlan(patient(t), &v1.Plan{
+		PlanId: unique("trip"), WholeTimeout: durationpb.New(3 * patience), Subtasks: []*v1.Subtask{room, pay},
+	}))
+	ended := ok[*v1.PlanRun](t)(plan.Ended(patient(t)))
+	if ended.GetState() != v1.PlanState_PLAN_STATE_FAILED {
+		t.Error(ended)
+	}
+	if ended.GetSubtasks()[0].GetCompensation().GetState() != v1.SubtaskState_SUBTASK_STATE_COMPLETED {
+		t.Error(ended)
+	}
+	inputs := await(t, undone)
+	if inputs.SubtaskID != "room" || inputs.Description != "cancel the room" || inputs.DependencyResults["room"].GetResponse() != "204" {
+		t.Error(inputs)
+	}
+}

@@ -5,6 +5,7 @@ mod audit;
 mod blobs;
 mod busy;
 mod clocks;
+mod compensations;
 mod contexts;
 mod creations;
 mod dead_letters;

@@ -221,3 +221,47 @@ async fn an_approval_goes_to_a_manager_also_if_the_plan_names_another() {
     let results = completes(&alice, &broker);
     assert_eq!(results["approve"], "approved: 80000 EUR");
 }
+
+fn booker(_: &str, inputs: &SubtaskInputs) -> Answer {
+    if inputs.is_compensation {
+        let done = &inputs.dependency_results[&inputs.subtask_id].response;
+        return Ok(format!("{done} is cancelled"));
+    }
+    match inputs.subtask_id.as_str() {
+        "pay" => Err("the card is refused".to_owned()),
+        id => Ok(format!("{id} 204")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trip_that_is_not_paid_is_cancelled_the_latest_booking_first() {
+    let broker = Broker::start();
+    let _airline = play(&broker, "fly", "airline", &[], booker).await;
+    let _hotel = play(&broker, "hotel", "hotel", &[], booker).await;
+    let _bank = play(&broker, "bank", "bank", &[], booker).await;
+    let alice = Submitter::new(&broker, "trip", &example("trip"));
+    alice.submit(&broker);
+    let (code, stderr) = alice.try_to(&broker, "watch");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("FAILED"), "{stderr}");
+    let plan = alice.show(&broker);
+    assert_eq!(plan["reason"], "not completed: pay");
+    let undone = ["seat", "room", "pay"].map(|id| {
+        let subtasks = plan["subtasks"].as_array().unwrap();
+        let found = subtasks.iter().find(|subtask| subtask["id"] == id).unwrap();
+        found["compensation"]["state"].as_str().unwrap_or_default().to_owned()
+    });
+    assert_eq!(undone, ["SUBTASK_STATE_COMPLETED", "SUBTASK_STATE_COMPLETED", ""]);
+    let watch = alice.with_identity(&["plan", "watch", "trip", "--after", "0", "--output", "jsonl"]);
+    let output = broker.command(&watch).output().unwrap();
+    let log: Vec<Value> =
+        output.stdout.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let of = |update: &Value| {
+        let change = &update["entry"]["compensation"];
+        (change["state"] == "SUBTASK_STATE_COMPLETED").then(|| {
+            [&change["subtaskId"], &change["result"]["response"]].map(|text| text.as_str().unwrap().to_owned())
+        })
+    };
+    let undone: Vec<[String; 2]> = log.iter().filter_map(of).collect();
+    assert_eq!(undone, [["room", "room 204 is cancelled"], ["seat", "seat 204 is cancelled"]]);
+}

@@ -418,7 +418,7 @@ impl Agent {
             actions.push(Action::Later(self.rng.roll(100), Box::new(ack(Fate::Acked))));
         }
         // The coordinator also hands on tasks that an operator has taken: their agents report what they like.
-        let is_subtask = envelope.sender_id == "baton.coordinator" && envelope.task_id.starts_with("plan-");
+        let is_subtask = envelope.sender_id == "baton.coordinator" && envelope.task_id.starts_with("baton.");
         if is_new && is_subtask && envelope.message_type() == T::TaskContextTransfer {
             actions.extend(self.carry_out(envelope, ids, now));
         }

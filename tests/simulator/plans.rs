@@ -1,5 +1,6 @@
 //! Law 13: no subtask starts before its dependencies have completed; at most `max_concurrency` run; each result is
-//! recorded once; every plan ends within its whole timeout, and then no agent owns one of its tasks.
+//! recorded once; every plan ends within its whole timeout, and then no agent owns one of its tasks. A plan that fails undoes
+//! each completed subtask with a compensation, one at a time, the latest first; no result is undone twice.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -28,6 +29,8 @@ pub(crate) struct Plans {
     began: BTreeMap<(PlanId, u32), (Timestamp, Duration, Duration)>,
     /// The subtasks with a result in the log, by round.
     results: HashSet<(PlanId, u32, String)>,
+    /// The results that a compensation has undone, by their entries of the log.
+    undone: HashSet<(PlanId, u64)>,
 }
 
 impl Plans {
@@ -54,6 +57,7 @@ impl Plans {
                     assert!(gone.state.is_final(), "{} was removed while it ran", gone.id);
                     self.plans.remove(&gone.id);
                     self.results.retain(|(plan, ..)| *plan != gone.id);
+                    self.undone.retain(|(plan, _)| *plan != gone.id);
                     *counts.entry("plans removed").or_default() += 1;
                 }
                 (Table::PlanLog, Some(record)) => {
@@ -106,11 +110,17 @@ impl Plans {
         }
         let active = plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
         assert!(active <= spec.terms.max_concurrency as usize, "law 13: {active} subtasks of {} run", plan.id);
+        self.see_compensations(plan, &spec, before, &entries, counts);
+        let was_undone = |place: usize| {
+            let undoing = before.into_iter().flat_map(|before| &before.compensations);
+            undoing.clone().any(|known| known.of == place && known.run.state == SubtaskState::Completed)
+        };
         for (place, subtask) in plan.subtasks.iter().enumerate() {
             let former = before.map(|before| &before.subtasks[place]);
             assert!(
                 former.is_none_or(|former| former.state != SubtaskState::Completed)
-                    || subtask.state == SubtaskState::Completed,
+                    || subtask.state == SubtaskState::Completed
+                    || plan.round > before.map_or(0, |before| before.round) && was_undone(place),
                 "law 4: a completed subtask of {} runs again",
                 plan.id
             );
@@ -123,7 +133,8 @@ impl Plans {
                 assert!(is_met, "law 13: {} of {} started before what it needs", spec.subtasks[place].id, plan.id);
             }
         }
-        let is_over = plan.subtasks.iter().all(|subtask| subtask.state.is_final());
+        let undoing = plan.compensations.iter().map(|known| &known.run);
+        let is_over = plan.subtasks.iter().chain(undoing).all(|subtask| subtask.state.is_final());
         assert_eq!(plan.state.is_final(), is_over, "law 13: {} ends with its last subtask", plan.id);
         if plan.state.is_final() {
             self.began.retain(|(id, _), _| *id != plan.id);
@@ -132,8 +143,65 @@ impl Plans {
             }
         } else {
             let round = (plan.id.clone(), plan.round);
-            self.began.entry(round).or_insert((real, spec.terms.whole_timeout, unseen));
+            let start = (real, spec.terms.whole_timeout, unseen);
+            // A plan that begins to compensate has its whole time anew.
+            if before.is_some_and(|before| before.compensations.is_empty() && !plan.compensations.is_empty()) {
+                self.began.insert(round, start);
+            } else {
+                self.began.entry(round).or_insert(start);
+            }
         }
+    }
+
+    fn see_compensations(
+        &mut self,
+        plan: &Plan,
+        spec: &Spec,
+        before: Option<&Plan>,
+        entries: &[v1::PlanEntry],
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let undoing = &plan.compensations;
+        let undoable = |place: usize| {
+            plan.subtasks[place].state == SubtaskState::Completed && spec.subtasks[place].compensate.is_some()
+        };
+        // A retry forgets the compensations of the round before, so the entries are those of the round that ends here.
+        for entry in entries {
+            let Some(Event::Compensation(change)) = &entry.event else { continue };
+            if change.state() == v1::SubtaskState::Completed {
+                let place = spec.place(&change.subtask_id).expect("a compensation is of a subtask");
+                let result = plan.subtasks[place].result.expect("only what has completed is undone");
+                let is_first = self.undone.insert((plan.id.clone(), result));
+                assert!(is_first, "law 13: {} of {} is undone twice", change.subtask_id, plan.id);
+                *counts.entry("COMPENSATION COMPLETED").or_default() += 1;
+            }
+        }
+        let former = before.map(|before| &before.compensations[..]).unwrap_or_default();
+        let is_new = former.is_empty() && !undoing.is_empty();
+        let begins = before.is_none_or(|before| before.round == plan.round) && is_new;
+        assert!(former.is_empty() || undoing.is_empty() || former.len() == undoing.len());
+        if begins {
+            assert_eq!(plan.ending.or(Some(plan.state)), Some(PlanState::Failed), "law 13: {} undoes", plan.id);
+            let expected = (0..spec.subtasks.len()).filter(|place| undoable(*place)).count();
+            assert_eq!(undoing.len(), expected, "law 13: {} does not undo all", plan.id);
+        }
+        let results: Vec<Option<u64>> = undoing.iter().map(|known| plan.subtasks[known.of].result).collect();
+        assert!(results.is_sorted_by(|one, other| one > other), "law 13: {} undoes out of order", plan.id);
+        // All before the first that has not ended have ended, and all behind it have not begun.
+        let open = undoing.iter().skip_while(|known| known.run.state.is_final()).skip(1);
+        let is_early = open.into_iter().any(|known| known.run.state != SubtaskState::Pending);
+        assert!(!is_early, "law 13: two compensations of {} run at once", plan.id);
+        for known in undoing {
+            let most = spec.work(known.of, true).attempts_max;
+            assert!(known.run.attempts <= most, "law 13: too many attempts to undo in {}", plan.id);
+        }
+        let ends_failed = plan.state == PlanState::Failed && before.is_none_or(|before| !before.state.is_final());
+        if ends_failed {
+            let expected = (0..spec.subtasks.len()).filter(|place| undoable(*place)).count();
+            assert_eq!(undoing.len(), expected, "law 13: {} has failed and does not undo all", plan.id);
+        }
+        let undoes = plan.state.is_final() && plan.state != PlanState::Failed && !undoing.is_empty();
+        assert!(!undoes, "law 13: {} undoes and has not failed", plan.id);
     }
 
     /// Checks the plans after the broker has processed all deadlines up to this time.

@@ -141,7 +141,7 @@ type PlanState int32
 const (
 	// Not set.
 	PlanState_PLAN_STATE_UNSPECIFIED PlanState = 0
-	// A subtask has not ended.
+	// A subtask has not ended, or a compensation has not.
 	PlanState_PLAN_STATE_RUNNING PlanState = 1
 	// Every subtask has completed, or is optional and has ended.
 	PlanState_PLAN_STATE_COMPLETED PlanState = 2
@@ -515,7 +515,9 @@ type Subtask struct {
 	SilenceTimeout *durationpb.Duration `protobuf:"bytes,17,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
 	// What the subtask gets, in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
 	// Empty: nothing.
-	InputJson     string `protobuf:"bytes,18,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	InputJson string `protobuf:"bytes,18,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	// The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
+	Compensate    *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -669,6 +671,161 @@ func (x *Subtask) GetInputJson() string {
 	return ""
 }
 
+func (x *Subtask) GetCompensate() *Compensation {
+	if x != nil {
+		return x.Compensate
+	}
+	return nil
+}
+
+// Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
+// subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
+// latest completed subtask first; one that fails stops nothing.
+type Compensation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is to be done, at most 16384 bytes.
+	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
+	// The role of the agent, in the words of the plan, at most 256 bytes.
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// The agent to ask. Empty: none is named.
+	AgentId string `protobuf:"bytes,3,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The type of the agents to ask. Beside agent_id it must be a type of every candidate.
+	AgentType string `protobuf:"bytes,4,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
+	// The skills that every candidate must have, at most 16.
+	RequiredSkills []string `protobuf:"bytes,5,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
+	// The kind of work, for policies and agents. Empty: "compensation".
+	TaskType string `protobuf:"bytes,6,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// The time from the takeover until the task is taken back, 1 s to 30 days. Unset: 360 s.
+	Timeout *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The most attempts, 1 to 4. 0: 1.
+	AttemptsMax uint32 `protobuf:"varint,8,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
+	// The timeouts of the handoffs of the compensation.
+	HandoffTimeouts *HandoffTimeouts `protobuf:"bytes,9,opt,name=handoff_timeouts,json=handoffTimeouts,proto3" json:"handoff_timeouts,omitempty"`
+	// The agents to ask after agent_id, at most 16, each an agent's id or type:NAME.
+	FallbackCandidates []string `protobuf:"bytes,10,rep,name=fallback_candidates,json=fallbackCandidates,proto3" json:"fallback_candidates,omitempty"`
+	// The time without a sign of work after which the attempt ends, as HandoffRequest.silence_timeout. Unset: 60 s.
+	SilenceTimeout *durationpb.Duration `protobuf:"bytes,11,opt,name=silence_timeout,json=silenceTimeout,proto3" json:"silence_timeout,omitempty"`
+	// What the agent gets in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
+	// Empty: nothing.
+	InputJson     string `protobuf:"bytes,12,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Compensation) Reset() {
+	*x = Compensation{}
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Compensation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Compensation) ProtoMessage() {}
+
+func (x *Compensation) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Compensation.ProtoReflect.Descriptor instead.
+func (*Compensation) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Compensation) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *Compensation) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Compensation) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Compensation) GetAgentType() string {
+	if x != nil {
+		return x.AgentType
+	}
+	return ""
+}
+
+func (x *Compensation) GetRequiredSkills() []string {
+	if x != nil {
+		return x.RequiredSkills
+	}
+	return nil
+}
+
+func (x *Compensation) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *Compensation) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Compensation) GetAttemptsMax() uint32 {
+	if x != nil {
+		return x.AttemptsMax
+	}
+	return 0
+}
+
+func (x *Compensation) GetHandoffTimeouts() *HandoffTimeouts {
+	if x != nil {
+		return x.HandoffTimeouts
+	}
+	return nil
+}
+
+func (x *Compensation) GetFallbackCandidates() []string {
+	if x != nil {
+		return x.FallbackCandidates
+	}
+	return nil
+}
+
+func (x *Compensation) GetSilenceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SilenceTimeout
+	}
+	return nil
+}
+
+func (x *Compensation) GetInputJson() string {
+	if x != nil {
+		return x.InputJson
+	}
+	return ""
+}
+
 // A problem of a plan.
 type PlanProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -692,7 +849,7 @@ type PlanProblem struct {
 
 func (x *PlanProblem) Reset() {
 	*x = PlanProblem{}
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +861,7 @@ func (x *PlanProblem) String() string {
 func (*PlanProblem) ProtoMessage() {}
 
 func (x *PlanProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +874,7 @@ func (x *PlanProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanProblem.ProtoReflect.Descriptor instead.
 func (*PlanProblem) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PlanProblem) GetSeverity() ProblemSeverity {
@@ -798,7 +955,7 @@ type PlanRun struct {
 
 func (x *PlanRun) Reset() {
 	*x = PlanRun{}
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +967,7 @@ func (x *PlanRun) String() string {
 func (*PlanRun) ProtoMessage() {}
 
 func (x *PlanRun) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +980,7 @@ func (x *PlanRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRun.ProtoReflect.Descriptor instead.
 func (*PlanRun) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PlanRun) GetPlanId() string {
@@ -947,14 +1104,26 @@ type SubtaskStatus struct {
 	// RUNNING only: the time at which the task is taken back.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// The number of the log's entry with the result. 0: none. PlanService.ListPlanResults has the results.
-	ResultEntry   uint64 `protobuf:"varint,14,opt,name=result_entry,json=resultEntry,proto3" json:"result_entry,omitempty"`
+	ResultEntry uint64 `protobuf:"varint,14,opt,name=result_entry,json=resultEntry,proto3" json:"result_entry,omitempty"`
+	// The progress that the agent has reported, from 0 to 1. Unset: none. This and the next fields are of HANDING_OFF and
+	// RUNNING subtasks, for callers that may see the task. Not in the log.
+	Progress *float64 `protobuf:"fixed64,20,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	// The details of the agent's latest report. Empty: none.
+	Details string `protobuf:"bytes,21,opt,name=details,proto3" json:"details,omitempty"`
+	// The agent that has the next step: the one that is asked, else the side of the open handoff that has to act, else the
+	// owner. Empty: the handoff waits for an agent.
+	TurnAgentId string `protobuf:"bytes,22,opt,name=turn_agent_id,json=turnAgentId,proto3" json:"turn_agent_id,omitempty"`
+	// The time by which it has to take the step. Unset: none.
+	TurnDeadline *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=turn_deadline,json=turnDeadline,proto3" json:"turn_deadline,omitempty"`
+	// What has become of the subtask's compensation. Unset: it has not been due.
+	Compensation  *SubtaskStatus `protobuf:"bytes,24,opt,name=compensation,proto3" json:"compensation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubtaskStatus) Reset() {
 	*x = SubtaskStatus{}
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1135,7 @@ func (x *SubtaskStatus) String() string {
 func (*SubtaskStatus) ProtoMessage() {}
 
 func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1148,7 @@ func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskStatus.ProtoReflect.Descriptor instead.
 func (*SubtaskStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SubtaskStatus) GetId() string {
@@ -1080,6 +1249,41 @@ func (x *SubtaskStatus) GetResultEntry() uint64 {
 	return 0
 }
 
+func (x *SubtaskStatus) GetProgress() float64 {
+	if x != nil && x.Progress != nil {
+		return *x.Progress
+	}
+	return 0
+}
+
+func (x *SubtaskStatus) GetDetails() string {
+	if x != nil {
+		return x.Details
+	}
+	return ""
+}
+
+func (x *SubtaskStatus) GetTurnAgentId() string {
+	if x != nil {
+		return x.TurnAgentId
+	}
+	return ""
+}
+
+func (x *SubtaskStatus) GetTurnDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TurnDeadline
+	}
+	return nil
+}
+
+func (x *SubtaskStatus) GetCompensation() *SubtaskStatus {
+	if x != nil {
+		return x.Compensation
+	}
+	return nil
+}
+
 // The result of a subtask.
 type SubtaskResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1103,7 +1307,7 @@ type SubtaskResult struct {
 
 func (x *SubtaskResult) Reset() {
 	*x = SubtaskResult{}
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1319,7 @@ func (x *SubtaskResult) String() string {
 func (*SubtaskResult) ProtoMessage() {}
 
 func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1332,7 @@ func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskResult.ProtoReflect.Descriptor instead.
 func (*SubtaskResult) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SubtaskResult) GetSubtaskId() string {
@@ -1196,6 +1400,7 @@ type PlanEntry struct {
 	//	*PlanEntry_NotAppended
 	//	*PlanEntry_Retried
 	//	*PlanEntry_Ended
+	//	*PlanEntry_Compensation
 	Event         isPlanEntry_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1203,7 +1408,7 @@ type PlanEntry struct {
 
 func (x *PlanEntry) Reset() {
 	*x = PlanEntry{}
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1420,7 @@ func (x *PlanEntry) String() string {
 func (*PlanEntry) ProtoMessage() {}
 
 func (x *PlanEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1433,7 @@ func (x *PlanEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEntry.ProtoReflect.Descriptor instead.
 func (*PlanEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanEntry) GetNumber() uint64 {
@@ -1297,6 +1502,15 @@ func (x *PlanEntry) GetEnded() *PlanEnded {
 	return nil
 }
 
+func (x *PlanEntry) GetCompensation() *SubtaskChanged {
+	if x != nil {
+		if x, ok := x.Event.(*PlanEntry_Compensation); ok {
+			return x.Compensation
+		}
+	}
+	return nil
+}
+
 type isPlanEntry_Event interface {
 	isPlanEntry_Event()
 }
@@ -1326,6 +1540,11 @@ type PlanEntry_Ended struct {
 	Ended *PlanEnded `protobuf:"bytes,7,opt,name=ended,proto3,oneof"`
 }
 
+type PlanEntry_Compensation struct {
+	// The compensation of the subtask has changed its state.
+	Compensation *SubtaskChanged `protobuf:"bytes,13,opt,name=compensation,proto3,oneof"`
+}
+
 func (*PlanEntry_Submitted) isPlanEntry_Event() {}
 
 func (*PlanEntry_Subtask) isPlanEntry_Event() {}
@@ -1335,6 +1554,8 @@ func (*PlanEntry_NotAppended) isPlanEntry_Event() {}
 func (*PlanEntry_Retried) isPlanEntry_Event() {}
 
 func (*PlanEntry_Ended) isPlanEntry_Event() {}
+
+func (*PlanEntry_Compensation) isPlanEntry_Event() {}
 
 // See PlanEntry.
 type PlanSubmitted struct {
@@ -1347,7 +1568,7 @@ type PlanSubmitted struct {
 
 func (x *PlanSubmitted) Reset() {
 	*x = PlanSubmitted{}
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1580,7 @@ func (x *PlanSubmitted) String() string {
 func (*PlanSubmitted) ProtoMessage() {}
 
 func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1593,7 @@ func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSubmitted.ProtoReflect.Descriptor instead.
 func (*PlanSubmitted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanSubmitted) GetSubmitterId() string {
@@ -1409,7 +1630,7 @@ type SubtaskChanged struct {
 
 func (x *SubtaskChanged) Reset() {
 	*x = SubtaskChanged{}
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1642,7 @@ func (x *SubtaskChanged) String() string {
 func (*SubtaskChanged) ProtoMessage() {}
 
 func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1655,7 @@ func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskChanged.ProtoReflect.Descriptor instead.
 func (*SubtaskChanged) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SubtaskChanged) GetSubtaskId() string {
@@ -1517,7 +1738,7 @@ type ResultNotAppended struct {
 
 func (x *ResultNotAppended) Reset() {
 	*x = ResultNotAppended{}
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1750,7 @@ func (x *ResultNotAppended) String() string {
 func (*ResultNotAppended) ProtoMessage() {}
 
 func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1763,7 @@ func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultNotAppended.ProtoReflect.Descriptor instead.
 func (*ResultNotAppended) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ResultNotAppended) GetSubtaskId() string {
@@ -1586,7 +1807,7 @@ type PlanRetried struct {
 
 func (x *PlanRetried) Reset() {
 	*x = PlanRetried{}
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1819,7 @@ func (x *PlanRetried) String() string {
 func (*PlanRetried) ProtoMessage() {}
 
 func (x *PlanRetried) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1832,7 @@ func (x *PlanRetried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetried.ProtoReflect.Descriptor instead.
 func (*PlanRetried) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanRetried) GetRound() uint32 {
@@ -1641,7 +1862,7 @@ type PlanEnded struct {
 
 func (x *PlanEnded) Reset() {
 	*x = PlanEnded{}
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1874,7 @@ func (x *PlanEnded) String() string {
 func (*PlanEnded) ProtoMessage() {}
 
 func (x *PlanEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1666,7 +1887,7 @@ func (x *PlanEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEnded.ProtoReflect.Descriptor instead.
 func (*PlanEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanEnded) GetState() PlanState {
@@ -1708,7 +1929,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"input_json\x18\x0e \x01(\tR\tinputJsonB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
-	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\x86\x05\n" +
+	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\xbe\x05\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -1728,8 +1949,27 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
 	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
-	"input_json\x18\x12 \x01(\tR\tinputJsonJ\x04\b\n" +
-	"\x10\vR\x05input\"\xbf\x01\n" +
+	"input_json\x18\x12 \x01(\tR\tinputJson\x126\n" +
+	"\n" +
+	"compensate\x18\x18 \x01(\v2\x16.baton.v1.CompensationR\n" +
+	"compensateJ\x04\b\n" +
+	"\x10\vR\x05input\"\xf6\x03\n" +
+	"\fCompensation\x12 \n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x19\n" +
+	"\bagent_id\x18\x03 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"agent_type\x18\x04 \x01(\tR\tagentType\x12'\n" +
+	"\x0frequired_skills\x18\x05 \x03(\tR\x0erequiredSkills\x12\x1b\n" +
+	"\ttask_type\x18\x06 \x01(\tR\btaskType\x123\n" +
+	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
+	"\fattempts_max\x18\b \x01(\rR\vattemptsMax\x12D\n" +
+	"\x10handoff_timeouts\x18\t \x01(\v2\x19.baton.v1.HandoffTimeoutsR\x0fhandoffTimeouts\x12/\n" +
+	"\x13fallback_candidates\x18\n" +
+	" \x03(\tR\x12fallbackCandidates\x12B\n" +
+	"\x0fsilence_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
+	"\n" +
+	"input_json\x18\f \x01(\tR\tinputJson\"\xbf\x01\n" +
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -1755,7 +1995,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\vupdate_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x126\n" +
 	"\bdeadline\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x125\n" +
-	"\bend_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\xb0\x04\n" +
+	"\bend_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\x9a\x06\n" +
 	"\rSubtaskStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x16.baton.v1.SubtaskStateR\x05state\x12\x17\n" +
@@ -1775,8 +2015,14 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"start_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
 	"\bend_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x126\n" +
 	"\bdeadline\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
-	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntryB\x10\n" +
-	"\x0e_numeric_value\"\xf8\x01\n" +
+	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntry\x12\x1f\n" +
+	"\bprogress\x18\x14 \x01(\x01H\x01R\bprogress\x88\x01\x01\x12\x18\n" +
+	"\adetails\x18\x15 \x01(\tR\adetails\x12\"\n" +
+	"\rturn_agent_id\x18\x16 \x01(\tR\vturnAgentId\x12?\n" +
+	"\rturn_deadline\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\fturnDeadline\x12;\n" +
+	"\fcompensation\x18\x18 \x01(\v2\x17.baton.v1.SubtaskStatusR\fcompensationB\x10\n" +
+	"\x0e_numeric_valueB\v\n" +
+	"\t_progress\"\xf8\x01\n" +
 	"\rSubtaskResult\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x1a\n" +
@@ -1788,7 +2034,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\rnumeric_value\x18\x06 \x01(\x01H\x00R\fnumericValue\x88\x01\x01\x12\x1f\n" +
 	"\vresult_json\x18\a \x01(\tR\n" +
 	"resultJsonB\x10\n" +
-	"\x0e_numeric_value\"\xed\x02\n" +
+	"\x0e_numeric_value\"\xad\x03\n" +
 	"\tPlanEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
@@ -1796,7 +2042,8 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\asubtask\x18\x04 \x01(\v2\x18.baton.v1.SubtaskChangedH\x00R\asubtask\x12@\n" +
 	"\fnot_appended\x18\x05 \x01(\v2\x1b.baton.v1.ResultNotAppendedH\x00R\vnotAppended\x121\n" +
 	"\aretried\x18\x06 \x01(\v2\x15.baton.v1.PlanRetriedH\x00R\aretried\x12+\n" +
-	"\x05ended\x18\a \x01(\v2\x13.baton.v1.PlanEndedH\x00R\x05endedB\a\n" +
+	"\x05ended\x18\a \x01(\v2\x13.baton.v1.PlanEndedH\x00R\x05ended\x12>\n" +
+	"\fcompensation\x18\r \x01(\v2\x18.baton.v1.SubtaskChangedH\x00R\fcompensationB\a\n" +
 	"\x05event\"2\n" +
 	"\rPlanSubmitted\x12!\n" +
 	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"\xcb\x02\n" +
@@ -1868,7 +2115,7 @@ func file_baton_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_baton_v1_plan_proto_goTypes = []any{
 	(PlanMode)(0),                 // 0: baton.v1.PlanMode
 	(DataFlowCheck)(0),            // 1: baton.v1.DataFlowCheck
@@ -1877,62 +2124,70 @@ var file_baton_v1_plan_proto_goTypes = []any{
 	(*PlanSubmission)(nil),        // 4: baton.v1.PlanSubmission
 	(*Plan)(nil),                  // 5: baton.v1.Plan
 	(*Subtask)(nil),               // 6: baton.v1.Subtask
-	(*PlanProblem)(nil),           // 7: baton.v1.PlanProblem
-	(*PlanRun)(nil),               // 8: baton.v1.PlanRun
-	(*SubtaskStatus)(nil),         // 9: baton.v1.SubtaskStatus
-	(*SubtaskResult)(nil),         // 10: baton.v1.SubtaskResult
-	(*PlanEntry)(nil),             // 11: baton.v1.PlanEntry
-	(*PlanSubmitted)(nil),         // 12: baton.v1.PlanSubmitted
-	(*SubtaskChanged)(nil),        // 13: baton.v1.SubtaskChanged
-	(*ResultNotAppended)(nil),     // 14: baton.v1.ResultNotAppended
-	(*PlanRetried)(nil),           // 15: baton.v1.PlanRetried
-	(*PlanEnded)(nil),             // 16: baton.v1.PlanEnded
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(Priority)(0),                 // 18: baton.v1.Priority
-	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
-	(ProblemSeverity)(0),          // 20: baton.v1.ProblemSeverity
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
+	(*Compensation)(nil),          // 7: baton.v1.Compensation
+	(*PlanProblem)(nil),           // 8: baton.v1.PlanProblem
+	(*PlanRun)(nil),               // 9: baton.v1.PlanRun
+	(*SubtaskStatus)(nil),         // 10: baton.v1.SubtaskStatus
+	(*SubtaskResult)(nil),         // 11: baton.v1.SubtaskResult
+	(*PlanEntry)(nil),             // 12: baton.v1.PlanEntry
+	(*PlanSubmitted)(nil),         // 13: baton.v1.PlanSubmitted
+	(*SubtaskChanged)(nil),        // 14: baton.v1.SubtaskChanged
+	(*ResultNotAppended)(nil),     // 15: baton.v1.ResultNotAppended
+	(*PlanRetried)(nil),           // 16: baton.v1.PlanRetried
+	(*PlanEnded)(nil),             // 17: baton.v1.PlanEnded
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(Priority)(0),                 // 19: baton.v1.Priority
+	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
+	(ProblemSeverity)(0),          // 21: baton.v1.ProblemSeverity
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
 	6,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
 	0,  // 2: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
-	17, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
-	17, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
+	18, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
+	18, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
 	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
-	18, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
-	17, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	19, // 8: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	17, // 9: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	20, // 10: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 11: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	9,  // 12: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	21, // 13: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	21, // 14: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	21, // 15: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	21, // 16: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 17: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	22, // 18: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	21, // 19: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	21, // 20: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	21, // 21: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	21, // 22: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	12, // 23: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	13, // 24: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	14, // 25: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	15, // 26: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	16, // 27: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	3,  // 28: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	22, // 29: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	10, // 30: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	22, // 31: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 32: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	19, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
+	18, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	20, // 8: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	18, // 9: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	7,  // 10: baton.v1.Subtask.compensate:type_name -> baton.v1.Compensation
+	18, // 11: baton.v1.Compensation.timeout:type_name -> google.protobuf.Duration
+	20, // 12: baton.v1.Compensation.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	18, // 13: baton.v1.Compensation.silence_timeout:type_name -> google.protobuf.Duration
+	21, // 14: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 15: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	10, // 16: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	22, // 17: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	22, // 18: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	22, // 19: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	22, // 20: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 21: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	23, // 22: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	22, // 23: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	22, // 24: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	22, // 25: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	22, // 26: baton.v1.SubtaskStatus.turn_deadline:type_name -> google.protobuf.Timestamp
+	10, // 27: baton.v1.SubtaskStatus.compensation:type_name -> baton.v1.SubtaskStatus
+	22, // 28: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	13, // 29: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	14, // 30: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	15, // 31: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	16, // 32: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	17, // 33: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	14, // 34: baton.v1.PlanEntry.compensation:type_name -> baton.v1.SubtaskChanged
+	3,  // 35: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	23, // 36: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	11, // 37: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	23, // 38: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 39: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_proto_init() }
@@ -1944,14 +2199,15 @@ func file_baton_v1_plan_proto_init() {
 	file_baton_v1_handoff_proto_init()
 	file_baton_v1_routing_proto_init()
 	file_baton_v1_plan_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[5].OneofWrappers = []any{}
 	file_baton_v1_plan_proto_msgTypes[6].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[7].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[7].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[8].OneofWrappers = []any{
 		(*PlanEntry_Submitted)(nil),
 		(*PlanEntry_Subtask)(nil),
 		(*PlanEntry_NotAppended)(nil),
 		(*PlanEntry_Retried)(nil),
 		(*PlanEntry_Ended)(nil),
+		(*PlanEntry_Compensation)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1959,7 +2215,7 @@ func file_baton_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_plan_proto_rawDesc), len(file_baton_v1_plan_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -46,6 +46,9 @@ def test_a_context_of_no_subtask_has_no_inputs():
     inputs = subtask_of([told, results])
     assert (inputs.plan_id, inputs.subtask_id, inputs.attempt, inputs.input) == ("p", "s", 2, None)
     assert inputs.previous_results["a"].numeric_value == 15.3
+    assert not inputs.is_compensation
+    undoing = subtask_of([json_section("task_description", {"plan_id": "p", "subtask_id": "s", "compensates": "s"})])
+    assert undoing.is_compensation
     assert not inputs.previous_results["a"].result_json
 
 

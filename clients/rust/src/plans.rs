@@ -166,6 +166,8 @@ pub struct SubtaskInputs {
     pub role: String,
     /// The attempt, from 1 on. In an offer it is 0.
     pub attempt: u64,
+    /// Whether the work undoes that of the subtask, whose result is in `dependency_results`. In an offer it is false.
+    pub is_compensation: bool,
     /// What the plan gives to this subtask. Null: nothing.
     pub input: Value,
     /// What the plan gives to every subtask. Null: nothing.
@@ -213,6 +215,7 @@ impl SubtaskInputs {
             description: text("description").unwrap_or_default(),
             role: text("role").unwrap_or_default(),
             attempt: description["attempt"].as_u64().unwrap_or(1),
+            is_compensation: description["compensates"].is_string(),
             input: section("input").unwrap_or_default(),
             plan_input: section("plan_input").unwrap_or_default(),
             previous_results: results(text_of("previous_results")),

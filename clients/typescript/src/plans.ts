@@ -177,6 +177,8 @@ export interface SubtaskInputs {
   readonly role: string;
   /** The attempt, starting at 1. */
   readonly attempt: number;
+  /** Whether the work undoes that of the subtask, whose result is in `dependencyResults`. */
+  readonly isCompensation: boolean;
   /** What the plan gives to this subtask; undefined: nothing. Integers beyond 2^53 - 1 are `bigint`. */
   readonly input: JsonObject | undefined;
   /** What the plan gives to each subtask; undefined: nothing. */
@@ -201,6 +203,7 @@ interface Told {
   description?: string;
   role?: string;
   attempt?: number;
+  compensates?: string;
 }
 
 /** A result in the context of a subtask. */
@@ -232,6 +235,7 @@ export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs
     description: told.description ?? "",
     role: told.role ?? "",
     attempt: told.attempt ?? 1,
+    isCompensation: told.compensates !== undefined,
     input: section("input") as JsonObject | undefined,
     planInput: section("plan_input") as JsonObject | undefined,
     previousResults: resultsOf(previous),

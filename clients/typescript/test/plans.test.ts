@@ -58,6 +58,9 @@ test("a context of no subtask has no inputs", () => {
   const inputs = subtaskOf([told, jsonSection("previous_results", { a: { response: "增长率15.3%", numeric_value: 15.3 } })]);
   assert.deepEqual([inputs?.planId, inputs?.subtaskId, inputs?.attempt, inputs?.input], ["p", "s", 2, undefined]);
   assert.equal(inputs?.previousResults.get("a")?.numericValue, 15.3);
+  assert.equal(inputs.isCompensation, false);
+  const undoing = subtaskOf([jsonSection("task_description", { plan_id: "p", subtask_id: "s", compensates: "s" })]);
+  assert.equal(undoing?.isCompensation, true);
 });
 
 test("subtasks get the results before them as typed inputs", async () => {

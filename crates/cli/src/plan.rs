@@ -218,6 +218,9 @@ fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
     json::object_as_text(&mut value, "input")?;
     for subtask in value.get_mut("subtasks").and_then(Value::as_array_mut).into_iter().flatten() {
         json::object_as_text(subtask, "input")?;
+        if let Some(compensation) = subtask.get_mut("compensate") {
+            json::object_as_text(compensation, "input")?;
+        }
     }
     let mut plan: v1::Plan = json::parse(value)?;
     if plan.plan_id.is_empty() || replaces {
@@ -316,7 +319,7 @@ async fn print_log(client: &Client, plan: &PlanId, after: u64, output: &Output) 
             end = match event {
                 Event::Ended(ended) => Some(ended.state()),
                 Event::Retried(_) => None,
-                Event::Submitted(_) | Event::Subtask(_) | Event::NotAppended(_) => end,
+                Event::Submitted(_) | Event::Subtask(_) | Event::Compensation(_) | Event::NotAppended(_) => end,
             };
         }
         match &update.update {
@@ -338,13 +341,8 @@ async fn print_log(client: &Client, plan: &PlanId, after: u64, output: &Output) 
 fn event_text(entry: &v1::PlanEntry) -> String {
     match &entry.event {
         Some(Event::Submitted(submitted)) => format!("submitted by {}", submitted.submitter_id),
-        Some(Event::Subtask(change)) => {
-            let by = if change.agent_id.is_empty() { String::new() } else { format!(" by {}", change.agent_id) };
-            let cause = if change.cause.is_empty() { String::new() } else { format!(": {}", change.cause) };
-            let number = change.result.as_ref().and_then(|result| result.numeric_value);
-            let number = number.map_or(String::new(), |number| format!(" = {number}"));
-            format!("{:<16} {}{by}{number}{cause}", change.subtask_id, subtask_state(change.state()))
-        }
+        Some(Event::Subtask(change)) => change_text(change, ""),
+        Some(Event::Compensation(change)) => change_text(change, "compensation "),
         Some(Event::NotAppended(not)) => {
             format!("{:<16} result not appended to {}: {}", not.subtask_id, not.topic, not.text)
         }
@@ -353,6 +351,14 @@ fn event_text(entry: &v1::PlanEntry) -> String {
         Some(Event::Ended(ended)) => format!("{}: {}", state(ended.state()), ended.reason),
         None => String::new(),
     }
+}
+
+fn change_text(change: &v1::SubtaskChanged, what: &str) -> String {
+    let by = if change.agent_id.is_empty() { String::new() } else { format!(" by {}", change.agent_id) };
+    let cause = if change.cause.is_empty() { String::new() } else { format!(": {}", change.cause) };
+    let number = change.result.as_ref().and_then(|result| result.numeric_value);
+    let number = number.map_or(String::new(), |number| format!(" = {number}"));
+    format!("{:<16} {what}{}{by}{number}{cause}", change.subtask_id, subtask_state(change.state()))
 }
 
 fn state(state: PlanState) -> String {
@@ -382,18 +388,29 @@ fn lines(plan: &v1::PlanRun) -> Vec<(Cow<'static, str>, String)> {
         ("progress".into(), bar(plan)),
     ];
     for subtask in &plan.subtasks {
-        let by = if subtask.agent_id.is_empty() { String::new() } else { format!(" by {}", subtask.agent_id) };
-        let number = subtask.numeric_value.map_or(String::new(), |number| format!(" = {number}"));
-        let detail = match (subtask.waiting_for.is_empty(), subtask.cause.is_empty()) {
-            (false, _) => format!(", waits for {}", subtask.waiting_for.join(", ")),
-            (true, false) => format!(": {}", subtask.cause),
-            (true, true) => String::new(),
-        };
-        let work = work(subtask).map(|text| format!(", {text}")).unwrap_or_default();
-        let text = format!("{} {}{by}{number}{work}{detail}", subtask.id, subtask_state(subtask.state()));
-        lines.push(("subtask".into(), text));
+        lines.push(("subtask".into(), format!("{} {}", subtask.id, status_text(subtask))));
+    }
+    // In the order in which they run: the subtask that has completed last comes first.
+    let mut undoing: Vec<&v1::SubtaskStatus> =
+        plan.subtasks.iter().filter(|subtask| subtask.compensation.is_some()).collect();
+    undoing.sort_by_key(|subtask| std::cmp::Reverse(subtask.result_entry));
+    for (id, status) in undoing.iter().filter_map(|subtask| Some((&subtask.id, subtask.compensation.as_deref()?))) {
+        lines.push(("compensation".into(), format!("{id} {}", status_text(status))));
     }
     lines
+}
+
+/// The state of a subtask or of a compensation, with its agent, its work, and what it waits for or failed from.
+fn status_text(status: &v1::SubtaskStatus) -> String {
+    let by = if status.agent_id.is_empty() { String::new() } else { format!(" by {}", status.agent_id) };
+    let number = status.numeric_value.map_or(String::new(), |number| format!(" = {number}"));
+    let detail = match (status.waiting_for.is_empty(), status.cause.is_empty()) {
+        (false, _) => format!(", waits for {}", status.waiting_for.join(", ")),
+        (true, false) => format!(": {}", status.cause),
+        (true, true) => String::new(),
+    };
+    let work = work(status).map(|text| format!(", {text}")).unwrap_or_default();
+    format!("{}{by}{number}{work}{detail}", subtask_state(status.state()))
 }
 
 /// What an active subtask says of its work: the progress, whose turn it is, and the details. `None`: nothing.
@@ -498,8 +515,10 @@ mod tests {
     #[test]
     fn inputs_are_objects_whose_numbers_stay() {
         let value = json!({"input": {"id": 1234567890123456789_u64, "n": 42}, "subtasks": [
-            {"id": "a", "input": {"none": null}}, {"id": "b", "inputJson": "{ }"}]});
+            {"id": "a", "input": {"none": null}, "compensate": {"agent_type": "x", "input": {"n": 42}}},
+            {"id": "b", "inputJson": "{ }"}]});
         let plan = parse(value, "x", false).unwrap();
+        assert_eq!(plan.subtasks[0].compensate.as_ref().unwrap().input_json, r#"{"n":42}"#);
         assert_eq!(json::object_text(&plan.input_json).as_ref(), Ok(&plan.input_json));
         assert!(plan.input_json.contains("1234567890123456789") && plan.input_json.contains(r#""n":42"#));
         let inputs: Vec<&str> = plan.subtasks.iter().map(|subtask| subtask.input_json.as_str()).collect();
@@ -507,6 +526,44 @@ mod tests {
         for wrong in [json!({"input": [1]}), json!({"input": {}, "input_json": "{}"})] {
             parse(json!({"subtasks": [wrong]}), "x", false).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_plan_shows_the_work_and_the_compensations_the_latest_completed_subtask_first() {
+        let status = |id: &str, state: SubtaskState| v1::SubtaskStatus {
+            id: id.to_owned(),
+            state: state.into(),
+            ..Default::default()
+        };
+        let undone = |id: &str, result_entry, compensation| v1::SubtaskStatus {
+            result_entry,
+            compensation: Some(Box::new(compensation)),
+            ..status(id, SubtaskState::Completed)
+        };
+        let running = v1::SubtaskStatus {
+            agent_id: "fei".to_owned(),
+            progress: Some(0.5),
+            turn_agent_id: "alice".to_owned(),
+            details: "asks for a password".to_owned(),
+            ..status("seat", SubtaskState::Running)
+        };
+        let failed = v1::SubtaskStatus { cause: "no refund".to_owned(), ..status("room", SubtaskState::Failed) };
+        let run = v1::PlanRun {
+            plan_id: "trip".to_owned(),
+            subtasks: vec![undone("seat", 4, running), undone("room", 7, failed)],
+            ..Default::default()
+        };
+        let shown: Vec<String> =
+            lines(&run).into_iter().skip(7).map(|(name, text)| format!("{name}: {text}")).collect();
+        assert_eq!(
+            shown,
+            [
+                "subtask: seat COMPLETED",
+                "subtask: room COMPLETED",
+                "compensation: room FAILED: no refund",
+                "compensation: seat RUNNING by fei, 50 %, turn of alice, asks for a password",
+            ]
+        );
     }
 
     #[test]

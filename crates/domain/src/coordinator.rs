@@ -87,6 +87,8 @@ pub struct SubtaskOrder {
     pub plan: PlanId,
     /// The place of the subtask in the plan.
     pub place: usize,
+    /// Whether the work is the compensation of the subtask.
+    pub is_compensation: bool,
     /// The epoch of the subtask's task; 1 if the request creates it.
     pub epoch: u64,
     /// The round of the task.

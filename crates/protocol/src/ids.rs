@@ -198,6 +198,13 @@ impl TaskId {
         Self(format!("{id}.{subtask}").into())
     }
 
+    /// The task of the compensation of a subtask in a round of its plan: `baton.SUBMISSION-cROUND.SUBTASK`. No subtask has a
+    /// task with such an id, because rounds are numbers.
+    pub fn of_compensation(submission_digest: &[u8; 32], subtask: &str, round: u32) -> Self {
+        let first = Self::of_subtask(submission_digest, "", 1);
+        Self(format!("{}-c{round}.{subtask}", first.0.trim_end_matches('.')).into())
+    }
+
     /// Whether only the broker creates a task with this id, that of a subtask: it begins with `baton.`.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with("baton.")
@@ -331,7 +338,14 @@ mod tests {
         assert_eq!(HashSet::from(ids.clone()).len(), ids.len());
         let longest = TaskId::of_subtask(&one, &"s".repeat(60), u32::MAX);
         assert_eq!(TaskId::parse(longest.as_str()), Ok(longest.clone()));
-        assert!(longest.is_reserved() && !TaskId::parse("baton").unwrap().is_reserved());
+        let undoing = [("a", 1), ("a", 2), ("b", 1)].map(|(id, round)| TaskId::of_compensation(&one, id, round));
+        assert_eq!(undoing[1].as_str(), "baton.0101010101010101-c2.a");
+        assert_eq!(HashSet::from(undoing).union(&HashSet::from(ids.clone())).count(), ids.len() + 3);
+        let longest_of_undoing = TaskId::of_compensation(&one, &"s".repeat(60), u32::MAX);
+        assert_eq!(TaskId::parse(longest_of_undoing.as_str()), Ok(longest_of_undoing.clone()));
+        assert!(
+            longest.is_reserved() && longest_of_undoing.is_reserved() && !TaskId::parse("baton").unwrap().is_reserved()
+        );
     }
 
     #[test]

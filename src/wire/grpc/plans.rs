@@ -82,7 +82,13 @@ fn validate(
 
 /// Adds the agents and types that do not exist to the problems of a plan.
 fn add_unknown(directory: &Directory, spec: &Spec, problems: &mut Vec<Problem>) {
-    for (place, subtask) in spec.subtasks.iter().enumerate() {
+    let subtasks = spec.subtasks.iter().enumerate();
+    let with_compensations = subtasks.flat_map(|(place, subtask)| {
+        let path = format!("subtasks[{place}]");
+        let compensation = subtask.compensate.as_deref().map(|known| (format!("{path}.compensate"), known));
+        std::iter::once((path, subtask)).chain(compensation)
+    });
+    for (path, subtask) in with_compensations {
         let agent = AgentId::parse(&subtask.agent).ok();
         let kind = AgentType::parse(&subtask.agent_type).ok();
         let message = match (&agent, &kind) {
@@ -93,7 +99,7 @@ fn add_unknown(directory: &Directory, spec: &Spec, problems: &mut Vec<Problem>) 
         problems.push(Problem {
             severity: Severity::Warning,
             code: ProblemCode::AgentUnknown,
-            path: format!("subtasks[{place}]"),
+            path,
             subtasks: vec![subtask.id.clone()],
             topic: String::new(),
             message,

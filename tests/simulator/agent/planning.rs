@@ -55,6 +55,16 @@ impl Agent {
             timeout: span(2 + self.rng.roll(60)),
             attempts_max: u32::try_from(1 + self.rng.roll(3)).unwrap(),
             optional: self.rng.once_in(4),
+            compensate: self.rng.once_in(2).then(|| self.compensation()),
+            ..Default::default()
+        }
+    }
+
+    fn compensation(&mut self) -> v1::Compensation {
+        v1::Compensation {
+            agent_type: "worker".to_owned(),
+            timeout: span(2 + self.rng.roll(60)),
+            attempts_max: u32::try_from(1 + self.rng.roll(3)).unwrap(),
             ..Default::default()
         }
     }

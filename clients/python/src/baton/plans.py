@@ -33,10 +33,12 @@ def subtask(
     attempts_max: int = 0,
     optional: bool = False,
     fallback_candidates: Iterable[str] = (),
+    compensate: v1.Compensation | None = None,
 ) -> v1.Subtask:
     """Returns a subtask for an agent, for the agents of a type, or for those with skills: see `v1.Subtask`.
 
     `data` is what the subtask gets as its input. `timeout` is the time from the takeover, by default 360 s.
+    `compensate` undoes the subtask if the plan fails after the subtask has completed.
     """
     made = v1.Subtask(
         id=subtask_id,
@@ -53,6 +55,7 @@ def subtask(
         attempts_max=attempts_max,
         optional=optional,
         fallback_candidates=fallback_candidates,
+        compensate=compensate,
     )
     if data is not None:
         made.input_json = json_text(data, "input_json")
@@ -205,6 +208,8 @@ class SubtaskInputs:
     """The role of the agent, in the words of the plan."""
     attempt: int = 1
     """The attempt, starting at 1."""
+    is_compensation: bool = False
+    """Whether the work undoes that of the subtask, whose result is in `dependency_results`."""
     input: Any = None
     """What the plan gives to this subtask; None: nothing."""
     plan_input: Any = None
@@ -251,6 +256,7 @@ def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
         description=told.get("description", ""),
         role=told.get("role", ""),
         attempt=told.get("attempt", 1),
+        is_compensation="compensates" in told,
         input=found.get("input"),
         plan_input=found.get("plan_input"),
         previous_results=_results(previous),

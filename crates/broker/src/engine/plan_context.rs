@@ -16,7 +16,7 @@ use crate::{
     domain::{
         EntityId,
         handoff::Task,
-        plan::{Event, Mode, Plan},
+        plan::{CompensationRun, Event, Mode, Plan},
     },
     envelope::{self, PAYLOAD_BYTES_MAX},
     proto::v1,
@@ -61,8 +61,11 @@ impl Engine {
         let of = task.plan.as_ref().ok_or(BrokerError::Internal)?;
         let (plan, spec) = self.plan_of_task(transaction, &of.plan)?;
         let place = spec.place(&of.subtask).ok_or(BrokerError::Internal)?;
-        let (subtask, run) = (&spec.subtasks[place], &plan.subtasks[place]);
-        let description = json!({
+        let is_it = |known: &&CompensationRun| plan.compensation_task_id(&spec, known).as_ref() == Some(&task.id);
+        let compensation = plan.compensations.iter().find(is_it);
+        let (subtask, run) =
+            (spec.work(place, compensation.is_some()), compensation.map_or(&plan.subtasks[place], |known| &known.run));
+        let mut description = json!({
             "description": subtask.description,
             "role": subtask.role,
             "task_id": task.id.as_str(),
@@ -70,6 +73,9 @@ impl Engine {
             "subtask_id": subtask.id,
             "attempt": run.attempts,
         });
+        if compensation.is_some() {
+            description["compensates"] = subtask.id.as_str().into();
+        }
         let mut sections = vec![section("task_description", description.to_string())];
         let inputs = [("input", &subtask.input), ("plan_input", &spec.input)];
         sections.extend(
@@ -92,6 +98,11 @@ impl Engine {
             }
             Ok::<_, BrokerError>(object(&all))
         };
+        if compensation.is_some() {
+            // What is undone says what there is to undo. The other results are of no use for that.
+            sections.push(section("dependency_results", results(self, &mut std::iter::once(place))?));
+            return Ok(envelope::context_of_sections(sections));
+        }
         if spec.mode == Mode::Hybrid && terms.pass_dependency_results {
             let direct = results(self, &mut links.direct[place].iter().copied())?;
             sections.push(section("dependency_results", direct));

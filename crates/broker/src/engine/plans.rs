@@ -180,13 +180,17 @@ impl Engine {
         spec: &Spec,
         now: Timestamp,
     ) -> Result<(), RunError> {
-        let subtask = &spec.subtasks[order.place];
-        let task = TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round);
+        let subtask = spec.work(order.place, order.is_compensation);
+        let (digest, id) = (&order.submission_digest, &subtask.id);
+        let (task, what) = match order.is_compensation {
+            true => (TaskId::of_compensation(digest, id, order.round), "compensation of subtask"),
+            false => (TaskId::of_subtask(digest, id, order.round), "subtask"),
+        };
         let (receiver, fallbacks) = self.receivers_of_subtask(order, spec, now)?;
         let payload = v1::HandoffRequest {
             task_type: subtask.task_type.clone(),
             reason: v1::HandoffReason::Workflow.into(),
-            reason_text: format!("subtask {} of plan {}, attempt {}", subtask.id, spec.id, order.attempt),
+            reason_text: format!("{what} {} of plan {}, attempt {}", subtask.id, spec.id, order.attempt),
             desired_agent_type: subtask.agent_type.clone(),
             priority: spec.priority.number(),
             initial_context_summary: subtask.description.clone(),
@@ -232,7 +236,7 @@ impl Engine {
         spec: &Spec,
         now: Timestamp,
     ) -> Result<(String, Vec<String>), BrokerError> {
-        let subtask = &spec.subtasks[order.place];
+        let subtask = spec.work(order.place, order.is_compensation);
         // The most exact wish decides: an agent, then a type, then skills.
         if !subtask.agent.is_empty() {
             return Ok((subtask.agent.clone(), subtask.fallback_candidates.clone()));

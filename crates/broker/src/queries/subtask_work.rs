@@ -31,6 +31,12 @@ impl View<'_> {
             if let Some(task) = plan.task_id(spec, place) {
                 self.add_work(status, plan.subtasks[place].state, &task)?;
             }
+            let known = plan.compensations.iter().find(|known| known.of == place);
+            if let Some((known, status)) = known.zip(status.compensation.as_deref_mut())
+                && let Some(task) = plan.compensation_task_id(spec, known)
+            {
+                self.add_work(status, known.run.state, &task)?;
+            }
         }
         Ok(shown)
     }

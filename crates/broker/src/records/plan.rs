@@ -15,10 +15,11 @@ use super::{
 use crate::{
     codes::ErrorCode,
     domain::plan::{
-        Event, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec, SubtaskChange, SubtaskRun, SubtaskState, Terms,
+        CompensationRun, Event, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec, SubtaskChange, SubtaskRun,
+        SubtaskState, Terms,
     },
     envelope,
-    ids::{InstanceId, MessageId, PlanId},
+    ids::{InstanceId, MessageId, PlanId, TaskId},
     proto::{
         storage,
         v1::{self, plan_entry::Event as Stored},
@@ -69,8 +70,12 @@ impl PlanRecord {
         // Only a subtask that an agent takes adds a participant, and most steps change none.
         let has_same_agents = |before: &Self| {
             let (former, present) = (&before.plan.subtasks, &self.plan.subtasks);
+            let same = |one: &SubtaskRun, other: &SubtaskRun| one.agent == other.agent && one.tried == other.tried;
+            let (former_undoing, undoing) = (&before.plan.compensations, &self.plan.compensations);
             former.len() == present.len()
-                && former.iter().zip(present).all(|(one, other)| one.agent == other.agent && one.tried == other.tried)
+                && former.iter().zip(present).all(|(one, other)| same(one, other))
+                && former_undoing.len() == undoing.len()
+                && former_undoing.iter().zip(undoing).all(|(one, other)| same(&one.run, &other.run))
         };
         if before.is_some_and(has_same_agents) {
             return Vec::new();
@@ -106,6 +111,7 @@ impl PlanRecord {
             set_back: nanoseconds(self.log_clock.set_back),
             trace: self.trace.as_deref().map(place_to_storage),
             submitter_process: process_bytes(self.submitter_process),
+            compensations: plan.compensations.iter().map(compensation_to_storage).collect(),
         }
         .encode_to_vec()
         .into()
@@ -133,6 +139,11 @@ impl PlanRecord {
                 .subtasks
                 .into_iter()
                 .map(|subtask| subtask_from_storage(&reader, subtask))
+                .collect::<Result<_, _>>()?,
+            compensations: stored
+                .compensations
+                .into_iter()
+                .map(|compensation| compensation_from_storage(&reader, compensation))
                 .collect::<Result<_, _>>()?,
             log_length: stored.log_length,
             created_at: moment(stored.created_at),
@@ -166,6 +177,19 @@ fn code_of(reader: &Reader, number: i32) -> Result<Option<ErrorCode>, DecodeErro
         0 => Ok(None),
         number => reader.some(ErrorCode::from_number(number), "error code").map(Some),
     }
+}
+
+fn compensation_to_storage(compensation: &CompensationRun) -> storage::CompensationRecord {
+    let place = u32::try_from(compensation.of).unwrap_or(u32::MAX);
+    storage::CompensationRecord { place, run: Some(subtask_to_storage(&compensation.run)) }
+}
+
+fn compensation_from_storage(
+    reader: &Reader,
+    stored: storage::CompensationRecord,
+) -> Result<CompensationRun, DecodeError> {
+    let run = reader.some(stored.run, "run of a compensation")?;
+    Ok(CompensationRun { of: stored.place as usize, run: subtask_from_storage(reader, run)? })
 }
 
 fn subtask_to_storage(run: &SubtaskRun) -> storage::SubtaskRecord {
@@ -299,17 +323,27 @@ fn subtask_status(plan: &Plan, spec: &Spec, place: usize) -> v1::SubtaskStatus {
     let run = &plan.subtasks[place];
     let open = spec.links.direct[place].iter().filter(|need| !plan.subtasks[**need].state.is_final());
     let waiting = open.filter(|_| run.state == SubtaskState::Pending).map(|need| spec.subtasks[*need].id.clone());
+    let waiting = waiting.collect();
+    let compensation = plan.compensations.iter().find(|compensation| compensation.of == place).map(|known| {
+        let task = plan.compensation_task_id(spec, known);
+        Box::new(status_of_run(&known.run, &spec.subtasks[place].id, task.as_ref()))
+    });
+    let task = plan.task_id(spec, place);
+    let status = status_of_run(run, &spec.subtasks[place].id, task.as_ref());
+    v1::SubtaskStatus { waiting_for: waiting, compensation, ..status }
+}
+
+fn status_of_run(run: &SubtaskRun, id: &str, task: Option<&TaskId>) -> v1::SubtaskStatus {
     v1::SubtaskStatus {
-        id: spec.subtasks[place].id.clone(),
+        id: id.to_owned(),
         state: run.state.number(),
-        task_id: plan.task_id(spec, place).map(|task| task.to_string()).unwrap_or_default(),
+        task_id: task.map(ToString::to_string).unwrap_or_default(),
         attempts: run.attempts,
         handoff_id: run.handoff.map(|id| id.to_string()).unwrap_or_default(),
         agent_id: run.agent.as_ref().map(ToString::to_string).unwrap_or_default(),
         numeric_value: run.numeric_value,
         error_code: run.code.map_or(0, ErrorCode::number),
         cause: run.cause.clone(),
-        waiting_for: waiting.collect(),
         start_time: run.started_at.map(Into::into),
         end_time: run.ended_at.map(Into::into),
         deadline: run.deadline.map(Into::into),
@@ -345,17 +379,8 @@ fn result_from_v1(result: v1::SubtaskResult) -> Report {
 fn entry_to_v1(entry: &PlanEntry) -> v1::PlanEntry {
     let event = match &entry.event {
         Event::Submitted { by } => Stored::Submitted(v1::PlanSubmitted { submitter_id: by.to_string() }),
-        Event::Subtask(change) => Stored::Subtask(v1::SubtaskChanged {
-            subtask_id: change.subtask.clone(),
-            state: change.state.number(),
-            attempt: change.attempt,
-            task_round: change.task_round,
-            handoff_id: change.handoff.map(|id| id.to_string()).unwrap_or_default(),
-            agent_id: change.agent.as_ref().map(ToString::to_string).unwrap_or_default(),
-            error_code: change.code.map_or(0, ErrorCode::number),
-            cause: change.cause.clone(),
-            result: change.report.as_ref().map(|report| result_to_v1(&change.subtask, report)),
-        }),
+        Event::Subtask(change) => Stored::Subtask(change_to_v1(change)),
+        Event::Compensation(change) => Stored::Compensation(change_to_v1(change)),
         Event::NotAppended { subtask, topic, code, text } => Stored::NotAppended(v1::ResultNotAppended {
             subtask_id: subtask.clone(),
             topic: topic.clone(),
@@ -370,23 +395,42 @@ fn entry_to_v1(entry: &PlanEntry) -> v1::PlanEntry {
     v1::PlanEntry { number: entry.number, time: Some(entry.at.into()), event: Some(event) }
 }
 
+fn change_to_v1(change: &SubtaskChange) -> v1::SubtaskChanged {
+    v1::SubtaskChanged {
+        subtask_id: change.subtask.clone(),
+        state: change.state.number(),
+        attempt: change.attempt,
+        task_round: change.task_round,
+        handoff_id: change.handoff.map(|id| id.to_string()).unwrap_or_default(),
+        agent_id: change.agent.as_ref().map(ToString::to_string).unwrap_or_default(),
+        error_code: change.code.map_or(0, ErrorCode::number),
+        cause: change.cause.clone(),
+        result: change.report.as_ref().map(|report| result_to_v1(&change.subtask, report)),
+    }
+}
+
+fn change_from_v1(reader: &Reader, change: v1::SubtaskChanged) -> Result<Box<SubtaskChange>, DecodeError> {
+    Ok(Box::new(SubtaskChange {
+        state: reader.some(SubtaskState::from_number(change.state), "state")?,
+        attempt: change.attempt,
+        task_round: change.task_round,
+        handoff: match change.handoff_id.as_str() {
+            "" => None,
+            id => Some(MessageId::parse(id).map_err(|error| reader.error(error.to_string()))?),
+        },
+        agent: if change.agent_id.is_empty() { None } else { Some(reader.agent(&change.agent_id)?) },
+        code: code_of(reader, change.error_code)?,
+        cause: change.cause,
+        report: change.result.map(result_from_v1),
+        subtask: change.subtask_id,
+    }))
+}
+
 fn entry_from_v1(reader: &Reader, plan: &PlanId, entry: v1::PlanEntry) -> Result<PlanEntry, DecodeError> {
     let event = match reader.some(entry.event, "event")? {
         Stored::Submitted(submitted) => Event::Submitted { by: reader.agent(&submitted.submitter_id)? },
-        Stored::Subtask(change) => Event::Subtask(Box::new(SubtaskChange {
-            state: reader.some(SubtaskState::from_number(change.state), "state")?,
-            attempt: change.attempt,
-            task_round: change.task_round,
-            handoff: match change.handoff_id.as_str() {
-                "" => None,
-                id => Some(MessageId::parse(id).map_err(|error| reader.error(error.to_string()))?),
-            },
-            agent: if change.agent_id.is_empty() { None } else { Some(reader.agent(&change.agent_id)?) },
-            code: code_of(reader, change.error_code)?,
-            cause: change.cause,
-            report: change.result.map(result_from_v1),
-            subtask: change.subtask_id,
-        })),
+        Stored::Subtask(change) => Event::Subtask(change_from_v1(reader, change)?),
+        Stored::Compensation(change) => Event::Compensation(change_from_v1(reader, change)?),
         Stored::NotAppended(not) => Event::NotAppended {
             subtask: not.subtask_id,
             topic: not.topic,
@@ -531,7 +575,8 @@ mod tests {
             ending: Some(PlanState::Cancelled),
             goes_on: true,
             round: 3,
-            subtasks: vec![subtask, SubtaskRun::pending(at(6))],
+            subtasks: vec![subtask.clone(), SubtaskRun::pending(at(6))],
+            compensations: vec![CompensationRun { of: 1, run: subtask }],
             log_length: 12,
             created_at: at(1),
             updated_at: at(2),
@@ -570,7 +615,8 @@ mod tests {
         let (subtask, topic, text) = ("a".to_owned(), "t".to_owned(), "full".to_owned());
         let events = [
             Event::Submitted { by: agent("alice") },
-            Event::Subtask(Box::new(change)),
+            Event::Subtask(Box::new(change.clone())),
+            Event::Compensation(Box::new(change)),
             Event::NotAppended { subtask, topic, code: ErrorCode::QuotaExceeded, text },
             Event::Retried { round: 2, by: "agent alice".to_owned() },
             Event::Ended { state: PlanState::Failed, reason: "why".to_owned() },

@@ -2,7 +2,7 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{output, state, subtask_state, work};
+use super::{output, state, status_text, subtask_state, work};
 use crate::Failure;
 use baton_client::{
     Client,
@@ -92,13 +92,35 @@ fn apply(run: &mut v1::PlanRun, entry: &v1::PlanEntry) {
                 }
             }
         }
+        Some(Event::Compensation(change)) => {
+            if let Some(subtask) = run.subtasks.iter_mut().find(|subtask| subtask.id == change.subtask_id) {
+                subtask.compensation = Some(Box::new(v1::SubtaskStatus {
+                    id: change.subtask_id.clone(),
+                    state: change.state,
+                    attempts: change.attempt,
+                    agent_id: change.agent_id.clone(),
+                    error_code: change.error_code,
+                    cause: change.cause.clone(),
+                    end_time: entry.time.filter(|_| is_final(change.state())),
+                    ..Default::default()
+                }));
+            }
+        }
         Some(Event::Ended(ended)) => {
             (run.state, run.end_time) = (ended.state, entry.time);
             run.reason.clone_from(&ended.reason);
         }
         Some(Event::Retried(retried)) => {
             run.round = retried.round;
-            for subtask in run.subtasks.iter_mut().filter(|subtask| subtask.state() != SubtaskState::Completed) {
+            // What a compensation has undone starts again.
+            let is_undone = |subtask: &v1::SubtaskStatus| {
+                subtask.compensation.as_ref().is_some_and(|known| known.state() == SubtaskState::Completed)
+            };
+            for subtask in &mut run.subtasks {
+                if subtask.state() == SubtaskState::Completed && !is_undone(subtask) {
+                    subtask.compensation = None;
+                    continue;
+                }
                 *subtask = v1::SubtaskStatus {
                     id: std::mem::take(&mut subtask.id),
                     state: SubtaskState::Pending.into(),
@@ -163,6 +185,9 @@ fn rows(run: &v1::PlanRun, most: usize) -> (Vec<String>, usize) {
         }
         if !subtask.cause.is_empty() {
             text.push_str(&format!("  {}", subtask.cause));
+        }
+        if let Some(compensation) = &subtask.compensation {
+            text.push_str(&format!("  compensation {}", status_text(compensation)));
         }
         output::line(&text).trim_end().to_owned()
     };
@@ -265,6 +290,22 @@ mod tests {
         let retried = v1::PlanRetried { round: 2, caller: "alice".to_owned() };
         apply(&mut run, &v1::PlanEntry { number: 7, time: None, event: Some(Event::Retried(retried)) });
         assert_eq!(rows(&run, 40).0[1], "synthesis  PENDING");
+        let change = |state: SubtaskState| v1::SubtaskChanged {
+            subtask_id: "growth".to_owned(),
+            state: state.into(),
+            agent_id: "guo".to_owned(),
+            ..Default::default()
+        };
+        let compensated = |state| v1::PlanEntry {
+            event: Some(Event::Compensation(change(state))),
+            ..changed(8, v1::SubtaskChanged::default())
+        };
+        apply(&mut run, &compensated(SubtaskState::Running));
+        assert_eq!(rows(&run, 40).0[0], "growth     COMPLETED    guo  attempt 2  = 15.3  compensation RUNNING by guo");
+        apply(&mut run, &compensated(SubtaskState::Completed));
+        let retried = v1::PlanRetried { round: 3, caller: "alice".to_owned() };
+        apply(&mut run, &v1::PlanEntry { number: 9, time: None, event: Some(Event::Retried(retried)) });
+        assert_eq!(rows(&run, 40).0[0], "growth     PENDING", "what is undone starts again");
     }
 
     #[test]

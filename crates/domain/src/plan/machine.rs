@@ -3,10 +3,13 @@
 //! A word of a task is checked against the handoff of the present attempt, and what the plan decides about a task it
 //! decides from the task itself. So a word that comes late, from the outbox, can only find that nothing is left to do.
 
+mod compensating;
 mod ending;
+mod hearing;
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use self::hearing::{Failure, Heard};
 use super::{
     Event, Input, Plan, PlanEntry, PlanSignal, PlanState, Rejection, Report, Spec, Submission, SubtaskChange,
     SubtaskRun, SubtaskState, numeric_value, spec::ROUNDS_MAX,
@@ -17,7 +20,6 @@ use crate::{
     coordinator::{Order, SubtaskOrder},
     handoff::{Task, TaskStatus},
     ids::{MessageId, PlanId, TaskId, Topic},
-    mailbox::backoff,
     time::Timestamp,
 };
 
@@ -113,6 +115,7 @@ fn submit(
         goes_on: false,
         round: 1,
         subtasks: spec.subtasks.iter().map(|_| SubtaskRun::pending(now)).collect(),
+        compensations: Vec::new(),
         log_length: 0,
         created_at: now,
         updated_at: now,
@@ -163,10 +166,14 @@ fn retry(
     if !plan.state.is_final() {
         return Err(Rejection::Running.into());
     }
-    let is_left = |subtask: &SubtaskRun| subtask.state != SubtaskState::Completed;
+    // What was undone has to be done again. A compensation that has failed has undone nothing, so its subtask keeps its
+    // result.
+    let undone = plan.undone();
+    let is_left =
+        |place: usize, subtask: &SubtaskRun| subtask.state != SubtaskState::Completed || undone.contains(&place);
     // The ids of tasks have room for two digits of the round. A completed plan would start nothing, and would be
     // RUNNING without a subtask that could end it.
-    if plan.round >= ROUNDS_MAX || !plan.subtasks.iter().any(is_left) {
+    if plan.round >= ROUNDS_MAX || !plan.subtasks.iter().enumerate().any(|(place, subtask)| is_left(place, subtask)) {
         return Err(Rejection::NothingToRetry { state: plan.state, rounds: plan.round }.into());
     }
     let mut builder = TransitionBuilder::of(&plan, read, now)?;
@@ -176,7 +183,11 @@ fn retry(
     // Each round has the whole time of its own: the deadline of the round before may be long past.
     builder.plan.deadline = now.plus(builder.spec.terms.whole_timeout);
     builder.plan.ended_at = None;
-    for subtask in builder.plan.subtasks.iter_mut().filter(|subtask| is_left(subtask)) {
+    builder.forget_compensations();
+    for (place, subtask) in builder.plan.subtasks.iter_mut().enumerate() {
+        if !is_left(place, subtask) {
+            continue;
+        }
         // The agents of earlier rounds go on seeing the plan, and are asked after all others.
         let mut tried = std::mem::take(&mut subtask.tried);
         tried.extend(subtask.agent.take().filter(|agent| !tried.contains(agent)));
@@ -238,6 +249,9 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
         | PlanSignal::Recalled { subtask, handoff, .. } => (subtask, handoff),
         PlanSignal::NotAppended { .. } => unreachable!("logged above"),
     };
+    if let Some(at) = plan.compensations.iter().position(|compensation| compensation.run.handoff == Some(*handoff)) {
+        return builder.on_compensation(at, signal, read);
+    }
     // An ended attempt, or one that a later attempt has replaced, must not end the present one. The word is late and
     // not wrong, so no error follows.
     let Some(place) = builder.spec.place(subtask) else { return Ok(Transition::default()) };
@@ -245,69 +259,21 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
     if known.handoff != Some(*handoff) || !known.state.is_active() {
         return Ok(Transition::default());
     }
-    match (signal, known.state) {
-        (PlanSignal::Taken { owner, due, .. }, SubtaskState::HandingOff) => {
+    match hearing::heard(signal, known.state, read)? {
+        None => return Ok(Transition::default()),
+        Some(Heard::Taken { owner, due }) => {
             let subtask = &mut builder.plan.subtasks[place];
-            (subtask.agent, subtask.deadline) = (Some(owner.clone()), *due);
+            (subtask.agent, subtask.deadline) = (Some(owner), due);
             builder.change(place, SubtaskState::Running, None);
         }
-        // A refusal by a rule, or because another task has the id, does not change with time.
-        (PlanSignal::NotStarted { code, text, .. }, SubtaskState::HandingOff) => {
-            let is_lasting = matches!(
-                code,
-                ErrorCode::PermissionDenied | ErrorCode::NotOwner | ErrorCode::TaskFinal | ErrorCode::FieldInvalid
-            );
-            builder.fail(place, SubtaskState::Failed, *code, text, !is_lasting, read)?;
-        }
-        (PlanSignal::NotTaken { code, text, has_waited, .. }, SubtaskState::HandingOff) => {
-            if *has_waited {
+        Some(Heard::Failed(failure)) => {
+            if failure.has_waited {
                 let subtask = &mut builder.plan.subtasks[place];
                 subtask.attempts = subtask.attempts.saturating_sub(1);
             }
-            builder.fail(place, SubtaskState::Failed, *code, text, true, read)?;
+            builder.fail(place, &failure, read)?;
         }
-        (PlanSignal::Reported { message, is_completed: true, .. }, SubtaskState::Running) => {
-            let report = read.report(*message)?.unwrap_or_default();
-            builder.complete(place, report, read)?;
-        }
-        (PlanSignal::Reported { message, details, .. }, SubtaskState::Running) => {
-            let response = read.report(*message)?.map(|report| report.response).filter(|text| !text.is_empty());
-            // The response says more than the details, but an agent that fails early often reports no result.
-            let text = response.unwrap_or_else(|| details.clone());
-            let text = if text.is_empty() { "the agent reported FAILED" } else { &text };
-            builder.fail(place, SubtaskState::Failed, ErrorCode::SubtaskFailed, text, true, read)?;
-        }
-        (PlanSignal::Recalled { is_abandoned, .. }, SubtaskState::Running) => {
-            let (code, text) = match is_abandoned {
-                true => (ErrorCode::TaskAbandoned, "its agent gave no sign of work, and its task was taken back"),
-                false => (ErrorCode::TaskRecalled, "the time of the subtask was up, and its task was taken back"),
-            };
-            builder.fail(place, SubtaskState::TimedOut, code, text, true, read)?;
-        }
-        // A word of the other half of the attempt is one that its handoff has overtaken.
-        (
-            PlanSignal::Taken { .. } | PlanSignal::NotStarted { .. } | PlanSignal::NotTaken { .. },
-            SubtaskState::Running,
-        )
-        | (PlanSignal::Reported { .. } | PlanSignal::Recalled { .. }, SubtaskState::HandingOff)
-        | (
-            PlanSignal::Taken { .. }
-            | PlanSignal::NotStarted { .. }
-            | PlanSignal::NotTaken { .. }
-            | PlanSignal::Reported { .. }
-            | PlanSignal::Recalled { .. }
-            | PlanSignal::NotAppended { .. },
-            SubtaskState::Pending
-            | SubtaskState::Ready
-            | SubtaskState::Completed
-            | SubtaskState::Failed
-            | SubtaskState::TimedOut
-            | SubtaskState::Skipped
-            | SubtaskState::Cancelled,
-        )
-        | (PlanSignal::NotAppended { .. }, SubtaskState::HandingOff | SubtaskState::Running) => {
-            return Ok(Transition::default());
-        }
+        Some(Heard::Completed(report)) => builder.complete(place, report, read)?,
     }
     builder.go_on(read)?;
     Ok(builder.done())
@@ -343,13 +309,13 @@ impl TransitionBuilder {
     fn done(self) -> Transition {
         let Self { mut plan, spec, entries, effects, now, .. } = self;
         plan.updated_at = now;
-        let active = plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        let runs = || plan.subtasks.iter().chain(plan.compensations.iter().map(|compensation| &compensation.run));
         // SPEC 12, law 13.
-        debug_assert!(active <= spec.terms.max_concurrency as usize);
+        debug_assert!(runs().filter(|run| run.state.is_active()).count() <= spec.terms.max_concurrency as usize);
         debug_assert_eq!(
             plan.state.is_final(),
-            plan.subtasks.iter().all(|subtask| subtask.state.is_final()),
-            "a plan ends with its last subtask"
+            runs().all(|run| run.state.is_final()),
+            "a plan ends with its last subtask, or with its last compensation"
         );
         let mut writes = vec![Entity::Plan(Arc::new(plan))];
         writes.extend(entries.into_iter().map(|entry| Entity::PlanEntry(Arc::new(entry))));
@@ -366,32 +332,11 @@ impl TransitionBuilder {
     /// Sets the state of a subtask, and records it. The clocks of its descendants start anew.
     fn change(&mut self, place: usize, state: SubtaskState, report: Option<Report>) {
         let subtask = &mut self.plan.subtasks[place];
-        subtask.state = state;
-        // A time of another state must not stay behind: `next_deadline` would wake the plan, and `pass_time` would find
-        // nothing to do.
-        if state != SubtaskState::Running {
-            subtask.deadline = None;
-        }
-        if state != SubtaskState::Ready {
-            subtask.retry_at = None;
-        }
-        if state.is_final() {
-            subtask.ended_at = Some(self.now);
-        }
+        subtask.enter(state, self.now);
         if let Some(report) = &report {
             subtask.numeric_value = report.numeric_value;
         }
-        let change = SubtaskChange {
-            subtask: self.spec.subtasks[place].id.clone(),
-            state,
-            attempt: subtask.attempts,
-            task_round: subtask.task_round,
-            handoff: subtask.handoff,
-            agent: subtask.agent.clone(),
-            code: subtask.code,
-            cause: subtask.cause.clone(),
-            report,
-        };
+        let change = subtask.change(&self.spec.subtasks[place].id, report);
         let is_result = change.report.is_some();
         let number = self.log(Event::Subtask(Box::new(change)));
         if is_result {
@@ -419,29 +364,16 @@ impl TransitionBuilder {
     }
 
     /// The attempt has failed: the next one follows after a pause, or the subtask ends.
-    fn fail(
-        &mut self,
-        place: usize,
-        state: SubtaskState,
-        code: ErrorCode,
-        text: &str,
-        may_help: bool,
-        read: &mut dyn Reader,
-    ) -> Result<(), ReadError> {
+    fn fail(&mut self, place: usize, failure: &Failure, read: &mut dyn Reader) -> Result<(), ReadError> {
         let most = self.spec.subtasks[place].attempts_max;
-        let subtask = &mut self.plan.subtasks[place];
-        (subtask.code, subtask.cause) = (Some(code), cut(text));
-        if may_help && subtask.attempts < most {
-            // From the id of the handoff, and not drawn: a replay of the step must give the same time.
-            let jitter = subtask.handoff.map_or(0, |handoff| handoff.as_bytes()[15]);
-            subtask.retry_at = Some(self.now.plus(backoff(subtask.attempts, jitter)));
+        if self.plan.subtasks[place].fail(failure, most, self.now) {
             self.change(place, SubtaskState::Ready, None);
             return Ok(());
         }
         // No attempt follows, so the task must end too. Between attempts it stays open, since the next attempt hands
         // over the same task.
-        self.stop(place, TaskStatus::Failed, text, read)?;
-        self.change(place, state, None);
+        self.stop(place, TaskStatus::Failed, &failure.text, read)?;
+        self.change(place, failure.state, None);
         Ok(())
     }
 
@@ -503,7 +435,10 @@ impl TransitionBuilder {
                 .collect();
             match missing.is_empty() {
                 true => self.end_plan(PlanState::Completed, ""),
-                false => self.end_plan(PlanState::Failed, &format!("not completed: {}", missing.join(", "))),
+                false => {
+                    let reason = format!("not completed: {}", missing.join(", "));
+                    return self.begin_end(PlanState::Failed, &reason, read);
+                }
             }
         }
         Ok(())
@@ -565,37 +500,32 @@ impl TransitionBuilder {
     }
 
     fn start(&mut self, place: usize, read: &mut dyn Reader) -> Result<(), ReadError> {
-        let round = self.plan.round;
-        let subtask = &mut self.plan.subtasks[place];
-        subtask.attempts += 1;
-        subtask.task_round = round;
-        subtask.started_at = Some(self.now);
-        // The agent of the attempt before is asked after all others, since it has just failed or lost the task (SPEC
-        // 9).
-        if let Some(former) = subtask.agent.take()
-            && !subtask.tried.contains(&former)
-        {
-            subtask.tried.push(former);
-        }
-        let (attempt, tried) = (subtask.attempts, subtask.tried.clone());
-        let handoff = attempt_id(self.plan.submission, place, round, attempt, self.now);
-        self.plan.subtasks[place].handoff = Some(handoff);
+        let (submission, round) = (self.plan.submission, self.plan.round);
+        self.plan.subtasks[place]
+            .begin(round, self.now, |attempt, now| attempt_id(submission, place, round, attempt, now));
         // The first attempt of a round creates the task, at epoch 1. A later one continues the task at its present
         // epoch.
         let epoch = self.task_of(place, read)?.map_or(1, |task| task.epoch);
         self.change(place, SubtaskState::HandingOff, None);
+        self.order(place, false, epoch, &self.plan.subtasks[place].clone());
+        Ok(())
+    }
+
+    /// Orders the request of the attempt that has just begun.
+    fn order(&mut self, place: usize, is_compensation: bool, epoch: u64, run: &SubtaskRun) {
+        let Some(id) = run.handoff else { return };
         self.effects.push(Effect::Order(Order::Subtask(Box::new(SubtaskOrder {
-            id: handoff,
+            id,
             plan: self.plan.id.clone(),
             place,
+            is_compensation,
             epoch,
-            round,
-            attempt,
+            round: run.task_round,
+            attempt: run.attempts,
             submitter: self.plan.submitter.clone(),
             submission_digest: self.plan.submission_digest,
-            tried,
+            tried: run.tried.clone(),
         }))));
-        Ok(())
     }
 }
 

@@ -18,8 +18,8 @@ pub(super) use machine::step;
 pub use numeric::numeric_value;
 pub use problems::{Problem, ProblemCode, Severity};
 pub use run::{
-    Event, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState, Rejection, Report, Submission, SubtaskChange,
-    SubtaskRun, SubtaskState,
+    CompensationRun, Event, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState, Rejection, Report, Submission,
+    SubtaskChange, SubtaskRun, SubtaskState,
 };
 pub use spec::{
     ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, MODES, Mode,

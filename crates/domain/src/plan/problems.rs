@@ -163,6 +163,9 @@ impl Spec {
             let path = format!("subtasks[{place}]");
             check_id(subtask, &path, &mut seen, &mut found);
             check_fields(subtask, &path, &mut found);
+            if let Some(compensation) = &subtask.compensate {
+                check_fields(compensation, &format!("{path}.compensate"), &mut found);
+            }
         }
         // Ends the search: each of the other problems repeats the ids of its subtasks.
         if self.subtasks.iter().any(|subtask| subtask.id.len() > SUBTASK_ID_LENGTH_MAX) {

@@ -36,6 +36,9 @@ pub struct Plan {
     pub round: u32,
     /// The subtasks, in the order of the plan.
     pub subtasks: Vec<SubtaskRun>,
+    /// The compensations of the present round, in the order in which they run: the subtask that has completed last comes
+    /// first. Empty before the plan has begun to fail.
+    pub compensations: Vec<CompensationRun>,
     /// The number of entries in the log.
     pub log_length: u64,
     /// The time of the submission.
@@ -215,6 +218,15 @@ impl SubtaskRun {
     }
 }
 
+/// The compensation of a completed subtask, in a plan that fails.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompensationRun {
+    /// The place of the subtask whose work it undoes.
+    pub of: usize,
+    /// What has become of it. It is PENDING until its turn has come.
+    pub run: SubtaskRun,
+}
+
 /// The subtask that a task carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanRef {
@@ -249,6 +261,8 @@ pub enum Event {
     },
     /// A subtask has changed its state.
     Subtask(Box<SubtaskChange>),
+    /// The compensation of a subtask has changed its state.
+    Compensation(Box<SubtaskChange>),
     /// The result of a subtask was not appended to a topic.
     NotAppended {
         /// The id of the subtask.
@@ -495,6 +509,12 @@ impl Plan {
         (round > 0).then(|| TaskId::of_subtask(&self.submission_digest, &spec.subtasks[place].id, round))
     }
 
+    /// The task of the latest attempt of a compensation. `None`: there was no attempt.
+    pub fn compensation_task_id(&self, spec: &Spec, compensation: &CompensationRun) -> Option<TaskId> {
+        let (round, id) = (compensation.run.task_round, &spec.subtasks[compensation.of].id);
+        (round > 0).then(|| TaskId::of_compensation(&self.submission_digest, id, round))
+    }
+
     /// The time of the next step without a message: a deadline, or at once while the last step has left work. `None`: the
     /// plan has ended.
     pub fn next_deadline(&self) -> Option<Timestamp> {
@@ -516,14 +536,18 @@ impl Plan {
         };
         // The time of the last step, so that the work of many plans takes turns.
         let rest = self.goes_on.then_some(self.updated_at);
+        // A compensation that waits for another one has no time of its own.
+        let of_compensations = self.compensations.iter().filter_map(|compensation| compensation.run.retry_at);
         // The deadline of the plan is always among them, so every running plan ends in time (SPEC 12, law 13).
-        self.subtasks.iter().filter_map(of_subtask).chain([self.deadline]).chain(rest).min()
+        let of_subtasks = self.subtasks.iter().filter_map(of_subtask);
+        of_subtasks.chain(of_compensations).chain([self.deadline]).chain(rest).min()
     }
 
     /// The agents that take part, sorted, each once: the submitter, and each agent that has taken a subtask.
     pub fn participants(&self) -> Vec<AgentId> {
         // Agents of failed attempts stay participants, so that they can read the log that names them.
-        let taken = self.subtasks.iter().flat_map(|subtask| subtask.tried.iter().chain(&subtask.agent));
+        let runs = self.subtasks.iter().chain(self.compensations.iter().map(|compensation| &compensation.run));
+        let taken = runs.flat_map(|run| run.tried.iter().chain(&run.agent));
         let mut all: Vec<AgentId> = taken.chain([&self.submitter]).cloned().collect();
         all.sort();
         all.dedup();

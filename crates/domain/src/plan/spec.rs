@@ -149,6 +149,8 @@ pub struct Subtask {
     pub timeouts: RequestedTimeouts,
     /// The agents and types to ask after the named one.
     pub fallback_candidates: Vec<String>,
+    /// The work that undoes the subtask, with the id of the subtask. It has no dependencies and no topics.
+    pub compensate: Option<Box<Subtask>>,
 }
 
 impl Spec {
@@ -157,6 +159,18 @@ impl Spec {
         // The one place where links are made. A changed subtask needs this call again.
         self.links = Links::of(&self);
         self
+    }
+
+    /// The work of a subtask, or that of its compensation.
+    ///
+    /// # Panics
+    /// If the subtask has no compensation.
+    pub fn work(&self, place: usize, is_compensation: bool) -> &Subtask {
+        let subtask = &self.subtasks[place];
+        match is_compensation {
+            true => subtask.compensate.as_deref().expect("only a subtask with a compensation is undone"),
+            false => subtask,
+        }
     }
 
     /// The place of the subtask with this id.

@@ -18,6 +18,8 @@ use crate::{
 const READ_MAX: usize = 1024;
 /// The kind of work of a subtask that names none.
 const TASK_TYPE: &str = "subtask";
+/// The kind of work of a compensation that names none.
+const TASK_TYPE_OF_COMPENSATION: &str = "compensation";
 const TIMEOUT: Duration = Duration::from_secs(360);
 /// The silence after which an attempt ends, unless the subtask names another (SPEC 3).
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -99,15 +101,13 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
             .filter(|topic| seen.insert(topic.clone()))
             .collect()
     };
-    check_input(checks, &format!("plan.subtasks[{place}].input_json"), &subtask.input_json);
-    let mut span =
-        |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("plan.subtasks[{place}].{name}"), span);
-    let timeouts = subtask.handoff_timeouts.as_ref().map(|timeouts| RequestedTimeouts {
-        accept: span("handoff_timeouts.accept", timeouts.accept.as_ref()),
-        context: span("handoff_timeouts.context", timeouts.context.as_ref()),
-        complete: span("handoff_timeouts.complete", timeouts.complete.as_ref()),
-        whole: span("handoff_timeouts.whole", timeouts.whole.as_ref()),
+    let path = format!("plan.subtasks[{place}]");
+    let compensate = subtask.compensate.as_ref().map(|compensation| {
+        Box::new(compensation_of(&subtask.id, compensation, &format!("{path}.compensate"), checks))
     });
+    check_input(checks, &format!("{path}.input_json"), &subtask.input_json);
+    let timeouts = timeouts_of(subtask.handoff_timeouts.as_ref(), &path, checks);
+    let mut span = |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("{path}.{name}"), span);
     Subtask {
         id: subtask.id.clone(),
         description: subtask.description.clone(),
@@ -124,8 +124,46 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
         silence_timeout: span("silence_timeout", subtask.silence_timeout.as_ref()).unwrap_or(SILENCE_TIMEOUT),
         attempts_max: subtask.attempts_max.max(1),
         is_optional: subtask.optional,
-        timeouts: timeouts.unwrap_or_default(),
+        timeouts,
         fallback_candidates: subtask.fallback_candidates.clone(),
+        compensate,
+    }
+}
+
+/// The compensation of the subtask with this id.
+fn compensation_of(id: &str, compensation: &v1::Compensation, path: &str, checks: &mut Checks) -> Subtask {
+    check_input(checks, &format!("{path}.input_json"), &compensation.input_json);
+    let timeouts = timeouts_of(compensation.handoff_timeouts.as_ref(), path, checks);
+    let mut span = |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("{path}.{name}"), span);
+    let task_type = Some(compensation.task_type.as_str()).filter(|task_type| !task_type.is_empty());
+    Subtask {
+        id: id.to_owned(),
+        description: compensation.description.clone(),
+        role: compensation.role.clone(),
+        agent: compensation.agent_id.clone(),
+        agent_type: compensation.agent_type.clone(),
+        required_skills: compensation.required_skills.clone(),
+        input: compensation.input_json.clone(),
+        task_type: task_type.unwrap_or(TASK_TYPE_OF_COMPENSATION).to_owned(),
+        timeout: span("timeout", compensation.timeout.as_ref()).unwrap_or(TIMEOUT),
+        silence_timeout: span("silence_timeout", compensation.silence_timeout.as_ref()).unwrap_or(SILENCE_TIMEOUT),
+        attempts_max: compensation.attempts_max.max(1),
+        timeouts,
+        fallback_candidates: compensation.fallback_candidates.clone(),
+        ..Subtask::default()
+    }
+}
+
+fn timeouts_of(timeouts: Option<&v1::HandoffTimeouts>, path: &str, checks: &mut Checks) -> RequestedTimeouts {
+    let Some(timeouts) = timeouts else { return RequestedTimeouts::default() };
+    let mut span = |name: &str, span: Option<&prost_types::Duration>| {
+        checks.span(&format!("{path}.handoff_timeouts.{name}"), span)
+    };
+    RequestedTimeouts {
+        accept: span("accept", timeouts.accept.as_ref()),
+        context: span("context", timeouts.context.as_ref()),
+        complete: span("complete", timeouts.complete.as_ref()),
+        whole: span("whole", timeouts.whole.as_ref()),
     }
 }
 
@@ -184,6 +222,24 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         handoff_timeouts: timeouts_to_v1(subtask),
         fallback_candidates: subtask.fallback_candidates.clone(),
         silence_timeout: span(subtask.silence_timeout),
+        compensate: subtask.compensate.as_deref().map(compensation_to_v1),
+    }
+}
+
+fn compensation_to_v1(compensation: &Subtask) -> v1::Compensation {
+    v1::Compensation {
+        description: compensation.description.clone(),
+        role: compensation.role.clone(),
+        agent_id: compensation.agent.clone(),
+        agent_type: compensation.agent_type.clone(),
+        required_skills: compensation.required_skills.clone(),
+        task_type: compensation.task_type.clone(),
+        timeout: span(compensation.timeout),
+        attempts_max: compensation.attempts_max,
+        handoff_timeouts: timeouts_to_v1(compensation),
+        fallback_candidates: compensation.fallback_candidates.clone(),
+        silence_timeout: span(compensation.silence_timeout),
+        input_json: compensation.input.clone(),
     }
 }
 
@@ -200,6 +256,13 @@ mod tests {
                 agent_type: "fetcher".to_owned(),
                 produces: vec!["Financial Data".to_owned(), "financial_data".to_owned()],
                 input_json: r#"{"quarter": 3}"#.to_owned(),
+                compensate: Some(v1::Compensation {
+                    description: "cancel the order".to_owned(),
+                    required_skills: vec!["orders".to_owned()],
+                    timeout: Some(prost_types::Duration { seconds: 7, nanos: 0 }),
+                    input_json: r#"{"id": 1234567890123456789}"#.to_owned(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }],
             input_json: r#"{"id": 1234567890123456789}"#.to_owned(),
@@ -207,6 +270,9 @@ mod tests {
         };
         let spec = plan_of(&plan, &Terms::default()).unwrap();
         assert_eq!((spec.subtasks[0].produces.join(" ").as_str(), spec.terms), ("financial_data", Terms::default()));
+        let compensation = spec.work(0, true);
+        assert_eq!((compensation.id.as_str(), compensation.task_type.as_str()), ("fetch", "compensation"));
+        assert_eq!((compensation.attempts_max, compensation.timeout), (1, Duration::from_secs(7)));
         assert_eq!(plan_of(&plan_to_v1(&spec), &Terms { max_concurrency: 9, ..Terms::default() }), Ok(spec));
     }
 

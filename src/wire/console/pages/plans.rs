@@ -20,7 +20,7 @@ use crate::{
         access::{Caller, Purpose},
         queries::View,
     },
-    domain::plan::{Plan, PlanState, Spec, SubtaskState},
+    domain::plan::{Plan, PlanState, Spec, SubtaskRun, SubtaskState},
     ids::PlanId,
     proto::v1,
     time::Timestamp,
@@ -226,7 +226,9 @@ impl SubtaskRow {
         if direct.len() > NEEDS_SHOWN {
             needs.push(format!("{} more", direct.len() - NEEDS_SHOWN));
         }
-        let code = run.code.map(|code| format!("{}: ", code.name())).unwrap_or_default();
+        let undoing = plan.compensations.iter().find(|known| known.of == place).map(|known| &known.run);
+        let undoing = undoing.map(|run| format!("compensation {} {}", run.state.name(), cause_of(run)));
+        let cause = std::iter::once(cause_of(run)).chain(undoing).filter(|text| !text.is_empty());
         Self {
             id: spec.subtasks[place].id.clone(),
             state: run.state.name(),
@@ -239,9 +241,15 @@ impl SubtaskRow {
             ended_at: text_of(run.ended_at),
             deadline: text_of(run.deadline),
             has_result: run.result.is_some(),
-            cause: format!("{code}{}", shortened(&run.cause, 120)),
+            cause: cause.collect::<Vec<_>>().join("; ").trim_end().to_owned(),
         }
     }
+}
+
+/// Why a subtask or a compensation did not complete. Empty: it has, or it has not ended.
+fn cause_of(run: &SubtaskRun) -> String {
+    let code = run.code.map(|code| format!("{}: ", code.name())).unwrap_or_default();
+    format!("{code}{}", shortened(&run.cause, 120))
 }
 
 impl ResultRow {

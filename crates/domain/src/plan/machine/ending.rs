@@ -7,7 +7,7 @@ use crate::{
     Effect, Entity, EntityId, Mail, ReadError, Reader,
     codes::ErrorCode,
     coordinator::Order,
-    handoff::{Advice, Handoff, Notice, Priority, TaskStatus},
+    handoff::{Advice, Handoff, Notice, Priority, Task, TaskStatus},
     ids::MessageId,
 };
 
@@ -51,8 +51,13 @@ impl TransitionBuilder {
             self.end(place, ended, code, &reason);
         }
         self.plan.goes_on = false;
-        self.end_plan(state, &reason);
-        Ok(())
+        match state {
+            PlanState::Failed => self.compensate(read),
+            PlanState::Running | PlanState::Completed | PlanState::Cancelled => {
+                self.end_plan(state, &reason);
+                Ok(())
+            }
+        }
     }
 
     /// Takes the subtask's task from its candidate or its owner, and ends it.
@@ -63,7 +68,20 @@ impl TransitionBuilder {
         reason: &str,
         read: &mut dyn Reader,
     ) -> Result<(), ReadError> {
-        let Some(task) = self.task_of(place, read)? else { return Ok(()) };
+        match self.task_of(place, read)? {
+            Some(task) => self.stop_task(&task, status, reason, read),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a task from its candidate or its owner, and ends it.
+    pub(super) fn stop_task(
+        &mut self,
+        task: &Task,
+        status: TaskStatus,
+        reason: &str,
+        read: &mut dyn Reader,
+    ) -> Result<(), ReadError> {
         let reason = cut(reason);
         // The later order must name the epoch that the former leaves behind: a recall moves the owner and raises the
         // epoch, a cancellation does neither.

@@ -1,12 +1,14 @@
 //! Tests of plans in virtual time, with the real machine of tasks and handoffs below.
 
+mod compensations;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
 
 use super::{
     super::{
-        Mode, PlanRef,
+        CompensationRun, Mode, PlanRef, Subtask,
         examples::{REPORT, plan},
     },
     *,
@@ -154,8 +156,11 @@ impl World {
 
     fn request(&mut self, order: SubtaskOrder) {
         let spec = self.spec();
-        let subtask = &spec.subtasks[order.place];
-        let id = TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round);
+        let subtask = spec.work(order.place, order.is_compensation);
+        let id = match order.is_compensation {
+            true => TaskId::of_compensation(&order.submission_digest, &subtask.id, order.round),
+            false => TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round),
+        };
         let mut candidates = vec![agent("bob"), agent("carol")];
         candidates.sort_by_key(|candidate| order.tried.contains(candidate));
         let request = Request {
@@ -228,9 +233,24 @@ impl World {
         self.entities.values().filter_map(task).collect()
     }
 
+    /// The state of a subtask and its task, or with `~` before the id those of its compensation.
+    fn run_of(&self, subtask: &str) -> (SubtaskRun, TaskId) {
+        let (plan, spec) = (self.plan(), self.spec());
+        match subtask.strip_prefix('~') {
+            Some(id) => {
+                let place = spec.place(id).unwrap();
+                let known = plan.compensations.iter().find(|known| known.of == place).unwrap();
+                (known.run.clone(), plan.compensation_task_id(&spec, known).unwrap())
+            }
+            None => {
+                let place = spec.place(subtask).unwrap();
+                (plan.subtasks[place].clone(), plan.task_id(&spec, place).unwrap())
+            }
+        }
+    }
+
     fn handoff_of(&self, subtask: &str) -> Arc<Handoff> {
-        let place = self.spec().place(subtask).unwrap();
-        let id = self.plan().subtasks[place].handoff.unwrap();
+        let id = self.run_of(subtask).0.handoff.unwrap();
         match &self.entities[&EntityId::Handoff(id)] {
             Entity::Handoff(handoff) => handoff.clone(),
             _ => unreachable!(),
@@ -276,14 +296,13 @@ impl World {
     }
 
     fn report(&mut self, subtask: &str, status: TaskStatus, response: &str) -> Result<bool, StepError> {
-        let place = self.spec().place(subtask).unwrap();
-        let id = self.plan().task_id(&self.spec(), place).unwrap();
+        let (run, id) = self.run_of(subtask);
         let task = read_task(self, &id)?.unwrap();
         let message = self.message();
         let report = Report { response: response.to_owned(), success: true, ..Report::default() };
         self.reports.insert(message, report);
         let input = handoff::Input::Message {
-            from: self.plan().subtasks[place].agent.clone().unwrap_or_else(|| agent("bob")),
+            from: run.agent.unwrap_or_else(|| agent("bob")),
             epoch: task.epoch,
             message: status_of(message, status, ""),
         };

@@ -89,6 +89,26 @@ fn fields_are_bounded() {
 }
 
 #[test]
+fn a_compensation_has_the_rules_of_a_subtask() {
+    let mut spec = plan(Mode::Hybrid, &["a:"]);
+    let mut undo = spec.subtasks[0].clone();
+    spec.subtasks[0].compensate = Some(Box::new(undo.clone()));
+    assert_eq!(spec.problems(), []);
+    undo.agent_type.clear();
+    undo.attempts_max = 5;
+    spec.subtasks[0].compensate = Some(Box::new(undo));
+    let problems: Vec<(&str, String)> =
+        spec.problems().into_iter().map(|problem| (problem.code.name(), problem.path)).collect();
+    assert_eq!(
+        problems,
+        [
+            ("NO_AGENT", "subtasks[0].compensate".to_owned()),
+            ("FIELD_INVALID", "subtasks[0].compensate.attempts_max".to_owned()),
+        ]
+    );
+}
+
+#[test]
 fn lists_over_their_limit_make_no_links_beyond_it() {
     let mut spec = plan(Mode::Hybrid, &["a:", "b:"]);
     spec.subtasks[0].produces = vec!["x".to_owned(); 50_000];

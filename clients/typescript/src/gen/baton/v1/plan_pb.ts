@@ -20,7 +20,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/plan.proto.
  */
 export const file_baton_v1_plan: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiKOBAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAlCDwoNX3Bhc3NfcmVzdWx0c0IaChhfcGFzc19kZXBlbmRlbmN5X3Jlc3VsdHNCEgoQX2V4dHJhY3RfbnVtZXJpY0oECA0QDlIFaW5wdXQivwMKB1N1YnRhc2sSCgoCaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDAoEcm9sZRgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgphZ2VudF90eXBlGAUgASgJEhcKD3JlcXVpcmVkX3NraWxscxgGIAMoCRIUCgxkZXBlbmRlbmNpZXMYByADKAkSEAoIcHJvZHVjZXMYCCADKAkSEAoIY29uc3VtZXMYCSADKAkSEQoJdGFza190eXBlGAsgASgJEioKB3RpbWVvdXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GA0gASgNEhAKCG9wdGlvbmFsGA4gASgIEjMKEGhhbmRvZmZfdGltZW91dHMYDyABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgQIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgSIAEoCUoECAoQC1IFaW5wdXQijAEKC1BsYW5Qcm9ibGVtEisKCHNldmVyaXR5GAEgASgOMhkuYmF0b24udjEuUHJvYmxlbVNldmVyaXR5EgwKBGNvZGUYAiABKAkSDQoFZmllbGQYAyABKAkSEwoLc3VidGFza19pZHMYBCADKAkSDQoFdG9waWMYBSABKAkSDwoHbWVzc2FnZRgGIAEoCSKiAwoHUGxhblJ1bhIPCgdwbGFuX2lkGAEgASgJEhQKDHN1Ym1pdHRlcl9pZBgCIAEoCRIVCg1zdWJtaXNzaW9uX2lkGAMgASgJEhkKEXN1Ym1pc3Npb25fc2hhMjU2GAQgASgMEiIKBXN0YXRlGAUgASgOMhMuYmF0b24udjEuUGxhblN0YXRlEg4KBnJlYXNvbhgGIAEoCRINCgVyb3VuZBgHIAEoDRIpCghzdWJ0YXNrcxgIIAMoCzIXLmJhdG9uLnYxLlN1YnRhc2tTdGF0dXMSEgoKbG9nX2xlbmd0aBgJIAEoBBIvCgtjcmVhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgNIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiqAMKDVN1YnRhc2tTdGF0dXMSCgoCaWQYASABKAkSJQoFc3RhdGUYAiABKA4yFi5iYXRvbi52MS5TdWJ0YXNrU3RhdGUSDwoHdGFza19pZBgDIAEoCRIQCghhdHRlbXB0cxgEIAEoDRISCgpoYW5kb2ZmX2lkGAUgASgJEhAKCGFnZW50X2lkGAYgASgJEhoKDW51bWVyaWNfdmFsdWUYByABKAFIAIgBARInCgplcnJvcl9jb2RlGAggASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEg0KBWNhdXNlGAkgASgJEhMKC3dhaXRpbmdfZm9yGAogAygJEi4KCnN0YXJ0X3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghkZWFkbGluZRgNIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoMcmVzdWx0X2VudHJ5GA4gASgEQhAKDl9udW1lcmljX3ZhbHVlIq0BCg1TdWJ0YXNrUmVzdWx0EhIKCnN1YnRhc2tfaWQYASABKAkSEAoIcmVzcG9uc2UYAiABKAkSDgoGdG9rZW5zGAMgASgEEg8KB3N1Y2Nlc3MYBCABKAgSEgoKdG9vbHNfdXNlZBgFIAMoCRIaCg1udW1lcmljX3ZhbHVlGAYgASgBSACIAQESEwoLcmVzdWx0X2pzb24YByABKAlCEAoOX251bWVyaWNfdmFsdWUirgIKCVBsYW5FbnRyeRIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoJc3VibWl0dGVkGAMgASgLMhcuYmF0b24udjEuUGxhblN1Ym1pdHRlZEgAEisKB3N1YnRhc2sYBCABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAEjMKDG5vdF9hcHBlbmRlZBgFIAEoCzIbLmJhdG9uLnYxLlJlc3VsdE5vdEFwcGVuZGVkSAASKAoHcmV0cmllZBgGIAEoCzIVLmJhdG9uLnYxLlBsYW5SZXRyaWVkSAASJAoFZW5kZWQYByABKAsyEy5iYXRvbi52MS5QbGFuRW5kZWRIAEIHCgVldmVudCIlCg1QbGFuU3VibWl0dGVkEhQKDHN1Ym1pdHRlcl9pZBgBIAEoCSL3AQoOU3VidGFza0NoYW5nZWQSEgoKc3VidGFza19pZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgdhdHRlbXB0GAMgASgNEhIKCnRhc2tfcm91bmQYBCABKA0SEgoKaGFuZG9mZl9pZBgFIAEoCRIQCghhZ2VudF9pZBgGIAEoCRInCgplcnJvcl9jb2RlGAcgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEg0KBWNhdXNlGAggASgJEicKBnJlc3VsdBgJIAEoCzIXLmJhdG9uLnYxLlN1YnRhc2tSZXN1bHQibQoRUmVzdWx0Tm90QXBwZW5kZWQSEgoKc3VidGFza19pZBgBIAEoCRINCgV0b3BpYxgCIAEoCRInCgplcnJvcl9jb2RlGAMgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEgwKBHRleHQYBCABKAkiLAoLUGxhblJldHJpZWQSDQoFcm91bmQYASABKA0SDgoGY2FsbGVyGAIgASgJIj8KCVBsYW5FbmRlZBIiCgVzdGF0ZRgBIAEoDjITLmJhdG9uLnYxLlBsYW5TdGF0ZRIOCgZyZWFzb24YAiABKAkqbQoIUGxhbk1vZGUSGQoVUExBTl9NT0RFX1VOU1BFQ0lGSUVEEAASGAoUUExBTl9NT0RFX1NFUVVFTlRJQUwQARIWChJQTEFOX01PREVfUEFSQUxMRUwQAhIUChBQTEFOX01PREVfSFlCUklEEAMqaQoNRGF0YUZsb3dDaGVjaxIfChtEQVRBX0ZMT1dfQ0hFQ0tfVU5TUEVDSUZJRUQQABIaChZEQVRBX0ZMT1dfQ0hFQ0tfU1RSSUNUEAESGwoXREFUQV9GTE9XX0NIRUNLX0xFTklFTlQQAiqKAQoJUGxhblN0YXRlEhoKFlBMQU5fU1RBVEVfVU5TUEVDSUZJRUQQABIWChJQTEFOX1NUQVRFX1JVTk5JTkcQARIYChRQTEFOX1NUQVRFX0NPTVBMRVRFRBACEhUKEVBMQU5fU1RBVEVfRkFJTEVEEAMSGAoUUExBTl9TVEFURV9DQU5DRUxMRUQQBCqnAgoMU3VidGFza1N0YXRlEh0KGVNVQlRBU0tfU1RBVEVfVU5TUEVDSUZJRUQQABIZChVTVUJUQVNLX1NUQVRFX1BFTkRJTkcQARIXChNTVUJUQVNLX1NUQVRFX1JFQURZEAISHQoZU1VCVEFTS19TVEFURV9IQU5ESU5HX09GRhADEhkKFVNVQlRBU0tfU1RBVEVfUlVOTklORxAEEhsKF1NVQlRBU0tfU1RBVEVfQ09NUExFVEVEEAUSGAoUU1VCVEFTS19TVEFURV9GQUlMRUQQBhIbChdTVUJUQVNLX1NUQVRFX1RJTUVEX09VVBAHEhkKFVNVQlRBU0tfU1RBVEVfU0tJUFBFRBAIEhsKF1NVQlRBU0tfU1RBVEVfQ0FOQ0VMTEVEEAliBnByb3RvMw", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiKOBAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAlCDwoNX3Bhc3NfcmVzdWx0c0IaChhfcGFzc19kZXBlbmRlbmN5X3Jlc3VsdHNCEgoQX2V4dHJhY3RfbnVtZXJpY0oECA0QDlIFaW5wdXQi6wMKB1N1YnRhc2sSCgoCaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDAoEcm9sZRgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgphZ2VudF90eXBlGAUgASgJEhcKD3JlcXVpcmVkX3NraWxscxgGIAMoCRIUCgxkZXBlbmRlbmNpZXMYByADKAkSEAoIcHJvZHVjZXMYCCADKAkSEAoIY29uc3VtZXMYCSADKAkSEQoJdGFza190eXBlGAsgASgJEioKB3RpbWVvdXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GA0gASgNEhAKCG9wdGlvbmFsGA4gASgIEjMKEGhhbmRvZmZfdGltZW91dHMYDyABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgQIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgSIAEoCRIqCgpjb21wZW5zYXRlGBggASgLMhYuYmF0b24udjEuQ29tcGVuc2F0aW9uSgQIChALUgVpbnB1dCLfAgoMQ29tcGVuc2F0aW9uEhMKC2Rlc2NyaXB0aW9uGAEgASgJEgwKBHJvbGUYAiABKAkSEAoIYWdlbnRfaWQYAyABKAkSEgoKYWdlbnRfdHlwZRgEIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYBSADKAkSEQoJdGFza190eXBlGAYgASgJEioKB3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GAggASgNEjMKEGhhbmRvZmZfdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgKIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYCyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgMIAEoCSKMAQoLUGxhblByb2JsZW0SKwoIc2V2ZXJpdHkYASABKA4yGS5iYXRvbi52MS5Qcm9ibGVtU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRITCgtzdWJ0YXNrX2lkcxgEIAMoCRINCgV0b3BpYxgFIAEoCRIPCgdtZXNzYWdlGAYgASgJIqIDCgdQbGFuUnVuEg8KB3BsYW5faWQYASABKAkSFAoMc3VibWl0dGVyX2lkGAIgASgJEhUKDXN1Ym1pc3Npb25faWQYAyABKAkSGQoRc3VibWlzc2lvbl9zaGEyNTYYBCABKAwSIgoFc3RhdGUYBSABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAYgASgJEg0KBXJvdW5kGAcgASgNEikKCHN1YnRhc2tzGAggAygLMhcuYmF0b24udjEuU3VidGFza1N0YXR1cxISCgpsb2dfbGVuZ3RoGAkgASgEEi8KC2NyZWF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZGVhZGxpbmUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCLWBAoNU3VidGFza1N0YXR1cxIKCgJpZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgd0YXNrX2lkGAMgASgJEhAKCGF0dGVtcHRzGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSGgoNbnVtZXJpY192YWx1ZRgHIAEoAUgAiAEBEicKCmVycm9yX2NvZGUYCCABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDQoFY2F1c2UYCSABKAkSEwoLd2FpdGluZ19mb3IYCiADKAkSLgoKc3RhcnRfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIUCgxyZXN1bHRfZW50cnkYDiABKAQSFQoIcHJvZ3Jlc3MYFCABKAFIAYgBARIPCgdkZXRhaWxzGBUgASgJEhUKDXR1cm5fYWdlbnRfaWQYFiABKAkSMQoNdHVybl9kZWFkbGluZRgXIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoMY29tcGVuc2F0aW9uGBggASgLMhcuYmF0b24udjEuU3VidGFza1N0YXR1c0IQCg5fbnVtZXJpY192YWx1ZUILCglfcHJvZ3Jlc3MirQEKDVN1YnRhc2tSZXN1bHQSEgoKc3VidGFza19pZBgBIAEoCRIQCghyZXNwb25zZRgCIAEoCRIOCgZ0b2tlbnMYAyABKAQSDwoHc3VjY2VzcxgEIAEoCBISCgp0b29sc191c2VkGAUgAygJEhoKDW51bWVyaWNfdmFsdWUYBiABKAFIAIgBARITCgtyZXN1bHRfanNvbhgHIAEoCUIQCg5fbnVtZXJpY192YWx1ZSLgAgoJUGxhbkVudHJ5Eg4KBm51bWJlchgBIAEoBBIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCglzdWJtaXR0ZWQYAyABKAsyFy5iYXRvbi52MS5QbGFuU3VibWl0dGVkSAASKwoHc3VidGFzaxgEIAEoCzIYLmJhdG9uLnYxLlN1YnRhc2tDaGFuZ2VkSAASMwoMbm90X2FwcGVuZGVkGAUgASgLMhsuYmF0b24udjEuUmVzdWx0Tm90QXBwZW5kZWRIABIoCgdyZXRyaWVkGAYgASgLMhUuYmF0b24udjEuUGxhblJldHJpZWRIABIkCgVlbmRlZBgHIAEoCzITLmJhdG9uLnYxLlBsYW5FbmRlZEgAEjAKDGNvbXBlbnNhdGlvbhgNIAEoCzIYLmJhdG9uLnYxLlN1YnRhc2tDaGFuZ2VkSABCBwoFZXZlbnQiJQoNUGxhblN1Ym1pdHRlZBIUCgxzdWJtaXR0ZXJfaWQYASABKAki9wEKDlN1YnRhc2tDaGFuZ2VkEhIKCnN1YnRhc2tfaWQYASABKAkSJQoFc3RhdGUYAiABKA4yFi5iYXRvbi52MS5TdWJ0YXNrU3RhdGUSDwoHYXR0ZW1wdBgDIAEoDRISCgp0YXNrX3JvdW5kGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgIIAEoCRInCgZyZXN1bHQYCSABKAsyFy5iYXRvbi52MS5TdWJ0YXNrUmVzdWx0Im0KEVJlc3VsdE5vdEFwcGVuZGVkEhIKCnN1YnRhc2tfaWQYASABKAkSDQoFdG9waWMYAiABKAkSJwoKZXJyb3JfY29kZRgDIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIMCgR0ZXh0GAQgASgJIiwKC1BsYW5SZXRyaWVkEg0KBXJvdW5kGAEgASgNEg4KBmNhbGxlchgCIAEoCSI/CglQbGFuRW5kZWQSIgoFc3RhdGUYASABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAIgASgJKm0KCFBsYW5Nb2RlEhkKFVBMQU5fTU9ERV9VTlNQRUNJRklFRBAAEhgKFFBMQU5fTU9ERV9TRVFVRU5USUFMEAESFgoSUExBTl9NT0RFX1BBUkFMTEVMEAISFAoQUExBTl9NT0RFX0hZQlJJRBADKmkKDURhdGFGbG93Q2hlY2sSHwobREFUQV9GTE9XX0NIRUNLX1VOU1BFQ0lGSUVEEAASGgoWREFUQV9GTE9XX0NIRUNLX1NUUklDVBABEhsKF0RBVEFfRkxPV19DSEVDS19MRU5JRU5UEAIqigEKCVBsYW5TdGF0ZRIaChZQTEFOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSUExBTl9TVEFURV9SVU5OSU5HEAESGAoUUExBTl9TVEFURV9DT01QTEVURUQQAhIVChFQTEFOX1NUQVRFX0ZBSUxFRBADEhgKFFBMQU5fU1RBVEVfQ0FOQ0VMTEVEEAQqpwIKDFN1YnRhc2tTdGF0ZRIdChlTVUJUQVNLX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU1VCVEFTS19TVEFURV9QRU5ESU5HEAESFwoTU1VCVEFTS19TVEFURV9SRUFEWRACEh0KGVNVQlRBU0tfU1RBVEVfSEFORElOR19PRkYQAxIZChVTVUJUQVNLX1NUQVRFX1JVTk5JTkcQBBIbChdTVUJUQVNLX1NUQVRFX0NPTVBMRVRFRBAFEhgKFFNVQlRBU0tfU1RBVEVfRkFJTEVEEAYSGwoXU1VCVEFTS19TVEFURV9USU1FRF9PVVQQBxIZChVTVUJUQVNLX1NUQVRFX1NLSVBQRUQQCBIbChdTVUJUQVNLX1NUQVRFX0NBTkNFTExFRBAJYgZwcm90bzM", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Payload: an agent submits a plan. The envelope has no receiver and no task.
@@ -274,6 +274,13 @@ export type Subtask = Message<"baton.v1.Subtask"> & {
    * @generated from field: string input_json = 18;
    */
   inputJson: string;
+
+  /**
+   * The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
+   *
+   * @generated from field: baton.v1.Compensation compensate = 24;
+   */
+  compensate?: Compensation | undefined;
 };
 
 /**
@@ -282,6 +289,107 @@ export type Subtask = Message<"baton.v1.Subtask"> & {
  */
 export const SubtaskSchema: GenMessage<Subtask> = /*@__PURE__*/
   messageDesc(file_baton_v1_plan, 2);
+
+/**
+ * Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
+ * subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
+ * latest completed subtask first; one that fails stops nothing.
+ *
+ * @generated from message baton.v1.Compensation
+ */
+export type Compensation = Message<"baton.v1.Compensation"> & {
+  /**
+   * What is to be done, at most 16384 bytes.
+   *
+   * @generated from field: string description = 1;
+   */
+  description: string;
+
+  /**
+   * The role of the agent, in the words of the plan, at most 256 bytes.
+   *
+   * @generated from field: string role = 2;
+   */
+  role: string;
+
+  /**
+   * The agent to ask. Empty: none is named.
+   *
+   * @generated from field: string agent_id = 3;
+   */
+  agentId: string;
+
+  /**
+   * The type of the agents to ask. Beside agent_id it must be a type of every candidate.
+   *
+   * @generated from field: string agent_type = 4;
+   */
+  agentType: string;
+
+  /**
+   * The skills that every candidate must have, at most 16.
+   *
+   * @generated from field: repeated string required_skills = 5;
+   */
+  requiredSkills: string[];
+
+  /**
+   * The kind of work, for policies and agents. Empty: "compensation".
+   *
+   * @generated from field: string task_type = 6;
+   */
+  taskType: string;
+
+  /**
+   * The time from the takeover until the task is taken back, 1 s to 30 days. Unset: 360 s.
+   *
+   * @generated from field: google.protobuf.Duration timeout = 7;
+   */
+  timeout?: Duration | undefined;
+
+  /**
+   * The most attempts, 1 to 4. 0: 1.
+   *
+   * @generated from field: uint32 attempts_max = 8;
+   */
+  attemptsMax: number;
+
+  /**
+   * The timeouts of the handoffs of the compensation.
+   *
+   * @generated from field: baton.v1.HandoffTimeouts handoff_timeouts = 9;
+   */
+  handoffTimeouts?: HandoffTimeouts | undefined;
+
+  /**
+   * The agents to ask after agent_id, at most 16, each an agent's id or type:NAME.
+   *
+   * @generated from field: repeated string fallback_candidates = 10;
+   */
+  fallbackCandidates: string[];
+
+  /**
+   * The time without a sign of work after which the attempt ends, as HandoffRequest.silence_timeout. Unset: 60 s.
+   *
+   * @generated from field: google.protobuf.Duration silence_timeout = 11;
+   */
+  silenceTimeout?: Duration | undefined;
+
+  /**
+   * What the agent gets in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
+   * Empty: nothing.
+   *
+   * @generated from field: string input_json = 12;
+   */
+  inputJson: string;
+};
+
+/**
+ * Describes the message baton.v1.Compensation.
+ * Use `create(CompensationSchema)` to create a new message.
+ */
+export const CompensationSchema: GenMessage<Compensation> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 3);
 
 /**
  * A problem of a plan.
@@ -339,7 +447,7 @@ export type PlanProblem = Message<"baton.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 3);
+  messageDesc(file_baton_v1_plan, 4);
 
 /**
  * A plan that runs or has ended.
@@ -445,7 +553,7 @@ export type PlanRun = Message<"baton.v1.PlanRun"> & {
  * Use `create(PlanRunSchema)` to create a new message.
  */
 export const PlanRunSchema: GenMessage<PlanRun> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 4);
+  messageDesc(file_baton_v1_plan, 5);
 
 /**
  * What has become of a subtask.
@@ -550,6 +658,43 @@ export type SubtaskStatus = Message<"baton.v1.SubtaskStatus"> & {
    * @generated from field: uint64 result_entry = 14;
    */
   resultEntry: bigint;
+
+  /**
+   * The progress that the agent has reported, from 0 to 1. Unset: none. This and the next fields are of HANDING_OFF and
+   * RUNNING subtasks, for callers that may see the task. Not in the log.
+   *
+   * @generated from field: optional double progress = 20;
+   */
+  progress?: number | undefined;
+
+  /**
+   * The details of the agent's latest report. Empty: none.
+   *
+   * @generated from field: string details = 21;
+   */
+  details: string;
+
+  /**
+   * The agent that has the next step: the one that is asked, else the side of the open handoff that has to act, else the
+   * owner. Empty: the handoff waits for an agent.
+   *
+   * @generated from field: string turn_agent_id = 22;
+   */
+  turnAgentId: string;
+
+  /**
+   * The time by which it has to take the step. Unset: none.
+   *
+   * @generated from field: google.protobuf.Timestamp turn_deadline = 23;
+   */
+  turnDeadline?: Timestamp | undefined;
+
+  /**
+   * What has become of the subtask's compensation. Unset: it has not been due.
+   *
+   * @generated from field: baton.v1.SubtaskStatus compensation = 24;
+   */
+  compensation?: SubtaskStatus | undefined;
 };
 
 /**
@@ -557,7 +702,7 @@ export type SubtaskStatus = Message<"baton.v1.SubtaskStatus"> & {
  * Use `create(SubtaskStatusSchema)` to create a new message.
  */
 export const SubtaskStatusSchema: GenMessage<SubtaskStatus> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 5);
+  messageDesc(file_baton_v1_plan, 6);
 
 /**
  * The result of a subtask.
@@ -620,7 +765,7 @@ export type SubtaskResult = Message<"baton.v1.SubtaskResult"> & {
  * Use `create(SubtaskResultSchema)` to create a new message.
  */
 export const SubtaskResultSchema: GenMessage<SubtaskResult> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 6);
+  messageDesc(file_baton_v1_plan, 7);
 
 /**
  * An entry of a plan's log.
@@ -687,6 +832,14 @@ export type PlanEntry = Message<"baton.v1.PlanEntry"> & {
      */
     value: PlanEnded;
     case: "ended";
+  } | {
+    /**
+     * The compensation of the subtask has changed its state.
+     *
+     * @generated from field: baton.v1.SubtaskChanged compensation = 13;
+     */
+    value: SubtaskChanged;
+    case: "compensation";
   } | { case: undefined; value?: undefined };
 };
 
@@ -695,7 +848,7 @@ export type PlanEntry = Message<"baton.v1.PlanEntry"> & {
  * Use `create(PlanEntrySchema)` to create a new message.
  */
 export const PlanEntrySchema: GenMessage<PlanEntry> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 7);
+  messageDesc(file_baton_v1_plan, 8);
 
 /**
  * See PlanEntry.
@@ -716,7 +869,7 @@ export type PlanSubmitted = Message<"baton.v1.PlanSubmitted"> & {
  * Use `create(PlanSubmittedSchema)` to create a new message.
  */
 export const PlanSubmittedSchema: GenMessage<PlanSubmitted> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 8);
+  messageDesc(file_baton_v1_plan, 9);
 
 /**
  * See PlanEntry.
@@ -793,7 +946,7 @@ export type SubtaskChanged = Message<"baton.v1.SubtaskChanged"> & {
  * Use `create(SubtaskChangedSchema)` to create a new message.
  */
 export const SubtaskChangedSchema: GenMessage<SubtaskChanged> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 9);
+  messageDesc(file_baton_v1_plan, 10);
 
 /**
  * See PlanEntry.
@@ -835,7 +988,7 @@ export type ResultNotAppended = Message<"baton.v1.ResultNotAppended"> & {
  * Use `create(ResultNotAppendedSchema)` to create a new message.
  */
 export const ResultNotAppendedSchema: GenMessage<ResultNotAppended> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 10);
+  messageDesc(file_baton_v1_plan, 11);
 
 /**
  * See PlanEntry.
@@ -863,7 +1016,7 @@ export type PlanRetried = Message<"baton.v1.PlanRetried"> & {
  * Use `create(PlanRetriedSchema)` to create a new message.
  */
 export const PlanRetriedSchema: GenMessage<PlanRetried> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 11);
+  messageDesc(file_baton_v1_plan, 12);
 
 /**
  * See PlanEntry.
@@ -891,7 +1044,7 @@ export type PlanEnded = Message<"baton.v1.PlanEnded"> & {
  * Use `create(PlanEndedSchema)` to create a new message.
  */
 export const PlanEndedSchema: GenMessage<PlanEnded> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 12);
+  messageDesc(file_baton_v1_plan, 13);
 
 /**
  * The order of a plan's subtasks, and the results that they get.
@@ -982,7 +1135,7 @@ export enum PlanState {
   UNSPECIFIED = 0,
 
   /**
-   * A subtask has not ended.
+   * A subtask has not ended, or a compensation has not.
    *
    * @generated from enum value: PLAN_STATE_RUNNING = 1;
    */

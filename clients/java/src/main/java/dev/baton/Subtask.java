@@ -19,6 +19,8 @@ import java.util.TreeSet;
  * @param description what is to be done
  * @param role the role of the agent; empty before the context has arrived
  * @param attempt the attempt, from 1 on; 0 before the context has arrived
+ * @param isCompensation whether the work undoes that of the subtask, whose result is in {@code dependencyResults}; false
+ *     before the context has arrived
  * @param input what the plan gives to this subtask, as it was sent: see {@link Json}
  * @param planInput what the plan gives to every subtask
  * @param previousResults the results of all earlier subtasks or ancestors, by subtask
@@ -33,6 +35,7 @@ public record Subtask(
         String description,
         String role,
         long attempt,
+        boolean isCompensation,
         Map<String, Object> input,
         Map<String, Object> planInput,
         Map<String, SubtaskResult> previousResults,
@@ -51,6 +54,7 @@ public record Subtask(
                 request.getInitialContextSummary(),
                 "",
                 0,
+                false,
                 Map.of(),
                 Map.of(),
                 Map.of(),
@@ -76,6 +80,7 @@ public record Subtask(
                 text(head, "description"),
                 text(head, "role"),
                 Math.max(1, number(head, "attempt").longValue()),
+                head.containsKey("compensates"),
                 json(sections, "input"),
                 json(sections, "plan_input"),
                 results(json(sections, "previous_results"), omitted),
@@ -96,6 +101,7 @@ public record Subtask(
                 description,
                 role,
                 attempt,
+                isCompensation,
                 input,
                 planInput,
                 filled(previousResults, whole),

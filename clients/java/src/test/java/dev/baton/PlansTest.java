@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.Duration;
+import dev.baton.v1.Compensation;
 import dev.baton.v1.Plan.Builder;
 import dev.baton.v1.PlanMode;
 import dev.baton.v1.PlanRun;
@@ -110,6 +111,25 @@ class PlansTest {
         assertRefused("PLAN_FINAL", () -> plan.cancel("late"));
         List<PlanRun> completed = plans.list(PlanState.PLAN_STATE_COMPLETED);
         assertEquals(List.of("report"), completed.stream().map(PlanRun::getPlanId).toList());
+    }
+
+    @Test
+    void aFailingPlanUndoesWhatHasCompleted() throws Exception {
+        work(subtask -> subtask.subtaskId().equals("pay") ? Optional.empty() : Optional.of("204"));
+        Builder plan = plan().setPlanId("trip")
+                .addSubtasks(subtask("room")
+                        .setCompensate(Compensation.newBuilder()
+                                .setAgentType("analyst")
+                                .setDescription("cancel the room")))
+                .addSubtasks(subtask("pay").addDependencies("room"));
+        PlanRun ended = plans.submit(plan.build()).ended();
+        assertEquals(PlanState.PLAN_STATE_FAILED, ended.getState());
+        assertEquals(
+                SubtaskState.SUBTASK_STATE_COMPLETED,
+                ended.getSubtasks(0).getCompensation().getState());
+        List<Subtask> undone = subtasks.stream().filter(Subtask::isCompensation).toList();
+        assertEquals(List.of("cancel the room"), undone.stream().map(Subtask::description).toList());
+        assertEquals("204", undone.get(0).dependencyResults().get("room").getResponse());
     }
 
     @Test

@@ -104,7 +104,7 @@ class Plan(_message.Message):
     def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class Subtask(_message.Message):
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
+    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "compensate")
     ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class Subtask(_message.Message):
     FALLBACK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    COMPENSATE_FIELD_NUMBER: _ClassVar[int]
     id: str
     description: str
     role: str
@@ -139,7 +140,36 @@ class Subtask(_message.Message):
     fallback_candidates: _containers.RepeatedScalarFieldContainer[str]
     silence_timeout: _duration_pb2.Duration
     input_json: str
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
+    compensate: Compensation
+    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., compensate: _Optional[_Union[Compensation, _Mapping]] = ...) -> None: ...
+
+class Compensation(_message.Message):
+    __slots__ = ("description", "role", "agent_id", "agent_type", "required_skills", "task_type", "timeout", "attempts_max", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_SKILLS_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_TIMEOUTS_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    description: str
+    role: str
+    agent_id: str
+    agent_type: str
+    required_skills: _containers.RepeatedScalarFieldContainer[str]
+    task_type: str
+    timeout: _duration_pb2.Duration
+    attempts_max: int
+    handoff_timeouts: _handoff_pb2.HandoffTimeouts
+    fallback_candidates: _containers.RepeatedScalarFieldContainer[str]
+    silence_timeout: _duration_pb2.Duration
+    input_json: str
+    def __init__(self, description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
 
 class PlanProblem(_message.Message):
     __slots__ = ("severity", "code", "field", "subtask_ids", "topic", "message")
@@ -188,7 +218,7 @@ class PlanRun(_message.Message):
     def __init__(self, plan_id: _Optional[str] = ..., submitter_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., submission_sha256: _Optional[bytes] = ..., state: _Optional[_Union[PlanState, str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskStatus, _Mapping]]] = ..., log_length: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SubtaskStatus(_message.Message):
-    __slots__ = ("id", "state", "task_id", "attempts", "handoff_id", "agent_id", "numeric_value", "error_code", "cause", "waiting_for", "start_time", "end_time", "deadline", "result_entry")
+    __slots__ = ("id", "state", "task_id", "attempts", "handoff_id", "agent_id", "numeric_value", "error_code", "cause", "waiting_for", "start_time", "end_time", "deadline", "result_entry", "progress", "details", "turn_agent_id", "turn_deadline", "compensation")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +233,11 @@ class SubtaskStatus(_message.Message):
     END_TIME_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     RESULT_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    TURN_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TURN_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    COMPENSATION_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: SubtaskState
     task_id: str
@@ -217,7 +252,12 @@ class SubtaskStatus(_message.Message):
     end_time: _timestamp_pb2.Timestamp
     deadline: _timestamp_pb2.Timestamp
     result_entry: int
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., task_id: _Optional[str] = ..., attempts: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., numeric_value: _Optional[float] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_entry: _Optional[int] = ...) -> None: ...
+    progress: float
+    details: str
+    turn_agent_id: str
+    turn_deadline: _timestamp_pb2.Timestamp
+    compensation: SubtaskStatus
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., task_id: _Optional[str] = ..., attempts: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., numeric_value: _Optional[float] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_entry: _Optional[int] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., turn_agent_id: _Optional[str] = ..., turn_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskStatus, _Mapping]] = ...) -> None: ...
 
 class SubtaskResult(_message.Message):
     __slots__ = ("subtask_id", "response", "tokens", "success", "tools_used", "numeric_value", "result_json")
@@ -238,7 +278,7 @@ class SubtaskResult(_message.Message):
     def __init__(self, subtask_id: _Optional[str] = ..., response: _Optional[str] = ..., tokens: _Optional[int] = ..., success: bool = ..., tools_used: _Optional[_Iterable[str]] = ..., numeric_value: _Optional[float] = ..., result_json: _Optional[str] = ...) -> None: ...
 
 class PlanEntry(_message.Message):
-    __slots__ = ("number", "time", "submitted", "subtask", "not_appended", "retried", "ended")
+    __slots__ = ("number", "time", "submitted", "subtask", "not_appended", "retried", "ended", "compensation")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +286,7 @@ class PlanEntry(_message.Message):
     NOT_APPENDED_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    COMPENSATION_FIELD_NUMBER: _ClassVar[int]
     number: int
     time: _timestamp_pb2.Timestamp
     submitted: PlanSubmitted
@@ -253,7 +294,8 @@ class PlanEntry(_message.Message):
     not_appended: ResultNotAppended
     retried: PlanRetried
     ended: PlanEnded
-    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., submitted: _Optional[_Union[PlanSubmitted, _Mapping]] = ..., subtask: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., not_appended: _Optional[_Union[ResultNotAppended, _Mapping]] = ..., retried: _Optional[_Union[PlanRetried, _Mapping]] = ..., ended: _Optional[_Union[PlanEnded, _Mapping]] = ...) -> None: ...
+    compensation: SubtaskChanged
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., submitted: _Optional[_Union[PlanSubmitted, _Mapping]] = ..., subtask: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., not_appended: _Optional[_Union[ResultNotAppended, _Mapping]] = ..., retried: _Optional[_Union[PlanRetried, _Mapping]] = ..., ended: _Optional[_Union[PlanEnded, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskChanged, _Mapping]] = ...) -> None: ...
 
 class PlanSubmitted(_message.Message):
     __slots__ = ("submitter_id",)

@@ -30,6 +30,7 @@ mod keys;
 mod messages;
 mod negotiations;
 mod parts;
+mod plan_work;
 mod plans;
 mod processes;
 mod questions;
@@ -154,6 +155,7 @@ pub fn cases() -> Vec<Case> {
         contexts::cases(),
         workspaces::cases(),
         plans::cases(),
+        plan_work::cases(),
         routing::cases(),
         threads::cases(),
         registries::cases(),

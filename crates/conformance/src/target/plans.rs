@@ -73,24 +73,24 @@ const EXISTS: Refusal = Refusal(Code::AlreadyExists, "PLAN_EXISTS");
 const FINAL: Refusal = Refusal(Code::FailedPrecondition, "PLAN_FINAL");
 
 /// A case's submitter, and one agent that carries out its subtasks.
-struct Cast {
-    alice: Actor,
-    bob: Actor,
-    plan_id: String,
-    agent_type: String,
+pub(super) struct Cast {
+    pub(super) alice: Actor,
+    pub(super) bob: Actor,
+    pub(super) plan_id: String,
+    pub(super) agent_type: String,
     /// Bob's mail that a step has passed over.
     waiting: Mutex<Vec<Delivered>>,
 }
 
 impl Cast {
-    async fn of(world: &World) -> Verdict<Self> {
+    pub(super) async fn of(world: &World) -> Verdict<Self> {
         let agent_type = world.id("worker");
         let alice = world.agent("alice").await?;
         let bob = world.agent_of("bob", std::slice::from_ref(&agent_type), CREDIT).await?;
         Ok(Self { alice, bob, plan_id: world.id("plan"), agent_type, waiting: Mutex::default() })
     }
 
-    fn subtask(&self, id: &str, needs: &[&str]) -> v1::Subtask {
+    pub(super) fn subtask(&self, id: &str, needs: &[&str]) -> v1::Subtask {
         v1::Subtask {
             id: id.to_owned(),
             agent_type: self.agent_type.clone(),
@@ -99,37 +99,37 @@ impl Cast {
         }
     }
 
-    fn plan(&self, subtasks: Vec<v1::Subtask>) -> v1::Plan {
+    pub(super) fn plan(&self, subtasks: Vec<v1::Subtask>) -> v1::Plan {
         v1::Plan { plan_id: self.plan_id.clone(), subtasks, ..Default::default() }
     }
 
-    async fn try_submit(&self, by: &Actor, plan: v1::Plan) -> Answer<v1::Receipt> {
+    pub(super) async fn try_submit(&self, by: &Actor, plan: v1::Plan) -> Answer<v1::Receipt> {
         by.say("", &About::default(), &v1::PlanSubmission { plan: Some(plan) }).await
     }
 
-    async fn submit(&self, plan: v1::Plan) -> Verdict {
+    pub(super) async fn submit(&self, plan: v1::Plan) -> Verdict {
         let receipt = answered("alice submits the plan", self.try_submit(&self.alice, plan).await)?;
         same("alice submits the plan", "resource", format!("plan:{}", self.plan_id), receipt.resource)
     }
 
-    async fn problems(&self, plan: v1::Plan) -> Verdict<Vec<v1::PlanProblem>> {
+    pub(super) async fn problems(&self, plan: v1::Plan) -> Verdict<Vec<v1::PlanProblem>> {
         let alice = &self.alice;
         answered("alice validates a plan", alice.call(alice.client.validate_plan(plan)).await)
     }
 
-    async fn get(&self, by: &Actor) -> Answer<v1::PlanRun> {
+    pub(super) async fn get(&self, by: &Actor) -> Answer<v1::PlanRun> {
         by.call(by.client.plan(&self.plan_id).state()).await
     }
 
-    async fn run(&self) -> Verdict<v1::PlanRun> {
+    pub(super) async fn run(&self) -> Verdict<v1::PlanRun> {
         answered("alice reads the plan", self.get(&self.alice).await)
     }
 
-    async fn states(&self) -> Verdict<Vec<SubtaskState>> {
+    pub(super) async fn states(&self) -> Verdict<Vec<SubtaskState>> {
         Ok(self.run().await?.subtasks.iter().map(v1::SubtaskStatus::state).collect())
     }
 
-    async fn is(&self, step: &str, plan: PlanState, subtasks: &[SubtaskState]) -> Verdict<v1::PlanRun> {
+    pub(super) async fn is(&self, step: &str, plan: PlanState, subtasks: &[SubtaskState]) -> Verdict<v1::PlanRun> {
         let run = self.run().await?;
         let mut checks = Checks::of(step);
         checks.same("plan.state", plan, run.state());
@@ -138,7 +138,7 @@ impl Cast {
     }
 
     /// Bob's next mail of this type. Other mail waits for its step.
-    async fn next(&self, wanted: MessageType) -> Verdict<Delivered> {
+    pub(super) async fn next(&self, wanted: MessageType) -> Verdict<Delivered> {
         let step = format!("{} waits for a {}", self.bob.id(), wanted.as_str_name());
         let mut waiting = self.waiting.lock().await;
         if let Some(place) = waiting.iter().position(|delivered| delivered.kind() == wanted) {
@@ -155,7 +155,7 @@ impl Cast {
     }
 
     /// Bob takes the next subtask that he is offered.
-    async fn take(&self) -> Verdict<Taken> {
+    pub(super) async fn take(&self) -> Verdict<Taken> {
         let offer = self.next(MessageType::HandoffRequest).await?;
         self.bob.tell("baton.coordinator", &offer.about(), &v1::HandoffAccept::default()).await?;
         let context = self.next(MessageType::TaskContextTransfer).await?;
@@ -167,32 +167,32 @@ impl Cast {
         Ok(Taken { inputs, about: About::task(&receipt.task_id, receipt.epoch) })
     }
 
-    async fn report(&self, taken: &Taken, status: TaskStatus, result: &Value) -> Answer<v1::Receipt> {
+    pub(super) async fn report(&self, taken: &Taken, status: TaskStatus, result: &Value) -> Answer<v1::Receipt> {
         let update =
             v1::TaskStatusUpdate { status: status.into(), result_json: result.to_string(), ..Default::default() };
         self.bob.say("", &taken.about, &update).await
     }
 
     /// Bob takes the next subtask and completes it. Returns what he got.
-    async fn complete(&self, response: &str) -> Verdict<SubtaskInputs> {
+    pub(super) async fn complete(&self, response: &str) -> Verdict<SubtaskInputs> {
         let taken = self.take().await?;
         self.complete_taken(&taken, response).await?;
         Ok(taken.inputs)
     }
 
-    async fn complete_taken(&self, taken: &Taken, response: &str) -> Verdict {
+    pub(super) async fn complete_taken(&self, taken: &Taken, response: &str) -> Verdict {
         let reported = self.report(taken, TaskStatus::Completed, &json!({"response": response})).await;
         answered("bob reports a result", reported).map(drop)
     }
 }
 
 /// A subtask that bob has taken.
-struct Taken {
-    inputs: SubtaskInputs,
-    about: About,
+pub(super) struct Taken {
+    pub(super) inputs: SubtaskInputs,
+    pub(super) about: About,
 }
 
-fn names<T>(map: &std::collections::BTreeMap<String, T>) -> Vec<&str> {
+pub(super) fn names<T>(map: &std::collections::BTreeMap<String, T>) -> Vec<&str> {
     map.keys().map(String::as_str).collect()
 }
 

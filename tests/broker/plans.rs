@@ -878,3 +878,20 @@ fn the_coordinator_takes_no_mail() {
     let mail = world.info("alice", "baton.coordinator", "hello");
     assert!(world.send(mail).is_err());
 }
+
+#[test]
+fn a_further_attempt_prefers_an_agent_that_is_there_to_one_that_is_gone() {
+    let mut world = World::with(&["alice", "bob:worker", "carol:worker"]);
+    let mut workers = world.workers(&["bob"]);
+    world.pass(Duration::from_secs(61)); // carol never came
+    world.heartbeat(&workers.sessions["bob"]);
+    assert!(world.is_gone("carol") && !world.is_gone("bob"));
+    world.submit(plan_of(vec![v1::Subtask { attempts_max: 2, ..subtask("a", &[]) }])).unwrap();
+    workers.take(&mut world, "a");
+    workers.report(&mut world, "a", v1::TaskStatus::Failed, &json!({})).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.states(), "a=HANDING_OFF");
+    let handoff = world.handoff(&world.plan().subtasks[0].handoff_id);
+    assert_eq!(handoff.candidate.as_str(), "bob", "it has failed once, but it answers");
+    assert_eq!(handoff.next_candidates[0].as_str(), "carol", "asked last, if it comes to that");
+}

@@ -222,8 +222,11 @@ impl Engine {
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Request(request) = envelope.body() else { return Err(BrokerError::Internal.into()) };
         let Candidates { mut agents, passed_over, .. } = self.candidates(envelope.header(), request, now)?;
-        // The agents of earlier attempts are asked after all others.
-        agents.sort_by_key(|agent| order.tried.contains(agent));
+        // The agents of earlier attempts are asked after all others, but before those that are gone: one that has failed once
+        // answers at least. The first attempt keeps the order in which the plan names the agents.
+        let is_again = order.attempt > 1 || order.round > 1;
+        let directory = &self.env.directory;
+        agents.sort_by_key(|agent| (is_again && directory.is_gone(agent, now), order.tried.contains(agent)));
         let terms = Some(self.terms(request)?);
         let resolved = Resolved { agents: &agents, passed_over: &passed_over, terms };
         self.send_as_coordinator(transaction, &envelope, resolved, now)

@@ -88,7 +88,7 @@ fn a_plan_shows_the_progress_of_its_subtasks_and_whose_turn_it_is() {
         details: "third of seven files".to_owned(),
         ..Default::default()
     };
-    let mut report = |world: &mut World, payload: &v1::TaskStatusUpdate| {
+    let report = |world: &mut World, payload: &v1::TaskStatusUpdate| {
         let update = workers.about(world, "a", v1::MessageType::TaskStatusUpdate, payload);
         let epoch = update.epoch + 1;
         world

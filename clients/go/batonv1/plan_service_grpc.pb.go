@@ -55,7 +55,8 @@ type PlanServiceClient interface {
 	WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error)
 	// Ends a plan at once: its open handoffs are cancelled and its tasks taken back. A cancelled plan stays as it is.
 	CancelPlan(ctx context.Context, in *CancelPlanRequest, opts ...grpc.CallOption) (*CancelPlanResponse, error)
-	// Starts again what did not complete in an ended plan. What has completed keeps its result.
+	// Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
+	// result.
 	RetryPlan(ctx context.Context, in *RetryPlanRequest, opts ...grpc.CallOption) (*RetryPlanResponse, error)
 }
 
@@ -180,7 +181,8 @@ type PlanServiceServer interface {
 	WatchPlan(*WatchPlanRequest, grpc.ServerStreamingServer[WatchPlanResponse]) error
 	// Ends a plan at once: its open handoffs are cancelled and its tasks taken back. A cancelled plan stays as it is.
 	CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error)
-	// Starts again what did not complete in an ended plan. What has completed keeps its result.
+	// Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
+	// result.
 	RetryPlan(context.Context, *RetryPlanRequest) (*RetryPlanResponse, error)
 	mustEmbedUnimplementedPlanServiceServer()
 }

@@ -561,7 +561,8 @@ export const PlanService: GenService<{
     output: typeof CancelPlanResponseSchema;
   },
   /**
-   * Starts again what did not complete in an ended plan. What has completed keeps its result.
+   * Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
+   * result.
    *
    * @generated from rpc baton.v1.PlanService.RetryPlan
    */

@@ -117,7 +117,8 @@ class PlanServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryPlan(self, request, context):
-        """Starts again what did not complete in an ended plan. What has completed keeps its result.
+        """Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
+        result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -8,7 +8,7 @@ use clap::Command;
 pub(super) const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Every day",
-        &["dev", "demo", "inbox", "console", "handoff", "task", "mail", "context", "agent", "keygen", "profile"],
+        &["dev", "demo", "inbox", "console", "handoff", "task", "mail", "context", "agent", "mcp", "keygen", "profile"],
     ),
     ("Work of many", &["plan", "negotiation", "workspace", "blob", "thread", "graph", "run", "spec", "schema"]),
     ("Operate", &["serve", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"]),

@@ -36,6 +36,7 @@ mod inbox;
 mod kill_loop;
 mod load;
 mod many_agents;
+mod mcp;
 mod metrics;
 mod negotiations;
 mod notify;

@@ -131,7 +131,7 @@ pub(super) async fn run(args: ExecArgs, connection: &ConnectionArgs) -> Result<(
         ended = agent.run() => ended,
         () = stop.cancelled() => agent.stop().await,
     };
-    // After a failure of the agent its commands end too: nobody would take their results.
+    // After a failure of the agent its commands end too: no process takes their results.
     stop.cancel();
     worker.commands.close();
     worker.commands.wait().await;
@@ -170,7 +170,7 @@ impl Worker {
             },
         };
         let mut input = Input::of(&offer).await?;
-        // An offer that is accepted already comes again to the next process of the agent, with its context.
+        // An accepted offer comes again to the next process of the agent, with its context.
         let takeover = tokio::select! {
             takeover = offer.accept() => takeover?,
             () = self.stop.cancelled() => return Err(stopping().into()),
@@ -184,7 +184,7 @@ impl Worker {
         settle(&task, end).await
     }
 
-    /// Runs the command for the task, and reports what it says meanwhile.
+    /// Runs the command for the task, and reports its progress.
     async fn work(&self, task: &OwnedTask, input: &Input) -> End {
         let (progress, lines) = watch::channel(String::new());
         let cancel = self.stop.child_token();
@@ -264,7 +264,7 @@ async fn settle(task: &OwnedTask, end: End) -> HandlerResult {
     Ok(())
 }
 
-/// The result that an output stands for; empty for an empty output. `Err`: why there is none.
+/// The result that an output stands for; empty for an empty output. `Err`: the reason for having none.
 fn result_of(output: &[u8]) -> Result<String, String> {
     let text = String::from_utf8_lossy(output);
     let text = text.trim();

@@ -41,6 +41,7 @@ mod keygen;
 mod local;
 pub mod logging;
 mod mail;
+mod mcp;
 mod negotiation;
 mod plan;
 mod policy;
@@ -185,6 +186,7 @@ pub enum Command {
     Agent(agent::AgentCommand),
     Inbox(inbox::InboxArgs),
     Console(console::ConsoleArgs),
+    Mcp(mcp::McpArgs),
     Top(top::TopArgs),
     /// Request, answer, list and watch handoffs.
     #[command(subcommand)]
@@ -279,6 +281,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Agent(command) => agent::run(command, connection, output).await,
         Command::Handoff(command) => handoff::run(command, connection, output).await,
         Command::Top(args) => top::run(args, connection, output).await,
+        Command::Mcp(args) => mcp::run(args, connection).await,
         Command::Console(args) => console::run(args, connection, output).await,
         Command::Inbox(args) => inbox::run(args, connection, output).await,
         Command::Dlq(command) => dlq::run(command, connection, output).await,

@@ -17,7 +17,7 @@ use tracing_subscriber::{
 use baton_protocol::escape;
 
 /// The log filter unless BATON_LOG is set. The storage engine does not log: the store logs the errors that it returns.
-const DEFAULT_FILTER: &str = "info,lsm_tree=off";
+const DEFAULT_FILTER: &str = "info,lsm_tree=off,rmcp=warn";
 
 /// Starts logging. `BATON_LOG` takes `tracing` filters, for example `debug` or `baton=debug`.
 pub fn start() {

@@ -121,7 +121,7 @@ impl Run {
         // What the command has left behind in its group.
         signal(group, Signal::KILL);
         let drained = time::timeout(DRAIN, async { tokio::join!(&mut output, &mut lines) }).await;
-        // What it printed at its end is no result: it was told to end.
+        // The output of a command after SIGTERM is no result.
         if was_stopped {
             return End::Stopped;
         }

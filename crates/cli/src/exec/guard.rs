@@ -9,8 +9,8 @@ use std::{
 
 use rustix::process::Pid;
 
-/// Reads the process groups that begin (+) and end (-). At the end of its input the agent is gone, and what is left is
-/// killed. A shell, because it must outlive the agent without being a second program of ours.
+/// Reads the process groups that begin (+) and end (-). At the end of its input the agent is gone, and the groups
+/// without an end are killed. A shell, because it must outlive the agent without being a second program of ours.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 all=

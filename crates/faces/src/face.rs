@@ -1,0 +1,137 @@
+//! An agent behind a face: its identity, and the broker.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_client::{
+    About, Client, ClientError, Composer, Identity, Options,
+    ids::SystemIds,
+    proto::v1::{self, MessageType},
+    session::Agent as Session,
+    time::SystemClock,
+};
+use tokio::{sync::Mutex, time};
+use tokio_util::sync::CancellationToken;
+
+use crate::{ActError, contexts};
+
+/// How long a connection may take.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// When a lost session is opened again.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// An agent behind a face. It connects at the first act, and again after the broker's return.
+pub struct Face {
+    options: Options,
+    types: Vec<String>,
+    composer: Composer,
+    /// The connection; `None`: none yet. It reconnects by itself.
+    client: Mutex<Option<Client>>,
+}
+
+impl std::fmt::Debug for Face {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Face").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl Face {
+    /// The agent with this identity, at the broker of these options. With types the agent is registered under them.
+    pub fn new(options: Options, identity: Identity, types: Vec<String>) -> Self {
+        let composer = Composer { identity, clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) };
+        Self { options, types, composer, client: Mutex::new(None) }
+    }
+
+    /// The agent's id.
+    pub fn id(&self) -> &str {
+        self.composer.identity.agent.as_str()
+    }
+
+    pub(crate) fn composer(&self) -> &Composer {
+        &self.composer
+    }
+
+    /// The connection, as this agent.
+    pub(crate) async fn client(&self) -> Result<Client, ActError> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let connected = time::timeout(CONNECT_TIME, self.connect()).await;
+        let connected = connected.map_err(|_| ActError::away("no answer in time"))??;
+        Ok(client.insert(connected).clone())
+    }
+
+    async fn connect(&self) -> Result<Client, ClientError> {
+        let client = Client::connect(&self.options).await?;
+        let identity = &self.composer.identity;
+        let card = v1::AgentCard { agent_types: self.types.clone(), ..Default::default() };
+        if !self.types.is_empty() {
+            client.register(identity, card, "").await?;
+            return client.sign_in(identity).await;
+        }
+        match client.sign_in(identity).await {
+            // The broker does not say whether it knows the agent. One with another key stays refused.
+            Err(refused) if refused.reason() == Some("CHALLENGE_FAILED") => {
+                match client.register(identity, card, "").await {
+                    Ok(_) => client.sign_in(identity).await,
+                    Err(_) => Err(refused),
+                }
+            }
+            signed_in => signed_in,
+        }
+    }
+
+    /// Sends a message. An empty receiver is the broker's choice.
+    pub(crate) async fn send<M: prost::Message + prost::Name>(
+        &self,
+        to: &str,
+        kind: MessageType,
+        about: &About,
+        payload: &M,
+    ) -> Result<v1::Receipt, ActError> {
+        Ok(self.client().await?.send(self.composer.encode(to, kind, about, payload)).await?)
+    }
+
+    pub(crate) async fn task(&self, task_id: &str) -> Result<v1::Task, ActError> {
+        let client = self.client().await?;
+        let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
+        Ok(client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default())
+    }
+
+    pub(crate) async fn handoff(&self, handoff_id: &str) -> Result<v1::Handoff, ActError> {
+        Ok(self.handoff_with(handoff_id, false).await?.handoff.unwrap_or_default())
+    }
+
+    pub(crate) async fn handoff_with(
+        &self,
+        id: &str,
+        include_context: bool,
+    ) -> Result<v1::GetHandoffResponse, ActError> {
+        let client = self.client().await?;
+        let request = v1::GetHandoffRequest { handoff_id: id.to_owned(), include_context };
+        Ok(client.answer(client.handoffs().get_handoff(request).await)?)
+    }
+
+    /// What goes on while no act runs, until `stop`: the agent is present, and the contexts of its handoffs are sent.
+    pub async fn attend(&self, stop: CancellationToken) {
+        let forever = async { tokio::join!(self.be_present(), contexts::send_all(self)) };
+        tokio::select! {
+            _ = forever => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// Keeps a session without credit: the agent is ALIVE, and its mail stays in its mailbox for the acts.
+    async fn be_present(&self) {
+        loop {
+            if let Ok(client) = self.client().await {
+                let Composer { identity, clock, ids } = self.composer.clone();
+                match Session::connect(&client, identity, 0, clock, ids).await {
+                    Ok(agent) => drop(agent.session.next_delivery().await),
+                    Err(error) => tracing::debug!(%error, "no session"),
+                }
+            }
+            time::sleep(AGAIN_AFTER).await;
+        }
+    }
+}

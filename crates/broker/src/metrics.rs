@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -192,6 +192,8 @@ pub struct Metrics {
     /// The end of the server certificate's validity, in seconds since 1970.
     pub certificate_expiry: Gauge,
     spans: Family<Resulting, Counter>,
+    /// Handoffs that completed, and those that ended otherwise.
+    handoffs_ended: [AtomicU64; 2],
 }
 
 /// What became of spans.
@@ -291,6 +293,7 @@ impl Metrics {
             store_bytes: Gauge::default(),
             certificate_expiry: Gauge::default(),
             spans: Family::default(),
+            handoffs_ended: [const { AtomicU64::new(0) }; 2],
         };
         metrics.register();
         metrics.begin_series();
@@ -543,7 +546,13 @@ impl Metrics {
         }
     }
 
+    /// The number of handoffs that completed since the start, and of those that ended otherwise.
+    pub fn handoffs_ended(&self) -> [u64; 2] {
+        self.handoffs_ended.each_ref().map(|ended| ended.load(Ordering::Relaxed))
+    }
+
     fn handoff_ended(&self, handoff: &Handoff, trace: Option<&TraceContext>) {
+        self.handoffs_ended[usize::from(handoff.state != State::Completed)].fetch_add(1, Ordering::Relaxed);
         let outcome = handoff.state.name();
         let mode = match handoff.mode {
             Mode::Transfer => "TRANSFER",

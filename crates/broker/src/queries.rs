@@ -15,6 +15,7 @@ mod registries;
 mod routing;
 mod schemas;
 mod subtask_work;
+mod summaries;
 mod task_updates;
 mod threads;
 mod workspaces;

@@ -6,11 +6,13 @@
 
 mod cookie;
 mod events;
+mod history;
 mod login;
 mod origin;
 mod pages;
 mod sessions;
 mod shared;
+mod show;
 
 use std::sync::Arc;
 
@@ -29,7 +31,7 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
 };
 
-use self::{events::Ticks, sessions::Sessions, shared::SharedPages};
+use self::{events::Ticks, history::History, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, places::WorkSize, queries::View},
     codes::{Category, Refusal},
@@ -43,14 +45,16 @@ struct Console {
     sessions: Arc<Sessions>,
     shared: Arc<SharedPages>,
     ticks: Ticks,
+    history: History,
     /// The bound on streams of events.
     streams: Arc<StreamSlots>,
 }
 
 /// The routes of the console, without `/`.
 pub fn router(broker: Broker) -> Router {
-    let ticks = Ticks::start(broker.clone());
-    let console = Console { broker, sessions: Arc::default(), shared: Arc::default(), ticks, streams: events::slots() };
+    let (ticks, history) = (Ticks::start(broker.clone()), History::start(broker.clone()));
+    let (sessions, shared, streams) = (Arc::default(), Arc::default(), events::slots());
+    let console = Console { broker, sessions, shared, ticks, history, streams };
     let pages = Router::new()
         .route("/events", get(events::events))
         .route("/logout", post(login::log_out))

@@ -14,7 +14,9 @@ mod registry;
 mod routes;
 mod rows;
 mod runs;
+mod story;
 mod task;
+mod tasks;
 mod threads;
 mod workspaces;
 
@@ -142,13 +144,12 @@ pub(super) async fn handoffs(
     Extension(caller): Extension<Caller>,
     Query(query): Query<HandoffQuery>,
 ) -> Response {
-    let now = console.broker.now();
     let who = caller.to_string();
     let list = move |view: View<'_>| {
         let page = view.handoffs(&query.filter()?, PAGE_SIZE, &query.page)?;
         let no_such = || view.access.no_such_handoff(view.caller, no_handoff());
         check_list(view, Purpose::ReadHandoffs, page.entries.is_empty(), no_such)?;
-        let rows = page.entries.iter().map(|handoff| HandoffRow::new(handoff, now)).collect();
+        let rows = page.entries.iter().map(|handoff| HandoffRow::new(view, handoff)).collect::<Result<_, _>>()?;
         let states = HandoffState::ALL.iter().map(|state| state.name()).collect();
         Ok(HandoffsPage { who, query, states, rows, next: page.next_token })
     };
@@ -160,6 +161,8 @@ pub(super) async fn handoffs(
 struct HandoffPage {
     who: String,
     row: HandoffRow,
+    /// The whole summary.
+    summary: String,
     epoch: u64,
     mode: String,
     whole_deadline: String,
@@ -174,14 +177,14 @@ pub(super) async fn handoff(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
-    let now = console.broker.now();
     let who = caller.to_string();
     let show = move |view: View<'_>| {
         let id = parsed("handoff_id", &id, MessageId::parse)?;
         let handoff = view.handoff(id)?;
         Ok(HandoffPage {
             who,
-            row: HandoffRow::new(&handoff, now),
+            row: HandoffRow::new(view, &handoff)?,
+            summary: view.summary_of(&handoff)?,
             epoch: handoff.epoch,
             mode: rows::words(&handoff.mode),
             whole_deadline: handoff.whole_deadline.to_string(),

@@ -25,12 +25,44 @@ async function logInWith(code) {
   login.submit();
 }
 
+// A span in its largest unit, in the steps of the broker.
+function span(seconds) {
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} days`;
+}
+
+// The times count on, also while nothing changes. The whole time is in the title of each.
 function showTimes() {
-  for (const time of document.querySelectorAll("time")) {
-    // The text of other times is already for people, such as the time that is left.
-    if (time.textContent === time.dateTime) time.textContent = new Date(time.dateTime).toLocaleString();
+  for (const time of document.querySelectorAll("time[title]")) {
+    const left = Math.floor((Date.parse(time.dateTime) - Date.now()) / 1000);
+    if (Number.isNaN(left)) continue;
+    const isLeft = "left" in time.dataset;
+    const text = span(Math.abs(left));
+    time.textContent = left > 0 ? (isLeft ? text : `in ${text}`) : isLeft ? `overdue ${text}` : `${text} ago`;
+    time.classList.toggle("late", isLeft && left < 60);
   }
 }
+
+// The keys: / searches, j and k go through the rows of a list, Enter opens.
+document.addEventListener("keydown", (event) => {
+  const isTyped = event.target.closest?.("input, select, textarea");
+  if (isTyped || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const search = document.querySelector("main input[type=search], main .filter input");
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+    search.select();
+  } else if (event.key === "j" || event.key === "k") {
+    const rows = [...document.querySelectorAll("main tbody tr, main .needs li")].filter((row) => row.querySelector("a"));
+    if (rows.length === 0) return;
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    const to = at < 0 ? 0 : Math.min(Math.max(at + (event.key === "j" ? 1 : -1), 0), rows.length - 1);
+    rows[to].querySelector("a").focus();
+  }
+});
 
 let isAsking = false;
 let isStale = false;
@@ -48,8 +80,11 @@ async function refresh() {
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         Idiomorph.morph(document.querySelector("main"), page.querySelector("main"), {
-          // A form keeps what its reader has typed.
-          callbacks: { beforeNodeMorphed: (node) => !(node instanceof HTMLFormElement) },
+          callbacks: {
+            // A form keeps what its reader has typed, and a fold stays as its reader left it.
+            beforeNodeMorphed: (node) => !(node instanceof HTMLFormElement),
+            beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement),
+          },
         });
         showTimes();
       }
@@ -78,6 +113,7 @@ function follow() {
 }
 
 showTimes();
+setInterval(showTimes, PAUSE_MS);
 if (document.querySelector("main[data-live]")) {
   document.addEventListener("visibilitychange", () => isStale && refresh());
   follow();

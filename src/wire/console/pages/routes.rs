@@ -7,7 +7,7 @@ use axum::{
 
 use super::{
     agent, agents, audit, dead_letters, handoff, handoffs, negotiations, overview, plans, policy, registry, runs, task,
-    threads, workspaces,
+    tasks, threads, workspaces,
 };
 use crate::wire::console::Console;
 
@@ -17,6 +17,7 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/overview", get(overview::show))
         .route("/handoffs", get(handoffs))
         .route("/handoffs/{id}", get(handoff))
+        .route("/tasks", get(tasks::list))
         .route("/tasks/{id}", get(task::show))
         .route("/plans", get(plans::list))
         .route("/plans/{id}", get(plans::show))

@@ -1,9 +1,14 @@
 //! The rows of the pages, as texts.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
+use super::lists::Content;
 use crate::{
-    broker::directory::{Directory, Entry},
+    broker::{
+        BrokerError,
+        directory::{Directory, Entry},
+        queries::View,
+    },
     domain::{
         handoff::{Handoff, Offer, State, Step, Task, Waiting},
         mailbox::Attempt,
@@ -26,11 +31,6 @@ pub(super) fn words(variant: &impl Debug) -> String {
     words
 }
 
-/// A span in whole seconds.
-fn span(span: Duration) -> String {
-    humantime::format_duration(Duration::from_secs(span.as_secs())).to_string()
-}
-
 /// What the broker waits for before it asks an agent.
 fn waits_for(waiting: Waiting) -> &'static str {
     match waiting {
@@ -42,7 +42,7 @@ fn waits_for(waiting: Waiting) -> &'static str {
 }
 
 /// The party on turn, and what it has to do. `None`: the handoff has ended.
-fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
+pub(super) fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
     let candidate = handoff.candidate.to_string();
     match handoff.state {
         State::Requested if handoff.is_held() => Some(("the broker".to_owned(), waits_for(handoff.waiting?))),
@@ -54,39 +54,42 @@ fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
     }
 }
 
+/// The most bytes of a summary in a row of a list.
+pub(super) const SUMMARY_BYTES_MAX: usize = 160;
+
 pub(super) struct HandoffRow {
     pub(super) id: String,
     pub(super) task: String,
     pub(super) task_type: String,
+    /// What the request says the task is about, shortened.
+    pub(super) summary: String,
     pub(super) sender: String,
     pub(super) candidate: String,
     pub(super) state: &'static str,
     pub(super) turn: Option<(String, &'static str)>,
-    pub(super) deadline: Option<(String, String)>,
+    pub(super) deadline: Option<String>,
     pub(super) offers: usize,
     pub(super) priority: String,
     pub(super) created_at: String,
 }
 
 impl HandoffRow {
-    pub(super) fn new(handoff: &Handoff, now: Timestamp) -> Self {
-        let left = |deadline: Timestamp| match deadline <= now {
-            true => "over".to_owned(),
-            false => span(deadline.since(now)),
-        };
-        Self {
+    /// The row of a handoff that the caller may see.
+    pub(super) fn new(view: View<'_>, handoff: &Handoff) -> Result<Self, BrokerError> {
+        Ok(Self {
             id: handoff.id.to_string(),
+            summary: Content::of_at_most(&view.summary_of(handoff)?, SUMMARY_BYTES_MAX).with_ellipsis(),
             task: handoff.task.to_string(),
             task_type: handoff.task_type.clone(),
             sender: handoff.sender.to_string(),
             candidate: handoff.shown_candidate().map(ToString::to_string).unwrap_or_default(),
             state: handoff.state.name(),
             turn: turn(handoff),
-            deadline: handoff.next_deadline().map(|deadline| (deadline.to_string(), left(deadline))),
+            deadline: handoff.next_deadline().map(|deadline| deadline.to_string()),
             offers: handoff.offers.len(),
             priority: words(&handoff.priority),
             created_at: handoff.created_at.to_string(),
-        }
+        })
     }
 }
 

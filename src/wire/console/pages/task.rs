@@ -14,8 +14,10 @@ use super::{
     PAGE_SIZE,
     lanes::{Lanes, OpenHandoff, Ownership, lanes},
     parsed,
-    rows::{self, HandoffRow, HopRow},
+    rows::{HandoffRow, HopRow},
     shown,
+    story::{Moment, story},
+    tasks::{status_name, turn},
 };
 use crate::{
     broker::{
@@ -23,6 +25,7 @@ use crate::{
         access::Caller,
         queries::{HandoffFilter, ShownTask, View},
     },
+    domain::handoff::Handoff,
     envelope::keys::PublicKey,
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, custody_entry::Event},
@@ -57,25 +60,29 @@ struct TaskPage {
     who: String,
     id: String,
     task_type: String,
-    status: String,
+    /// The whole summary of its first request. Empty: none.
+    summary: String,
+    status: &'static str,
     owner: String,
     epoch: u64,
     created_at: String,
-    updated_at: String,
-    /// The latest question that was answered, with its answer.
-    answered: Option<AnsweredRow>,
+    /// Whose turn it is, and to do what.
+    turn: Option<(String, &'static str)>,
+    deadline: String,
+    progress: String,
+    parent: String,
+    plan: String,
+    parts: Vec<String>,
+    /// The agents that get the task back, with the time at which its loan is due.
+    loans: Vec<(String, String)>,
+    /// The open question, for the agent that was asked.
+    question: String,
     /// `None`: the caller sees the task only because it was asked a question about it.
     log: Option<LogPart>,
 }
 
-struct AnsweredRow {
-    question: String,
-    by: String,
-    answer: String,
-    at: String,
-}
-
 struct LogPart {
+    story: Vec<Moment>,
     lanes: Lanes,
     begin: String,
     end: String,
@@ -144,42 +151,48 @@ pub(super) async fn show(
         let task = &found.record.task;
         let log = match found.is_asked_only {
             true => None,
-            false => Some(LogPart::read(view, &broker, &id, after, verifies)?),
+            false => Some(LogPart::read(view, &broker, &found, after, verifies)?),
         };
+        let latest = found.record.handoff.as_ref().map(|record| &*record.handoff);
+        let latest = latest.filter(|handoff| view.access.may_see_handoff(view.caller, handoff));
+        let due = latest.and_then(Handoff::next_deadline).or_else(|| task.next_deadline());
+        let question = found.prompt.as_ref().and_then(|report| report.prompt.as_ref());
         Ok(TaskPage {
             who: reader.to_string(),
             id: task.id.to_string(),
             task_type: task.task_type.clone(),
-            status: rows::words(&task.status),
+            summary: view.summary_of_task(task, latest)?,
+            status: status_name(task.status),
             owner: task.owner.to_string(),
             epoch: task.epoch,
             created_at: task.created_at.to_string(),
-            updated_at: task.updated_at.to_string(),
-            answered: AnsweredRow::of(&found),
+            turn: turn(task, latest),
+            deadline: due.filter(|_| !task.status.is_final()).map(|due| due.to_string()).unwrap_or_default(),
+            progress: task.progress.map(|part| format!("{:.0} %", part * 100.0)).unwrap_or_default(),
+            parent: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+            plan: task.plan.as_ref().map(|plan| plan.plan.to_string()).unwrap_or_default(),
+            parts: found.parts.iter().map(ToString::to_string).collect(),
+            loans: task
+                .loans
+                .iter()
+                .map(|loan| (loan.delegator.to_string(), loan.due.map(|due| due.to_string()).unwrap_or_default()))
+                .collect(),
+            question: question.map(|prompt| prompt.question.clone()).unwrap_or_default(),
             log,
         })
     };
     shown(&console, &caller, show).await
 }
 
-impl AnsweredRow {
-    fn of(found: &ShownTask) -> Option<Self> {
-        let (prompt, answer) = found.record.task.last_answered()?;
-        let (asked, said) = found.answered.as_ref()?;
-        let data = Some(said.data_json.clone()).filter(|data| !data.is_empty());
-        let text = Some(said.text.clone()).filter(|text| !text.is_empty());
-        Some(Self {
-            question: asked.prompt.as_ref().map(|prompt| prompt.question.clone()).unwrap_or_default(),
-            by: prompt.asked.to_string(),
-            answer: text.into_iter().chain(data).collect::<Vec<_>>().join(" "),
-            at: answer.at.to_string(),
-        })
-    }
-}
-
 impl LogPart {
-    fn read(view: View<'_>, broker: &Broker, id: &TaskId, after: u64, verifies: bool) -> Result<Self, BrokerError> {
-        let task = view.task(id)?.task;
+    fn read(
+        view: View<'_>,
+        broker: &Broker,
+        found: &ShownTask,
+        after: u64,
+        verifies: bool,
+    ) -> Result<Self, BrokerError> {
+        let (task, id) = (&found.record.task, &found.record.task.id);
         let verified = if verifies { Some(verify(view, broker, id)?) } else { None };
         // A caller that may read the task and no handoff at all sees the task alone.
         let filter = HandoffFilter { task: Some(id.clone()), ..HandoffFilter::default() };
@@ -201,12 +214,17 @@ impl LogPart {
         let page = view.custody(id, after, PAGE_SIZE, false)?;
         let last = page.entries.last().and_then(|last| last.entry.as_ref()).map(|entry| entry.number);
         Ok(Self {
+            story: story(view, found, &handoffs.entries)?,
             lanes: lanes(&owned, &open, end),
             begin: owned.first().map(|owned| owned.from.to_string()).unwrap_or_default(),
             end: end.to_string(),
-            owners: owner_rows(HopRow::all(&task), &owned),
+            owners: owner_rows(HopRow::all(task), &owned),
             is_cut,
-            handoffs: handoffs.entries.iter().map(|handoff| HandoffRow::new(handoff, now)).collect(),
+            handoffs: handoffs
+                .entries
+                .iter()
+                .map(|handoff| HandoffRow::new(view, handoff))
+                .collect::<Result<_, _>>()?,
             has_more_handoffs: !handoffs.next_token.is_empty(),
             verified,
             entries: page.entries.iter().filter_map(|shown| shown.entry.as_ref()).map(EntryRow::new).collect(),

@@ -74,6 +74,11 @@ pub(super) fn exact(at: impl AsRef<str>) -> String {
     }
 }
 
+/// The time to the second, for pictures with little room.
+pub(super) fn to_second(at: impl AsRef<str>) -> String {
+    exact(at.as_ref().split_once('.').map_or(at.as_ref(), |(seconds, _)| seconds))
+}
+
 /// Whether a text is so long that a page shows its beginning first.
 pub(super) fn is_long(text: impl AsRef<str>) -> bool {
     text.as_ref().len() > 160 || text.as_ref().matches('\n').count() > 1
@@ -104,6 +109,7 @@ mod tests {
         assert_eq!((ago(before(7300)), left(at(3 * 86_400 + 60))), ("2 h ago".to_owned(), "3 days".to_owned()));
         assert_eq!((left(before(130)), ago("no time")), ("overdue 2 min".to_owned(), "no time".to_owned()));
         assert!(is_late(before(1)) && is_late(at(20)) && !is_late(at(100)));
+        assert_eq!(to_second("2026-11-23T09:30:00.5Z"), "2026-11-23 09:30:00 UTC");
         assert_eq!(exact("2026-11-23T09:30:00.5Z"), "2026-11-23 09:30:00.5 UTC");
     }
 }

@@ -220,7 +220,9 @@ fn parked(view: View<'_>, needs: &mut Vec<Need>) -> Result<(), BrokerError> {
 fn questions(view: View<'_>, needs: &mut Vec<Need>) {
     let waiting = TaskFilter { statuses: vec![TaskStatus::WaitingForInput], ..TaskFilter::default() };
     let Ok(found) = view.tasks(&waiting, NEEDS_OF_A_KIND, "") else { return };
-    for row in found.entries.iter().filter_map(|record| TaskRow::new(view, record).ok()) {
+    // A task whose question is answered waits for its owner.
+    let open = found.entries.iter().filter(|record| record.task.open_prompt().is_some());
+    for row in open.filter_map(|record| TaskRow::new(view, record).ok()) {
         needs.push(Need {
             kind: "QUESTION",
             what: if row.summary.is_empty() { format!("{} task {}", row.task_type, row.id) } else { row.summary },

@@ -181,16 +181,16 @@ pub(super) struct AgentRow {
 impl AgentRow {
     pub(super) fn new(entry: &std::sync::Arc<Entry>, directory: &Directory, now: Timestamp) -> Self {
         let busy = directory.busy(entry, now);
-        let capacity = match busy.load.capacity {
-            0 => "not stated".to_owned(),
-            capacity => capacity.to_string(),
+        let load = match busy.load.capacity {
+            0 => busy.load.in_use.to_string(),
+            capacity => format!("{} of {capacity}", busy.load.in_use),
         };
         let types: Vec<&str> = entry.types.iter().map(|kind| kind.as_str()).collect();
         Self {
             id: entry.id().to_string(),
             types: types.join(", "),
             presence: directory.presence_state(&entry.id(), now).name(),
-            load: format!("{} of {capacity}", busy.load.in_use),
+            load,
             owned: busy.owned,
             offers: busy.offers,
         }

@@ -100,7 +100,7 @@ fn of_handoff(handoff: &Handoff, summary: String, all: &mut Vec<Moment>) {
                 true => offer.offered_at,
                 false => next.map_or(handoff.updated_at, |next| next.offered_at),
             };
-            all.push(Moment::new(time, tone, &offer.candidate, what).saying(&offer.reason_text).of(handoff));
+            all.push(Moment::new(time, tone, &offer.candidate, what).saying(&offer.reason_text));
         }
     }
     for (state, who, what) in
@@ -108,7 +108,7 @@ fn of_handoff(handoff: &Handoff, summary: String, all: &mut Vec<Moment>) {
     {
         // Only the latest of them: an earlier candidate may have failed after its accept.
         if let Some(step) = handoff.steps.iter().rev().find(|step| step.state == state) {
-            all.push(Moment::new(step.at, "run", who, what).of(handoff));
+            all.push(Moment::new(step.at, "run", who, what));
         }
     }
     let ended = handoff.updated_at;

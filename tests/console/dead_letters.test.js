@@ -47,7 +47,7 @@ scenario("C7: a letter goes to another agent, and one is discarded for a reason"
   await open("bob");
   await page.getByLabel("Deliver to").fill("carol");
   await page.getByRole("button", { name: "Redrive" }).click();
-  await page.getByText("REDRIVEN", { exact: true }).waitFor();
+  await page.getByText("Redriven", { exact: true }).waitFor();
   assert.equal(await page.getByRole("button", { name: "Redrive" }).count(), 0);
   await page.locator("dt:text('Redriven as') + dd a").click();
   await page.getByRole("heading", { name: /^Handoff / }).waitFor();
@@ -57,7 +57,7 @@ scenario("C7: a letter goes to another agent, and one is discarded for a reason"
   await open("carol");
   await page.getByLabel("Reason").fill("sent twice");
   await page.getByRole("button", { name: "Discard" }).click();
-  await page.getByText("DISCARDED", { exact: true }).waitFor();
+  await page.getByText("Discarded", { exact: true }).waitFor();
   assert.deepEqual(await parked(scene), []);
   assert.match(JSON.stringify(await scene.lines("audit")), /sent twice/);
 });

@@ -50,10 +50,10 @@ export async function until(what, condition) {
   throw new Error(`not within ${PATIENCE_MS} ms: ${what}`);
 }
 
-/** Runs a test with a broker of its own. All that the test starts ends with it. */
-export function scenario(name, body) {
+/** Runs a test with a broker of its own, with these flags. All that the test starts ends with it. */
+export function scenario(name, body, ...flags) {
   test(name, async () => {
-    const scene = await Scene.begin();
+    const scene = await Scene.begin(flags);
     try {
       await body(scene);
       await scene.check();
@@ -71,8 +71,11 @@ class Scene {
   #broker;
   #env;
 
-  static async begin() {
+  #flags;
+
+  static async begin(flags) {
     const scene = new Scene();
+    scene.#flags = flags;
     scene.folder = mkdtempSync(join(tmpdir(), "console-"));
     scene.data = join(scene.folder, "data");
     try {
@@ -87,7 +90,7 @@ class Scene {
   async start(listen) {
     const file = join(this.data, "address");
     rmSync(file, { force: true });
-    this.#broker = this.#run(["dev", "--data", this.data, "--listen", listen], { BATON_LOG: "error" });
+    this.#broker = this.#run(["dev", "--data", this.data, "--listen", listen, ...this.#flags], { BATON_LOG: "error" });
     this.address = await until("the broker's address", () => {
       assert.equal(this.#broker.exitCode, null, "the broker has ended");
       return existsSync(file) && readFileSync(file, "utf8").trim();
@@ -135,6 +138,16 @@ class Scene {
     const child = this.#run(args, this.#env);
     for await (const line of createInterface({ input: child.stdout })) return JSON.parse(line);
     throw new Error(`baton ${args.join(" ")} has ended`);
+  }
+
+  /** Lets an agent listen for its mail, and take it, until the test ends. Returns the process. */
+  listening(agent) {
+    return this.#run(["mail", "receive", ...agent.identity, "--ack"], this.#env);
+  }
+
+  /** Lets an agent take and finish what it is offered, in a session, until the test ends. Returns the process. */
+  serving(agent, ...more) {
+    return this.#run(["agent", "serve", ...agent.identity, ...more], this.#env);
   }
 
   /** Registers an agent. `more` are flags of `baton agent register`. */

@@ -28,15 +28,15 @@ scenario("C4: a handoff appears in an open list and moves on, and the reader kee
   const row = page.locator(`#handoff-${handoff}`);
   await row.waitFor();
   const shows = (text) => row.getByText(text, { exact: true }).waitFor();
-  await shows("REQUESTED");
+  await shows("Requested");
   await bob.receive();
-  await shows("DECIDING");
+  await shows("Deciding");
   await row.getByText("bob decides").waitFor();
   await bob.step("accept", handoff);
-  await shows("ACCEPTED");
+  await shows("Accepted");
   await row.getByText("alice prepares the context").waitFor();
   await alice.step("context", handoff, "--file", scene.file("context.json", "{}"));
-  await shows("CONTEXT_SENT");
+  await shows("Context sent");
   await bob.step("complete", handoff, "--yes");
   // The list shows open handoffs.
   await row.waitFor({ state: "detached" });
@@ -59,11 +59,11 @@ scenario("C4: the page of a handoff follows it to its end", async (scene) => {
   const page = await scene.operator(`/handoffs/${handoff}`);
   await page.evaluate(() => (globalThis.isTheSame = true));
   await alice.handOver(handoff, bob);
-  await page.locator("dd").getByText("COMPLETED", { exact: true }).waitFor();
+  await page.locator("dd").getByText("Completed", { exact: true }).waitFor();
   const steps = page.getByRole("region", { name: "Steps" }).locator("tbody tr");
   assert.deepEqual(
     [...new Set(await steps.locator("td:nth-child(4)").allInnerTexts())],
-    ["REQUESTED", "DECIDING", "ACCEPTED", "CONTEXT_SENT", "COMPLETED"],
+    ["Requested", "Deciding", "Accepted", "Context sent", "Completed"],
   );
   assert.ok(await page.evaluate(() => globalThis.isTheSame), "the page was not loaded again");
 });
@@ -104,6 +104,6 @@ scenario("C4: a page that was just opened is not replaced by an older one", asyn
   await Promise.all([refreshed(page), scene.logIn(page)]);
   const answer = refreshed(page);
   await page.getByRole("button", { name: "Discard" }).click();
-  await page.getByText("DISCARDED", { exact: true }).waitFor();
-  assert.match(await (await answer).text(), /DISCARDED/);
+  await page.getByText("Discarded", { exact: true }).waitFor();
+  assert.match(await (await answer).text(), /Discarded/);
 });

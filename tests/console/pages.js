@@ -1,9 +1,6 @@
 // A small team with work in each state, and the pages that show it.
 import { until } from "./harness.js";
 
-/** The names of the pages of which docs/console has a picture. */
-export const PICTURED = ["overview", "handoffs", "handoff", "task", "plan", "agent", "audit", "dead-letters", "desk"];
-
 /** Makes the team and its work. Returns the pages, each as a name and an address. */
 export async function populated(scene) {
   const front = await scene.agent("front-desk", "--type", "chatbot", "--description", "Answers customers first.");
@@ -44,8 +41,11 @@ export async function populated(scene) {
     "all-handoffs": at("/handoffs?state=all&agent=support"),
     "no-handoffs": at("/handoffs?type=none"),
     handoff: at(`/handoffs/${crash}`),
+    tasks: at("/tasks"),
+    "no-tasks": at("/tasks?q=nothing"),
     task: at("/tasks/crash-7"),
     "task-verified": at("/tasks/refund-21?verify=1"),
+    map: at("/map"),
     agents: at("/agents"),
     agent: at("/agents/expert-rust"),
     plans: at("/plans"),

@@ -56,7 +56,9 @@ scenario("C8: ids as long as they may be fit a phone", async (scene) => {
     "/handoffs",
     `/handoffs/${handoff}`,
     `/handoffs/${rejected}`,
+    "/tasks",
     `/tasks/${id("t")}`,
+    "/map",
     "/agents",
     `/agents/${id("a")}`,
     "/plans",
@@ -107,7 +109,7 @@ scenario("C9: without JavaScript one logs in, and reads every list and detail", 
   await plain.getByRole("link", { name: "crash-7" }).click();
   await plain.getByRole("heading", { name: "Task crash-7" }).waitFor();
   await plain.getByRole("region", { name: "Owners" }).getByRole("link").first().click();
-  await plain.getByText("COMPLETED", { exact: true }).first().waitFor();
+  await plain.getByText("Completed", { exact: true }).first().waitFor();
   await plain.getByRole("button", { name: "Log out" }).click();
   await plain.getByRole("heading", { name: "Log in" }).waitFor();
   scene.expects(/status of 40[49]/);

@@ -6,6 +6,7 @@ mod dag;
 mod dead_letters;
 mod lanes;
 mod lists;
+mod map;
 mod negotiations;
 mod overview;
 mod plans;

@@ -31,7 +31,8 @@ impl View<'_> {
     /// The summary of a task: that of its first request that has one, of its first and its latest handoff. Empty: none
     /// has one that the caller may see.
     pub fn summary_of_task(&self, task: &Task, latest: Option<&Handoff>) -> Result<String, BrokerError> {
-        if let Some(first) = task.hops.first() {
+        // Most tasks have one handoff, which is at hand.
+        if let Some(first) = task.hops.first().filter(|first| latest.is_none_or(|latest| latest.id != first.handoff)) {
             // The first handoff may be removed, or not be for this caller.
             let summary = self.handoff(first.handoff).map_or(Ok(String::new()), |first| self.summary_of(&first))?;
             if !summary.is_empty() {

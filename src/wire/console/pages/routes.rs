@@ -6,8 +6,8 @@ use axum::{
 };
 
 use super::{
-    agent, agents, audit, dead_letters, handoff, handoffs, negotiations, overview, plans, policy, registry, runs, task,
-    tasks, threads, workspaces,
+    agent, agents, audit, dead_letters, handoff, handoffs, map, negotiations, overview, plans, policy, registry, runs,
+    task, tasks, threads, workspaces,
 };
 use crate::wire::console::Console;
 
@@ -31,6 +31,7 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/registry", get(registry::list))
         .route("/agents", get(agents))
         .route("/agents/{id}", get(agent::show))
+        .route("/map", get(map::show))
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/redrive", get(dead_letters::review).post(dead_letters::redrive_matching))
         .route("/dead-letters/{number}", get(dead_letters::one))

@@ -30,7 +30,7 @@ use crate::{
 /// The most bytes of a search.
 const SEARCH_BYTES_MAX: usize = 200;
 /// The most pages of the list that one search reads, each of [`PAGE_SIZE`] tasks.
-const SEARCHED_PAGES_MAX: usize = 8;
+const SEARCHED_PAGES_MAX: usize = 6;
 /// A search is content with this many tasks.
 const ENOUGH: usize = PAGE_SIZE / 2;
 

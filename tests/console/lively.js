@@ -67,9 +67,11 @@ export async function lively(scene) {
   await all(tasks.filter((task) => !isOrdered(task)).map((task) => () => play(scene, agent, task)));
   await all(tasks.filter(isOrdered).map((task) => () => play(scene, agent, task)), 1);
   const cards = new Map(AGENTS.map(([id, type, capacity]) => [id, ["--type", type, "--capacity", `${capacity}`]]));
-  const leaving = GONE.map((id) => scene.serving(agent(id), ...cards.get(id)));
-  await all(GONE.map((id) => () => until(`${id} has a session`, () => there(id))), 1);
-  for (const process of leaving) process.kill("SIGKILL");
+  for (const id of GONE) {
+    const process = scene.serving(agent(id), ...cards.get(id));
+    await until(`${id} has a session`, () => there(id));
+    process.kill("SIGKILL");
+  }
   const { picture, loop } = await journey(scene, agent);
   await plans(scene, agent);
   await all(ALIVE.map((id) => async () => void scene.listening(agent(id))), 1);

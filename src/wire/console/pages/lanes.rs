@@ -4,9 +4,9 @@
 use crate::time::Timestamp;
 
 /// The width of the column with the names of the agents, in pixels.
-const NAMES_WIDTH: u32 = 150;
+const NAMES_WIDTH: u32 = 140;
 /// The width of the whole time, in pixels.
-const TIME_WIDTH: u32 = 400;
+const TIME_WIDTH: u32 = 330;
 /// The width of the shortest bar, in pixels, so that it can be seen.
 const BAR_WIDTH_MIN: u32 = 4;
 /// The height of a row, in pixels: the dashed bars above, the bars of ownership below.
@@ -14,7 +14,7 @@ const LANE_HEIGHT: u32 = 46;
 /// The height of the line with the times, in pixels.
 const TIMES_HEIGHT: u32 = 24;
 /// The letters of a name that fit into the column of names.
-const NAME_LETTERS: usize = 19;
+const NAME_LETTERS: usize = 17;
 /// The width of a letter in a bar, in pixels, rounded up.
 const LETTER_WIDTH: u32 = 9;
 

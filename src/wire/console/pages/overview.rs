@@ -246,7 +246,8 @@ fn takeover(view: View<'_>) -> Result<Option<(String, String)>, BrokerError> {
 fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         short if short < 10.0 => format!("{short:.1} s"),
-        _ => humantime::format_duration(Duration::from_secs(time.as_secs())).to_string(),
+        long if long < 120.0 => format!("{long:.0} s"),
+        long => format!("{:.0} min", long / 60.0),
     }
 }
 

@@ -186,15 +186,80 @@ def filtered(section, chosen, summary):
             except KeyError:
                 pass
         return canonical(found)
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise Refused("no history")
+    check_history(value)
     last = chosen.get("last", 0)
     if chosen["history"] == "SUMMARY":
         return canonical({"summary": summary, "entries": len(value)})
     if chosen["history"] == "WITHOUT_TOOL_CALLS":
-        value = [entry for entry in value if entry.get("role") != "tool"]
+        value = [entry for entry in value if entry["role"] != "tool"]
+        value = [entry for entry in value if entry["content"] or not entry.get("tool_calls")]
         value = [{name: entry[name] for name in entry if name != "tool_calls"} for entry in value]
-    return canonical(value[-last:] if last else value)
+    return canonical(latest(value, last) if last else value)
+
+
+def latest(entries, last):
+    """The last entries, and more where the first one would be the result of a call before it."""
+    start = max(len(entries) - last, 0)
+    for at in reversed(range(len(entries))):
+        if at < start:
+            break
+        calls = [
+            index
+            for index in range(at)
+            for call in entries[index].get("tool_calls", [])
+            if call["id"] == entries[at].get("tool_call_id")
+        ]
+        start = min([start, *calls[-1:]])
+    return entries[start:]
+
+
+def check_history(value):
+    """Checks the shape baton.history, version 1."""
+    require(isinstance(value, list))
+    for entry in value:
+        members(entry, {"role", "content"}, {"name", "tool_calls", "tool_call_id", "agent_id", "time"})
+        require(entry["role"] in ("system", "user", "assistant", "tool"))
+        require(("tool_call_id" in entry) == (entry["role"] == "tool"))
+        require("tool_calls" not in entry or entry["role"] == "assistant")
+        texts(entry, "name", "agent_id", "time", "tool_call_id")
+        for call in listed(entry.get("tool_calls", [])):
+            members(call, {"id", "name", "arguments"}, set())
+            texts(call, "id", "name", "arguments")
+        for one in [] if isinstance(entry["content"], str) else listed(entry["content"]):
+            check_part(one)
+
+
+def check_part(one):
+    require(isinstance(one, dict))
+    kind = one.get("type")
+    if kind == "text":
+        members(one, {"type", "text"}, set())
+        texts(one, "text")
+    elif kind in ("image", "file"):
+        members(one, {"type"}, {"url", "data", "media_type", "name"})
+        texts(one, "url", "data", "media_type", "name")
+        require(("url" in one) != ("data" in one))
+    else:
+        require(kind == "data")
+        members(one, {"type", "data"}, set())
+
+
+def members(value, needed, others):
+    require(isinstance(value, dict) and needed <= set(value) <= needed | others)
+
+
+def texts(value, *names):
+    require(all(isinstance(value[name], str) for name in names if name in value))
+
+
+def listed(value):
+    require(isinstance(value, list))
+    return value
+
+
+def require(fits):
+    if not fits:
+        raise Refused("no history")
 
 
 def part(name, section, chosen, summary=""):
@@ -207,13 +272,80 @@ def part(name, section, chosen, summary=""):
     return case
 
 
+CALL = {"id": "c1", "name": "find_order", "arguments": '{"id": 7}'}
 HISTORY = [
     {"role": "user", "content": "hi"},
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "c1"}], "agent_id": "a"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL], "agent_id": "a"},
     {"role": "tool", "content": "42", "tool_call_id": "c1"},
     {"role": "assistant", "content": "it is 42", "tool_calls": []},
     {"role": "user", "content": "thanks", "time": "2026-11-22T10:00:00Z"},
 ]
+# Calls that stand in parallel, an id that is used twice, and a result without a call.
+CALLS = [
+    {"role": "system", "content": "be brief"},
+    {"role": "tool", "content": "lost", "tool_call_id": "c0"},
+    {"role": "assistant", "content": "I look", "tool_calls": [CALL, CALL | {"id": "c2"}]},
+    {"role": "tool", "content": "9", "tool_call_id": "c1"},
+    {"role": "tool", "content": [{"type": "text", "text": "10"}], "tool_call_id": "c2"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "11", "tool_call_id": "c1"},
+]
+PARTS = [
+    {"type": "text", "text": "see"},
+    {"type": "image", "url": "https://example.com/a.png"},
+    {"type": "image", "data": "aGk=", "media_type": "image/png"},
+    {"type": "file", "data": "aGk=", "media_type": "application/pdf", "name": "a.pdf"},
+    {"type": "data", "data": {"role": "tool", "tool_calls": [None]}},
+]
+# The same conversation as five interfaces have it: no history until it is converted.
+OTHERS = {
+    "OpenAI Chat Completions": [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "find_order", "arguments": "{}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "c1", "content": "9"},
+    ],
+    "OpenAI Responses": [
+        {"type": "function_call", "call_id": "c1", "name": "find_order", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "9"},
+    ],
+    "Anthropic Messages": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "find_order", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "9"}]},
+    ],
+    "Gemini": [
+        {"role": "model", "parts": [{"functionCall": {"name": "find_order", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "find_order", "response": {"text": "9"}}}]},
+    ],
+    "LangChain": [
+        {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "find_order", "args": {}, "id": "c1"}]}},
+        {"type": "tool", "data": {"content": "9", "tool_call_id": "c1"}},
+    ],
+}
+NO_HISTORIES = {
+    "an unknown role": [{"role": "agent", "content": "a"}],
+    "no role": [{"content": "a"}],
+    "no content": [{"role": "user"}],
+    "a content that is null": [{"role": "user", "content": None}],
+    "a member that is not of the shape": [{"role": "user", "content": "a", "function_call": {}}],
+    "a name that is no text": [{"role": "user", "content": "a", "name": 1}],
+    "calls of a user": [{"role": "user", "content": "a", "tool_calls": []}],
+    "calls that are no list": [{"role": "assistant", "content": "a", "tool_calls": {}}],
+    "a call without arguments": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "c", "name": "f"}]}],
+    "arguments that are no text": [
+        {"role": "assistant", "content": "a", "tool_calls": [{"id": "c", "name": "f", "arguments": {}}]}
+    ],
+    "a call with another member": [{"role": "assistant", "content": "a", "tool_calls": [CALL | {"type": "function"}]}],
+    "a result without the id of its call": [{"role": "tool", "content": "a"}],
+    "an id of a call at a user": [{"role": "user", "content": "a", "tool_call_id": "c"}],
+    "a part that is a text": [{"role": "user", "content": ["a"]}],
+    "a part of another type": [{"role": "user", "content": [{"type": "tool_result", "text": "a"}]}],
+    "a text part without a text": [{"role": "user", "content": [{"type": "text"}]}],
+    "a text part with another member": [{"role": "user", "content": [{"type": "text", "text": "a", "data": 1}]}],
+    "an image with both": [{"role": "user", "content": [{"type": "image", "url": "a", "data": "aGk="}]}],
+    "a file with neither": [{"role": "user", "content": [{"type": "file", "name": "a"}]}],
+    "a data part without data": [{"role": "user", "content": [{"type": "data"}]}],
+}
 OBJECT = {"a": {"b/c": [10, {"d": None}], "m~n": True}, "": "empty", "x": 1.0}
 
 FILTERS = [
@@ -224,7 +356,19 @@ FILTERS = [
     part("the last none", HISTORY, {"history": "LAST"}),
     part("without tool calls", HISTORY, {"history": "WITHOUT_TOOL_CALLS"}),
     part("without tool calls, the last two", HISTORY, {"history": "WITHOUT_TOOL_CALLS", "last": 2}),
-    part("a role that is no text stays", [{"role": 1, "tool_calls": 1}, {"tool_calls": []}], {"history": "WITHOUT_TOOL_CALLS"}),
+    part("a role that is no text", [{"role": 1, "content": ""}], {"history": "WITHOUT_TOOL_CALLS"}),
+    part("the last one is a result: its call comes along", CALLS, {"history": "LAST", "last": 1}),
+    part("the last three begin with the second result of two calls", CALLS, {"history": "LAST", "last": 3}),
+    part("the last five begin with the calls", CALLS, {"history": "LAST", "last": 5}),
+    part("a result without a call takes nothing along", CALLS, {"history": "LAST", "last": 6}),
+    part("an entry that calls and speaks stays without its calls", CALLS, {"history": "WITHOUT_TOOL_CALLS"}),
+    part("all parts", [{"role": "user", "content": PARTS}], {"history": "WITHOUT_TOOL_CALLS"}),
+    part("no parts and no calls", [{"role": "assistant", "content": []}], {"history": "WITHOUT_TOOL_CALLS"}),
+    *[part(f"without tool calls: {name}", one, {"history": "WITHOUT_TOOL_CALLS"}) for name, one in OTHERS.items()],
+    *[part(f"the last one: {name}", one, {"history": "LAST", "last": 1}) for name, one in OTHERS.items()],
+    *[part(f"no history: {name}", one, {"history": "FULL"}) for name, one in NO_HISTORIES.items()],
+    part("no history has a summary", [{"role": "agent", "content": ""}], {"history": "SUMMARY"}),
+    part("pointers need no history", [{"role": "agent"}], {"json_pointers": ["/0/role"]}),
     part("the summary", HISTORY, {"history": "SUMMARY"}, "They ask for a number; it is 42."),
     part("the summary of an empty history", [], {"history": "SUMMARY"}),
     part("an empty history", [], {"history": "LAST", "last": 5}),
@@ -245,8 +389,8 @@ FILTERS = [
     part("a pointer twice", OBJECT, {"json_pointers": ["/x", "/x"]}),
     part("pointers and history", HISTORY, {"history": "FULL", "json_pointers": ["/0"]}),
     part("no filter", HISTORY, {}),
-    part("a name twice", '[{"a":1,"a":2}]', {"history": "FULL"}),
-    part("an integer beyond the bound", '[{"a":9007199254740992}]', {"history": "FULL"}),
+    part("a name twice", '{"a":1,"a":2}', {"json_pointers": ["/a"]}),
+    part("an integer beyond the bound", '{"a":9007199254740992}', {"json_pointers": ["/a"]}),
     part("65 pointers", OBJECT, {"json_pointers": [f"/{number}" for number in range(65)]}),
 ]
 

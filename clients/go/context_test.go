@@ -2,7 +2,10 @@ package baton
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -156,13 +159,13 @@ func TestACheckpointAndAHandoffSendChangesByThemselves(t *testing.T) {
 		_, err = takeover.Complete(ctx)
 		return err
 	}})
-	history := textSection("history_log", `[{"role":"user"}, {"role":"agent"}]`)
+	history := textSection("history_log", `[{"role":"user","content":"a"}, {"role":"assistant","content":"b"}]`)
 	ok[*HandedOver](t)(task.HandOver(patient(t), bob.ID(), supportRequest(), story(4), history, goals(t)))
 	result := await(t, done)
 	if result.err != nil || result.sent.GetDelta().GetMergePatch() != `{"count":4}` || result.whole.GetJson() != story(4).GetJson() {
 		t.Error(result)
 	}
-	if len(result.part) != 1 || result.part[0].GetJson() != `[{"role":"agent"}]` {
+	if len(result.part) != 1 || result.part[0].GetJson() != `[{"content":"b","role":"assistant"}]` {
 		t.Error(result.part)
 	}
 }
@@ -215,13 +218,55 @@ func TestASmallChangeIsADeltaAndALargeOneIsNot(t *testing.T) {
 	}
 }
 
-func TestAFilterThatDoesNotFitSendsTheSectionWhole(t *testing.T) {
-	section := textSection("goals", `{"not":"a history"}`)
-	accept := &v1.HandoffAccept{Wishes: []*v1.SectionWish{WantLast("goals", 1)}}
+func TestASectionThatTheFilterDoesNotFitIsLeftOut(t *testing.T) {
+	goals := textSection("goals", `{"not":"a history"}`)
+	elsewhere := &v1.ContextSection_Reference{Reference: &v1.ContextReference{Uri: "https://example.com/a"}}
+	reference := &v1.ContextSection{Name: "trace", Content: elsewhere}
+	accept := &v1.HandoffAccept{Wishes: []*v1.SectionWish{WantLast("goals", 1), WantLast("trace", 1)}}
 	known := func(string, []byte) string { return "" }
-	sent := forWishes([]*v1.ContextSection{section, textSection("other", "[]")}, accept, known)
-	if len(sent) != 1 || sent[0].GetJson() != section.GetJson() {
-		t.Error(sent)
+	if sent := forWishes([]*v1.ContextSection{goals, reference}, accept, known); len(sent) != 0 {
+		t.Error("what the filter is to keep back was sent:", sent)
+	}
+}
+
+func TestAPartOfAnotherShapeNamesNoSchema(t *testing.T) {
+	history := ok[*v1.ContextSection](t)(HistorySection("history_log", []HistoryEntry{{Role: "user", Content: "hi"}}))
+	known := func(string, []byte) string { return "" }
+	part := func(filter v1.HistoryFilter) *v1.ContextSection {
+		wish := &v1.SectionWish{Name: "history_log", Filter: &v1.ContextFilter{History: filter}}
+		return forWishes([]*v1.ContextSection{history}, &v1.HandoffAccept{Wishes: []*v1.SectionWish{wish}}, known)[0]
+	}
+	if full := part(v1.HistoryFilter_HISTORY_FILTER_FULL); full.GetSchemaId() != HistorySchemaID {
+		t.Error(full)
+	}
+	summary := part(v1.HistoryFilter_HISTORY_FILTER_SUMMARY)
+	if summary.GetSchemaId() != "" || summary.GetJson() != `{"entries":1,"summary":""}` {
+		t.Error(summary)
+	}
+}
+
+func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
+	entries := []HistoryEntry{
+		{Role: "system", Content: "be brief"},
+		{Role: "user", Name: "ann", Parts: []HistoryPart{
+			{Type: "text", Text: "see"},
+			{Type: "image", Base64: "aGk=", MediaType: "image/png"},
+			{Type: "file", URL: "https://example.com/a.pdf", Name: "a.pdf"},
+			{Type: "data", Data: json.RawMessage(`{"n":1}`)},
+		}},
+		{Role: "assistant", AgentID: "a", ToolCalls: []HistoryCall{{ID: "c1", Name: "find", Arguments: `{"id":7}`}}},
+		{Role: "tool", Content: "9", ToolCallID: "c1", Time: "2026-11-22T10:00:00Z"},
+	}
+	section := ok[*v1.ContextSection](t)(HistorySection("history_log", entries))
+	if read := ok[[]HistoryEntry](t)(HistoryOf(section.GetJson())); !reflect.DeepEqual(read, entries) {
+		t.Errorf("%+v", read)
+	}
+	_, err := HistorySection("history_log", []HistoryEntry{{Role: "agent", Content: "hi"}})
+	if !errors.Is(err, ErrHistory) || !strings.Contains(err.Error(), `"/0/role"`) {
+		t.Error(err)
+	}
+	if _, err := HistoryOf(`[{"role":"tool","content":"9"}]`); !errors.Is(err, ErrHistory) {
+		t.Error(err)
 	}
 }
 

@@ -98,15 +98,19 @@ func FilterSection(text string, filter *v1.ContextFilter, summary string) (strin
 		}
 		return canonical(found)
 	}
-	entries, err := historyOf(value)
+	entries, err := checkHistory(value)
 	if err != nil {
-		return "", err
+		return "", unfit(fmt.Sprintf("a history filter needs a history: %v", err))
 	}
 	switch filter.GetHistory() {
 	case v1.HistoryFilter_HISTORY_FILTER_LAST:
-		return canonical(lastOf(entries, filter.GetLast()))
+		return canonical(latestOf(entries, filter.GetLast()))
 	case v1.HistoryFilter_HISTORY_FILTER_WITHOUT_TOOL_CALLS:
-		return canonical(lastOf(withoutToolCalls(entries), filter.GetLast()))
+		kept := withoutToolCalls(entries)
+		if filter.GetLast() > 0 {
+			kept = latestOf(kept, filter.GetLast())
+		}
+		return canonical(kept)
 	case v1.HistoryFilter_HISTORY_FILTER_SUMMARY:
 		return canonical(map[string]any{"summary": summary, "entries": float64(len(entries))})
 	}
@@ -115,7 +119,8 @@ func FilterSection(text string, filter *v1.ContextFilter, summary string) (strin
 
 // forWishes returns the sections that a candidate has asked for: the named ones, filtered, and as deltas where that is
 // less; all sections if it names none. known finds the base that the candidate has. A section that the filter does not
-// fit goes whole; one in a schema version that the candidate does not read is left out.
+// fit is left out, for whole it would have what the filter is to keep back; so is one in a schema version that the
+// candidate does not read.
 func forWishes(
 	sections []*v1.ContextSection, accept *v1.HandoffAccept, known func(name string, digest []byte) string,
 ) []*v1.ContextSection {
@@ -136,22 +141,36 @@ func forWishes(
 		if section.GetSchemaId() != "" && len(versions) > 0 && !slices.Contains(versions, section.GetSchemaVersion()) {
 			continue
 		}
-		wanted = append(wanted, forWish(section, wish, known))
+		if part := forWish(section, wish, known); part != nil {
+			wanted = append(wanted, part)
+		}
 	}
 	return wanted
 }
 
+// forWish returns the section as it is wished, or nil if the filter does not fit.
 func forWish(
 	section *v1.ContextSection, wish *v1.SectionWish, known func(name string, digest []byte) string,
 ) *v1.ContextSection {
 	content, is := section.GetContent().(*v1.ContextSection_Json)
+	filter := wish.GetFilter()
 	if !is || wish == nil {
+		if filter != nil {
+			return nil
+		}
 		return section
 	}
 	text := content.Json
-	if wish.GetFilter() != nil {
-		if part, err := FilterSection(text, wish.GetFilter(), section.GetSummary()); err == nil {
-			text = part
+	if filter != nil {
+		part, err := FilterSection(text, filter, section.GetSummary())
+		if err != nil {
+			return nil
+		}
+		text = part
+		if len(filter.GetJsonPointers()) > 0 || filter.GetHistory() == v1.HistoryFilter_HISTORY_FILTER_SUMMARY {
+			// The schema is not about a part of another shape.
+			section = withContent(section, &v1.ContextSection{})
+			section.SchemaId, section.SchemaVersion = "", ""
 		}
 	}
 	if len(wish.GetHaveSha256()) > 0 {
@@ -239,43 +258,6 @@ func merged(target, patch any) any {
 		}
 	}
 	return members
-}
-
-func historyOf(value any) ([]any, error) {
-	entries, is := value.([]any)
-	for _, entry := range entries {
-		if _, isObject := entry.(map[string]any); !isObject {
-			is = false
-		}
-	}
-	if !is {
-		return nil, unfit("a history filter needs a list of objects")
-	}
-	return entries, nil
-}
-
-// lastOf returns the last entries, all for 0.
-func lastOf(entries []any, last uint32) []any {
-	if last == 0 || uint64(last) > uint64(len(entries)) {
-		return entries
-	}
-	return entries[len(entries)-int(last):]
-}
-
-func withoutToolCalls(entries []any) []any {
-	kept := []any{}
-	for _, entry := range entries {
-		members := map[string]any{}
-		for name, value := range entry.(map[string]any) {
-			if name != "tool_calls" {
-				members[name] = value
-			}
-		}
-		if members["role"] != "tool" {
-			kept = append(kept, members)
-		}
-	}
-	return kept
 }
 
 // resolved returns the value at a JSON Pointer (RFC 6901), and whether there is one.

@@ -430,6 +430,8 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::SchemaExists { .. } => BrokerError::SchemaExists { schema: "log".into(), version: "1".into() };
         BrokerError::SchemaRejected { .. } => BrokerError::SchemaRejected {
             problem: "has a $ref to \"https://example.com/log\", which is no part of it".into() };
+        BrokerError::FilterNotApplicable { .. } => BrokerError::FilterNotApplicable {
+            section: "history_log".into(), problem: "\"/1/role\" must be system, user, assistant or tool".into() };
         BrokerError::NameRetired { .. } => BrokerError::NameRetired {
             name: "graph:search".into(), owner: "alice".into() };
         BrokerError::ContextSchemaViolation { .. } => BrokerError::ContextSchemaViolation { violations: violations() };

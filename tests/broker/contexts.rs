@@ -335,7 +335,7 @@ fn versions_are_read_by_their_parties_only() {
 #[test]
 fn a_section_comes_whole_as_a_change_or_as_a_part() {
     let (mut world, ..) = World::of_contexts(Settings::default());
-    let entries = r#"[{"role":"user","content":"hi"},{"role":"tool","content":"42"},{"role":"agent","tool_calls":[]}]"#;
+    let entries = r#"[{"role":"user","content":"hi"},{"role":"assistant","content":"42"}]"#;
     let long = format!(r#"{{"n":1,"text":"{}"}}"#, "x".repeat(300));
     let newer = long.replace("\"n\":1", "\"n\":2");
     let history = v1::ContextSection { summary: "a number".into(), ..json("history_log", entries) };
@@ -363,13 +363,13 @@ fn a_section_comes_whole_as_a_change_or_as_a_part() {
     let last = part(HistoryFilter::Last, 1);
     assert!(last.derived);
     assert_eq!(last.section.unwrap().sha256, sha(entries).unwrap()[..], "the digest is that of the whole");
-    assert_eq!(last.content, Some(Answer::Json(r#"[{"role":"agent","tool_calls":[]}]"#.into())));
-    let summary = Some(Answer::Json(r#"{"entries":3,"summary":"a number"}"#.into()));
+    assert_eq!(last.content, Some(Answer::Json(r#"[{"content":"42","role":"assistant"}]"#.into())));
+    let summary = Some(Answer::Json(r#"{"entries":2,"summary":"a number"}"#.into()));
     assert_eq!(part(HistoryFilter::Summary, 0).content, summary);
     let filter = v1::ContextFilter { history: HistoryFilter::Full.into(), ..Default::default() };
-    denied(answer(&SectionQuery { filter: Some(filter.clone()), ..of("notes") }), ErrorCode::FieldInvalid);
+    denied(answer(&SectionQuery { filter: Some(filter.clone()), ..of("notes") }), ErrorCode::FilterNotApplicable);
     let trace = SectionQuery { version: 1, ..of("trace") };
-    denied(answer(&SectionQuery { filter: Some(filter), ..trace.clone() }), ErrorCode::FieldInvalid);
+    denied(answer(&SectionQuery { filter: Some(filter), ..trace.clone() }), ErrorCode::FilterNotApplicable);
     assert!(matches!(answer(&trace).unwrap().content, Some(Answer::Bytes(bytes)) if bytes.data == b"abc"[..]));
     denied(answer(&of("trace")), ErrorCode::ContextVersionUnknown);
 }

@@ -120,6 +120,31 @@ fn a_context_that_does_not_fit_is_refused_with_each_pointer() {
 }
 
 #[test]
+fn the_schema_of_histories_is_there_without_a_registration() {
+    let mut world = World::with(&["a", "b"]);
+    let id = accepted(&mut world);
+    let history = |json: &str| context(json, ("baton.history", "1"), ("", ""));
+    let call = r#"{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"find","arguments":{}}]}"#;
+    for (json, pointer) in [
+        (r#"[{"role":"agent","content":"a"}]"#, "/0/role"),
+        (r#"[{"role":"user","content":"a"},{"role":"tool","content":"a"}]"#, "/1"),
+        (&*format!("[{call}]"), "/0/tool_calls/0/arguments"),
+    ] {
+        let sent = world.send(transfer(&world, "a", &id, &history(json)));
+        let refusal = assert_refused(sent, ErrorCode::ContextSchemaViolation);
+        let path = &refusal.violations()[0].path;
+        assert!(path.strip_prefix("envelope.payload.sections[0].json").unwrap().starts_with(pointer), "{path}");
+    }
+    let fits = r#"[{"role":"user","content":[{"type":"image","url":"https://example.com/a.png"}]}]"#;
+    world.send(transfer(&world, "a", &id, &history(fits))).unwrap();
+    let (caller, task) = (Caller::Agent(AgentId::parse("a").unwrap()), TaskId::parse("t").unwrap());
+    let view = world.view(&caller);
+    assert!(view.context(&task, 1).unwrap().version.sections[0].is_checked);
+    assert!(view.schema("baton.history", "1").unwrap().schema_json.contains("tool_call_id"));
+    assert!(view.schema("baton.history", "2").is_err());
+}
+
+#[test]
 fn the_result_of_a_delta_is_checked_with_its_schema_and_stored() {
     let mut world = World::with(&["a", "b"]);
     register(&mut world, "crash", "1", SCHEMA).unwrap();

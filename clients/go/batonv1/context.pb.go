@@ -34,7 +34,7 @@ const (
 	HistoryFilter_HISTORY_FILTER_FULL HistoryFilter = 1
 	// The latest entries.
 	HistoryFilter_HISTORY_FILTER_LAST HistoryFilter = 2
-	// All entries but those with the role "tool", without the member tool_calls.
+	// All entries but those with the role "tool", without the member tool_calls. An entry that only calls tools is left out.
 	HistoryFilter_HISTORY_FILTER_WITHOUT_TOOL_CALLS HistoryFilter = 3
 	// An object with the section's summary as "summary", and the number of entries as "entries".
 	HistoryFilter_HISTORY_FILTER_SUMMARY HistoryFilter = 4
@@ -592,9 +592,11 @@ func (x *ContextDelta) GetResultSha256() []byte {
 // history or json_pointers is set.
 type ContextFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The part of a list of history entries: objects with role, content, name, tool_calls, tool_call_id, agent_id, time.
+	// The part of a history. The section must be one: a list of the shape of vectors/history-v1.schema.json, which is the schema
+	// baton.history, version 1. A list of another shape is refused with FILTER_NOT_APPLICABLE, and the owner's client leaves it out.
 	History HistoryFilter `protobuf:"varint,1,opt,name=history,proto3,enum=baton.v1.HistoryFilter" json:"history,omitempty"`
-	// The number of the latest entries that stay, at least 1 for LAST. With WITHOUT_TOOL_CALLS it applies to what is left,
+	// The number of the latest entries that stay, at least 1 for LAST. More stay where the first one would be the result of a
+	// call before it: the entries from that call on. With WITHOUT_TOOL_CALLS it applies to what is left,
 	// and 0 means all. 0 for the others.
 	Last uint32 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
 	// The members to keep, as JSON Pointers (RFC 6901), at most 64 of at most 1024 bytes. The result is an object with the

@@ -6,7 +6,7 @@ import json
 import pytest
 from brokers import begin, needs_broker, within
 
-from baton import BatonError, json_section, sections, v1
+from baton import BatonError, history_section, json_section, sections, v1
 
 STORY = {"title": "march", "text": "x" * 2000, "count": 0}
 
@@ -28,7 +28,7 @@ def test_a_small_change_goes_as_a_delta_and_a_large_one_whole():
 
 
 def test_wishes_select_filter_and_shorten():
-    history = json_section("history_log", [{"role": "user"}, {"role": "tool"}, {"role": "agent"}])
+    history = history_section([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     last = v1.ContextFilter(history=v1.HISTORY_FILTER_LAST, last=1)
     wishes = [
         v1.SectionWish(name="history_log", filter=last),
@@ -39,8 +39,16 @@ def test_wishes_select_filter_and_shorten():
     sent = sections.for_wishes(
         [history, story(2), goals, other], v1.HandoffAccept(wishes=wishes), lambda _name, _sha256: story(1).json
     )
-    assert [section.name for section in sent] == ["history_log", "story", "goals"]
-    assert (sent[0].json, sent[1].delta.merge_patch, sent[2]) == ('[{"role":"agent"}]', '{"count":2}', goals)
+    # Goals are no history, so nothing of them is sent.
+    assert [section.name for section in sent] == ["history_log", "story"]
+    assert (sent[0].json, sent[1].delta.merge_patch) == ('[{"content":"b","role":"assistant"}]', '{"count":2}')
+    assert (sent[0].schema_id, sent[0].schema_version) == ("baton.history", "1")
+    summary = v1.SectionWish(name="history_log", filter=v1.ContextFilter(history=v1.HISTORY_FILTER_SUMMARY))
+    [short] = sections.for_wishes([history], v1.HandoffAccept(wishes=[summary]), lambda _name, _sha256: None)
+    assert (short.json, short.schema_id) == ('{"entries":2,"summary":""}', "")
+    reference = v1.ContextSection(name="history_log", reference=v1.ContextReference(uri="https://example.com/a"))
+    wish = v1.HandoffAccept(wishes=[wishes[0]])
+    assert sections.for_wishes([reference], wish, lambda _name, _sha256: None) == []
     assert len(sections.for_wishes([history, other], v1.HandoffAccept(), lambda _name, _sha256: None)) == 2
 
 

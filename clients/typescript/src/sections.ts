@@ -1,6 +1,7 @@
 /** The contents of context sections: canonical JSON, deltas and filters, as vectors/ has them for every language. */
 import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
+import { checkHistory, type HistoryEntry, HistoryError, latestOf, withoutToolCalls } from "./history.js";
 import * as v1 from "./v1.js";
 
 const LEVELS_MAX = 127;
@@ -75,18 +76,27 @@ export function filtered(text: string, filter: v1.ContextFilter, summary = ""): 
     const found = jsonPointers.map((pointer) => [pointer, resolve(value, pointer)] as const);
     return canonical(Object.fromEntries(found.filter(([, part]) => part !== undefined).map(([pointer, part]) => [pointer, part?.[0]])));
   }
-  if (!Array.isArray(value) || !value.every(isObject)) throw new SectionError("a history filter needs a list of objects");
+  const entries = historyOf(value);
   switch (history) {
     case v1.HistoryFilter.LAST:
-      return canonical(value.slice(-last));
+      return canonical(latestOf(entries, last));
     case v1.HistoryFilter.WITHOUT_TOOL_CALLS: {
-      const kept = value.filter((entry) => entry["role"] !== "tool").map((entry) => without(entry, "tool_calls"));
-      return canonical(last === 0 ? kept : kept.slice(-last));
+      const kept = withoutToolCalls(entries);
+      return canonical(last === 0 ? kept : latestOf(kept, last));
     }
     case v1.HistoryFilter.SUMMARY:
-      return canonical({ summary, entries: value.length });
+      return canonical({ summary, entries: entries.length });
     default:
-      return canonical(value);
+      return canonical(entries);
+  }
+}
+
+function historyOf(value: unknown): HistoryEntry[] {
+  try {
+    return checkHistory(value);
+  } catch (error) {
+    if (error instanceof HistoryError) throw new SectionError(`a history filter needs a baton.history of version 1: ${error.message}`);
+    throw error;
   }
 }
 
@@ -95,7 +105,7 @@ export type FindBase = (name: string, digest: Uint8Array) => string | undefined;
 
 /**
  * Returns the sections that a candidate has asked for: the named ones, filtered, and as deltas where smaller. A section that
- * the filter does not fit goes whole.
+ * the filter does not fit is left out: whole it would have what the filter is to keep back.
  */
 export function forWishes(
   sections: readonly v1.ContextSection[],
@@ -107,7 +117,7 @@ export function forWishes(
     const wish = wishes.find(({ name }) => name === section.name);
     if (wish === undefined) return wantedSections.includes(section.name) ? [section] : [];
     const hasOther = section.schemaId !== "" && wish.schemaVersions.length > 0 && !wish.schemaVersions.includes(section.schemaVersion);
-    return hasOther ? [] : [forWish(section, wish, known)];
+    return hasOther ? [] : forWish(section, wish, known);
   });
 }
 
@@ -127,17 +137,21 @@ export function withDeltas(
   return { short, whole };
 }
 
-function forWish(section: v1.ContextSection, { filter, haveSha256 }: v1.SectionWish, known: FindBase): v1.ContextSection {
-  if (section.content.case !== "json") return section;
+function forWish(section: v1.ContextSection, { filter, haveSha256 }: v1.SectionWish, known: FindBase): v1.ContextSection[] {
+  if (section.content.case !== "json") return filter ? [] : [section];
   let text = section.content.value;
   try {
     if (filter) text = filtered(text, filter, section.summary);
   } catch (error) {
     if (!(error instanceof SectionError)) throw error;
+    return [];
   }
+  // The schema is not about a part of another shape.
+  const isOther = filter !== undefined && (filter.jsonPointers.length > 0 || filter.history === v1.HistoryFilter.SUMMARY);
+  const schema = isOther && { schemaId: "", schemaVersion: "" };
   const base = haveSha256.length > 0 ? known(section.name, haveSha256) : undefined;
   const made = base === undefined ? undefined : smaller(base, text);
-  return { ...section, content: made ? { case: "delta", value: made.delta } : { case: "json", value: text } };
+  return [{ ...section, ...schema, content: made ? { case: "delta", value: made.delta } : { case: "json", value: text } }];
 }
 
 function smaller(base: string, text: string): ReturnType<typeof deltaBetween> {
@@ -164,10 +178,6 @@ function merge(target: unknown, patch: unknown): unknown {
     else merged.set(name, merge(merged.get(name), value));
   }
   return Object.fromEntries(merged);
-}
-
-function without(entry: Members, name: string): Members {
-  return Object.fromEntries(Object.entries(entry).filter(([other]) => other !== name));
 }
 
 /** Returns the value at a JSON Pointer (RFC 6901), in a list; undefined without a value. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { create } from "@bufbuild/protobuf";
-import { BatonError, jsonSection, type OwnedTask, v1 } from "../src/index.js";
+import { BatonError, historySection, jsonSection, type OwnedTask, v1 } from "../src/index.js";
 import { canonical, deltaBetween, forWishes, sha256, withDeltas } from "../src/sections.js";
 import { Agents, Broker, patient, unique } from "./broker.js";
 
@@ -50,14 +50,19 @@ test("a small change goes as a delta and a large one whole", () => {
 });
 
 test("wishes select, filter and shorten", () => {
-  const history = jsonSection("history_log", [{ role: "user" }, { role: "tool" }, { role: "agent" }]);
+  const history = historySection([{ role: "user", content: "a" }, { role: "assistant", content: "b" }]);
   const [goals, other] = [jsonSection("goals", { not: "a history" }), jsonSection("other", [])];
   const filter = { history: v1.HistoryFilter.LAST, last: 1 };
   const base = textOf(story(1));
   const wishes = [{ name: "history_log", filter }, { name: "story", haveSha256: sha256(base) }, { name: "goals", filter }];
   const sent = forWishes([history, story(2), goals, other], create(v1.HandoffAcceptSchema, { wishes }), () => base);
-  assert.deepEqual(sent.map(({ name, content }) => [name, content.case]), [["history_log", "json"], ["story", "delta"], ["goals", "json"]]);
-  assert.deepEqual([sent[0] && textOf(sent[0]), sent[2]], ['[{"role":"agent"}]', goals]);
+  assert.deepEqual(sent.map(({ name, content }) => [name, content.case]), [["history_log", "json"], ["story", "delta"]], "goals are no history, so nothing of them is sent");
+  assert.deepEqual([sent[0] && textOf(sent[0]), sent[0]?.schemaId], ['[{"content":"b","role":"assistant"}]', "baton.history"]);
+  const summary = { wishes: [{ name: "history_log", filter: { history: v1.HistoryFilter.SUMMARY } }] };
+  const [short] = forWishes([history], create(v1.HandoffAcceptSchema, summary), () => undefined);
+  assert.deepEqual([short && textOf(short), short?.schemaId], ['{"entries":2,"summary":""}', ""]);
+  const reference = create(v1.ContextSectionSchema, { name: "history_log", content: { case: "reference", value: { uri: "https://example.com/a" } } });
+  assert.deepEqual(forWishes([reference], create(v1.HandoffAcceptSchema, { wishes: wishes.slice(0, 1) }), () => undefined), []);
   assert.equal(forWishes([history, other], create(v1.HandoffAcceptSchema), () => undefined).length, 2);
 });
 

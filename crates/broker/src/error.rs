@@ -247,6 +247,14 @@ pub enum BrokerError {
         /// The version of the schema, as registered or asked for.
         version: String,
     },
+    /// A filter does not fit a section.
+    #[error("the filter does not fit section {section:?}: {problem}")]
+    FilterNotApplicable {
+        /// The name of the section.
+        section: String,
+        /// The reason.
+        problem: String,
+    },
     /// The text is no schema that the broker checks with.
     #[error("the schema {problem}")]
     SchemaRejected {
@@ -462,6 +470,7 @@ impl Refusal for BrokerError {
             Self::BlobHolderClosed { .. } => ErrorCode::WorkspaceClosed,
             Self::SchemaUnknown { .. } => ErrorCode::SchemaUnknown,
             Self::SchemaExists { .. } => ErrorCode::SchemaExists,
+            Self::FilterNotApplicable { .. } => ErrorCode::FilterNotApplicable,
             Self::SchemaRejected { .. } => ErrorCode::SchemaRejected,
             Self::NameRetired { .. } => ErrorCode::NameRetired,
             Self::ContextSchemaViolation { .. } => ErrorCode::ContextSchemaViolation,

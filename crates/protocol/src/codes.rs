@@ -164,6 +164,7 @@ codes! {
     SchemaExists = 221 "SCHEMA_EXISTS" AlreadyExists,
     ContextSchemaViolation = 270 "CONTEXT_SCHEMA_VIOLATION" InvalidArgument,
     SchemaRejected = 273 "SCHEMA_REJECTED" InvalidArgument,
+    FilterNotApplicable = 269 "FILTER_NOT_APPLICABLE" FailedPrecondition,
     ContextVersionUnknown = 202 "CONTEXT_VERSION_UNKNOWN" NotFound,
     ContextBaseUnknown = 244 "CONTEXT_BASE_UNKNOWN" FailedPrecondition,
     ContextDeltaInvalid = 271 "CONTEXT_DELTA_INVALID" InvalidArgument,

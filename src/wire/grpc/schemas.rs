@@ -12,7 +12,7 @@ use crate::{
         engine::Command,
         json_schema::{CompiledSchemas, JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX, Work},
     },
-    envelope::{Checks, PAYLOAD_BYTES_MAX},
+    envelope::{Checks, PAYLOAD_BYTES_MAX, history},
     proto::v1::{self, schema_service_server::SchemaService},
     records::{RegistrationName, Registry},
 };
@@ -44,6 +44,9 @@ impl SchemaService for Schemas {
         check_name(&mut checks, "schema.schema_id", &wanted.schema_id);
         check_name(&mut checks, "schema.schema_version", &wanted.schema_version);
         check_etag(&mut checks, &etag);
+        if wanted.schema_id == history::SCHEMA_ID {
+            checks.wrong("schema.schema_id", "must be another one: the broker has this schema itself");
+        }
         checked(checks)?;
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
         let name = RegistrationName::new(Registry::Schemas, &schema_id);

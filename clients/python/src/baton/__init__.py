@@ -27,6 +27,7 @@ from baton.errors import (
     VerificationError,
 )
 from baton.handoffs import ContextWanted, HandedOver
+from baton.history import HistoryError, check_history, history_section
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.limits import json_object, json_text
 from baton.loans import Outcome, Recalled
@@ -56,6 +57,7 @@ __all__ = [
     "GapError",
     "HandedOver",
     "HandoffFailedError",
+    "HistoryError",
     "ModelTurn",
     "Negotiation",
     "NegotiationFailedError",
@@ -87,11 +89,13 @@ __all__ = [
     "Workspace",
     "blob_reference",
     "bytes_section",
+    "check_history",
     "context_digest",
     "current_trace",
     "explain",
     "generate_key",
     "handoff_id_of",
+    "history_section",
     "in_trace",
     "json_object",
     "json_section",

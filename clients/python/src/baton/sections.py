@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from baton import v1
+from baton.history import HistoryError, check_history, latest, without_tool_calls
 
+_LOG = logging.getLogger("baton")
 _NUMBER_MAX = 2**53 - 1
 _LEVELS_MAX = 127
 _POINTERS_MAX = 64
@@ -57,17 +60,19 @@ def filtered(text: str, chosen: v1.ContextFilter, summary: str = "") -> str:
     if chosen.json_pointers:
         found = ((pointer, _resolve(value, pointer)) for pointer in chosen.json_pointers)
         return canonical({pointer: part[0] for pointer, part in found if part})
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise SectionError("a history filter needs a list of objects")
+    try:
+        entries = check_history(value)
+    except HistoryError as error:
+        raise SectionError(f"a history filter needs a baton.history of version 1: {error}") from error
     match chosen.history:
         case v1.HISTORY_FILTER_LAST:
-            return canonical(value[-chosen.last :])
+            return canonical(latest(entries, chosen.last))
         case v1.HISTORY_FILTER_WITHOUT_TOOL_CALLS:
-            kept = [_without_tool_calls(entry) for entry in value if entry.get("role") != "tool"]
-            return canonical(kept[-chosen.last :])
+            kept = without_tool_calls(entries)
+            return canonical(latest(kept, chosen.last or len(kept)))
         case v1.HISTORY_FILTER_SUMMARY:
-            return canonical({"summary": summary, "entries": len(value)})
-    return canonical(value)
+            return canonical({"summary": summary, "entries": len(entries)})
+    return canonical(entries)
 
 
 def for_wishes(
@@ -75,8 +80,8 @@ def for_wishes(
 ) -> list[v1.ContextSection]:
     """Returns the sections that a candidate has asked for: the named ones, filtered, and as deltas where smaller.
 
-    `known` finds the base that the candidate has by its name and digest. A section that the filter does not fit goes
-    whole.
+    `known` finds the base that the candidate has by its name and digest. A section that the filter does not fit is left
+    out: whole it would have what the filter is to keep back.
     """
     wanted, wishes = set(accept.wanted_sections), {wish.name: wish for wish in accept.wishes}
     if not wanted and not wishes:
@@ -89,7 +94,11 @@ def for_wishes(
         if wish is not None:
             if section.schema_id and wish.schema_versions and section.schema_version not in wish.schema_versions:
                 continue
-            section = _for_wish(section, wish, known)  # noqa: PLW2901
+            try:
+                section = _for_wish(section, wish, known)  # noqa: PLW2901
+            except SectionError as error:
+                _LOG.warning("section %s is left out, for the filter does not fit: %s", section.name, error)
+                continue
         chosen.append(section)
     return chosen
 
@@ -152,13 +161,16 @@ def _for_wish(
     section: v1.ContextSection, wish: v1.SectionWish, known: Callable[[str, bytes], str | None]
 ) -> v1.ContextSection:
     if section.WhichOneof("content") != "json":
+        if wish.HasField("filter"):
+            raise SectionError("the section is not JSON by value")
         return section
     text = section.json
     if wish.HasField("filter"):
-        try:
-            text = filtered(text, wish.filter, section.summary)
-        except SectionError:
-            text = section.json
+        text = filtered(text, wish.filter, section.summary)
+        if wish.filter.json_pointers or wish.filter.history == v1.HISTORY_FILTER_SUMMARY:
+            # The schema is not about a part of another shape.
+            section = _with(section, json=text)
+            section.schema_id = section.schema_version = ""
     base = known(section.name, wish.have_sha256) if wish.have_sha256 else None
     made = None if base is None else _smaller(base, text)
     return _with(section, json=text) if made is None else _with(section, delta=made[0])
@@ -198,10 +210,6 @@ def _merge(target: Any, patch: Any) -> Any:
         else:
             merged[name] = _merge(merged.get(name), value)
     return merged
-
-
-def _without_tool_calls(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name != "tool_calls"}
 
 
 def _resolve(value: Any, pointer: str) -> list[Any]:

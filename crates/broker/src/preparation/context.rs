@@ -11,7 +11,7 @@ use crate::{
     codes::FieldViolation,
     contexts::{JSON, content_of, content_section, payload_in, whole_section},
     domain::context::{BASES_MAX, Origin, Rejection, Section, Version},
-    envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, sections, signing},
+    envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, history, sections, signing},
     json_schema::{JsonSchema, VIOLATIONS_MAX, Work},
     proto::v1::{self, context_section::Content},
     records::{ContextVersionRecord, SchemaRecord, TaskRecord},
@@ -115,10 +115,16 @@ impl Preparation<'_> {
         let names = of_sections.chain([(&*transfer.schema_id, &*transfer.schema_version)]);
         let mut found = Schemas::default();
         for (id, version) in names.filter(|(id, _)| !id.is_empty()) {
-            if let Some(stored) = self.store.get(&SchemaRecord::key(id, version))? {
-                let schema = SchemaRecord::decode(&stored.value)?.schema;
+            let text = match history::is_schema(id, version) {
+                true => Some(history::SCHEMA_JSON.to_owned()),
+                false => match self.store.get(&SchemaRecord::key(id, version))? {
+                    Some(stored) => Some(SchemaRecord::decode(&stored.value)?.schema.schema_json),
+                    None => None,
+                },
+            };
+            if let Some(text) = text {
                 found.named += 1;
-                found.texts.insert((id.to_owned(), version.to_owned()), schema.schema_json);
+                found.texts.insert((id.to_owned(), version.to_owned()), text);
             }
         }
         Ok(found)

@@ -6,7 +6,6 @@ use super::{Page, View};
 use crate::{
     BrokerError,
     access::Purpose,
-    codes::FieldViolation,
     contexts::{content_of, latest_section, reference},
     domain::{
         context::{Origin, Rejection, Section, Version},
@@ -131,6 +130,10 @@ impl View<'_> {
             derived,
             content: Some(content),
         };
+        let not_applicable = |problem: &str| {
+            let (section, problem) = (section.name.clone(), problem.to_owned());
+            BrokerError::FilterNotApplicable { section, problem }
+        };
         // With a filter the answer is a part, whose digest the caller does not know.
         if query.filter.is_none() && query.have == Some(section.sha256) {
             return Ok(answer(Answer::NotModified(true), false));
@@ -138,7 +141,7 @@ impl View<'_> {
         if let Origin::Reference { uri } = &section.origin {
             // The broker does not fetch what a reference names, so a filter has nothing to work on.
             return match query.filter {
-                Some(_) => Err(filter_invalid("does not fit a reference")),
+                Some(_) => Err(not_applicable("the broker does not have what a reference names")),
                 None => Ok(answer(Answer::Reference(reference(section, uri)), false)),
             };
         }
@@ -153,14 +156,14 @@ impl View<'_> {
         match (content, &query.filter) {
             (Content::Json(text), Some(filter)) => {
                 let part = sections::filtered(&text, filter, &section.summary);
-                let part = part.map_err(|error| filter_invalid(&format!("does not fit the section: {error}")))?;
+                let part = part.map_err(|error| not_applicable(&error.to_string()))?;
                 Ok(answer(Answer::Json(part), true))
             }
             (Content::Json(text), None) => {
                 let delta = self.delta_for(query, &record, &text)?;
                 Ok(answer(delta.map_or(Answer::Json(text), Answer::Delta), false))
             }
-            (Content::Bytes(_), Some(_)) => Err(filter_invalid("does not fit bytes")),
+            (Content::Bytes(_), Some(_)) => Err(not_applicable("it is bytes")),
             (Content::Bytes(bytes), None) => Ok(answer(Answer::Bytes(bytes), false)),
             // They are never stored as contents.
             (Content::Reference(_) | Content::Delta(_), _) => Err(BrokerError::Internal),
@@ -269,10 +272,6 @@ fn viewed(mut version: Version, record: &TaskRecord, right: Right) -> ContextVie
         }
     }
     ContextView { has_contents: version.has_contents(record.context_versions), version }
-}
-
-fn filter_invalid(problem: &str) -> BrokerError {
-    BrokerError::Fields { violations: vec![FieldViolation { path: "filter".to_owned(), problem: problem.to_owned() }] }
 }
 
 /// A section for the wire.

@@ -5,15 +5,26 @@ use bytes::Bytes;
 use super::{Page, View};
 use crate::{
     BrokerError,
+    envelope::{history, signing::sha256},
     proto::v1,
     records::{List, SchemaRecord},
     store::{Key, Table},
 };
 
 impl View<'_> {
-    /// One version of a schema, with its text.
+    /// One version of a schema, with its text. That of histories is there without a registration.
     pub fn schema(&self, id: &str, version: &str) -> Result<v1::Schema, BrokerError> {
         self.access.may_see_directory(self.caller)?;
+        if history::is_schema(id, version) {
+            return Ok(v1::Schema {
+                schema_id: id.to_owned(),
+                schema_version: version.to_owned(),
+                schema_json: history::SCHEMA_JSON.to_owned(),
+                sha256: sha256(&[history::SCHEMA_JSON.as_bytes()]).to_vec().into(),
+                size_bytes: history::SCHEMA_JSON.len() as u64,
+                ..Default::default()
+            });
+        }
         let stored = self.store.get(&SchemaRecord::key(id, version))?;
         let stored = stored.map(|record| SchemaRecord::decode(&record.value)).transpose()?;
         stored.map(|record| record.schema).ok_or_else(|| BrokerError::SchemaUnknown {

@@ -147,10 +147,11 @@ async fn delta_is_checked(world: World) -> Verdict {
 
 async fn section_on_demand(world: World) -> Verdict {
     let Story { alice, task, .. } = Story::at(&world, Stage::Deciding).await?;
-    let history = r#"[{"content":"hi","role":"user"},{"content":"42","role":"tool"}]"#;
-    let first = vec![json("notes", JSON), json("history_log", history)];
+    let history = r#"[{"content":"hi","role":"user"},{"content":"42","role":"tool","tool_call_id":"c"}]"#;
+    let other = r#"[{"role":"model","parts":[{"functionCall":{"name":"find"}}]}]"#;
+    let first = vec![json("notes", JSON), json("history_log", history), json("other", other)];
     answered("alice stores a checkpoint", checkpoint(&alice, &task, 1, first).await)?;
-    let second = vec![json("notes", NEWER), json("history_log", history)];
+    let second = vec![json("notes", NEWER), json("history_log", history), json("other", other)];
     answered("alice stores another", checkpoint(&alice, &task, 1, second).await)?;
     let have = |text: &str| v1::GetContextSectionRequest {
         have_sha256: signing::sha256(&[text.as_bytes()]).to_vec().into(),
@@ -168,13 +169,16 @@ async fn section_on_demand(world: World) -> Verdict {
     same("alice has the one before", "the result", NEWER.to_owned(), result)?;
     let filter = v1::ContextFilter { history: HistoryFilter::WithoutToolCalls.into(), ..Default::default() };
     let name = "history_log".to_owned();
-    let request = v1::GetContextSectionRequest { name, filter: Some(filter), ..section(&task) };
+    let request = v1::GetContextSectionRequest { name, filter: Some(filter.clone()), ..section(&task) };
     let part = answered("alice gets a part", get(&alice, request).await)?;
     let mut checks = Checks::of("alice gets a part");
     checks.same("json", r#"[{"content":"hi","role":"user"}]"#, &text(&part));
     checks.same("derived", true, part.derived);
     let digest = hex::encode(part.section.unwrap_or_default().sha256);
     checks.same("sha256 of the whole", hex::encode(signing::sha256(&[history.as_bytes()])), digest);
+    let request = v1::GetContextSectionRequest { name: "other".into(), filter: Some(filter), ..section(&task) };
+    let refusal = Refusal(Code::FailedPrecondition, "FILTER_NOT_APPLICABLE");
+    checks.refused("a list that is no history", get(&alice, request).await, refusal);
     checks.done()
 }
 

@@ -8,6 +8,7 @@ mod author;
 mod checks;
 mod context;
 mod error;
+pub mod history;
 mod json;
 pub mod keys;
 mod payload;

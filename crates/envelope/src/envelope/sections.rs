@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
+    history,
     json::{self, JsonError, Numbers},
     signing,
 };
@@ -121,35 +122,19 @@ pub fn filtered(text: &str, filter: &v1::ContextFilter, summary: &str) -> Result
         let found = |pointer: &String| Some((pointer.clone(), value.pointer(pointer)?.clone()));
         return Ok(canonical(&Value::Object(filter.json_pointers.iter().filter_map(found).collect())));
     }
-    let Value::Array(entries) = value else { return Err(wrong("a history filter needs a list of entries")) };
-    if entries.iter().any(|entry| !entry.is_object()) {
-        return Err(wrong("a history filter needs a list of objects"));
-    }
+    let entries =
+        history::entries(value).map_err(|error| wrong(&format!("a history filter needs a history: {error}")))?;
     let last = filter.last as usize;
-    let latest = |entries: Vec<Value>| {
-        let before = entries.len().saturating_sub(last);
-        Value::Array(entries.into_iter().skip(before).collect())
-    };
     let part = match filter.history() {
         HistoryFilter::Unspecified | HistoryFilter::Full => Value::Array(entries),
-        HistoryFilter::Last => latest(entries),
+        HistoryFilter::Last => Value::Array(history::latest(entries, last)),
         HistoryFilter::WithoutToolCalls => {
-            let kept: Vec<Value> = entries.into_iter().filter_map(without_tool_calls).collect();
-            if last == 0 { Value::Array(kept) } else { latest(kept) }
+            let kept = history::without_tool_calls(entries);
+            Value::Array(if last == 0 { kept } else { history::latest(kept, last) })
         }
         HistoryFilter::Summary => serde_json::json!({"summary": summary, "entries": entries.len()}),
     };
     Ok(canonical(&part))
-}
-
-fn without_tool_calls(mut entry: Value) -> Option<Value> {
-    if entry.get("role").and_then(Value::as_str) == Some("tool") {
-        return None;
-    }
-    if let Value::Object(members) = &mut entry {
-        members.remove("tool_calls");
-    }
-    Some(entry)
 }
 
 /// Checks the form of a filter.
@@ -195,7 +180,7 @@ fn has_bad_escape(pointer: &str) -> bool {
 
 /// The sections that a candidate has asked for, out of all sections of a context: the named ones, filtered, and as deltas
 /// where the candidate has a base that `known` finds by its digest and the delta is smaller. A section that the filter
-/// does not fit goes whole.
+/// does not fit is left out: whole it would have what the filter is to keep back.
 pub fn for_wishes(
     sections: Vec<v1::ContextSection>,
     accept: &v1::HandoffAccept,
@@ -214,10 +199,10 @@ pub fn for_wishes(
             if has_other_schema && !wish.schema_versions.iter().any(reads) {
                 return None;
             }
-            let Some(Content::Json(text)) = &section.content else { return Some(section) };
-            let text = match &wish.filter {
-                Some(filter) => filtered(text, filter, &section.summary).unwrap_or_else(|_| text.clone()),
-                None => text.clone(),
+            let Some(Content::Json(text)) = &section.content else { return wish.filter.is_none().then_some(section) };
+            let (text, is_other) = match &wish.filter {
+                Some(filter) => (filtered(text, filter, &section.summary).ok()?, gives_other_shape(filter)),
+                None => (text.clone(), false),
             };
             let smaller = known(&section.name, &wish.have_sha256)
                 .and_then(|base| delta(&base, &text))
@@ -226,9 +211,19 @@ pub fn for_wishes(
                 Some((delta, _)) => Content::Delta(delta),
                 None => Content::Json(text),
             };
-            Some(v1::ContextSection { content: Some(content), ..section })
+            let section = v1::ContextSection { content: Some(content), ..section };
+            Some(if is_other { without_schema(section) } else { section })
         })
         .collect()
+}
+
+/// Whether a filter gives a value of another shape, which the section's schema is not about.
+fn gives_other_shape(filter: &v1::ContextFilter) -> bool {
+    !filter.json_pointers.is_empty() || filter.history() == HistoryFilter::Summary
+}
+
+fn without_schema(section: v1::ContextSection) -> v1::ContextSection {
+    v1::ContextSection { schema_id: String::new(), schema_version: String::new(), ..section }
 }
 
 #[cfg(test)]
@@ -315,8 +310,9 @@ mod tests {
         };
         let long = format!(r#"{{"text":"{}","n":1}}"#, "x".repeat(500));
         let newer = format!(r#"{{"text":"{}","n":2}}"#, "x".repeat(500));
-        let history = r#"[{"role":"user"},{"role":"tool"},{"role":"agent"}]"#;
-        let all = vec![section("goals", "[1]"), section("history_log", history), section("notes", &newer)];
+        let history = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+        let goals = v1::ContextSection { schema_id: "goals".into(), ..section("goals", "[1]") };
+        let all = vec![goals, section("history_log", history), section("notes", &newer)];
         let wish = |name: &str| v1::SectionWish { name: name.to_owned(), ..Default::default() };
         let filter = v1::ContextFilter { history: HistoryFilter::Last.into(), last: 1, ..Default::default() };
         let accept = v1::HandoffAccept {
@@ -328,8 +324,20 @@ mod tests {
         };
         let found = for_wishes(all.clone(), &accept, |name, _| (name == "notes").then(|| long.clone()));
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0].content, Some(Content::Json(r#"[{"role":"agent"}]"#.to_owned())));
+        assert_eq!(found[0].content, Some(Content::Json(r#"[{"content":"b","role":"assistant"}]"#.to_owned())));
         assert!(matches!(&found[1].content, Some(Content::Delta(delta)) if delta.merge_patch == r#"{"n":2}"#));
         assert_eq!(for_wishes(all.clone(), &v1::HandoffAccept::default(), |_, _| None), all);
+
+        let filtered_goals = |filter: v1::ContextFilter| {
+            let accept = v1::HandoffAccept {
+                wishes: vec![v1::SectionWish { filter: Some(filter), ..wish("goals") }],
+                ..Default::default()
+            };
+            for_wishes(all.clone(), &accept, |_, _| None)
+        };
+        let last = v1::ContextFilter { history: HistoryFilter::Last.into(), last: 1, ..Default::default() };
+        assert_eq!(filtered_goals(last), [], "goals are no history, so nothing of them is sent");
+        let part = filtered_goals(v1::ContextFilter { json_pointers: vec!["/0".into()], ..Default::default() });
+        assert_eq!((&*part[0].schema_id, &part[0].content), ("", &Some(Content::Json(r#"{"/0":1}"#.into()))));
     }
 }

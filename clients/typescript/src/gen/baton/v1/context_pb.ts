@@ -274,14 +274,16 @@ export const ContextDeltaSchema: GenMessage<ContextDelta> = /*@__PURE__*/
  */
 export type ContextFilter = Message<"baton.v1.ContextFilter"> & {
   /**
-   * The part of a list of history entries: objects with role, content, name, tool_calls, tool_call_id, agent_id, time.
+   * The part of a history. The section must be one: a list of the shape of vectors/history-v1.schema.json, which is the schema
+   * baton.history, version 1. A list of another shape is refused with FILTER_NOT_APPLICABLE, and the owner's client leaves it out.
    *
    * @generated from field: baton.v1.HistoryFilter history = 1;
    */
   history: HistoryFilter;
 
   /**
-   * The number of the latest entries that stay, at least 1 for LAST. With WITHOUT_TOOL_CALLS it applies to what is left,
+   * The number of the latest entries that stay, at least 1 for LAST. More stay where the first one would be the result of a
+   * call before it: the entries from that call on. With WITHOUT_TOOL_CALLS it applies to what is left,
    * and 0 means all. 0 for the others.
    *
    * @generated from field: uint32 last = 2;
@@ -521,7 +523,7 @@ export enum HistoryFilter {
   LAST = 2,
 
   /**
-   * All entries but those with the role "tool", without the member tool_calls.
+   * All entries but those with the role "tool", without the member tool_calls. An entry that only calls tools is left out.
    *
    * @generated from enum value: HISTORY_FILTER_WITHOUT_TOOL_CALLS = 3;
    */

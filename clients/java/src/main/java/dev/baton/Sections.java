@@ -102,13 +102,13 @@ public final class Sections {
             }
             return CanonicalJson.write(found);
         }
-        if (!(value instanceof List<?> entries) || !entries.stream().allMatch(Map.class::isInstance)) {
-            throw new SectionException("a history filter needs a list of objects");
-        }
+        List<?> entries = History.check(value);
         return switch (filter.getHistory()) {
-            case HISTORY_FILTER_LAST -> CanonicalJson.write(last(entries, filter.getLast()));
-            case HISTORY_FILTER_WITHOUT_TOOL_CALLS -> CanonicalJson.write(
-                    last(withoutToolCalls(entries), filter.getLast()));
+            case HISTORY_FILTER_LAST -> CanonicalJson.write(History.latest(entries, filter.getLast()));
+            case HISTORY_FILTER_WITHOUT_TOOL_CALLS -> {
+                List<Object> kept = History.withoutToolCalls(entries);
+                yield CanonicalJson.write(filter.getLast() == 0 ? kept : History.latest(kept, filter.getLast()));
+            }
             case HISTORY_FILTER_SUMMARY -> CanonicalJson.write(
                     Map.of("summary", summary, "entries", (double) entries.size()));
             case HISTORY_FILTER_FULL, HISTORY_FILTER_UNSPECIFIED, UNRECOGNIZED -> CanonicalJson.write(value);
@@ -118,7 +118,8 @@ public final class Sections {
     /**
      * Returns the sections that a candidate has asked for: the named ones, filtered, and as deltas where that is less;
      * all sections if it names none. {@code known} finds the base that the candidate has, or returns null. A section
-     * that the filter does not fit goes whole; one in a schema version that the candidate does not read is left out.
+     * that the filter does not fit is left out, for whole it would have what the filter is to keep back; so is one in a
+     * schema version that the candidate does not read.
      */
     static List<ContextSection> forWishes(
             List<ContextSection> sections,
@@ -136,7 +137,7 @@ public final class Sections {
             if (wish == null && wanted.contains(section.getName())) {
                 chosen.add(section);
             } else if (wish != null && isRead(section, wish)) {
-                chosen.add(forWish(section, wish, known));
+                forWish(section, wish, known).ifPresent(chosen::add);
             }
         }
         return chosen;
@@ -167,24 +168,30 @@ public final class Sections {
         return section.getSchemaId().isEmpty() || versions.isEmpty() || versions.contains(section.getSchemaVersion());
     }
 
-    private static ContextSection forWish(
+    private static Optional<ContextSection> forWish(
             ContextSection section, SectionWish wish, BiFunction<String, ByteString, String> known) {
         if (!section.hasJson()) {
-            return section;
+            return wish.hasFilter() ? Optional.empty() : Optional.of(section);
         }
         String text = section.getJson();
+        ContextSection.Builder sent = section.toBuilder();
         if (wish.hasFilter()) {
+            ContextFilter filter = wish.getFilter();
             try {
-                text = filter(text, wish.getFilter(), section.getSummary());
+                text = filter(text, filter, section.getSummary());
             } catch (SectionException e) {
-                text = section.getJson(); // the filter does not fit: the section goes whole
+                return Optional.empty();
+            }
+            boolean isSummary = filter.getHistory() == HistoryFilter.HISTORY_FILTER_SUMMARY;
+            if (isSummary || filter.getJsonPointersCount() > 0) {
+                sent.clearSchemaId().clearSchemaVersion(); // the schema is not about a part of another shape
             }
         }
         ByteString have = wish.getHaveSha256();
         Optional<Change> change = smaller(have.isEmpty() ? null : known.apply(section.getName(), have), text);
-        return change.isPresent()
-                ? section.toBuilder().setDelta(change.get().delta()).build()
-                : section.toBuilder().setJson(text).build();
+        ContextSection.Builder made =
+                change.isPresent() ? sent.setDelta(change.get().delta()) : sent.setJson(text);
+        return Optional.of(made.build());
     }
 
     /** Returns the change from a base, which may be null, if it has fewer bytes than the text. */
@@ -234,24 +241,6 @@ public final class Sections {
             }
         });
         return members;
-    }
-
-    /** Returns the last entries, all for 0. The number is unsigned. */
-    private static List<?> last(List<?> entries, int last) {
-        boolean isAll = last == 0 || Integer.compareUnsigned(last, entries.size()) >= 0;
-        return isAll ? entries : entries.subList(entries.size() - last, entries.size());
-    }
-
-    private static List<Object> withoutToolCalls(List<?> entries) {
-        List<Object> kept = new ArrayList<>();
-        for (Object entry : entries) {
-            Map<Object, Object> members = new HashMap<>((Map<?, ?>) entry);
-            members.remove("tool_calls");
-            if (!"tool".equals(members.get("role"))) {
-                kept.add(members);
-            }
-        }
-        return kept;
     }
 
     /** Returns the value at a JSON Pointer (RFC 6901) in a list; an empty list without a value. */

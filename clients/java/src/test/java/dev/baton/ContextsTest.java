@@ -16,6 +16,7 @@ import dev.baton.v1.GetContextSectionResponse;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.HistoryFilter;
 import dev.baton.v1.SectionOrigin;
 import dev.baton.v1.SectionWish;
 import io.grpc.CallOptions;
@@ -151,7 +152,7 @@ class ContextsTest {
                 .addWishes(Contexts.wantChanges(story(3)))
                 .addWishes(Contexts.wantLast("history_log", 1))
                 .build();
-        ContextSection history = Envelopes.jsonSection("history_log", "[{\"role\":\"user\"}, {\"role\":\"agent\"}]");
+        ContextSection history = Envelopes.jsonSection("history_log", "[{\"role\":\"user\",\"content\":\"a\"}, {\"role\":\"assistant\",\"content\":\"b\"}]");
         CompletableFuture<List<ContextSection>> seen = new CompletableFuture<>();
         try (Agent bob = begin(broker.agent("bob").onHandoff(offer -> {
             Takeover takeover = offer.accept(accept);
@@ -163,7 +164,7 @@ class ContextsTest {
             List<ContextSection> got = seen.get(PATIENCE_SECONDS, TimeUnit.SECONDS);
             assertEquals("{\"count\":4}", got.get(0).getDelta().getMergePatch());
             assertEquals(story(4).getJson(), got.get(1).getJson());
-            assertEquals("[{\"role\":\"agent\"}]", got.get(2).getJson());
+            assertEquals("[{\"content\":\"b\",\"role\":\"assistant\"}]", got.get(2).getJson());
         }
     }
 
@@ -239,9 +240,41 @@ class ContextsTest {
     }
 
     @Test
-    void aFilterThatDoesNotFitSendsTheSectionWhole() {
+    void aSectionThatTheFilterDoesNotFitIsLeftOut() {
         ContextSection goals = Envelopes.jsonSection("goals", "{\"not\":\"a history\"}");
-        assertEquals(List.of(goals), wanted(List.of(goals, story(1)), Contexts.wantLast("goals", 1)));
+        assertEquals(List.of(), wanted(List.of(goals, story(1)), Contexts.wantLast("goals", 1)));
+        ContextSection trace = Envelopes.bytesSection("trace", new byte[3], "text/plain");
+        assertEquals(List.of(), wanted(List.of(trace), Contexts.wantLast("trace", 1)));
+    }
+
+    @Test
+    void aPartOfAnotherShapeNamesNoSchema() {
+        ContextSection history = History.section("history_log", List.of(History.Entry.text("user", "hi")));
+        SectionWish all = Contexts.wantLast("history_log", 1);
+        assertEquals("baton.history", wanted(List.of(history), all).get(0).getSchemaId());
+        ContextFilter summary = ContextFilter.newBuilder()
+                .setHistory(HistoryFilter.HISTORY_FILTER_SUMMARY)
+                .build();
+        ContextSection part = wanted(List.of(history), all.toBuilder().setFilter(summary).build()).get(0);
+        assertEquals("", part.getSchemaId());
+        assertEquals("{\"entries\":1,\"summary\":\"\"}", part.getJson());
+    }
+
+    @Test
+    void aHistoryIsReadAsItWasWritten() {
+        List<Map<String, String>> parts = List.of(
+                Map.of("type", "text", "text", "see"),
+                Map.of("type", "image", "data", "aGk=", "media_type", "image/png"));
+        List<History.Entry> entries = List.of(
+                History.Entry.text("system", "be brief"),
+                new History.Entry("user", parts, "ann", List.of(), null, null, "2026-11-22T10:00:00Z"),
+                History.Entry.calls("", List.of(new History.Call("c1", "find", "{\"id\":7}"))),
+                History.Entry.result("c1", "9"));
+        assertEquals(entries, History.read(History.section("history_log", entries).getJson()));
+        List<History.Entry> bad = List.of(History.Entry.text("agent", "hi"));
+        SectionException refused = assertThrows(SectionException.class, () -> History.section("history_log", bad));
+        assertTrue(refused.getMessage().contains("\"/0/role\""), refused.getMessage());
+        assertThrows(SectionException.class, () -> History.read("[{\"role\":\"tool\",\"content\":\"9\"}]"));
     }
 
     @Test

@@ -75,7 +75,7 @@ async def test_a_langgraph_node_delegates_the_state(pair):
     handoff = result["handoff"]
     assert (handoff["status"], handoff["result"], handoff["details"]) == ("COMPLETED", {"total": 42.5}, "paid")
     assert seen[0]["session_variables"] == {"customer": "4711"}
-    assert seen[0]["history_log"][0]["data"]["content"] == "What do I owe?"
+    assert seen[0]["history_log"] == [{"role": "user", "content": "What do I owe?"}]
     task = await alice.get_task(handoff["task_id"])
     assert (task.owner_id, task.epoch, task.status) == ("alice", 3, v1.TASK_STATUS_COMPLETED)
     assert task.result_json == '{"total":42.5}'
@@ -157,7 +157,8 @@ async def test_a_handoff_of_the_openai_agents_sdk_goes_through_baton(pair):
     )
     told = {"status": "COMPLETED", "result": {"total": 42.5}, "details": "paid"}
     assert (result.last_agent.name, json.loads(result.final_output)) == ("billing", told)
-    assert seen[0]["history_log"][0] == {"content": "What do I owe?", "role": "user"}
+    # Without the call of the handoff itself.
+    assert seen[0]["history_log"] == [{"content": "What do I owe?", "role": "user"}]
     remote = triage(alice, "unused").handoffs[0]
     streamed = sdk.Runner.run_streamed(remote, "And now?")
     async for _ in streamed.stream_events():
@@ -184,7 +185,7 @@ async def test_a_langgraph_model_decides_about_the_handoff(pair, chosen):
     state = await asyncio.wait_for(graph.ainvoke({"messages": [HumanMessage("What do I owe?")]}), PATIENCE_SECONDS)
     if chosen == "billing":
         assert state["handoff"]["result"] == {"total": 42.5}
-        assert [one["type"] for one in seen[0]["history_log"]] == ["human", "ai"]
+        assert [one["role"] for one in seen[0]["history_log"]] == ["user", "assistant"]
     else:
         assert ("handoff" in state, seen) == (False, [])
 
@@ -209,7 +210,7 @@ async def test_an_output_of_pydantic_ai_is_a_handoff(pair):
 
     result = await asyncio.wait_for(triage(alice, FunctionModel(decide)).run("What do I owe?"), PATIENCE_SECONDS)
     assert result.output == {"status": "COMPLETED", "result": {"total": 42.5}, "details": "paid"}
-    assert seen == [{"task_description": asked}]
+    assert seen == [{"task_description": asked, "history_log": [{"role": "user", "content": "What do I owe?"}]}]
 
     def give_up(messages, _info):
         returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
@@ -221,3 +222,121 @@ async def test_an_output_of_pydantic_ai_is_a_handoff(pair):
     other = framework.Agent(FunctionModel(give_up), tools=[book])
     result = await asyncio.wait_for(other.run("To Rome."), PATIENCE_SECONDS)
     assert "NO_CANDIDATE" in result.output
+
+
+def test_a_state_of_langgraph_is_converted_whole_or_refused_with_its_key():
+    pytest.importorskip("langgraph.graph")
+    import dataclasses
+    import datetime
+    import decimal
+    import enum
+    import uuid
+
+    from langchain_core.messages import AIMessage, HumanMessage
+    from pydantic import BaseModel
+
+    from baton.adapters.langgraph import state_sections
+
+    class Order(BaseModel):
+        number: int
+        lines: list[str]
+
+    @dataclasses.dataclass
+    class Customer:
+        name: str
+
+    class Level(enum.Enum):
+        HIGH = "high"
+
+    calls = [{"name": "find", "args": {"id": 7}, "id": "c1"}]
+    state = {
+        "messages": [
+            HumanMessage("hi"),
+            AIMessage("", tool_calls=calls),
+            {"role": "user", "content": "a"},
+            ("ai", "b"),
+        ],
+        "order": Order(number=12345678901234567890, lines=["a"]),
+        "customer": [Customer("Ann")],
+        "at": datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC),
+        "day": datetime.date(2026, 11, 26),
+        "id": uuid.UUID(int=7),
+        "tags": {"a"},
+        "amount": decimal.Decimal("9.90"),
+        "level": Level.HIGH,
+        "pdf": b"\xff",
+        "nothing": None,
+    }
+    history, variables = state_sections(state)
+    assert json.loads(history.json) == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "name": "find", "arguments": '{"id":7}'}]},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
+    assert history.schema_id == "baton.history"
+    assert json.loads(variables.json) == {
+        "order": {"number": 12345678901234567890, "lines": ["a"]},
+        "customer": [{"name": "Ann"}],
+        "at": "2026-11-26T12:00:00Z",
+        "day": "2026-11-26",
+        "id": "00000000-0000-0000-0000-000000000007",
+        "tags": ["a"],
+        "amount": "9.90",
+        "level": "high",
+        "pdf": "_w==",
+        "nothing": None,
+    }
+    assert state_sections(Order(number=1, lines=[]))[0].json == '{"number": 1, "lines": []}'
+    for key, value in [("socket", object()), ("rate", float("nan")), ("text", "\ud800"), ("messages", [object()])]:
+        with pytest.raises(ValueError, match=f"the key '{key}'"):
+            state_sections({key: value})
+
+
+def test_messages_of_pydantic_ai_become_a_history_and_come_back():
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai.messages import (
+        BinaryContent,
+        ModelRequest,
+        ModelResponse,
+        SystemPromptPart,
+        TextPart,
+        ThinkingPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UploadedFile,
+        UserPromptPart,
+    )
+
+    from baton import HistoryError
+    from baton.adapters.pydantic_ai import from_pydantic_ai, to_pydantic_ai
+
+    image = BinaryContent(b"hi", media_type="image/png")
+    messages = [
+        ModelRequest(parts=[SystemPromptPart("be brief"), UserPromptPart(["where is it?", image])]),
+        ModelResponse(parts=[ThinkingPart("hm"), TextPart("I look."), ToolCallPart("find", {"id": 7}, "c1")]),
+        ModelRequest(parts=[ToolReturnPart("find", {"shelf": 9}, "c1")]),
+        ModelResponse(parts=[TextPart("On its way.")]),
+    ]
+    history = from_pydantic_ai(messages)
+    assert history == [
+        {"role": "system", "content": "be brief"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "where is it?"},
+                {"type": "image", "data": "aGk=", "media_type": "image/png"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [{"id": "c1", "name": "find", "arguments": '{"id":7}'}],
+        },
+        {"role": "tool", "content": '{"shelf":9}', "tool_call_id": "c1"},
+        {"role": "assistant", "content": "On its way."},
+    ]
+    assert from_pydantic_ai(to_pydantic_ai(history)) == history
+    uploaded = UploadedFile(file_id="file-1", provider_name="openai")
+    with pytest.raises(HistoryError, match="/0/parts/0/content/0"):
+        from_pydantic_ai([ModelRequest(parts=[UserPromptPart([uploaded])])])

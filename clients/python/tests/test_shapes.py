@@ -71,6 +71,15 @@ def test_a_part_that_an_interface_does_not_take_is_refused():
         shapes.to_gemini([{"role": "tool", "content": "a", "tool_call_id": "c"}])
 
 
+@pytest.mark.parametrize("read", READ.values())
+@pytest.mark.parametrize(
+    "messages", [[7], [{}], [{"role": "assistant", "tool_calls": [{}]}], [{"role": "user", "content": 7}]]
+)
+def test_what_is_no_message_is_refused(read, messages):
+    with pytest.raises(HistoryError):
+        read(messages)
+
+
 def test_open_calls_and_lost_results_are_left_out():
     calls = [{"id": name, "name": "f", "arguments": "{}"} for name in ("c1", "c2")]
     result = {"role": "tool", "content": "1", "tool_call_id": "c1"}

@@ -7,10 +7,11 @@ HistoryError for a part that the interface does not take in that place. `vectors
 """
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from baton.history import Entry, HistoryError, check_history
 
@@ -23,6 +24,23 @@ _REASONING = {"thinking", "redacted_thinking", "reasoning", "reasoning_content"}
 _REPEATED = {"tool_use", "tool_call", "tool_call_chunk", "function_call", "input_json_delta"}
 
 
+_Arguments = ParamSpec("_Arguments")
+
+
+def _reader(read: Callable[_Arguments, list[Entry]]) -> Callable[_Arguments, list[Entry]]:
+    """Makes a HistoryError of what a missing or odd member of a message raises."""
+
+    @functools.wraps(read)
+    def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> list[Entry]:
+        try:
+            return read(*arguments, **named)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise HistoryError("", f"has a message of an unknown form: {error!r}") from error
+
+    return checked
+
+
+@_reader
 def from_openai_chat(messages: Iterable[Any]) -> list[Entry]:
     """Converts messages of OpenAI Chat Completions."""
     history: list[Entry] = []
@@ -67,10 +85,12 @@ def to_openai_chat(history: Sequence[Mapping[str, Any]]) -> list[Message]:
     return messages
 
 
+@_reader
 def from_openai_responses(items: Iterable[Any]) -> list[Entry]:
     """Converts items of OpenAI Responses, as the OpenAI Agents SDK has them."""
     history: list[Entry] = []
     for at, item in _plain(items):
+        _check_members(at, item, "content" if item.get("type") in (None, "message") else "type")
         match item.get("type") or "message":
             case "message":
                 role = _role(item, developer="system")
@@ -115,11 +135,13 @@ def to_openai_responses(history: Sequence[Mapping[str, Any]]) -> list[Message]:
     return items
 
 
+@_reader
 def from_anthropic(messages: Iterable[Any], system: Any = None) -> list[Entry]:
     """Converts messages of Anthropic, and the system prompt, which is beside them."""
     history = [_entry("system", _content("/system", system, _anthropic_part))] if system else []
     for at, message in _plain(messages):
-        blocks = message.get("content")
+        _check_members(at, message, "content")
+        blocks = message["content"]
         if isinstance(blocks, str):
             history.append(_entry(message.get("role"), blocks))
             continue
@@ -173,6 +195,7 @@ def to_anthropic(history: Sequence[Mapping[str, Any]]) -> tuple[str, list[Messag
     return "\n\n".join(system), messages
 
 
+@_reader
 def from_gemini(contents: Iterable[Any], system: Any = None) -> list[Entry]:
     """Converts contents of Gemini, and the system instruction, which is beside them.
 
@@ -186,9 +209,10 @@ def from_gemini(contents: Iterable[Any], system: Any = None) -> list[Entry]:
     open_calls: list[tuple[str, str]] = []
     count = 0
     for at, content in _plain(contents):
+        _check_members(at, content, "parts")
         role = "assistant" if content.get("role") == "model" else "user"
         parts, calls = [], []
-        found = content.get("parts") or ()
+        found = content["parts"] or ()
         for index, part in enumerate(found):
             call, response = _either(part, "functionCall"), _either(part, "functionResponse")
             if call:
@@ -243,12 +267,15 @@ def to_gemini(history: Sequence[Mapping[str, Any]]) -> tuple[str, list[Message]]
     return "\n\n".join(system), contents
 
 
+@_reader
 def from_langchain(messages: Iterable[Any]) -> list[Entry]:
     """Converts messages of LangChain: objects, dicts of messages_to_dict or with `role`, `(role, text)` and texts."""
     history: list[Entry] = []
     for index, one in enumerate(messages):
         at, message = f"/{index}", _langchain(one)
-        kind, data = message.get("type"), message.get("data") or {}
+        kind, data = message.get("type"), message.get("data")
+        if not isinstance(kind, str) or not isinstance(data, dict):
+            raise _unknown(at, kind)
         content = _content(at, data.get("content"), _langchain_part)
         match kind:
             case "tool":
@@ -596,7 +623,7 @@ def _langchain(message: Any) -> Message:
         return {"type": "openai", "data": {"message": {"role": role, "content": content}}}
     if isinstance(message, Mapping):
         return _dumped(message) if "data" in message else {"type": "openai", "data": {"message": _dumped(message)}}
-    return {"type": message.type, "data": _dumped(message)}
+    return {"type": getattr(message, "type", type(message).__name__), "data": _dumped(message)}
 
 
 def _shifted(index: int, message: Message) -> list[Entry]:
@@ -612,6 +639,14 @@ def _role(message: Message, **others: str) -> Any:
     """Returns the role of a message, where `others` are the names of roles in its shape."""
     role = message.get("role")
     return others.get(role, role) if isinstance(role, str) else role
+
+
+def _check_members(at: str, message: Message, needed: str) -> None:
+    """Refuses a message of another shape, whose calls or texts would be overlooked."""
+    if needed not in message:
+        raise HistoryError(f"{at}/{needed}", "is missing")
+    if message.get("tool_calls"):
+        raise HistoryError(f"{at}/tool_calls", "is of another shape")
 
 
 def _unknown(pointer: str, kind: Any) -> HistoryError:

@@ -14,8 +14,10 @@ from agents import FunctionTool, Model, ModelResponse, Usage
 from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputMessage, ResponseOutputText
 
-from baton import Agent, BatonError, HandoffFailedError, TaskRecalledError, json_section, v1
+from baton import Agent, BatonError, HandoffFailedError, TaskRecalledError, history_section, json_section, v1
 from baton.adapters._outcome import delegate, shown
+from baton.history import Entry
+from baton.shapes import from_openai_responses
 
 _NAME_CHARACTERS_MAX = 40
 _PARAMETERS: dict[str, Any] = {
@@ -41,9 +43,9 @@ def remote_agent(
 ) -> agents.Agent[Any]:
     """Returns an agent of the SDK for `handoffs=[…]`: a handoff to it is a handoff through baton.
 
-    It delegates the conversation as a task, with the section history_log, and answers with `status`, `result` and
-    `details` as JSON. A delegation that no agent takes raises HandoffFailedError, one that comes back without a result
-    TaskRecalledError; both end the run. `timeout` and `loan_timeout` are those of `Agent.delegate`.
+    It delegates the conversation as a task, with the section history_log (`baton.history`), and answers with `status`,
+    `result` and `details` as JSON. A delegation that no agent takes raises HandoffFailedError, one that comes back
+    without a result TaskRecalledError; both end the run. `timeout` and `loan_timeout` are those of `Agent.delegate`.
 
         billing = remote_agent(agent, "type:billing", "invoice-question", name="billing", description="…")
         agents.Agent(name="triage", handoffs=[billing])
@@ -77,14 +79,15 @@ class _Remote(Model):
         **_more: Any,
     ) -> ModelResponse:
         """Delegates the conversation and returns the result as a message."""
-        history = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+        items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
+        history = _without_transfer(from_openai_responses(items))
         request = v1.HandoffRequest(task_type=self._task_type, reason=v1.HANDOFF_REASON_SKILL)
         outcome = await delegate(
             self._agent,
             self._receiver_id,
             f"handoff-{uuid.uuid4()}",
             request,
-            [json_section("history_log", history)],
+            [history_section(history)],
             timeout=self._timeout,
             loan_timeout=self._loan_timeout,
         )
@@ -108,6 +111,25 @@ class _Remote(Model):
             tools=[],
         )
         yield ResponseCompletedEvent(type="response.completed", response=response, sequence_number=0)
+
+
+def _without_transfer(history: list[Entry]) -> list[Entry]:
+    """Returns the history without the call of this handoff and its result, which stand at the end."""
+    if not history or history[-1]["role"] != "tool":
+        return history
+    call_id = history[-1]["tool_call_id"]
+    for index in reversed(range(len(history))):
+        calls = history[index].get("tool_calls", [])
+        names = [call["name"] for call in calls if call["id"] == call_id]
+        if not names:
+            continue
+        if not names[0].startswith("transfer_to_"):
+            break
+        entry = {name: value for name, value in history[index].items() if name != "tool_calls"}
+        others = [call for call in calls if call["id"] != call_id]
+        kept = [entry | {"tool_calls": others} if others else entry] if others or entry["content"] else []
+        return [*history[:index], *kept, *history[index + 1 : -1]]
+    return history
 
 
 def handoff_tool(

@@ -50,10 +50,13 @@ export class HistoryError extends TypeError {
   override readonly name = "HistoryError";
   /** The JSON Pointer of the part that does not fit. */
   readonly pointer: string;
+  /** What is wrong with it. */
+  readonly problem: string;
 
   constructor(pointer: string, problem: string) {
     super(`"${pointer}" ${problem}`);
     this.pointer = pointer;
+    this.problem = problem;
   }
 }
 

@@ -12,7 +12,7 @@ export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, Negotia
 export { type CallOptions, type KeyCallOptions } from "./following.js";
 export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";
 export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
-export { checkHistory, HISTORY_SCHEMA_ID, HISTORY_SCHEMA_VERSION, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection } from "./history.js";
+export { checkHistory, HISTORY_SCHEMA_ID, HISTORY_SCHEMA_VERSION, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, settled } from "./history.js";
 export { type JsonObject, jsonText, type JsonValue, parseJson } from "./json.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";
@@ -28,6 +28,20 @@ export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport
 export { type RegistrationChange, Registrations } from "./registrations.js";
 export { Schemas } from "./schemas.js";
 export { type Handlers } from "./serve.js";
+export {
+  fromAnthropic,
+  fromGemini,
+  fromLangChain,
+  fromOpenAIChat,
+  fromOpenAIResponses,
+  type Prompted,
+  type ShapedMessage,
+  toAnthropic,
+  toGemini,
+  toLangChain,
+  toOpenAIChat,
+  toOpenAIResponses,
+} from "./shapes.js";
 export {
   auditHash,
   contextDigest,

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
+import type { ModelMessage } from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 import { triage } from "../examples/with-ai-sdk.js";
-import { handoffTool } from "../src/ai.js";
-import { type Agent, v1 } from "../src/index.js";
+import { fromModelMessages, handoffTool, toModelMessages } from "../src/ai.js";
+import { type Agent, HistoryError, v1 } from "../src/index.js";
 import { Agents, Broker, patient } from "./broker.js";
 
 // The adapter for the Vercel AI SDK, with a model of the SDK's own test package and a real broker.
@@ -67,7 +68,7 @@ test("a tool call of the AI SDK is a handoff", async () => {
   const { alice, seen } = await pair();
   const text = await patient(triage(alice, callingModel(), "What do I owe?"));
   assert.match(text, /"status":"COMPLETED","result":\{"total":42.5,"order":"1234567890123456789"\},"details":"paid"/);
-  assert.deepEqual(seen, [ASKED]);
+  assert.deepEqual(seen, [[{ role: "user", content: "What do I owe?" }], ASKED]);
 });
 
 test("the model learns that no agent takes the task, and an aborted call takes it back", async () => {
@@ -91,4 +92,32 @@ test("the model learns that no agent takes the task, and an aborted call takes i
   abort.abort(new Error("the user has left"));
   await assert.rejects(patient(call), /the user has left/);
   assert.equal(await owned(), false, "the handoff is cancelled");
+});
+
+test("messages of the SDK become a history and come back", () => {
+  const messages: ModelMessage[] = [
+    { role: "system", content: "be brief" },
+    { role: "user", content: [{ type: "text", text: "where is it?" }, { type: "image", image: new Uint8Array([104, 105]), mediaType: "image/png" }] },
+    {
+      role: "assistant",
+      content: [
+        { type: "reasoning", text: "hm" },
+        { type: "text", text: "I look." },
+        { type: "tool-call", toolCallId: "c1", toolName: "find", input: { id: 7 } },
+      ],
+    },
+    { role: "tool", content: [{ type: "tool-result", toolCallId: "c1", toolName: "find", output: { type: "json", value: { shelf: 9 } } }] },
+    { role: "assistant", content: [{ type: "text", text: "On its way." }] },
+  ];
+  const history = fromModelMessages(messages);
+  assert.deepEqual(history, [
+    { role: "system", content: "be brief" },
+    { role: "user", content: [{ type: "text", text: "where is it?" }, { type: "image", data: "aGk=", media_type: "image/png" }] },
+    { role: "assistant", content: "I look.", tool_calls: [{ id: "c1", name: "find", arguments: '{"id":7}' }] },
+    { role: "tool", content: '{"shelf":9}', tool_call_id: "c1" },
+    { role: "assistant", content: "On its way." },
+  ]);
+  assert.deepEqual(fromModelMessages(toModelMessages(history)), history);
+  const image = { type: "image" as const, url: "https://example.com/a.png" };
+  assert.throws(() => toModelMessages([{ role: "assistant", content: [image] }]), HistoryError);
 });

@@ -5,6 +5,7 @@ import json
 from datetime import timedelta
 
 import pytest
+import vectors
 from brokers import begin, needs_broker, within
 
 from baton import BatonError, json_section, read_turn, v1
@@ -99,6 +100,33 @@ def test_what_is_cut_off_is_not_finished_and_what_is_no_response_is_refused():
     for wrong in ({}, {"choices": []}, "text", {"role": "user", "content": "hello"}, None):
         with pytest.raises(ValueError, match=r"no response|one choice"):
             read_turn(wrong)
+
+
+TURNS = vectors.load("turns-v1.json")
+
+
+@pytest.mark.parametrize("case", TURNS["cases"], ids=lambda case: case["name"])
+def test_turns_are_those_of_the_vectors(case):
+    if case["calls"] is None:
+        with pytest.raises(ValueError, match=r"no response|one choice"):
+            read_turn(case["response"])
+        return
+    turn = read_turn(case["response"])
+    found = [(call.call_id, call.name, json.loads(call.arguments_json)) for call in turn.calls]
+    wanted = [(call["call_id"], call["name"], json.loads(call["arguments_json"])) for call in case["calls"]]
+    assert (turn.shape.name, found, turn.output, turn.finished) == (
+        case["shape"],
+        wanted,
+        case["output"],
+        case["finished"],
+    )
+
+
+def test_results_are_those_of_the_vectors():
+    results = TURNS["results"]
+    calls = [v1.ToolCall(**call) for call in results["calls"]]
+    told = [v1.ToolResult(**result) for result in results["tool_results"]]
+    assert {shape.name: results_of(shape, calls, told) for shape in Shape} == results["messages"]
 
 
 def test_results_have_the_shape_of_the_response():

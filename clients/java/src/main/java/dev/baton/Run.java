@@ -7,6 +7,7 @@ import dev.baton.v1.GetRunRequest;
 import dev.baton.v1.RecordTurnRequest;
 import dev.baton.v1.RecordTurnResponse;
 import dev.baton.v1.RunState;
+import dev.baton.v1.ToolCall;
 import dev.baton.v1.ToolShape;
 import dev.baton.v1.WatchRunRequest;
 import dev.baton.v1.WatchRunResponse;
@@ -74,6 +75,18 @@ public final class Run {
                 .setError(turn.error())
                 .build();
         return agent.persist(() -> connection.routing(stub -> stub.recordTurn(request)));
+    }
+
+    /**
+     * Reports a response of the node's model as it is: see {@link ModelTurn#read}. The turn has the calls of the response,
+     * and its text as the output of the node if the model has finished. Throws IllegalArgumentException if the object is
+     * no response of a known interface, and {@link BatonException} as {@link #turn(String, Turn)}.
+     */
+    public TurnAnswer turn(String nodeId, Object response) throws InterruptedException {
+        ModelTurn read = ModelTurn.read(response);
+        Turn turn = Turn.of(read.calls().toArray(ToolCall[]::new));
+        RecordTurnResponse answer = turn(nodeId, read.isFinished() ? turn.finish(read.output()) : turn);
+        return new TurnAnswer(answer, read.messages(answer.getToolResultsList()));
     }
 
     /**

@@ -117,6 +117,22 @@ class RoutingTest {
     }
 
     @Test
+    void aRunReadsTheResponseOfAModel() throws Exception {
+        routing.registerGraph(GRAPH);
+        Run run = routing.startRun(START);
+        String called = "{\"type\":\"message\",\"role\":\"assistant\",\"stop_reason\":\"tool_use\",\"content\":[{"
+                + "\"type\":\"tool_use\",\"id\":\"c1\",\"name\":\"transfer_to_billing\",\"input\":{\"reason\":\"an invoice\"}}]}";
+        TurnAnswer chosen = run.turn("triage", called);
+        assertEquals("billing", chosen.answer().getChoice().getTargetNodeId());
+        assertEquals("user", chosen.messages().get(0).get("role"));
+        String said = "{\"choices\":[{\"finish_reason\":\"stop\",\"message\":{\"content\":\"paid twice\"}}]}";
+        TurnAnswer last = run.turn("billing", said);
+        assertEquals(List.of(), last.messages());
+        assertEquals(RunState.RUN_STATE_COMPLETED, last.answer().getRun().getState());
+        assertThrows(IllegalArgumentException.class, () -> run.turn("billing", "{}"));
+    }
+
+    @Test
     void aRunIsFollowedOverARestartAndATurnIsRepeated() throws Exception {
         routing.registerGraph(GRAPH);
         Run run = routing.startRun(START);

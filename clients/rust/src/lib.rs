@@ -72,6 +72,7 @@ mod session_agent;
 mod threads;
 mod trace;
 mod trust;
+mod turns;
 mod waiting;
 mod watching;
 mod work;
@@ -111,6 +112,7 @@ pub use session_agent::Delivered;
 pub use threads::{Step, Thread, ThreadRun};
 pub use trace::{current_trace, in_trace};
 pub use trust::{Trust, vouch};
+pub use turns::{ModelTurn, NoResponse, ResponseShape};
 pub use watching::{Watch, Watched};
 pub use workspace::{Workspace, WorkspaceUpdate};
 

@@ -1,6 +1,6 @@
 //! Runs through graphs: the tools of a node, and the turns of its model.
 
-use super::{Client, ClientError};
+use super::{Client, ClientError, ModelTurn};
 use crate::{
     ids::{IdSource, MessageId},
     proto::v1::{self, ToolShape},
@@ -41,6 +41,19 @@ impl Turn {
         let (call_id, name, arguments_json) = (call_id.to_owned(), name.to_owned(), arguments_json.to_owned());
         self.calls.push(v1::ToolCall { call_id, name, arguments_json });
         self
+    }
+
+    /// The turn with the calls of a model's response, and finished with its text if the model has ended by itself:
+    ///
+    /// ```ignore
+    /// let read = ModelTurn::read(&response)?;
+    /// let answer = run.turn("triage", &Turn::new(&clock, &ids).response(&read)).await?;
+    /// history.extend(read.messages(&answer.tool_results));
+    /// ```
+    #[must_use]
+    pub fn response(mut self, read: &ModelTurn) -> Self {
+        self.calls.extend(read.calls.iter().cloned());
+        if read.finished { self.finish(&read.output) } else { self }
     }
 
     /// The turn as the last one of its node, with this output.

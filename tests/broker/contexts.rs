@@ -626,3 +626,22 @@ fn the_version_of_a_message_is_shown_to_its_parties_and_holders() {
     assert_eq!(shown(&agent("c")).unwrap(), None);
     denied(shown(&Caller::Anonymous).map(drop), ErrorCode::IdentityMissing);
 }
+
+#[test]
+fn json_by_value_that_two_readers_read_otherwise_is_refused_with_its_place() {
+    let (mut world, ..) = World::of_contexts(Settings::default());
+    for (text, place, problem) in [
+        (r#"{"amount": 1, "amount": 1000}"#, "/amount", "occurs twice"),
+        (r#"{"a": [{"b": 1, "\u0062": 2}]}"#, "/a/0/b", "occurs twice"),
+        (r#"{"x": NaN}"#, "/x", "JSON has no such number"),
+        (r#"{"x": 1e999}"#, "/x", "out of range"),
+        (r#"{"x": "\ud800"}"#, "/x", "is not JSON"),
+        (r#""just a text""#, "", "must be a JSON object or list"),
+    ] {
+        let refused = world.checkpoint("a", 1, vec![json("notes", text)]).unwrap_err();
+        let found = refused.violations();
+        assert_eq!(found[0].path, format!("envelope.payload.sections[0].json{place}"), "{text}");
+        assert!(found[0].problem.contains(problem), "{text}: {}", found[0].problem);
+    }
+    world.checkpoint("a", 1, vec![json("notes", r#"  {"x": 12345678901234567890}  "#)]).unwrap();
+}

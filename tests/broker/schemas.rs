@@ -109,7 +109,7 @@ fn a_context_that_does_not_fit_is_refused_with_each_pointer() {
     let refusal = assert_refused(world.send(transfer(&world, "a", &id, &wrong)), ErrorCode::ContextSchemaViolation);
     let paths: Vec<&str> = refusal.violations().iter().map(|found| found.path.as_str()).collect();
     assert_eq!(paths.len(), 64, "the list is bounded");
-    assert_eq!(paths[0], "envelope.payload.sections[0].json");
+    assert_eq!(paths[0], "envelope.payload.sections[0].json/crash", "the member that is missing");
     assert_eq!(paths[1], "envelope.payload.sections/collected_data/lines/0");
     assert_eq!(world.handoff(&id).state, State::Accepted, "the handoff waits as before");
 
@@ -166,7 +166,7 @@ fn the_result_of_a_delta_is_checked_with_its_schema_and_stored() {
     };
     let wrong = changed(r#"{"crash":null}"#, r#"{"lines":1}"#);
     let refusal = assert_refused(world.send(transfer(&world, "a", &id, &wrong)), ErrorCode::ContextSchemaViolation);
-    assert_eq!(refusal.violations()[0].path, "envelope.payload.sections[0].json");
+    assert_eq!(refusal.violations()[0].path, "envelope.payload.sections[0].json/crash");
 
     let result = r#"{"crash":"segfault","lines":2}"#;
     world.send(transfer(&world, "a", &id, &changed(r#"{"lines":2}"#, result))).unwrap();

@@ -31,9 +31,10 @@ type Schema struct {
 	SchemaId string `protobuf:"bytes,1,opt,name=schema_id,json=schemaId,proto3" json:"schema_id,omitempty"`
 	// The version, of the same form. The broker does not compare versions. Set by the registrar.
 	SchemaVersion string `protobuf:"bytes,2,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
-	// A JSON Schema of draft 2020-12 as UTF-8 text, at most 262144 bytes. It has no reference to another document, no
-	// reference to a part that contains the reference, at most 64 levels and at most 10000 values, with the parts that
-	// references name in their place. Its patterns have no look-around and no back-reference. Empty in lists.
+	// A JSON Schema of draft 2020-12 as UTF-8 text, at most 262144 bytes. It has no reference to another document, at most
+	// 64 levels and at most 10000 values, with the parts that references name in their place. A reference to a part that
+	// contains it leads to a member or an element; data of such a schema nests at most 64 levels, and fewer if its parts
+	// repeat. Its patterns have no look-around and no back-reference. Empty in lists.
 	SchemaJson string `protobuf:"bytes,3,opt,name=schema_json,json=schemaJson,proto3" json:"schema_json,omitempty"`
 	// The SHA-256 of the text, 32 bytes. Set by the broker.
 	Sha256 []byte `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -42,9 +43,12 @@ type Schema struct {
 	// The registrar, as in the audit log: "agent ID" or "operator NAME". Set by the broker.
 	Registrar string `protobuf:"bytes,6,opt,name=registrar,proto3" json:"registrar,omitempty"`
 	// The time of the registration. Set by the broker.
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// The formats that the schema names and the broker does not assert, each once. It asserts date-time, date, time, email,
+	// uuid, uri, ipv4 and ipv6. Set by the broker.
+	UncheckedFormats []string `protobuf:"bytes,8,rep,name=unchecked_formats,json=uncheckedFormats,proto3" json:"unchecked_formats,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Schema) Reset() {
@@ -122,6 +126,13 @@ func (x *Schema) GetRegistrar() string {
 func (x *Schema) GetCreateTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Schema) GetUncheckedFormats() []string {
+	if x != nil {
+		return x.UncheckedFormats
 	}
 	return nil
 }
@@ -635,7 +646,7 @@ var File_baton_v1_schema_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_schema_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dbaton/v1/schema_service.proto\x12\bbaton.v1\x1a\x1fbaton/v1/registry_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x01\n" +
+	"\x1dbaton/v1/schema_service.proto\x12\bbaton.v1\x1a\x1fbaton/v1/registry_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x02\n" +
 	"\x06Schema\x12\x1b\n" +
 	"\tschema_id\x18\x01 \x01(\tR\bschemaId\x12%\n" +
 	"\x0eschema_version\x18\x02 \x01(\tR\rschemaVersion\x12\x1f\n" +
@@ -646,7 +657,8 @@ const file_baton_v1_schema_service_proto_rawDesc = "" +
 	"size_bytes\x18\x05 \x01(\x04R\tsizeBytes\x12\x1c\n" +
 	"\tregistrar\x18\x06 \x01(\tR\tregistrar\x12;\n" +
 	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"U\n" +
+	"createTime\x12+\n" +
+	"\x11unchecked_formats\x18\b \x03(\tR\x10uncheckedFormats\"U\n" +
 	"\x15RegisterSchemaRequest\x12(\n" +
 	"\x06schema\x18\x01 \x01(\v2\x10.baton.v1.SchemaR\x06schema\x12\x12\n" +
 	"\x04etag\x18\x02 \x01(\tR\x04etag\"~\n" +

@@ -35,6 +35,34 @@ async def test_a_schema_is_registered_once_shown_listed_and_checked(broker):
 
 
 @needs_broker
+async def test_formats_recursion_and_missing_members_are_checked(broker):
+    schema = {
+        "$defs": {
+            "Node": {
+                "type": "object",
+                "properties": {
+                    "at": {"type": "string", "format": "date-time"},
+                    "phone": {"type": "string", "format": "phone"},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                },
+                "required": ["at"],
+            }
+        },
+        "$ref": "#/$defs/Node",
+    }
+    async with broker.agent("alice") as alice:
+        await begin(alice)
+        registered = await alice.register_schema("py.tree", "1", schema)
+        assert list(registered.unchecked_formats) == ["phone"]
+        assert list((await alice.schema("py.tree", "1")).unchecked_formats) == ["phone"]
+        right = {"at": "2026-11-26T12:00:00Z", "phone": "?", "children": [{"at": "2026-11-26T12:00:00+01:00"}]}
+        assert not await alice.check_schema("py.tree", "1", right)
+        wrong = {"at": "tomorrow", "children": [{"children": []}]}
+        found = await alice.check_schema("py.tree", "1", wrong)
+        assert {one.json_pointer for one in found} == {"/at", "/children/0/at"}
+
+
+@needs_broker
 async def test_a_context_is_checked_by_the_schema_of_a_pydantic_model(broker):
     pydantic = pytest.importorskip("pydantic")
 

@@ -10,7 +10,7 @@ use crate::{
         context::{BASES_MAX, Origin, Section, Version},
         mailbox::EnvelopePlace,
     },
-    envelope::signing::sha256,
+    envelope::{read_checked_json, signing::sha256},
     ids::TaskId,
     proto::v1::{self, context_section::Content},
     records::{ContextSectionRecord, ContextVersionRecord, DecodeError, read_envelope},
@@ -119,8 +119,8 @@ pub(super) fn content_section(section: &v1::ContextSection, is_known: bool) -> R
 /// of the section, if it is JSON.
 pub(super) fn whole_section(section: &Section, json: Option<&str>) -> (String, Value) {
     let value = match json {
-        // A text that is nested too deep for the parser fits no schema.
-        Some(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+        // Stored texts are read with the checks of their arrival, so none fails.
+        Some(text) => read_checked_json(text).unwrap_or(Value::Null),
         None => json!({
             "media_type": section.media_type,
             "sha256": hex::encode(section.sha256),

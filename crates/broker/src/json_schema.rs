@@ -4,21 +4,19 @@
 //! exponential time: it may refer to the same part of itself many times, and the part again to others. One [`Work`] pays
 //! for all checks of a message or of a call. This module must not know what the data is for.
 
+mod cost;
+mod formats;
 mod patterns;
 
 use std::sync::Arc;
 
-use jsonschema::{Draft, Keyword, Validator};
+use jsonschema::{Draft, Keyword, Validator, error::ValidationErrorKind};
 use quick_cache::{Weighter, sync::Cache};
 use serde_json::Value;
 
-use self::patterns::Pattern;
+use self::{cost::Cost, formats::UNCHECKED, patterns::Pattern};
 use crate::{codes::FieldViolation, envelope::signing::sha256};
 
-/// The deepest nesting of a schema, with the parts that references name in their place.
-const DEPTH_MAX: usize = 64;
-/// The most values of a schema, with the parts that references name in their place.
-const VALUES_MAX: usize = 10_000;
 /// The most violations that the refusal of an answer lists.
 pub const LISTED_MAX: usize = 16;
 /// The most bytes of a registered schema.
@@ -29,9 +27,6 @@ pub const VIOLATIONS_MAX: usize = 64;
 const DESCRIBED_MAX: usize = 300;
 /// The bytes of a text that count as one value: a comparison reads all of it.
 const TEXT_BYTES_A_VALUE: usize = 64;
-/// The fewest values that a pattern of a schema counts as. A longer one counts as many as it has bytes, which bounds the
-/// bytes of all patterns together.
-const PATTERN_VALUES_MIN: usize = 50;
 /// The most bytes of all compiled patterns of a schema.
 const PATTERNS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The most values of data for which all violations are collected. Of larger data the first one is told, because each
@@ -103,8 +98,8 @@ impl CompiledSchemas {
 
 /// A compiled schema of draft 2020-12 within the bounds.
 pub struct JsonSchema {
-    /// The values of the schema, with the parts that references name in their place, and more for each pattern.
-    cost: usize,
+    cost: Cost,
+    unchecked_formats: Vec<String>,
     /// The states of the patterns for names of members.
     name_states: u64,
     /// The memory that the compiled schema takes, about.
@@ -116,11 +111,18 @@ impl JsonSchema {
     /// Parses and compiles a text. The error names the problem, as a continuation of "the schema".
     pub fn parse(schema: &str) -> Result<Self, String> {
         let schema = parse(schema)?;
-        let cost = cost(&schema)?;
+        let cost = Cost::of(&schema)?;
         let mut patterns = Patterns::default();
         patterns.add_all(&schema)?;
-        let bytes = cost * COMPILED_BYTES_A_VALUE + patterns.bytes;
-        Ok(Self { cost, name_states: patterns.name_states, bytes, validator: compile(&schema)? })
+        let bytes = cost.values() * COMPILED_BYTES_A_VALUE + patterns.bytes;
+        let unchecked_formats = formats::unchecked(&schema);
+        let (name_states, validator) = (patterns.name_states, compile(&schema)?);
+        Ok(Self { cost, unchecked_formats, name_states, bytes, validator })
+    }
+
+    /// The formats that the schema names and a check does not assert, each once.
+    pub fn unchecked_formats(&self) -> &[String] {
+        &self.unchecked_formats
     }
 
     /// The violations of this data, at most `most`. Empty: the data fits. Each path is `path` and the JSON pointer of the
@@ -133,14 +135,28 @@ impl JsonSchema {
         };
         // In the worst case every value is checked against every part of the schema; the product bounds the work before
         // it begins.
-        let Size { values, name_bytes } = size(data);
-        let values_by_parts = (values as u64).saturating_mul(self.cost as u64);
+        let Size { values, name_bytes, depth } = size(data);
+        let cost = match self.cost.at(depth) {
+            Ok(cost) => cost,
+            Err(most) => {
+                let problem = format!("nests {depth} levels deep; data of this recursive schema may nest {most}");
+                return vec![violation("", problem)];
+            }
+        };
+        let values_by_parts = (values as u64).saturating_mul(cost as u64);
         if !work.take(values_by_parts.saturating_add(name_bytes.saturating_mul(self.name_states))) {
             return too_much();
         }
         let describe = |error: jsonschema::ValidationError<'_>| {
             let problem: String = error.to_string().chars().take(DESCRIBED_MAX).collect();
-            violation(error.instance_path().as_str(), problem)
+            match error.kind() {
+                // The place of a missing member is the member's own.
+                ValidationErrorKind::Required { property: Value::String(name) } => {
+                    let name = name.replace('~', "~0").replace('/', "~1");
+                    violation(&format!("{}/{name}", error.instance_path().as_str()), problem)
+                }
+                _ => violation(error.instance_path().as_str(), problem),
+            }
         };
         let (found, left) = patterns::within(work.left, || match values > COLLECTED_VALUES_MAX {
             false => self.validator.iter_errors(data).take(most).map(describe).collect(),
@@ -153,7 +169,7 @@ impl JsonSchema {
 
 impl std::fmt::Debug for JsonSchema {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "a schema of {} values", self.cost)
+        write!(formatter, "a schema of {} values", self.cost.values())
     }
 }
 
@@ -213,6 +229,7 @@ fn compile(schema: &Value) -> Result<Validator, String> {
     let options = jsonschema::options()
         .with_draft(Draft::Draft202012)
         .offline()
+        .should_validate_formats(true)
         // For names of members. This engine needs linear time for any pattern.
         .with_pattern_options(jsonschema::PatternOptions::regex())
         .with_keyword("pattern", |_, pattern, _| match pattern.as_str().map(|text| (text, Pattern::compile(text))) {
@@ -220,54 +237,13 @@ fn compile(schema: &Value) -> Result<Validator, String> {
             Some((text, None)) => Err(jsonschema::ValidationError::schema(no_pattern(text))),
             None => Err(jsonschema::ValidationError::schema("a pattern must be a text")),
         });
+    // The library asserts more formats than this broker promises, one of them by compiling a pattern of the data.
+    let options = UNCHECKED.iter().fold(options, |options, format| options.with_format(*format, |_| true));
     options.build(schema).map_err(|error| {
         let pointer = error.instance_path().as_str().to_owned();
         let problem: String = error.to_string().chars().take(DESCRIBED_MAX).collect();
         format!("is no valid schema at {pointer:?}: {problem}")
     })
-}
-
-/// The number of values of a schema, with the parts that references name in their place, and more for each pattern.
-fn cost(schema: &Value) -> Result<usize, String> {
-    let mut left = VALUES_MAX;
-    spend(schema, schema, true, DEPTH_MAX, &mut left)?;
-    Ok(VALUES_MAX - left)
-}
-
-fn spend(root: &Value, value: &Value, is_root: bool, depth: usize, left: &mut usize) -> Result<(), String> {
-    let depth =
-        depth.checked_sub(1).ok_or_else(|| format!("is more than {DEPTH_MAX} levels deep, or refers to itself"))?;
-    // One budget for the whole walk: references repeat parts, so their number alone bounds nothing.
-    take(left, 1)?;
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
-        Value::Array(values) => values.iter().try_for_each(|value| spend(root, value, false, depth, left)),
-        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
-            // Only references within the schema: the broker fetches none, and could not bound what it does not have.
-            ("$ref", Value::String(target)) => {
-                let part = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
-                let part = part.ok_or_else(|| format!("has a $ref to {target:?}, which is no part of it"))?;
-                spend(root, part, false, depth, left)
-            }
-            // These change what a reference names, so its cost would be unknown.
-            ("$dynamicRef" | "$recursiveRef" | "$anchor" | "$dynamicAnchor", Value::String(_)) => {
-                Err(format!("must not have {name}"))
-            }
-            ("$id", Value::String(_)) if !is_root => Err("must have no $id but its own".to_owned()),
-            ("pattern", Value::String(pattern)) => take(left, pattern.len().max(PATTERN_VALUES_MIN)),
-            ("patternProperties", Value::Object(parts)) => parts.iter().try_for_each(|(pattern, part)| {
-                take(left, pattern.len().max(PATTERN_VALUES_MIN))?;
-                spend(root, part, false, depth, left)
-            }),
-            _ => spend(root, value, false, depth, left),
-        }),
-    }
-}
-
-fn take(left: &mut usize, values: usize) -> Result<(), String> {
-    let taken = left.checked_sub(values);
-    *left = taken.ok_or_else(|| format!("has more than {VALUES_MAX} values, references and patterns included"))?;
-    Ok(())
 }
 
 /// The size of some data.
@@ -277,24 +253,27 @@ struct Size {
     values: usize,
     /// The bytes of all names of members, and one more for each.
     name_bytes: u64,
+    /// The objects and lists inside each other.
+    depth: usize,
 }
 
 fn size(data: &Value) -> Size {
-    fn add(size: &mut Size, data: &Value) {
+    fn add(size: &mut Size, data: &Value, depth: usize) {
         size.values += 1;
+        size.depth = size.depth.max(depth);
         match data {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
             Value::String(text) => size.values += text.len() / TEXT_BYTES_A_VALUE,
-            Value::Array(values) => values.iter().for_each(|value| add(size, value)),
+            Value::Array(values) => values.iter().for_each(|value| add(size, value, depth + 1)),
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
                 size.values += name.len() / TEXT_BYTES_A_VALUE;
                 size.name_bytes += name.len() as u64 + 1;
-                add(size, value);
+                add(size, value, depth + 1);
             }),
         }
     }
     let mut size = Size::default();
-    add(&mut size, data);
+    add(&mut size, data, 0);
     size
 }
 
@@ -330,7 +309,9 @@ mod tests {
             paths(&schema, &json!({"approved": "yes", "lines": [{}, {"amount": -1}]})),
             ["data/approved", "data/lines/1/amount"]
         );
-        assert_eq!(paths(&schema, &json!({})), ["data"]);
+        assert_eq!(paths(&schema, &json!({})), ["data/approved"], "the member that is missing");
+        let slash = json!({"items": {"required": ["a/b~c"]}});
+        assert_eq!(paths(&slash, &json!([{}])), ["data/0/a~1b~0c"]);
     }
 
     #[test]
@@ -360,9 +341,76 @@ mod tests {
         }
         defs.insert("14".into(), json!({"type": "string"}));
         assert!(refusal(&json!({"$ref": "#/$defs/0", "$defs": defs})).contains("values"));
-        assert!(refusal(&json!({"properties": {"next": {"$ref": "#"}}})).contains("itself"));
         let deep = (0..70).fold(json!(true), |inner, _| json!({"not": inner}));
         assert!(refusal(&deep).contains("deep"));
+    }
+
+    #[test]
+    fn a_recursive_schema_is_checked_to_a_depth() {
+        // As pydantic writes a tree.
+        let tree = json!({
+            "$defs": {"Node": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                },
+                "required": ["name"],
+            }},
+            "$ref": "#/$defs/Node",
+        });
+        let nested = |levels: usize| {
+            (0..levels).fold(json!({"name": "leaf"}), |child, _| json!({"name": "node", "children": [child]}))
+        };
+        assert_eq!(paths(&tree, &nested(20)), Vec::<String>::new());
+        let wrong = json!({"name": "a", "children": [{"name": "b", "children": [{"name": 7}, {}]}]});
+        assert_eq!(paths(&tree, &wrong), ["data/children/0/children/0/name", "data/children/0/children/1/name"]);
+        let deep = misfits(&tree.to_string(), &nested(40));
+        assert!(deep[0].problem.contains("may nest 64"), "{deep:?}");
+        // Each level doubles the work: fewer levels are checked.
+        let twice = json!({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}, {"type": "string"}]});
+        let of = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert!(paths(&twice, &of(5)).is_empty());
+        assert!(misfits(&twice.to_string(), &of(40))[0].problem.contains("may nest"));
+        let many = json!({"items": {"$ref": "#"}, "enum": (0..500).collect::<Vec<_>>()});
+        assert!(misfits(&many.to_string(), &json!(vec![1; 200_000]))[0].problem.contains("too many values"));
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_at_the_same_place_is_refused() {
+        for schema in [
+            json!({"$ref": "#"}),
+            json!({"not": {"$ref": "#"}}),
+            json!({"anyOf": [{"type": "string"}, {"$ref": "#"}]}),
+            json!({"dependentSchemas": {"items": {"$ref": "#"}}}),
+            json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"if": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}),
+            json!({"$defs": {"properties": {"allOf": [{"$ref": "#/$defs/properties"}]}}, "items": {"$ref": "#/$defs/properties"}}),
+        ] {
+            assert!(refusal(&schema).contains("refers to itself"), "{schema}");
+        }
+    }
+
+    #[test]
+    fn formats_are_asserted_and_others_are_named() {
+        let of = |format: &str, text: &str| paths(&json!({"format": format}), &json!(text)).is_empty();
+        for (format, right, wrong) in [
+            ("date-time", "2026-11-26T12:00:00Z", "tomorrow"),
+            ("date", "2026-11-26", "2026-13-26"),
+            ("time", "12:00:00Z", "noon"),
+            ("email", "ann@example.com", "nobody"),
+            ("uuid", "00000000-0000-0000-0000-000000000007", "7"),
+            ("uri", "https://example.com/a", "not a uri"),
+            ("ipv4", "127.0.0.1", "127.0.0.256"),
+            ("ipv6", "::1", "1"),
+        ] {
+            assert_eq!((of(format, right), of(format, wrong)), (true, false), "{format}");
+            assert_eq!(JsonSchema::parse(&json!({"format": format}).to_string()).unwrap().unchecked_formats(), [""; 0]);
+        }
+        for format in ["hostname", "regex", "duration", "json-pointer", "made-up"] {
+            assert!(of(format, "(("), "{format}");
+        }
+        let schema = json!({"properties": {"a": {"format": "regex"}, "b": {"items": {"format": "phone"}}, "c": {"format": "regex"}}});
+        assert_eq!(JsonSchema::parse(&schema.to_string()).unwrap().unchecked_formats(), ["phone", "regex"]);
     }
 
     #[test]
@@ -381,7 +429,7 @@ mod tests {
             (0..count).map(|number| (format!("^{number}$"), json!(true))).collect()
         };
         assert!(refusal(&json!({"patternProperties": patterns(200)})).contains("patterns"));
-        assert!(refusal(&json!({"pattern": "a".repeat(VALUES_MAX)})).contains("patterns"));
+        assert!(refusal(&json!({"pattern": "a".repeat(cost::VALUES_MAX)})).contains("patterns"));
     }
 
     #[test]

@@ -195,11 +195,15 @@ async fn list(client: &Client, schema_id: String, limit: u32, output: Output) ->
 }
 
 fn lines(schema: &v1::Schema) -> Vec<(Cow<'static, str>, String)> {
-    vec![
+    let mut lines = vec![
         ("schema".into(), schema.schema_id.clone()),
         ("version".into(), schema.schema_version.clone()),
         ("sha256".into(), hex::encode(&schema.sha256)),
         ("bytes".into(), schema.size_bytes.to_string()),
         ("registrar".into(), schema.registrar.clone()),
-    ]
+    ];
+    if !schema.unchecked_formats.is_empty() {
+        lines.push(("formats not checked".into(), schema.unchecked_formats.join(", ")));
+    }
+    lines
 }

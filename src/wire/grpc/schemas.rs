@@ -12,7 +12,7 @@ use crate::{
         engine::Command,
         json_schema::{CompiledSchemas, JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX, Work},
     },
-    envelope::{Checks, PAYLOAD_BYTES_MAX, history},
+    envelope::{Checks, JsonError, PAYLOAD_BYTES_MAX, history, read_checked_json},
     proto::v1::{self, schema_service_server::SchemaService},
     records::{RegistrationName, Registry},
 };
@@ -51,10 +51,13 @@ impl SchemaService for Schemas {
         let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
         let name = RegistrationName::new(Registry::Schemas, &schema_id);
         self.broker.access().may_register(&caller, &name).map_err(refuse)?;
-        let check =
-            move |broker: &Broker, _: &Caller| compiled(&broker.resources().schemas, &schema_json).map(|_| schema_json);
-        let schema_json = run_large(&self.broker, &caller, check).await?;
-        let schema = Box::new(v1::Schema { schema_id, schema_version, schema_json, ..Default::default() });
+        let check = move |broker: &Broker, _: &Caller| {
+            let unchecked_formats = compiled(&broker.resources().schemas, &schema_json)?.unchecked_formats().to_vec();
+            Ok((schema_json, unchecked_formats))
+        };
+        let (schema_json, unchecked_formats) = run_large(&self.broker, &caller, check).await?;
+        let schema = v1::Schema { schema_id, schema_version, schema_json, unchecked_formats, ..Default::default() };
+        let schema = Box::new(schema);
         let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, caller, etag, reply }).await;
         let (schema, registration) = stored.map_err(refuse_shared)?;
         let (schema, registration) = (Some(schema), Some(registration.to_v1()));
@@ -107,8 +110,8 @@ impl SchemaService for Schemas {
             if data_json.is_empty() {
                 return Ok(Vec::new());
             }
-            let data = serde_json::from_str(&data_json)
-                .map_err(|error| refuse(field("data_json", &format!("must be JSON: {error}"))))?;
+            let wrong = |JsonError { pointer, problem }| refuse(field(&format!("data_json{pointer}"), &problem));
+            let data = read_checked_json(&data_json).map_err(wrong)?;
             let misfits = schema.misfits(&data, "", VIOLATIONS_MAX, &mut Work::new()).into_iter();
             let violation = |found: crate::codes::FieldViolation| v1::SchemaViolation {
                 json_pointer: found.path,

@@ -11,7 +11,7 @@ use crate::{
     codes::FieldViolation,
     contexts::{JSON, content_of, content_section, payload_in, whole_section},
     domain::context::{BASES_MAX, Origin, Rejection, Section, Version},
-    envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, history, sections, signing},
+    envelope::{PAYLOAD_BYTES_MAX, VerifiedEnvelope, history, read_checked_json, sections, signing},
     json_schema::{JsonSchema, VIOLATIONS_MAX, Work},
     proto::v1::{self, context_section::Content},
     records::{ContextVersionRecord, SchemaRecord, TaskRecord},
@@ -213,9 +213,9 @@ impl Preparation<'_> {
             };
             let Some(text) = json_of(section, checked) else { continue };
             let (path, left) = (format!("{path}.json"), VIOLATIONS_MAX.saturating_sub(violations.len()));
-            match serde_json::from_str(text) {
+            match read_checked_json(text) {
                 Ok(data) => violations.extend(self.compiled(schema)?.misfits(&data, &path, left, &mut work)),
-                // The text is JSON, so this is its depth.
+                // The text is JSON, so it is the result of a delta that is read otherwise.
                 Err(error) if left > 0 => {
                     let problem = format!("cannot be checked against its schema: {error}");
                     violations.push(FieldViolation { path, problem });

@@ -6,8 +6,9 @@ mod work;
 use std::{ops::RangeInclusive, time::Duration};
 
 use prost::{Message, Name};
+use serde_json::Value;
 
-use super::{Checks, EnvelopeError, PAYLOAD_BYTES_MAX, sections, signing};
+use super::{Checks, EnvelopeError, JsonError, PAYLOAD_BYTES_MAX, read_checked_json, sections, signing};
 use crate::{
     ids::{
         AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId,
@@ -467,10 +468,11 @@ fn append(payload: &Any) -> Result<Body, EnvelopeError> {
     }
     match &body.entry {
         None => {}
-        Some(Entry::Json(json)) if serde_json::from_str::<serde::de::IgnoredAny>(json).is_err() => {
-            checks.wrong("envelope.payload.json", "must be a JSON value");
+        Some(Entry::Json(json)) => {
+            if let Err(JsonError { pointer, problem }) = read_checked_json(json) {
+                checks.wrong(format!("envelope.payload.json{pointer}"), problem);
+            }
         }
-        Some(Entry::Json(_)) => {}
         Some(Entry::Bytes(bytes)) => {
             checks.text("envelope.payload.bytes.media_type", &bytes.media_type, 255);
         }
@@ -530,8 +532,10 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             None
         }
         Some(Content::Json(json)) => {
-            if !is_json_object_or_list(json) {
-                checks.wrong(format!("{path}.json"), "must be a JSON object or list");
+            match read_checked_json(json) {
+                Ok(Value::Object(_) | Value::Array(_)) => {}
+                Ok(_) => checks.wrong(format!("{path}.json"), "must be a JSON object or list"),
+                Err(JsonError { pointer, problem }) => checks.wrong(format!("{path}.json{pointer}"), problem),
             }
             // Over the text as sent: JSON has no canonical form here.
             Some(signing::sha256(&[json.as_bytes()]))
@@ -550,11 +554,6 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             checks.digest(&format!("{path}.delta.result_sha256"), &delta.result_sha256)
         }
     }
-}
-
-fn is_json_object_or_list(text: &str) -> bool {
-    // The first character excludes bare strings and numbers; the parser then checks the whole text without keeping it.
-    text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn complete(body: v1::HandoffComplete, checks: &mut Checks) -> Body {

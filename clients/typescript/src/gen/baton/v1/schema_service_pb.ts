@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/schema_service.proto.
  */
 export const file_baton_v1_schema_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch1iYXRvbi92MS9zY2hlbWFfc2VydmljZS5wcm90bxIIYmF0b24udjEisAEKBlNjaGVtYRIRCglzY2hlbWFfaWQYASABKAkSFgoOc2NoZW1hX3ZlcnNpb24YAiABKAkSEwoLc2NoZW1hX2pzb24YAyABKAkSDgoGc2hhMjU2GAQgASgMEhIKCnNpemVfYnl0ZXMYBSABKAQSEQoJcmVnaXN0cmFyGAYgASgJEi8KC2NyZWF0ZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJHChVSZWdpc3RlclNjaGVtYVJlcXVlc3QSIAoGc2NoZW1hGAEgASgLMhAuYmF0b24udjEuU2NoZW1hEgwKBGV0YWcYAiABKAkiaAoWUmVnaXN0ZXJTY2hlbWFSZXNwb25zZRIgCgZzY2hlbWEYASABKAsyEC5iYXRvbi52MS5TY2hlbWESLAoMcmVnaXN0cmF0aW9uGAIgASgLMhYuYmF0b24udjEuUmVnaXN0cmF0aW9uIj0KEEdldFNjaGVtYVJlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhYKDnNjaGVtYV92ZXJzaW9uGAIgASgJIjUKEUdldFNjaGVtYVJlc3BvbnNlEiAKBnNjaGVtYRgBIAEoCzIQLmJhdG9uLnYxLlNjaGVtYSJOChJMaXN0U2NoZW1hc1JlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlEKE0xpc3RTY2hlbWFzUmVzcG9uc2USIQoHc2NoZW1hcxgBIAMoCzIQLmJhdG9uLnYxLlNjaGVtYRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZwoSQ2hlY2tTY2hlbWFSZXF1ZXN0EhEKCXNjaGVtYV9pZBgBIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgCIAEoCRITCgtzY2hlbWFfanNvbhgDIAEoCRIRCglkYXRhX2pzb24YBCABKAkiRAoTQ2hlY2tTY2hlbWFSZXNwb25zZRItCgp2aW9sYXRpb25zGAEgAygLMhkuYmF0b24udjEuU2NoZW1hVmlvbGF0aW9uIjgKD1NjaGVtYVZpb2xhdGlvbhIUCgxqc29uX3BvaW50ZXIYASABKAkSDwoHcHJvYmxlbRgCIAEoCTLCAgoNU2NoZW1hU2VydmljZRJTCg5SZWdpc3RlclNjaGVtYRIfLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVxdWVzdBogLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVzcG9uc2USRAoJR2V0U2NoZW1hEhouYmF0b24udjEuR2V0U2NoZW1hUmVxdWVzdBobLmJhdG9uLnYxLkdldFNjaGVtYVJlc3BvbnNlEkoKC0xpc3RTY2hlbWFzEhwuYmF0b24udjEuTGlzdFNjaGVtYXNSZXF1ZXN0Gh0uYmF0b24udjEuTGlzdFNjaGVtYXNSZXNwb25zZRJKCgtDaGVja1NjaGVtYRIcLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVxdWVzdBodLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_registry_service, file_google_protobuf_timestamp]);
+  fileDesc("Ch1iYXRvbi92MS9zY2hlbWFfc2VydmljZS5wcm90bxIIYmF0b24udjEiywEKBlNjaGVtYRIRCglzY2hlbWFfaWQYASABKAkSFgoOc2NoZW1hX3ZlcnNpb24YAiABKAkSEwoLc2NoZW1hX2pzb24YAyABKAkSDgoGc2hhMjU2GAQgASgMEhIKCnNpemVfYnl0ZXMYBSABKAQSEQoJcmVnaXN0cmFyGAYgASgJEi8KC2NyZWF0ZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZChF1bmNoZWNrZWRfZm9ybWF0cxgIIAMoCSJHChVSZWdpc3RlclNjaGVtYVJlcXVlc3QSIAoGc2NoZW1hGAEgASgLMhAuYmF0b24udjEuU2NoZW1hEgwKBGV0YWcYAiABKAkiaAoWUmVnaXN0ZXJTY2hlbWFSZXNwb25zZRIgCgZzY2hlbWEYASABKAsyEC5iYXRvbi52MS5TY2hlbWESLAoMcmVnaXN0cmF0aW9uGAIgASgLMhYuYmF0b24udjEuUmVnaXN0cmF0aW9uIj0KEEdldFNjaGVtYVJlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhYKDnNjaGVtYV92ZXJzaW9uGAIgASgJIjUKEUdldFNjaGVtYVJlc3BvbnNlEiAKBnNjaGVtYRgBIAEoCzIQLmJhdG9uLnYxLlNjaGVtYSJOChJMaXN0U2NoZW1hc1JlcXVlc3QSEQoJc2NoZW1hX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlEKE0xpc3RTY2hlbWFzUmVzcG9uc2USIQoHc2NoZW1hcxgBIAMoCzIQLmJhdG9uLnYxLlNjaGVtYRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZwoSQ2hlY2tTY2hlbWFSZXF1ZXN0EhEKCXNjaGVtYV9pZBgBIAEoCRIWCg5zY2hlbWFfdmVyc2lvbhgCIAEoCRITCgtzY2hlbWFfanNvbhgDIAEoCRIRCglkYXRhX2pzb24YBCABKAkiRAoTQ2hlY2tTY2hlbWFSZXNwb25zZRItCgp2aW9sYXRpb25zGAEgAygLMhkuYmF0b24udjEuU2NoZW1hVmlvbGF0aW9uIjgKD1NjaGVtYVZpb2xhdGlvbhIUCgxqc29uX3BvaW50ZXIYASABKAkSDwoHcHJvYmxlbRgCIAEoCTLCAgoNU2NoZW1hU2VydmljZRJTCg5SZWdpc3RlclNjaGVtYRIfLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVxdWVzdBogLmJhdG9uLnYxLlJlZ2lzdGVyU2NoZW1hUmVzcG9uc2USRAoJR2V0U2NoZW1hEhouYmF0b24udjEuR2V0U2NoZW1hUmVxdWVzdBobLmJhdG9uLnYxLkdldFNjaGVtYVJlc3BvbnNlEkoKC0xpc3RTY2hlbWFzEhwuYmF0b24udjEuTGlzdFNjaGVtYXNSZXF1ZXN0Gh0uYmF0b24udjEuTGlzdFNjaGVtYXNSZXNwb25zZRJKCgtDaGVja1NjaGVtYRIcLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVxdWVzdBodLmJhdG9uLnYxLkNoZWNrU2NoZW1hUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_registry_service, file_google_protobuf_timestamp]);
 
 /**
  * A version of a schema.
@@ -39,9 +39,10 @@ export type Schema = Message<"baton.v1.Schema"> & {
   schemaVersion: string;
 
   /**
-   * A JSON Schema of draft 2020-12 as UTF-8 text, at most 262144 bytes. It has no reference to another document, no
-   * reference to a part that contains the reference, at most 64 levels and at most 10000 values, with the parts that
-   * references name in their place. Its patterns have no look-around and no back-reference. Empty in lists.
+   * A JSON Schema of draft 2020-12 as UTF-8 text, at most 262144 bytes. It has no reference to another document, at most
+   * 64 levels and at most 10000 values, with the parts that references name in their place. A reference to a part that
+   * contains it leads to a member or an element; data of such a schema nests at most 64 levels, and fewer if its parts
+   * repeat. Its patterns have no look-around and no back-reference. Empty in lists.
    *
    * @generated from field: string schema_json = 3;
    */
@@ -74,6 +75,14 @@ export type Schema = Message<"baton.v1.Schema"> & {
    * @generated from field: google.protobuf.Timestamp create_time = 7;
    */
   createTime?: Timestamp | undefined;
+
+  /**
+   * The formats that the schema names and the broker does not assert, each once. It asserts date-time, date, time, email,
+   * uuid, uri, ipv4 and ipv6. Set by the broker.
+   *
+   * @generated from field: repeated string unchecked_formats = 8;
+   */
+  uncheckedFormats: string[];
 };
 
 /**

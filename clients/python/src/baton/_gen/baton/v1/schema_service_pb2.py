@@ -16,7 +16,7 @@ from baton._gen.baton.v1 import registry_service_pb2 as baton_dot_v1_dot_registr
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/schema_service.proto\x12\x08\x62\x61ton.v1\x1a\x1f\x62\x61ton/v1/registry_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n\x06Schema\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\x12\x13\n\x0bschema_json\x18\x03 \x01(\t\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x11\n\tregistrar\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"G\n\x15RegisterSchemaRequest\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"h\n\x16RegisterSchemaResponse\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\x12,\n\x0cregistration\x18\x02 \x01(\x0b\x32\x16.baton.v1.Registration\"=\n\x10GetSchemaRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\"5\n\x11GetSchemaResponse\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\"N\n\x12ListSchemasRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"Q\n\x13ListSchemasResponse\x12!\n\x07schemas\x18\x01 \x03(\x0b\x32\x10.baton.v1.Schema\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"g\n\x12\x43heckSchemaRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\x12\x13\n\x0bschema_json\x18\x03 \x01(\t\x12\x11\n\tdata_json\x18\x04 \x01(\t\"D\n\x13\x43heckSchemaResponse\x12-\n\nviolations\x18\x01 \x03(\x0b\x32\x19.baton.v1.SchemaViolation\"8\n\x0fSchemaViolation\x12\x14\n\x0cjson_pointer\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t2\xc2\x02\n\rSchemaService\x12S\n\x0eRegisterSchema\x12\x1f.baton.v1.RegisterSchemaRequest\x1a .baton.v1.RegisterSchemaResponse\x12\x44\n\tGetSchema\x12\x1a.baton.v1.GetSchemaRequest\x1a\x1b.baton.v1.GetSchemaResponse\x12J\n\x0bListSchemas\x12\x1c.baton.v1.ListSchemasRequest\x1a\x1d.baton.v1.ListSchemasResponse\x12J\n\x0b\x43heckSchema\x12\x1c.baton.v1.CheckSchemaRequest\x1a\x1d.baton.v1.CheckSchemaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/schema_service.proto\x12\x08\x62\x61ton.v1\x1a\x1f\x62\x61ton/v1/registry_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x01\n\x06Schema\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\x12\x13\n\x0bschema_json\x18\x03 \x01(\t\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x11\n\tregistrar\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11unchecked_formats\x18\x08 \x03(\t\"G\n\x15RegisterSchemaRequest\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"h\n\x16RegisterSchemaResponse\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\x12,\n\x0cregistration\x18\x02 \x01(\x0b\x32\x16.baton.v1.Registration\"=\n\x10GetSchemaRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\"5\n\x11GetSchemaResponse\x12 \n\x06schema\x18\x01 \x01(\x0b\x32\x10.baton.v1.Schema\"N\n\x12ListSchemasRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"Q\n\x13ListSchemasResponse\x12!\n\x07schemas\x18\x01 \x03(\x0b\x32\x10.baton.v1.Schema\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"g\n\x12\x43heckSchemaRequest\x12\x11\n\tschema_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\t\x12\x13\n\x0bschema_json\x18\x03 \x01(\t\x12\x11\n\tdata_json\x18\x04 \x01(\t\"D\n\x13\x43heckSchemaResponse\x12-\n\nviolations\x18\x01 \x03(\x0b\x32\x19.baton.v1.SchemaViolation\"8\n\x0fSchemaViolation\x12\x14\n\x0cjson_pointer\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t2\xc2\x02\n\rSchemaService\x12S\n\x0eRegisterSchema\x12\x1f.baton.v1.RegisterSchemaRequest\x1a .baton.v1.RegisterSchemaResponse\x12\x44\n\tGetSchema\x12\x1a.baton.v1.GetSchemaRequest\x1a\x1b.baton.v1.GetSchemaResponse\x12J\n\x0bListSchemas\x12\x1c.baton.v1.ListSchemasRequest\x1a\x1d.baton.v1.ListSchemasResponse\x12J\n\x0b\x43heckSchema\x12\x1c.baton.v1.CheckSchemaRequest\x1a\x1d.baton.v1.CheckSchemaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,25 +24,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.schema_service_pb2
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_SCHEMA']._serialized_start=110
-  _globals['_SCHEMA']._serialized_end=286
-  _globals['_REGISTERSCHEMAREQUEST']._serialized_start=288
-  _globals['_REGISTERSCHEMAREQUEST']._serialized_end=359
-  _globals['_REGISTERSCHEMARESPONSE']._serialized_start=361
-  _globals['_REGISTERSCHEMARESPONSE']._serialized_end=465
-  _globals['_GETSCHEMAREQUEST']._serialized_start=467
-  _globals['_GETSCHEMAREQUEST']._serialized_end=528
-  _globals['_GETSCHEMARESPONSE']._serialized_start=530
-  _globals['_GETSCHEMARESPONSE']._serialized_end=583
-  _globals['_LISTSCHEMASREQUEST']._serialized_start=585
-  _globals['_LISTSCHEMASREQUEST']._serialized_end=663
-  _globals['_LISTSCHEMASRESPONSE']._serialized_start=665
-  _globals['_LISTSCHEMASRESPONSE']._serialized_end=746
-  _globals['_CHECKSCHEMAREQUEST']._serialized_start=748
-  _globals['_CHECKSCHEMAREQUEST']._serialized_end=851
-  _globals['_CHECKSCHEMARESPONSE']._serialized_start=853
-  _globals['_CHECKSCHEMARESPONSE']._serialized_end=921
-  _globals['_SCHEMAVIOLATION']._serialized_start=923
-  _globals['_SCHEMAVIOLATION']._serialized_end=979
-  _globals['_SCHEMASERVICE']._serialized_start=982
-  _globals['_SCHEMASERVICE']._serialized_end=1304
+  _globals['_SCHEMA']._serialized_end=313
+  _globals['_REGISTERSCHEMAREQUEST']._serialized_start=315
+  _globals['_REGISTERSCHEMAREQUEST']._serialized_end=386
+  _globals['_REGISTERSCHEMARESPONSE']._serialized_start=388
+  _globals['_REGISTERSCHEMARESPONSE']._serialized_end=492
+  _globals['_GETSCHEMAREQUEST']._serialized_start=494
+  _globals['_GETSCHEMAREQUEST']._serialized_end=555
+  _globals['_GETSCHEMARESPONSE']._serialized_start=557
+  _globals['_GETSCHEMARESPONSE']._serialized_end=610
+  _globals['_LISTSCHEMASREQUEST']._serialized_start=612
+  _globals['_LISTSCHEMASREQUEST']._serialized_end=690
+  _globals['_LISTSCHEMASRESPONSE']._serialized_start=692
+  _globals['_LISTSCHEMASRESPONSE']._serialized_end=773
+  _globals['_CHECKSCHEMAREQUEST']._serialized_start=775
+  _globals['_CHECKSCHEMAREQUEST']._serialized_end=878
+  _globals['_CHECKSCHEMARESPONSE']._serialized_start=880
+  _globals['_CHECKSCHEMARESPONSE']._serialized_end=948
+  _globals['_SCHEMAVIOLATION']._serialized_start=950
+  _globals['_SCHEMAVIOLATION']._serialized_end=1006
+  _globals['_SCHEMASERVICE']._serialized_start=1009
+  _globals['_SCHEMASERVICE']._serialized_end=1331
 # @@protoc_insertion_point(module_scope)

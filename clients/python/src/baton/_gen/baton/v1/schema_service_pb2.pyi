@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Schema(_message.Message):
-    __slots__ = ("schema_id", "schema_version", "schema_json", "sha256", "size_bytes", "registrar", "create_time")
+    __slots__ = ("schema_id", "schema_version", "schema_json", "sha256", "size_bytes", "registrar", "create_time", "unchecked_formats")
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class Schema(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UNCHECKED_FORMATS_FIELD_NUMBER: _ClassVar[int]
     schema_id: str
     schema_version: str
     schema_json: str
@@ -23,7 +24,8 @@ class Schema(_message.Message):
     size_bytes: int
     registrar: str
     create_time: _timestamp_pb2.Timestamp
-    def __init__(self, schema_id: _Optional[str] = ..., schema_version: _Optional[str] = ..., schema_json: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., registrar: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    unchecked_formats: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, schema_id: _Optional[str] = ..., schema_version: _Optional[str] = ..., schema_json: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., registrar: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., unchecked_formats: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RegisterSchemaRequest(_message.Message):
     __slots__ = ("schema", "etag")

@@ -112,8 +112,8 @@ impl Plans {
         assert!(active <= spec.terms.max_concurrency as usize, "law 13: {active} subtasks of {} run", plan.id);
         self.see_compensations(plan, &spec, before, &entries, counts);
         let was_undone = |place: usize| {
-            let undoing = before.into_iter().flat_map(|before| &before.compensations);
-            undoing.clone().any(|known| known.of == place && known.run.state == SubtaskState::Completed)
+            let mut undoing = before.into_iter().flat_map(|before| &before.compensations);
+            undoing.any(|known| known.of == place && known.run.state == SubtaskState::Completed)
         };
         for (place, subtask) in plan.subtasks.iter().enumerate() {
             let former = before.map(|before| &before.subtasks[place]);
@@ -188,8 +188,8 @@ impl Plans {
         let results: Vec<Option<u64>> = undoing.iter().map(|known| plan.subtasks[known.of].result).collect();
         assert!(results.is_sorted_by(|one, other| one > other), "law 13: {} undoes out of order", plan.id);
         // All before the first that has not ended have ended, and all behind it have not begun.
-        let open = undoing.iter().skip_while(|known| known.run.state.is_final()).skip(1);
-        let is_early = open.into_iter().any(|known| known.run.state != SubtaskState::Pending);
+        let mut waiting = undoing.iter().skip_while(|known| known.run.state.is_final()).skip(1);
+        let is_early = waiting.any(|known| known.run.state != SubtaskState::Pending);
         assert!(!is_early, "law 13: two compensations of {} run at once", plan.id);
         for known in undoing {
             let most = spec.work(known.of, true).attempts_max;

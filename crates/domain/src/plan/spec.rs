@@ -150,7 +150,7 @@ pub struct Subtask {
     /// The agents and types to ask after the named one.
     pub fallback_candidates: Vec<String>,
     /// The work that undoes the subtask, with the id of the subtask. It has no dependencies and no topics.
-    pub compensate: Option<Box<Subtask>>,
+    pub compensate: Option<Box<Self>>,
 }
 
 impl Spec {

@@ -392,6 +392,8 @@ mod tests {
             (format!("{TLS}[workspace]\nbytes_max = 1048575\n"), "bytes_max"),
             (format!("{TLS}[workspace]\nentry_lifetime_ms = 0\n"), "entry_lifetime"),
             (format!("{TLS}[workspace]\ntopics_max = 0\n"), "topics_max"),
+            (format!("{TLS}[negotiation]\noffers_timeout = \"2h\"\n"), "offers_timeout"),
+            (format!("{TLS}[negotiation]\ndecision_timeout_ms = 0\n"), "decision_timeout"),
             (format!("{TLS}[plan]\nmax_concurrency = 65\n"), "max_concurrency"),
             (format!("{TLS}[plan]\nwhole_timeout_ms = 0\n"), "whole_timeout"),
             (format!("{TLS}[plan]\ndata_flow_check = \"LAX\"\n"), "data_flow_check"),

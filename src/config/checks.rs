@@ -4,7 +4,7 @@ use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
 use super::{Config, ConfigError, OperatorTokens, PolicySourceError};
 use crate::{
-    broker::{BrokerLimits, Settings},
+    broker::{BrokerLimits, OFFERS_TIMEOUT_MAX, Settings},
     domain::{
         TimeoutBounds,
         plan::{CONCURRENCY_MAX, WHOLE_TIMEOUT_MAX},
@@ -113,6 +113,12 @@ fn check_spans(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 fn check_workspaces_and_plans(settings: &Settings) -> Result<(), ConfigError> {
+    let times = &settings.negotiation_times;
+    for (name, span) in [("offers_timeout", times.offers), ("decision_timeout", times.decision)] {
+        // The bounds of a request that names the time by itself.
+        let rule = format!("negotiation.{name} is {span:?}, and must be from 1 s to 1 h");
+        require((Duration::from_secs(1)..=OFFERS_TIMEOUT_MAX).contains(&span), rule)?;
+    }
     let (workspace, plan) = (&settings.workspace, &settings.plan_terms);
     require(!workspace.entry_lifetime.is_zero(), "workspace.entry_lifetime must not be 0")?;
     // Otherwise the quota would refuse an entry of the largest size for ever.

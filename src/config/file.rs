@@ -8,7 +8,8 @@ use super::{
     ClientCertificates, Config, ConfigError, Enrollment, MinimumTls, OperatorTokens, PolicySource, TlsSource,
     sections::{
         BlobsSection, BrokerLimitsSection, ConsoleSection, ContextSection, DeliverySection, HandoffSection,
-        LimitsSection, PlanSection, RetentionSection, SessionSection, Words, WorkspaceSection, span_of,
+        LimitsSection, MailSection, NegotiationSection, PlanSection, RetentionSection, SessionSection, Words,
+        WorkspaceSection, span_of,
     },
 };
 use crate::{
@@ -36,6 +37,8 @@ pub(super) struct File {
     pub(super) retention: Option<RetentionSection>,
     pub(super) context: Option<ContextSection>,
     pub(super) blobs: Option<BlobsSection>,
+    pub(super) negotiation: Option<NegotiationSection>,
+    pub(super) mail: Option<MailSection>,
     pub(super) workspace: Option<WorkspaceSection>,
     pub(super) plan: Option<PlanSection>,
     pub(super) broker_limits: Option<BrokerLimitsSection>,

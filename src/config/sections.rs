@@ -118,9 +118,21 @@ sections! {
         require_registered_schemas: bool => require_registered_schemas,
     }
 
+    negotiation: NegotiationSection spans {
+        offers_timeout / offers_timeout_ms => negotiation_times.offers,
+        decision_timeout / decision_timeout_ms => negotiation_times.decision,
+    } values {
+        enabled: bool => services.negotiation,
+    }
+
+    mail: MailSection spans {} values {
+        enabled: bool => services.mail,
+    }
+
     workspace: WorkspaceSection spans {
         entry_lifetime / entry_lifetime_ms => workspace.entry_lifetime,
     } values {
+        enabled: bool => services.workspace,
         bytes_max: u64 => workspace.bytes_max,
         entries_max: u64 => workspace.entries_max,
         topics_max: u64 => workspace.topics_max,

@@ -44,6 +44,7 @@ mod results;
 mod retention;
 mod runs;
 mod schemas;
+mod services;
 mod settling;
 mod steps;
 mod threads;

@@ -243,7 +243,7 @@ type TaskRequest struct {
 	// The kind of work, in the agents' own terms, at most 128 bytes.
 	TaskType string `protobuf:"bytes,4,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
 	// The time until which offers are taken, at most one hour after the broker stores the request. Unset: 30 seconds
-	// after it.
+	// after it, unless the broker is configured otherwise.
 	OffersDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=offers_deadline,json=offersDeadline,proto3" json:"offers_deadline,omitempty"`
 	// The number of standing offers at which the negotiation closes. 0: it closes at the deadline, or when all agents that
 	// were asked have answered.
@@ -262,7 +262,8 @@ type TaskRequest struct {
 	// fallback_candidates must be empty: the offers that count are the candidates, in the order of the rule. Unset with
 	// an award_rule: the award is a notice, and no task moves.
 	Handoff *HandoffRequest `protobuf:"bytes,11,opt,name=handoff,proto3" json:"handoff,omitempty"`
-	// The time for the decision after the close, from 1 s to 1 h. Unset: 60 s. Only without an award_rule.
+	// The time for the decision after the close, from 1 s to 1 h. Unset: 60 s, unless the broker is configured otherwise. Only
+	// without an award_rule.
 	DecisionTimeout *durationpb.Duration `protobuf:"bytes,12,opt,name=decision_timeout,json=decisionTimeout,proto3" json:"decision_timeout,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

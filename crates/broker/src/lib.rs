@@ -57,5 +57,6 @@ pub use error::BrokerError;
 pub use output::{Away, Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
 pub use resources::Resources;
 pub use settings::{
-    AgentLimits, BlobLimits, BrokerIdentity, BrokerLimits, DEFAULT_DATA, DEFAULT_LISTEN, Retention, Settings, Signer,
+    AgentLimits, BlobLimits, BrokerIdentity, BrokerLimits, DEFAULT_DATA, DEFAULT_LISTEN, NegotiationTimes,
+    OFFERS_TIMEOUT_MAX, Retention, Services, Settings, Signer,
 };

@@ -62,6 +62,10 @@ pub struct Settings {
     /// Whether each schema that a context names has to be registered. Otherwise a context stays unchecked where its
     /// schema is not registered.
     pub require_registered_schemas: bool,
+    /// The services that the operator can switch off.
+    pub services: Services,
+    /// The times of negotiations whose request names none.
+    pub negotiation_times: NegotiationTimes,
     /// Whether the broker accepts plans.
     pub plans_enabled: bool,
     /// The terms of plans, where a plan names none.
@@ -72,6 +76,41 @@ pub struct Settings {
     pub broker_limits: BrokerLimits,
     /// Whether the broker accepts unsigned envelopes. Only for development, only on loopback.
     pub unsigned_allowed: bool,
+}
+
+/// Whether agents may use each service. What they began before goes on to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Services {
+    /// Requests for offers, and the answers to them.
+    pub negotiation: bool,
+    /// `Delegation` and `Info` between agents.
+    pub mail: bool,
+    /// Appends to workspaces, also those of a plan's results, and reads.
+    pub workspace: bool,
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        Self { negotiation: true, mail: true, workspace: true }
+    }
+}
+
+/// The times of a negotiation whose request names none (SPEC 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NegotiationTimes {
+    /// The time for offers, at most [`OFFERS_TIMEOUT_MAX`].
+    pub offers: Duration,
+    /// The time for the decision, at most [`OFFERS_TIMEOUT_MAX`].
+    pub decision: Duration,
+}
+
+/// The longest time for offers, and the longest for the decision.
+pub const OFFERS_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
+
+impl Default for NegotiationTimes {
+    fn default() -> Self {
+        Self { offers: Duration::from_secs(30), decision: Duration::from_secs(60) }
+    }
 }
 
 /// The limits of blobs.
@@ -311,6 +350,8 @@ impl Default for Settings {
             blobs: BlobLimits::default(),
             console: false,
             require_registered_schemas: false,
+            services: Services::default(),
+            negotiation_times: NegotiationTimes::default(),
             plans_enabled: true,
             plan_terms: plan::Terms::default(),
             retention: Retention::default(),

@@ -15,6 +15,7 @@ use crate::{
     broker::{
         Broker, BrokerError, OpenWatch, Updates,
         access::{Caller, Purpose},
+        engine::NO_WORKSPACES,
         queries::{EntryPage, EntryQuery},
     },
     domain::{
@@ -68,7 +69,7 @@ impl WorkspaceService for Workspaces {
         &self,
         request: Request<v1::ListEntriesRequest>,
     ) -> Result<Response<v1::ListEntriesResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let caller = self.reader(&request)?;
         let (query, wait) = list_query(request.get_ref())?;
         let page = match wait {
             Some(wait) => self.wait_for_entries(&caller, query, wait).await?,
@@ -90,7 +91,7 @@ impl WorkspaceService for Workspaces {
         &self,
         request: Request<v1::WatchEntriesRequest>,
     ) -> Result<Response<Self::WatchEntriesStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let caller = self.reader(&request)?;
         let query = watch_query(request.get_ref())?;
         // A workspace that the caller may not read is refused here, with the same answer as an absent one.
         let first = EntryQuery { limit: 1, ..query.clone() };
@@ -108,7 +109,7 @@ impl WorkspaceService for Workspaces {
         &self,
         request: Request<v1::ListTopicsRequest>,
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let caller = self.reader(&request)?;
         let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
         let (topics, last_sequence) =
             read_small(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
@@ -119,7 +120,7 @@ impl WorkspaceService for Workspaces {
         &self,
         request: Request<v1::GetWorkspaceRequest>,
     ) -> Result<Response<v1::GetWorkspaceResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let caller = self.reader(&request)?;
         let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
         let found = read_small(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
         let limits = self.broker.settings().workspace;
@@ -128,6 +129,12 @@ impl WorkspaceService for Workspaces {
 }
 
 impl Workspaces {
+    /// The caller of a read, unless the operator has switched workspaces off.
+    fn reader<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = auth::admitted(&self.broker, request, Purpose::ReadWorkspaces)?;
+        if self.broker.settings().services.workspace { Ok(caller) } else { Err(refuse(NO_WORKSPACES)) }
+    }
+
     /// The entry of an append of this agent that the broker has accepted. The envelope has proved its author, so a call
     /// without a token gets the entry, too.
     async fn entry_of(&self, receipt: &v1::Receipt, author: &str) -> Result<Option<v1::WorkspaceEntry>, Status> {

@@ -75,6 +75,7 @@ impl Engine {
         if self.batch.left.contains(sender) || self.env.directory.has_left(sender) {
             return Err(refused(BrokerError::IdentityEnded { why: Away::Deregistered }));
         }
+        self.check_service(envelope.header()).map_err(refused)?;
         self.check_time(envelope.header(), now).map_err(refused)?;
         // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
         if envelope.header().rules().handling != Handling::Heartbeat {

@@ -52,6 +52,7 @@ mod resolution;
 mod retention;
 mod run;
 mod schemas;
+mod services;
 mod stored_bytes;
 mod task_removal;
 mod timers;
@@ -100,6 +101,7 @@ pub use self::{
     enrollment::{CardField, CardUpdate},
     keys::KeyChange,
     registries::{NameChange, Revision},
+    services::NO_WORKSPACES,
 };
 pub use crate::domain::mailbox::Fate;
 

@@ -1,7 +1,7 @@
 //! Messages and calls about negotiations: the agents that a request asks, the answers, the awards, and the mail of the
 //! broker about them. The rules are in `domain::negotiation`.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -35,17 +35,13 @@ use crate::{
         RequestPlace, TaskRecord, decode_letter, letter_key,
     },
     refused,
+    settings::{NegotiationTimes, OFFERS_TIMEOUT_MAX},
     store::Key,
     time::Timestamp,
 };
 
-/// The limits of every negotiation (SPEC 6).
-const LIMITS: NegotiationLimits = NegotiationLimits {
-    asked_max: 1000,
-    offers_timeout: Duration::from_secs(30),
-    offers_timeout_max: Duration::from_secs(60 * 60),
-    decision_timeout: Duration::from_secs(60),
-};
+/// The most agents that one request asks (SPEC 6).
+const ASKED_MAX: usize = 1000;
 
 /// What the custody log of a task records of an award.
 pub(super) struct AwardFacts {
@@ -54,6 +50,16 @@ pub(super) struct AwardFacts {
 }
 
 impl Engine {
+    fn negotiation_limits(&self) -> NegotiationLimits {
+        let NegotiationTimes { offers, decision } = self.env.settings.negotiation_times;
+        NegotiationLimits {
+            asked_max: ASKED_MAX,
+            offers_timeout: offers,
+            offers_timeout_max: OFFERS_TIMEOUT_MAX,
+            decision_timeout: decision,
+        }
+    }
+
     /// Opens a negotiation, and puts the request into the mailboxes of the agents that it asks.
     pub(super) fn take_task_request(
         &mut self,
@@ -89,7 +95,7 @@ impl Engine {
         }
         let this = ThisMessage { envelope, sequence, owner, copy };
         let resolved = Resolved { agents: &asked, passed_over: &[], terms };
-        let input = Input::Negotiation(envelope::negotiation_of(header, request, resolved, LIMITS));
+        let input = Input::Negotiation(envelope::negotiation_of(header, request, resolved, self.negotiation_limits()));
         let about = EntityId::Negotiation(header.message_id);
         let cause = Cause { origin: Origin::Message(this), event: None };
         self.run(&mut transaction, &about, &input, cause, now).map_err(RunError::into_refusal)?;

@@ -60,7 +60,7 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
 
   /**
    * The time until which offers are taken, at most one hour after the broker stores the request. Unset: 30 seconds
-   * after it.
+   * after it, unless the broker is configured otherwise.
    *
    * @generated from field: google.protobuf.Timestamp offers_deadline = 5;
    */
@@ -114,7 +114,8 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
   handoff?: HandoffRequest | undefined;
 
   /**
-   * The time for the decision after the close, from 1 s to 1 h. Unset: 60 s. Only without an award_rule.
+   * The time for the decision after the close, from 1 s to 1 h. Unset: 60 s, unless the broker is configured otherwise. Only
+   * without an award_rule.
    *
    * @generated from field: google.protobuf.Duration decision_timeout = 12;
    */

@@ -201,7 +201,7 @@ impl Workers {
         self.report_text(world, subtask, status, &result.to_string())
     }
 
-    fn report_text(
+    pub(crate) fn report_text(
         &mut self,
         world: &mut World,
         subtask: &str,

@@ -352,7 +352,9 @@ type Plan struct {
 	Priority Priority `protobuf:"varint,12,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
 	// What every subtask gets, in its context section plan_input: a JSON object, at most 128 levels deep, no name twice in an
 	// object. Empty: nothing.
-	InputJson     string `protobuf:"bytes,14,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	InputJson string `protobuf:"bytes,14,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+	// What stands for the fields that a subtask leaves out.
+	Defaults      *SubtaskDefaults `protobuf:"bytes,17,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,7 +480,96 @@ func (x *Plan) GetInputJson() string {
 	return ""
 }
 
-// A subtask of a plan. It names an agent, a type or skills.
+func (x *Plan) GetDefaults() *SubtaskDefaults {
+	if x != nil {
+		return x.Defaults
+	}
+	return nil
+}
+
+// What stands for the fields that a subtask of a plan leaves out.
+type SubtaskDefaults struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent to ask, for each subtask that names no agent, no type and no skill.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The type of the agents to ask, for the same subtasks.
+	AgentType string `protobuf:"bytes,2,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
+	// The skills that every candidate must have, for the same subtasks, at most 16.
+	RequiredSkills []string `protobuf:"bytes,3,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
+	// The time from the takeover until the task is taken back, 1 s to 30 days. Unset: 360 s.
+	Timeout *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The most attempts, 1 to 4. 0: 1.
+	AttemptsMax   uint32 `protobuf:"varint,5,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubtaskDefaults) Reset() {
+	*x = SubtaskDefaults{}
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubtaskDefaults) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubtaskDefaults) ProtoMessage() {}
+
+func (x *SubtaskDefaults) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubtaskDefaults.ProtoReflect.Descriptor instead.
+func (*SubtaskDefaults) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SubtaskDefaults) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *SubtaskDefaults) GetAgentType() string {
+	if x != nil {
+		return x.AgentType
+	}
+	return ""
+}
+
+func (x *SubtaskDefaults) GetRequiredSkills() []string {
+	if x != nil {
+		return x.RequiredSkills
+	}
+	return nil
+}
+
+func (x *SubtaskDefaults) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *SubtaskDefaults) GetAttemptsMax() uint32 {
+	if x != nil {
+		return x.AttemptsMax
+	}
+	return 0
+}
+
+// A subtask of a plan. It, or the defaults of the plan, names an agent, a type or skills.
 type Subtask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, at most 60 characters with those of an agent id, unique in the plan. Required.
@@ -501,9 +592,9 @@ type Subtask struct {
 	Consumes []string `protobuf:"bytes,9,rep,name=consumes,proto3" json:"consumes,omitempty"`
 	// The kind of work, for policies and agents. Empty: "subtask".
 	TaskType string `protobuf:"bytes,11,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
-	// The time from the takeover until the task is taken back, 1 s to 30 days. Unset: 360 s.
+	// The time from the takeover until the task is taken back, 1 s to 30 days. Unset: that of the defaults, or else 360 s.
 	Timeout *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// The most attempts, 1 to 4. 0: 1.
+	// The most attempts, 1 to 4. 0: those of the defaults, or else 1.
 	AttemptsMax uint32 `protobuf:"varint,13,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
 	// Whether dependents run although this subtask did not complete, and the plan completes without it.
 	Optional bool `protobuf:"varint,14,opt,name=optional,proto3" json:"optional,omitempty"`
@@ -524,7 +615,7 @@ type Subtask struct {
 
 func (x *Subtask) Reset() {
 	*x = Subtask{}
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +627,7 @@ func (x *Subtask) String() string {
 func (*Subtask) ProtoMessage() {}
 
 func (x *Subtask) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +640,7 @@ func (x *Subtask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subtask.ProtoReflect.Descriptor instead.
 func (*Subtask) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Subtask) GetId() string {
@@ -1300,7 +1391,10 @@ type SubtaskResult struct {
 	// The number of the response, as the agent states it or as the broker finds it. Unset: none.
 	NumericValue *float64 `protobuf:"fixed64,6,opt,name=numeric_value,json=numericValue,proto3,oneof" json:"numeric_value,omitempty"`
 	// The whole result, a JSON object, at most 262144 bytes. Empty: the agent has reported none.
-	ResultJson    string `protobuf:"bytes,7,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
+	ResultJson string `protobuf:"bytes,7,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
+	// A summary of the answer, at most 1024 bytes: summary of the reported result, or else the details of the report beside a
+	// response. Empty: the agent has given none.
+	Summary       string `protobuf:"bytes,10,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,6 +1474,13 @@ func (x *SubtaskResult) GetNumericValue() float64 {
 func (x *SubtaskResult) GetResultJson() string {
 	if x != nil {
 		return x.ResultJson
+	}
+	return ""
+}
+
+func (x *SubtaskResult) GetSummary() string {
+	if x != nil {
+		return x.Summary
 	}
 	return ""
 }
@@ -1910,7 +2011,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
 	"\x0ePlanSubmission\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xbc\x05\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xf3\x05\n" +
 	"\x04Plan\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12-\n" +
@@ -1926,10 +2027,22 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x0fdata_flow_check\x18\v \x01(\x0e2\x17.baton.v1.DataFlowCheckR\rdataFlowCheck\x12.\n" +
 	"\bpriority\x18\f \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12\x1d\n" +
 	"\n" +
-	"input_json\x18\x0e \x01(\tR\tinputJsonB\x0f\n" +
+	"input_json\x18\x0e \x01(\tR\tinputJson\x125\n" +
+	"\bdefaults\x18\x11 \x01(\v2\x19.baton.v1.SubtaskDefaultsR\bdefaultsB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
+<<<<<<< HEAD
 	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\xbe\x05\n" +
+=======
+	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\xcc\x01\n" +
+	"\x0fSubtaskDefaults\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"agent_type\x18\x02 \x01(\tR\tagentType\x12'\n" +
+	"\x0frequired_skills\x18\x03 \x03(\tR\x0erequiredSkills\x123\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
+	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\x86\x05\n" +
+>>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -2015,6 +2128,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"start_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
 	"\bend_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x126\n" +
 	"\bdeadline\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
+<<<<<<< HEAD
 	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntry\x12\x1f\n" +
 	"\bprogress\x18\x14 \x01(\x01H\x01R\bprogress\x88\x01\x01\x12\x18\n" +
 	"\adetails\x18\x15 \x01(\tR\adetails\x12\"\n" +
@@ -2023,6 +2137,10 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\fcompensation\x18\x18 \x01(\v2\x17.baton.v1.SubtaskStatusR\fcompensationB\x10\n" +
 	"\x0e_numeric_valueB\v\n" +
 	"\t_progress\"\xf8\x01\n" +
+=======
+	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntryB\x10\n" +
+	"\x0e_numeric_value\"\x92\x02\n" +
+>>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 	"\rSubtaskResult\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x1a\n" +
@@ -2033,8 +2151,15 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"tools_used\x18\x05 \x03(\tR\ttoolsUsed\x12(\n" +
 	"\rnumeric_value\x18\x06 \x01(\x01H\x00R\fnumericValue\x88\x01\x01\x12\x1f\n" +
 	"\vresult_json\x18\a \x01(\tR\n" +
+<<<<<<< HEAD
 	"resultJsonB\x10\n" +
 	"\x0e_numeric_value\"\xad\x03\n" +
+=======
+	"resultJson\x12\x18\n" +
+	"\asummary\x18\n" +
+	" \x01(\tR\asummaryB\x10\n" +
+	"\x0e_numeric_value\"\xed\x02\n" +
+>>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 	"\tPlanEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
@@ -2123,8 +2248,13 @@ var file_baton_v1_plan_proto_goTypes = []any{
 	(SubtaskState)(0),             // 3: baton.v1.SubtaskState
 	(*PlanSubmission)(nil),        // 4: baton.v1.PlanSubmission
 	(*Plan)(nil),                  // 5: baton.v1.Plan
+<<<<<<< HEAD
 	(*Subtask)(nil),               // 6: baton.v1.Subtask
 	(*Compensation)(nil),          // 7: baton.v1.Compensation
+=======
+	(*SubtaskDefaults)(nil),       // 6: baton.v1.SubtaskDefaults
+	(*Subtask)(nil),               // 7: baton.v1.Subtask
+>>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 	(*PlanProblem)(nil),           // 8: baton.v1.PlanProblem
 	(*PlanRun)(nil),               // 9: baton.v1.PlanRun
 	(*SubtaskStatus)(nil),         // 10: baton.v1.SubtaskStatus
@@ -2144,12 +2274,13 @@ var file_baton_v1_plan_proto_goTypes = []any{
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
-	6,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
+	7,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
 	0,  // 2: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
 	18, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
 	18, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
 	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
 	19, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
+<<<<<<< HEAD
 	18, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
 	20, // 8: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
 	18, // 9: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
@@ -2188,6 +2319,41 @@ var file_baton_v1_plan_proto_depIdxs = []int32{
 	40, // [40:40] is the sub-list for extension type_name
 	40, // [40:40] is the sub-list for extension extendee
 	0,  // [0:40] is the sub-list for field type_name
+=======
+	6,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
+	18, // 8: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
+	18, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	20, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	18, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	21, // 12: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 13: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	10, // 14: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	22, // 15: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	22, // 16: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	22, // 17: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	22, // 18: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 19: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	23, // 20: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	22, // 21: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	22, // 22: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	22, // 23: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	22, // 24: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	13, // 25: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	14, // 26: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	15, // 27: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	16, // 28: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	17, // 29: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	3,  // 30: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	23, // 31: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	11, // 32: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	23, // 33: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 34: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
+>>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 }
 
 func init() { file_baton_v1_plan_proto_init() }

@@ -325,6 +325,7 @@ fn result_of(id: &str, text: &str) -> (v1::SubtaskResult, bool) {
         tools_used: tools.filter_map(Value::as_str).map(str::to_owned).collect(),
         numeric_value: result["numeric_value"].as_f64(),
         result_json,
+        ..Default::default()
     };
     (found, result["omitted"] == true)
 }

@@ -6,6 +6,7 @@ use std::{
     borrow::Cow,
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, Subcommand};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
-    handoff, json,
+    duration, handoff, json,
     output::{self, Diagram, Output},
     table::Column,
 };
@@ -42,17 +43,21 @@ Exit code 1 if the plan has an error.
 
 Examples:
   baton plan validate report.json
+  baton plan validate steps.json --agent type:analyst
   baton plan validate report.json -o json")]
     Validate {
         /// A plan as JSON.
         file: PathBuf,
+        #[command(flatten)]
+        defaults: DefaultsArgs,
         #[command(flatten)]
         identity: OptionalIdentityArgs,
     },
     /// Submit a plan as an agent. The coordinator then hands out its subtasks with the rights of this agent.
     #[command(after_help = "Examples:
   baton plan submit report.json --id alice --key alice.pem
-  baton plan submit report.json --plan-id q3 --id alice --key alice.pem")]
+  baton plan submit report.json --plan-id q3 --id alice --key alice.pem
+  baton plan submit steps.json --agent type:analyst --attempts 2 --id alice --key alice.pem")]
     Submit(Box<SubmitArgs>),
     /// List plans, newest first.
     #[command(after_help = "Examples:
@@ -117,7 +122,53 @@ pub(super) struct SubmitArgs {
     #[arg(long, value_name = "PLAN")]
     plan_id: Option<PlanId>,
     #[command(flatten)]
+    defaults: DefaultsArgs,
+    #[command(flatten)]
     identity: IdentityArgs,
+}
+
+/// What stands for the fields that a subtask leaves out, in place of the defaults in the file.
+#[derive(Debug, Default, Args)]
+pub(super) struct DefaultsArgs {
+    /// The agent, or type:NAME, of each subtask that names no agent, no type and no skill.
+    #[arg(long, value_name = "AGENT|type:NAME")]
+    agent: Option<String>,
+    /// A skill that the same subtasks require. Repeatable.
+    #[arg(long = "skill", value_name = "SKILL")]
+    skills: Vec<String>,
+    /// The time of each subtask that names none, from the takeover on.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// The most attempts of each subtask that names none.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: Option<u32>,
+}
+
+impl DefaultsArgs {
+    /// Writes the flags over the defaults of a plan.
+    fn apply(&self, plan: &mut v1::Plan) {
+        let Self { agent, skills, timeout, attempts } = self;
+        if agent.is_none() && skills.is_empty() && timeout.is_none() && attempts.is_none() {
+            return;
+        }
+        let defaults = plan.defaults.get_or_insert_default();
+        // An agent and a type in the file would go before skills of the command line.
+        if agent.is_some() || !skills.is_empty() {
+            (defaults.agent_id, defaults.agent_type) = Default::default();
+            defaults.required_skills.clone_from(skills);
+        }
+        match agent.as_deref().map(|agent| (agent, agent.strip_prefix("type:"))) {
+            Some((_, Some(kind))) => kind.clone_into(&mut defaults.agent_type),
+            Some((agent, None)) => agent.clone_into(&mut defaults.agent_id),
+            None => {}
+        }
+        if let Some(timeout) = timeout {
+            defaults.timeout = prost_types::Duration::try_from(*timeout).ok();
+        }
+        if let Some(attempts) = attempts {
+            defaults.attempts_max = *attempts;
+        }
+    }
 }
 
 /// A plan, and the caller.
@@ -131,14 +182,14 @@ pub(super) struct PlanArgs {
 
 pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
-        PlanCommand::Validate { file, identity } => {
-            let plan = Some(read(&file, None)?);
+        PlanCommand::Validate { file, defaults, identity } => {
+            let plan = Some(read(&file, None, &defaults)?);
             let client = identity.client(connection).await?;
             let request = v1::ValidatePlanRequest { plan };
             validate(&client.answer(client.plans().validate_plan(request).await)?.problems, *output)
         }
         PlanCommand::Submit(args) => {
-            let payload = v1::PlanSubmission { plan: Some(read(&args.file, args.plan_id.as_ref())?) };
+            let payload = v1::PlanSubmission { plan: Some(read(&args.file, args.plan_id.as_ref(), &args.defaults)?) };
             let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
             let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), &payload);
             let receipt = client.send(envelope).await?;
@@ -189,11 +240,13 @@ pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, outpu
     }
 }
 
-fn read(path: &Path, id: Option<&PlanId>) -> Result<v1::Plan, Failure> {
+fn read(path: &Path, id: Option<&PlanId>, defaults: &DefaultsArgs) -> Result<v1::Plan, Failure> {
     let value = json::read_file(path)?;
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some())
-        .map_err(|error| Failure::file(path, error.message()))
+    let mut plan = parse(value, id.map_or(stem.as_str(), PlanId::as_str), id.is_some())
+        .map_err(|error| Failure::file(path, error.message()))?;
+    defaults.apply(&mut plan);
+    Ok(plan)
 }
 
 /// A plan from an object with subtasks or from a bare list. `id` is that of a plan without one, or of any plan.
@@ -510,6 +563,25 @@ mod tests {
         assert!(parse(json!({"subtask": []}), "x", false).is_err(), "an unknown field is named");
         let unknown = parse(json!({"mode": "BOGUS", "subtasks": []}), "x", false).unwrap_err().to_string();
         assert!(unknown.contains("mode \"BOGUS\"") && unknown.contains("HYBRID"), "{unknown}");
+    }
+
+    #[test]
+    fn flags_stand_for_what_subtasks_leave_out() {
+        let list = json!([{"id": "A", "dependencies": []}, {"id": "B", "dependencies": ["A"]}]);
+        let object = json!({"subtasks": list, "defaults": {"agent_id": "bob", "attempts_max": 2, "timeout": "9s"}});
+        let with = |value: &Value, args: DefaultsArgs| {
+            let mut plan = parse(value.clone(), "x", false).unwrap();
+            args.apply(&mut plan);
+            plan.defaults
+        };
+        let of_type = || DefaultsArgs { agent: Some("type:analyst".to_owned()), ..Default::default() };
+        assert_eq!(with(&list, DefaultsArgs::default()), None);
+        assert_eq!(with(&list, of_type()).unwrap().agent_type, "analyst");
+        let both = with(&object, of_type()).unwrap();
+        assert_eq!((both.agent_id.as_str(), both.agent_type.as_str(), both.attempts_max), ("", "analyst", 2));
+        let args = DefaultsArgs { attempts: Some(4), timeout: Some(Duration::from_secs(7)), ..Default::default() };
+        let times = with(&object, args).unwrap();
+        assert_eq!((times.agent_id.as_str(), times.attempts_max, times.timeout.unwrap().seconds), ("bob", 4, 7));
     }
 
     #[test]

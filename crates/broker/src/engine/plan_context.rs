@@ -16,7 +16,7 @@ use crate::{
     domain::{
         EntityId,
         handoff::Task,
-        plan::{CompensationRun, Event, Mode, Plan},
+        plan::{CompensationRun, Event, Mode, Plan, Spec},
     },
     envelope::{self, PAYLOAD_BYTES_MAX},
     proto::v1,
@@ -85,18 +85,14 @@ impl Engine {
         // A topic is a key of the section of consumed results, with the braces around its own results.
         let topics: usize =
             subtask.consumes.iter().map(|topic| Value::from(topic.as_str()).to_string().len() + 4).sum();
-        let room = PAYLOAD_BYTES_MAX.saturating_sub(others + topics + MARKS_BYTES_MAX + NAMES_BYTES_MAX);
+        // The role and the id stand in the object of the subtask once more.
+        let again = 8 * (subtask.role.len() + subtask.id.len());
+        let room = PAYLOAD_BYTES_MAX.saturating_sub(others + again + topics + MARKS_BYTES_MAX + NAMES_BYTES_MAX);
         let known = BTreeMap::new();
         let mut left = Room { results: room.min(RESULTS_BYTES_MAX), marks: MARKS_BYTES_MAX, known };
         let (terms, links) = (&spec.terms, &spec.links);
         let mut results = |engine: &mut Self, places: &mut dyn Iterator<Item = usize>| {
-            let mut all = BTreeMap::new();
-            for place in places {
-                if let Some(result) = engine.result_of_attempt(transaction, &plan, place, &mut left)? {
-                    all.insert(&*spec.subtasks[place].id, result);
-                }
-            }
-            Ok::<_, BrokerError>(object(&all))
+            results_in(engine, transaction, &plan, &spec, places, &mut left)
         };
         if compensation.is_some() {
             // What is undone says what there is to undo. The other results are of no use for that.
@@ -107,13 +103,15 @@ impl Engine {
             let direct = results(self, &mut links.direct[place].iter().copied())?;
             sections.push(section("dependency_results", direct));
         }
-        if spec.mode != Mode::Parallel && terms.pass_results {
-            let earlier: FixedBitSet = match spec.mode {
-                Mode::Sequential => (0..place).collect(),
-                Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
-            };
-            let previous = results(self, &mut earlier.ones())?;
-            sections.push(section("previous_results", previous));
+        let gets_earlier = spec.mode != Mode::Parallel && terms.pass_results;
+        let earlier: FixedBitSet = match spec.mode {
+            _ if !gets_earlier => FixedBitSet::new(),
+            Mode::Sequential => (0..place).collect(),
+            Mode::Hybrid | Mode::Parallel => links.ancestors[place].clone(),
+        };
+        let mut previous = results(self, &mut earlier.ones())?;
+        if gets_earlier {
+            sections.push(section("previous_results", previous.clone()));
         }
         if !subtask.consumes.is_empty() {
             let mut consumed = BTreeMap::new();
@@ -124,6 +122,14 @@ impl Engine {
             }
             sections.push(section("consumed", object(&consumed)));
         }
+        // The same results once more, in the object that says all about the subtask. It goes last, so that it takes no room
+        // from the others.
+        if previous.len() > left.results {
+            previous = results_in(self, transaction, &plan, &spec, &mut earlier.ones(), &mut left)?;
+        }
+        let (role, id) = (Value::from(subtask.role.as_str()).to_string(), Value::from(subtask.id.as_str()).to_string());
+        let whole = BTreeMap::from([("role", role), ("task_id", id), ("previous_results", previous)]);
+        sections.push(section("subtask", object(&whole)));
         Ok(envelope::context_of_sections(sections))
     }
 
@@ -165,6 +171,24 @@ impl Engine {
         left.known.insert(place, known);
         Ok(result)
     }
+}
+
+/// The results of these subtasks by their ids, as a JSON object.
+fn results_in(
+    engine: &mut Engine,
+    transaction: &mut Transaction,
+    plan: &Plan,
+    spec: &Spec,
+    places: &mut dyn Iterator<Item = usize>,
+    left: &mut Room,
+) -> Result<String, BrokerError> {
+    let mut all = BTreeMap::new();
+    for place in places {
+        if let Some(result) = engine.result_of_attempt(transaction, plan, place, left)? {
+            all.insert(&*spec.subtasks[place].id, result);
+        }
+    }
+    Ok(object(&all))
 }
 
 /// The mark of a result that is left out. `None`: no room is left for it.

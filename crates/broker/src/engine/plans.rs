@@ -17,6 +17,7 @@ use super::{
     resolution::Candidates,
     retention::Removal,
     run::{Cause, Origin, RunError, ThisMessage},
+    services::NO_WORKSPACES,
     transaction::Transaction,
 };
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
         handoff::{State as HandoffState, Task, TaskStatus},
         mailbox::{EnvelopeOwner, EnvelopePlace},
         matching::Wanted,
-        plan::{self, Plan, PlanSignal, Report, Spec, Submission},
+        plan::{self, Plan, PlanSignal, Report, SUMMARY_BYTES_MAX, Spec, Submission},
     },
     envelope::{self, Body, Resolved, VerifiedEnvelope, json_members, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
@@ -369,6 +370,9 @@ impl Engine {
         envelope: v1::Envelope,
         now: Timestamp,
     ) -> Result<(), RunError> {
+        if !self.env.settings.services.workspace {
+            return Err(RunError::Refused(refused(NO_WORKSPACES)));
+        }
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Append(append) = envelope.body() else { return Err(BrokerError::Internal.into()) };
         let (append, limits) = (append.clone(), self.env.settings.workspace);
@@ -474,6 +478,9 @@ pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
     all.insert("tools_used".to_owned(), tools_used.clone().into());
     if let Some(subtask) = subtask {
         all.insert("subtask_id".to_owned(), subtask.into());
+        // Of an agent that gives none, the beginning of its answer.
+        let summary = if report.summary.is_empty() { beginning(response) } else { &report.summary };
+        all.insert("summary".to_owned(), summary.into());
     }
     let mut text = Value::Object(all).to_string();
     text.pop();
@@ -488,6 +495,12 @@ pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
     }
     text.push('}');
     text
+}
+
+/// The beginning of a text, as long as a summary may be.
+fn beginning(text: &str) -> &str {
+    let end = (0..=SUMMARY_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
 }
 
 /// The largest integer of which a double holds all smaller ones.
@@ -507,7 +520,7 @@ pub(super) fn number_text(report: &Report) -> Option<String> {
 }
 
 /// The keys of a result that plans know.
-const KNOWN_KEYS: [&str; 5] = ["response", "tokens", "success", "tools_used", "numeric_value"];
+const KNOWN_KEYS: [&str; 6] = ["response", "tokens", "success", "tools_used", "numeric_value", "summary"];
 
 /// The members of a result with a key that plans know and with a value, each as its text. The others may be large, and are
 /// not read.
@@ -528,6 +541,8 @@ fn wrong_keys(result: &str) -> Vec<FieldViolation> {
         "response" => read::<String>(&known, name).is_some(),
         "tokens" => read::<u64>(&known, name).is_some(),
         "success" => read::<bool>(&known, name).is_some(),
+        // Agents use this key for other forms, too. Such a one is no summary.
+        "summary" => true,
         "tools_used" => read::<Vec<String>>(&known, name).is_some(),
         _ => read::<f64>(&known, name).is_some(),
     };
@@ -549,10 +564,12 @@ fn wrong_keys(result: &str) -> Vec<FieldViolation> {
 fn report_of(update: v1::TaskStatusUpdate) -> Report {
     let v1::TaskStatusUpdate { status, details, result_json, .. } = update;
     let known = known_keys(&result_json);
-    let response = match read::<String>(&known, "response") {
-        Some(response) => response,
-        None if !details.is_empty() => details,
-        None => result_json.clone(),
+    let summary = read::<String>(&known, "summary").unwrap_or_default();
+    let (response, summary) = match read::<String>(&known, "response") {
+        Some(response) if summary.is_empty() => (response, details),
+        Some(response) => (response, summary),
+        None if !details.is_empty() => (details, summary),
+        None => (result_json.clone(), summary),
     };
     Report {
         response,
@@ -561,6 +578,7 @@ fn report_of(update: v1::TaskStatusUpdate) -> Report {
         tools_used: read(&known, "tools_used").unwrap_or_default(),
         numeric_value: read(&known, "numeric_value"),
         result: result_json,
+        summary: beginning(&summary).to_owned(),
     }
 }
 

@@ -362,6 +362,7 @@ pub fn result_to_v1(subtask: &str, report: &Report) -> v1::SubtaskResult {
         tools_used: report.tools_used.clone(),
         numeric_value: report.numeric_value,
         result_json: report.result.clone(),
+        summary: report.summary.clone(),
     }
 }
 
@@ -373,6 +374,7 @@ fn result_from_v1(result: v1::SubtaskResult) -> Report {
         tools_used: result.tools_used,
         numeric_value: result.numeric_value,
         result: result.result_json,
+        summary: result.summary,
     }
 }
 
@@ -600,6 +602,7 @@ mod tests {
             tools_used: vec!["sql".to_owned()],
             numeric_value: Some(15.3),
             result: "{}".to_owned(),
+            summary: "a rise".to_owned(),
         };
         let change = SubtaskChange {
             subtask: "a".to_owned(),

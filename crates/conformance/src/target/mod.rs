@@ -30,6 +30,7 @@ mod keys;
 mod messages;
 mod negotiations;
 mod parts;
+mod plan_shapes;
 mod plan_work;
 mod plans;
 mod processes;
@@ -156,6 +157,7 @@ pub fn cases() -> Vec<Case> {
         workspaces::cases(),
         plans::cases(),
         plan_work::cases(),
+        plan_shapes::cases(),
         routing::cases(),
         threads::cases(),
         registries::cases(),

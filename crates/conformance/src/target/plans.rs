@@ -68,7 +68,7 @@ cases! {
 }
 
 const INVALID: Refusal = Refusal(Code::InvalidArgument, "FIELD_INVALID");
-const PLAN_INVALID: Refusal = Refusal(Code::InvalidArgument, "PLAN_INVALID");
+pub(super) const PLAN_INVALID: Refusal = Refusal(Code::InvalidArgument, "PLAN_INVALID");
 const EXISTS: Refusal = Refusal(Code::AlreadyExists, "PLAN_EXISTS");
 const FINAL: Refusal = Refusal(Code::FailedPrecondition, "PLAN_FINAL");
 
@@ -164,7 +164,7 @@ impl Cast {
         };
         let complete = completion_of(&context.payload());
         let receipt = self.bob.tell("baton.coordinator", &context.about(), &complete).await?;
-        Ok(Taken { inputs, about: About::task(&receipt.task_id, receipt.epoch) })
+        Ok(Taken { inputs, context: context.payload(), about: About::task(&receipt.task_id, receipt.epoch) })
     }
 
     pub(super) async fn report(&self, taken: &Taken, status: TaskStatus, result: &Value) -> Answer<v1::Receipt> {
@@ -189,6 +189,8 @@ impl Cast {
 /// A subtask that bob has taken.
 pub(super) struct Taken {
     pub(super) inputs: SubtaskInputs,
+    /// The context as the agent got it.
+    pub(super) context: v1::TaskContextTransfer,
     pub(super) about: About,
 }
 

@@ -18,11 +18,11 @@ pub(super) use machine::step;
 pub use numeric::numeric_value;
 pub use problems::{Problem, ProblemCode, Severity};
 pub use run::{
-    CompensationRun, Event, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState, Rejection, Report, Submission,
-    SubtaskChange, SubtaskRun, SubtaskState,
+    CompensationRun, Event, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState, Rejection, Report,
+    SUMMARY_BYTES_MAX, Submission, SubtaskChange, SubtaskRun, SubtaskState,
 };
 pub use spec::{
     ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, MODES, Mode,
     PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, ROUNDS_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask,
-    Terms, WHOLE_TIMEOUT_MAX,
+    TIMEOUTS, Terms, WHOLE_TIMEOUT_MAX,
 };

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
-    PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask,
+    PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, TIMEOUTS,
     WHOLE_TIMEOUT_MAX,
 };
 use crate::{
@@ -16,11 +16,10 @@ use crate::{
     numbered,
 };
 
-/// The shortest and the longest time of a subtask: those of a loan (SPEC 3).
+/// The shortest time of a plan.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// The bounds of a silence timeout (SPEC 3).
 const SILENCE_TIMEOUT: std::ops::RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(24 * 60 * 60);
-const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The weight of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -345,7 +344,7 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     if !(1..=ATTEMPTS_MAX).contains(&subtask.attempts_max) {
         field("attempts_max", format!("must be 1 to {ATTEMPTS_MAX}, not {}", subtask.attempts_max));
     }
-    if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&subtask.timeout) {
+    if !TIMEOUTS.contains(&subtask.timeout) {
         field("timeout", format!("must be from 1 s to 30 days, not {:?}", subtask.timeout));
     }
     if !SILENCE_TIMEOUT.contains(&subtask.silence_timeout) {

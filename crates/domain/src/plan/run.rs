@@ -328,7 +328,12 @@ pub struct Report {
     pub numeric_value: Option<f64>,
     /// The whole result, a JSON object as text. Empty: none.
     pub result: String,
+    /// A summary of the answer, at most [`SUMMARY_BYTES_MAX`] bytes. Empty: none.
+    pub summary: String,
 }
+
+/// The most bytes of a summary.
+pub const SUMMARY_BYTES_MAX: usize = 1024;
 
 /// A call or a message about a plan.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,6 @@
 //! A plan as its submitter writes it, with the defaults of the fields that it leaves out.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use super::Links;
 use crate::{RequestedTimeouts, handoff::Priority, ids::PlanId, numbered};
@@ -27,6 +27,8 @@ pub const CONCURRENCY_MAX: u32 = 64;
 pub const ATTEMPTS_MAX: u32 = 4;
 /// The most rounds of a plan: its submission, and its retries.
 pub const ROUNDS_MAX: u32 = 99;
+/// The times that a subtask may have: those of a loan (SPEC 3).
+pub const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 60 * 60);
 /// The longest time of a round.
 pub const WHOLE_TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 

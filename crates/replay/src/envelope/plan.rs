@@ -8,9 +8,9 @@ use crate::{
     domain::{
         RequestedTimeouts,
         handoff::Priority,
-        plan::{DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, Spec, Subtask, Terms},
+        plan::{ATTEMPTS_MAX, DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX, Spec, Subtask, TIMEOUTS, Terms},
     },
-    ids::{IdError, PlanId, Topic},
+    ids::{AgentId, AgentType, IdError, PlanId, Topic, check_name},
     proto::v1,
 };
 
@@ -52,7 +52,8 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
     let whole_timeout = checks.span("plan.whole_timeout", plan.whole_timeout.as_ref());
     check_input(&mut checks, "plan.input_json", &plan.input_json);
     let subtasks = plan.subtasks.iter().take(READ_MAX).enumerate();
-    let subtasks = subtasks.map(|(place, subtask)| subtask_of(subtask, place, &mut checks)).collect();
+    let defaults = Defaults::of(plan.defaults.as_ref(), &mut checks);
+    let subtasks = subtasks.map(|(place, subtask)| subtask_of(subtask, place, &defaults, &mut checks)).collect();
     let parsed = checks.finish_with((id, mode, data_flow_check, priority));
     let (id, mode, data_flow_check, priority) = parsed.map_err(violations_of)?;
     Ok(Spec {
@@ -91,7 +92,44 @@ fn check_input(checks: &mut Checks, path: &str, text: &str) {
     }
 }
 
-fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subtask {
+/// What stands for the fields that a subtask leaves out.
+struct Defaults<'p> {
+    given: Option<&'p v1::SubtaskDefaults>,
+    timeout: Duration,
+    attempts_max: u32,
+}
+
+impl<'p> Defaults<'p> {
+    /// The defaults of a plan. They are checked by themselves too, because no subtask may use them.
+    fn of(given: Option<&'p v1::SubtaskDefaults>, checks: &mut Checks) -> Self {
+        let Some(defaults) = given else { return Self { given: None, timeout: TIMEOUT, attempts_max: 1 } };
+        checks.optional_id("plan.defaults.agent_id", &defaults.agent_id, AgentId::parse);
+        checks.optional_id("plan.defaults.agent_type", &defaults.agent_type, AgentType::parse);
+        checks.ids("plan.defaults.required_skills", &defaults.required_skills, SKILLS_MAX, check_name);
+        if defaults.attempts_max > ATTEMPTS_MAX {
+            checks.wrong("plan.defaults.attempts_max", format!("must be 1 to {ATTEMPTS_MAX}"));
+        }
+        let timeout = checks.span("plan.defaults.timeout", defaults.timeout.as_ref());
+        if timeout.is_some_and(|timeout| !TIMEOUTS.contains(&timeout)) {
+            checks.wrong("plan.defaults.timeout", "must be from 1 s to 30 days");
+        }
+        Self { given, timeout: timeout.unwrap_or(TIMEOUT), attempts_max: defaults.attempts_max.max(1) }
+    }
+
+    /// The agent, the type and the skills of a subtask.
+    fn agents(&self, subtask: &v1::Subtask) -> (String, String, Vec<String>) {
+        let names_none =
+            subtask.agent_id.is_empty() && subtask.agent_type.is_empty() && subtask.required_skills.is_empty();
+        match self.given {
+            Some(v1::SubtaskDefaults { agent_id, agent_type, required_skills, .. }) if names_none => {
+                (agent_id.clone(), agent_type.clone(), required_skills.clone())
+            }
+            _ => (subtask.agent_id.clone(), subtask.agent_type.clone(), subtask.required_skills.clone()),
+        }
+    }
+}
+
+fn subtask_of(subtask: &v1::Subtask, place: usize, defaults: &Defaults<'_>, checks: &mut Checks) -> Subtask {
     let topics = |texts: &[String]| -> Vec<String> {
         let mut seen = BTreeSet::new();
         // Two spellings of one topic are one topic. Any other text stays unchanged, and is a problem of the plan.
@@ -108,21 +146,22 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, checks: &mut Checks) -> Subta
     check_input(checks, &format!("{path}.input_json"), &subtask.input_json);
     let timeouts = timeouts_of(subtask.handoff_timeouts.as_ref(), &path, checks);
     let mut span = |name: &str, span: Option<&prost_types::Duration>| checks.span(&format!("{path}.{name}"), span);
+    let (agent, agent_type, required_skills) = defaults.agents(subtask);
     Subtask {
         id: subtask.id.clone(),
         description: subtask.description.clone(),
         role: subtask.role.clone(),
-        agent: subtask.agent_id.clone(),
-        agent_type: subtask.agent_type.clone(),
-        required_skills: subtask.required_skills.clone(),
+        agent,
+        agent_type,
+        required_skills,
         dependencies: subtask.dependencies.clone(),
         produces: topics(&subtask.produces),
         consumes: topics(&subtask.consumes),
         input: subtask.input_json.clone(),
         task_type: if subtask.task_type.is_empty() { TASK_TYPE.to_owned() } else { subtask.task_type.clone() },
-        timeout: span("timeout", subtask.timeout.as_ref()).unwrap_or(TIMEOUT),
+        timeout: span("timeout", subtask.timeout.as_ref()).unwrap_or(defaults.timeout),
         silence_timeout: span("silence_timeout", subtask.silence_timeout.as_ref()).unwrap_or(SILENCE_TIMEOUT),
-        attempts_max: subtask.attempts_max.max(1),
+        attempts_max: if subtask.attempts_max == 0 { defaults.attempts_max } else { subtask.attempts_max },
         is_optional: subtask.optional,
         timeouts,
         fallback_candidates: subtask.fallback_candidates.clone(),
@@ -184,6 +223,8 @@ pub fn plan_to_v1(spec: &Spec) -> v1::Plan {
         data_flow_check: spec.terms.data_flow_check.number(),
         priority: spec.priority.number(),
         input_json: spec.input.clone(),
+        // Each subtask has what they stood for.
+        defaults: None,
     }
 }
 
@@ -274,6 +315,50 @@ mod tests {
         assert_eq!((compensation.id.as_str(), compensation.task_type.as_str()), ("fetch", "compensation"));
         assert_eq!((compensation.attempts_max, compensation.timeout), (1, Duration::from_secs(7)));
         assert_eq!(plan_of(&plan_to_v1(&spec), &Terms { max_concurrency: 9, ..Terms::default() }), Ok(spec));
+    }
+
+    #[test]
+    fn defaults_stand_for_what_a_subtask_leaves_out() {
+        let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let of = |id: &str| v1::Subtask { id: id.to_owned(), ..Default::default() };
+        let plan = v1::Plan {
+            plan_id: "q3".to_owned(),
+            subtasks: vec![
+                of("a"),
+                v1::Subtask {
+                    required_skills: vec!["tax".to_owned()],
+                    attempts_max: 1,
+                    timeout: seconds(5),
+                    ..of("b")
+                },
+            ],
+            defaults: Some(v1::SubtaskDefaults {
+                agent_type: "analyst".to_owned(),
+                timeout: seconds(9),
+                attempts_max: 3,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let spec = plan_of(&plan, &Terms::default()).unwrap();
+        let of = |place: usize| {
+            let Subtask { agent_type, attempts_max, timeout, .. } = &spec.subtasks[place];
+            (agent_type.as_str(), *attempts_max, timeout.as_secs())
+        };
+        assert_eq!((of(0), of(1)), (("analyst", 3, 9), ("", 1, 5)));
+        assert_eq!(plan_of(&plan_to_v1(&spec), &Terms::default()), Ok(spec), "they come back as stored");
+
+        let defaults = Some(v1::SubtaskDefaults {
+            agent_id: "no agent".to_owned(),
+            timeout: seconds(0),
+            attempts_max: 5,
+            required_skills: vec!["?".to_owned()],
+            ..Default::default()
+        });
+        let violations = plan_of(&v1::Plan { defaults, ..plan }, &Terms::default()).unwrap_err();
+        let paths: Vec<&str> =
+            violations.iter().map(|violation| violation.path.trim_start_matches("plan.defaults.")).collect();
+        assert_eq!(paths, ["agent_id", "required_skills[0]", "attempts_max", "timeout"]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ class PlanSubmission(_message.Message):
     def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json")
+    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json", "defaults")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Plan(_message.Message):
     DATA_FLOW_CHECK_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     description: str
     subtasks: _containers.RepeatedCompositeFieldContainer[Subtask]
@@ -101,7 +102,22 @@ class Plan(_message.Message):
     data_flow_check: DataFlowCheck
     priority: _handoff_pb2.Priority
     input_json: str
-    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ...) -> None: ...
+    defaults: SubtaskDefaults
+    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ..., defaults: _Optional[_Union[SubtaskDefaults, _Mapping]] = ...) -> None: ...
+
+class SubtaskDefaults(_message.Message):
+    __slots__ = ("agent_id", "agent_type", "required_skills", "timeout", "attempts_max")
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_SKILLS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    agent_type: str
+    required_skills: _containers.RepeatedScalarFieldContainer[str]
+    timeout: _duration_pb2.Duration
+    attempts_max: int
+    def __init__(self, agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ...) -> None: ...
 
 class Subtask(_message.Message):
     __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "compensate")
@@ -260,7 +276,7 @@ class SubtaskStatus(_message.Message):
     def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., task_id: _Optional[str] = ..., attempts: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., numeric_value: _Optional[float] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_entry: _Optional[int] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., turn_agent_id: _Optional[str] = ..., turn_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskStatus, _Mapping]] = ...) -> None: ...
 
 class SubtaskResult(_message.Message):
-    __slots__ = ("subtask_id", "response", "tokens", "success", "tools_used", "numeric_value", "result_json")
+    __slots__ = ("subtask_id", "response", "tokens", "success", "tools_used", "numeric_value", "result_json", "summary")
     SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +284,7 @@ class SubtaskResult(_message.Message):
     TOOLS_USED_FIELD_NUMBER: _ClassVar[int]
     NUMERIC_VALUE_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     subtask_id: str
     response: str
     tokens: int
@@ -275,7 +292,8 @@ class SubtaskResult(_message.Message):
     tools_used: _containers.RepeatedScalarFieldContainer[str]
     numeric_value: float
     result_json: str
-    def __init__(self, subtask_id: _Optional[str] = ..., response: _Optional[str] = ..., tokens: _Optional[int] = ..., success: bool = ..., tools_used: _Optional[_Iterable[str]] = ..., numeric_value: _Optional[float] = ..., result_json: _Optional[str] = ...) -> None: ...
+    summary: str
+    def __init__(self, subtask_id: _Optional[str] = ..., response: _Optional[str] = ..., tokens: _Optional[int] = ..., success: bool = ..., tools_used: _Optional[_Iterable[str]] = ..., numeric_value: _Optional[float] = ..., result_json: _Optional[str] = ..., summary: _Optional[str] = ...) -> None: ...
 
 class PlanEntry(_message.Message):
     __slots__ = ("number", "time", "submitted", "subtask", "not_appended", "retried", "ended", "compensation")

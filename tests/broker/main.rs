@@ -26,6 +26,7 @@ mod negotiations;
 mod participants;
 mod parts;
 mod patience;
+mod plan_branches;
 mod plan_readers;
 mod plan_shapes;
 mod plans;

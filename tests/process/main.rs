@@ -42,6 +42,7 @@ mod negotiations;
 mod notify;
 mod operator_tokens;
 mod pauses;
+mod plan_shapes;
 mod plan_stories;
 mod plans;
 mod profiles;

@@ -149,6 +149,28 @@ async fn a_supply_chain_goes_on_with_a_second_carrier() {
     assert_eq!(alice.show(&broker)["subtasks"][1]["attempts"], 2);
 }
 
+fn desk(_: &str, inputs: &SubtaskInputs) -> Answer {
+    Ok(match inputs.subtask_id.as_str() {
+        "check" => "the score is 0.7".to_owned(),
+        "report" => inputs.dependency_results.keys().cloned().collect::<Vec<_>>().join(" and "),
+        id => format!("{id} is done"),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_article_takes_one_of_two_branches() {
+    let broker = Broker::start();
+    let _desk = play(&broker, "desk-1", "desk", &[], desk).await;
+    let alice = Submitter::new(&broker, "branches", &example("branches"));
+    alice.submit(&broker);
+    let results = completes(&alice, &broker);
+    assert_eq!(results.keys().collect::<Vec<_>>(), ["check", "publish", "report"]);
+    assert_eq!(results["report"], "publish");
+    let states = alice.states(&broker);
+    assert!(states[1].0 == "SKIPPED" && states[1].1.contains("/numeric_value of check less 0.5"), "{states:?}");
+    assert_eq!(states[2].0, "SKIPPED");
+}
+
 fn factory(name: &str, inputs: &SubtaskInputs) -> Answer {
     let made = |id: &str| inputs.consumed["parts"][id].numeric_value.expect("a machine states its parts");
     Ok(match inputs.subtask_id.as_str() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_broker_core::{
-    domain::plan::{Mode, Plan, PlanState, Spec, SubtaskState},
+    domain::plan::{Comparison, Mode, Plan, PlanState, Spec, SubtaskState},
     ids::{AgentId, PlanId, TaskId},
     proto::v1::{self, plan_entry::Event},
     records::{PlanEntryRecord, PlanRecord, PlanSpecRecord},
@@ -125,12 +125,26 @@ impl Plans {
                 plan.id
             );
             assert!(subtask.attempts <= spec.subtasks[place].attempts_max, "law 13: too many attempts in {}", plan.id);
+            if subtask.is_excluded() {
+                assert_eq!(subtask.attempts, 0, "law 13: {} of {} ran", spec.subtasks[place].id, plan.id);
+                let is_new = former.is_none_or(|former| !former.is_excluded());
+                *counts.entry("SUBTASK EXCLUDED").or_default() += u64::from(is_new);
+            }
             let has_started =
                 subtask.state.is_active() && former.is_none_or(|former| former.handoff != subtask.handoff);
             for need in needs(&spec, place).filter(|_| has_started) {
                 let state = plan.subtasks[need].state;
-                let is_met = state == SubtaskState::Completed || spec.subtasks[need].is_optional && state.is_final();
+                let is_met = state == SubtaskState::Completed
+                    || spec.subtasks[need].is_optional && state.is_final()
+                    || plan.subtasks[need].is_excluded();
                 assert!(is_met, "law 13: {} of {} started before what it needs", spec.subtasks[place].id, plan.id);
+            }
+            if let Some(when) = spec.subtasks[place].when.as_ref().filter(|_| has_started) {
+                let other = &plan.subtasks[spec.place(&when.subtask).unwrap()];
+                let number = other.numeric_value.filter(|_| other.state == SubtaskState::Completed);
+                let Comparison::Less(bound) = when.comparison else { unreachable!("all plans compare with less") };
+                let holds = number.is_some_and(|number| number < bound) != when.is_negated;
+                assert!(holds, "law 13: {} of {} runs against its condition", spec.subtasks[place].id, plan.id);
             }
         }
         let undoing = plan.compensations.iter().map(|known| &known.run);

@@ -216,7 +216,8 @@ const (
 	SubtaskState_SUBTASK_STATE_FAILED SubtaskState = 6
 	// Final: the time of the last attempt or of the plan was up.
 	SubtaskState_SUBTASK_STATE_TIMED_OUT SubtaskState = 7
-	// Final: a dependency did not complete, or the subtask could not start in time.
+	// Final: a dependency did not complete, or the subtask could not start in time. With error_code 0: the subtask was not
+	// needed, because its condition does not hold or because all that it depends on was not needed.
 	SubtaskState_SUBTASK_STATE_SKIPPED SubtaskState = 8
 	// Final: the plan was cancelled.
 	SubtaskState_SUBTASK_STATE_CANCELLED SubtaskState = 9
@@ -607,8 +608,15 @@ type Subtask struct {
 	// What the subtask gets, in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
 	// Empty: nothing.
 	InputJson string `protobuf:"bytes,18,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+<<<<<<< HEAD
 	// The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
 	Compensate    *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
+=======
+	// What must hold for the subtask to run. Where it does not, the subtask is SKIPPED without an error, and the plan
+	// completes without it. A subtask that depends on it runs if it depends on another one that was needed, and is SKIPPED in
+	// the same way otherwise. Unset: the subtask runs.
+	When          *Condition `protobuf:"bytes,21,opt,name=when,proto3" json:"when,omitempty"`
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,13 +770,20 @@ func (x *Subtask) GetInputJson() string {
 	return ""
 }
 
+<<<<<<< HEAD
 func (x *Subtask) GetCompensate() *Compensation {
 	if x != nil {
 		return x.Compensate
+=======
+func (x *Subtask) GetWhen() *Condition {
+	if x != nil {
+		return x.When
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return nil
 }
 
+<<<<<<< HEAD
 // Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
 // subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
 // latest completed subtask first; one that fails stops nothing.
@@ -799,17 +814,44 @@ type Compensation struct {
 	// What the agent gets in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
 	// Empty: nothing.
 	InputJson     string `protobuf:"bytes,12,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
+=======
+// A comparison over the result of a subtask.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subtask with the result: one that the subtask with the condition depends on, directly or not. Required.
+	SubtaskId string `protobuf:"bytes,1,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The place of the value, a JSON pointer into the result as previous_results has it, for example "/numeric_value" or
+	// "/result/score"; at most 1024 bytes. Empty: the whole result.
+	Pointer string `protobuf:"bytes,2,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// The comparison. Required. A subtask that has not completed has no result, and then only a negated one holds.
+	//
+	// Types that are valid to be assigned to Comparison:
+	//
+	//	*Condition_EqualJson
+	//	*Condition_Less
+	//	*Condition_Present
+	Comparison isCondition_Comparison `protobuf_oneof:"comparison"`
+	// Whether the subtask runs where the comparison does not hold.
+	Negate        bool `protobuf:"varint,6,opt,name=negate,proto3" json:"negate,omitempty"`
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+<<<<<<< HEAD
 func (x *Compensation) Reset() {
 	*x = Compensation{}
 	mi := &file_baton_v1_plan_proto_msgTypes[3]
+=======
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
+<<<<<<< HEAD
 func (x *Compensation) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
@@ -818,6 +860,16 @@ func (*Compensation) ProtoMessage() {}
 
 func (x *Compensation) ProtoReflect() protoreflect.Message {
 	mi := &file_baton_v1_plan_proto_msgTypes[3]
+=======
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,6 +880,7 @@ func (x *Compensation) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
+<<<<<<< HEAD
 // Deprecated: Use Compensation.ProtoReflect.Descriptor instead.
 func (*Compensation) Descriptor() ([]byte, []int) {
 	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
@@ -836,17 +889,34 @@ func (*Compensation) Descriptor() ([]byte, []int) {
 func (x *Compensation) GetDescription() string {
 	if x != nil {
 		return x.Description
+=======
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Condition) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
+<<<<<<< HEAD
 func (x *Compensation) GetRole() string {
 	if x != nil {
 		return x.Role
+=======
+func (x *Condition) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
+<<<<<<< HEAD
 func (x *Compensation) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
@@ -864,17 +934,31 @@ func (x *Compensation) GetAgentType() string {
 func (x *Compensation) GetRequiredSkills() []string {
 	if x != nil {
 		return x.RequiredSkills
+=======
+func (x *Condition) GetComparison() isCondition_Comparison {
+	if x != nil {
+		return x.Comparison
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return nil
 }
 
+<<<<<<< HEAD
 func (x *Compensation) GetTaskType() string {
 	if x != nil {
 		return x.TaskType
+=======
+func (x *Condition) GetEqualJson() string {
+	if x != nil {
+		if x, ok := x.Comparison.(*Condition_EqualJson); ok {
+			return x.EqualJson
+		}
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
+<<<<<<< HEAD
 func (x *Compensation) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
@@ -885,10 +969,18 @@ func (x *Compensation) GetTimeout() *durationpb.Duration {
 func (x *Compensation) GetAttemptsMax() uint32 {
 	if x != nil {
 		return x.AttemptsMax
+=======
+func (x *Condition) GetLess() float64 {
+	if x != nil {
+		if x, ok := x.Comparison.(*Condition_Less); ok {
+			return x.Less
+		}
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return 0
 }
 
+<<<<<<< HEAD
 func (x *Compensation) GetHandoffTimeouts() *HandoffTimeouts {
 	if x != nil {
 		return x.HandoffTimeouts
@@ -917,14 +1009,57 @@ func (x *Compensation) GetInputJson() string {
 	return ""
 }
 
+=======
+func (x *Condition) GetPresent() bool {
+	if x != nil {
+		if x, ok := x.Comparison.(*Condition_Present); ok {
+			return x.Present
+		}
+	}
+	return false
+}
+
+func (x *Condition) GetNegate() bool {
+	if x != nil {
+		return x.Negate
+	}
+	return false
+}
+
+type isCondition_Comparison interface {
+	isCondition_Comparison()
+}
+
+type Condition_EqualJson struct {
+	// The value is this text, number, true, false or null, as JSON, at most 1024 bytes. 42 and 42.0 are equal.
+	EqualJson string `protobuf:"bytes,3,opt,name=equal_json,json=equalJson,proto3,oneof"`
+}
+
+type Condition_Less struct {
+	// The value is a number, and less than this one.
+	Less float64 `protobuf:"fixed64,4,opt,name=less,proto3,oneof"`
+}
+
+type Condition_Present struct {
+	// true: a value is there, which may be null. false: none is there.
+	Present bool `protobuf:"varint,5,opt,name=present,proto3,oneof"`
+}
+
+func (*Condition_EqualJson) isCondition_Comparison() {}
+
+func (*Condition_Less) isCondition_Comparison() {}
+
+func (*Condition_Present) isCondition_Comparison() {}
+
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 // A problem of a plan.
 type PlanProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the plan can be submitted with it.
 	Severity ProblemSeverity `protobuf:"varint,1,opt,name=severity,proto3,enum=baton.v1.ProblemSeverity" json:"severity,omitempty"`
 	// The stable name: EMPTY, TOO_MANY_SUBTASKS, ID_MISSING, ID_DOUBLED, DEPENDENCY_UNKNOWN, DEPENDENCY_ON_ITSELF, CYCLE,
-	// NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning AGENT_UNKNOWN, and as
-	// a remark PRODUCED_UNUSED.
+	// NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, WHEN_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning
+	// AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// The path of the field in the plan, for example "subtasks[2].dependencies".
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
@@ -940,7 +1075,7 @@ type PlanProblem struct {
 
 func (x *PlanProblem) Reset() {
 	*x = PlanProblem{}
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1087,7 @@ func (x *PlanProblem) String() string {
 func (*PlanProblem) ProtoMessage() {}
 
 func (x *PlanProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1100,7 @@ func (x *PlanProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanProblem.ProtoReflect.Descriptor instead.
 func (*PlanProblem) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PlanProblem) GetSeverity() ProblemSeverity {
@@ -1046,7 +1181,7 @@ type PlanRun struct {
 
 func (x *PlanRun) Reset() {
 	*x = PlanRun{}
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1193,7 @@ func (x *PlanRun) String() string {
 func (*PlanRun) ProtoMessage() {}
 
 func (x *PlanRun) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1206,7 @@ func (x *PlanRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRun.ProtoReflect.Descriptor instead.
 func (*PlanRun) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PlanRun) GetPlanId() string {
@@ -1214,7 +1349,7 @@ type SubtaskStatus struct {
 
 func (x *SubtaskStatus) Reset() {
 	*x = SubtaskStatus{}
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1361,7 @@ func (x *SubtaskStatus) String() string {
 func (*SubtaskStatus) ProtoMessage() {}
 
 func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1374,7 @@ func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskStatus.ProtoReflect.Descriptor instead.
 func (*SubtaskStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SubtaskStatus) GetId() string {
@@ -1401,7 +1536,7 @@ type SubtaskResult struct {
 
 func (x *SubtaskResult) Reset() {
 	*x = SubtaskResult{}
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1548,7 @@ func (x *SubtaskResult) String() string {
 func (*SubtaskResult) ProtoMessage() {}
 
 func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1561,7 @@ func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskResult.ProtoReflect.Descriptor instead.
 func (*SubtaskResult) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SubtaskResult) GetSubtaskId() string {
@@ -1509,7 +1644,7 @@ type PlanEntry struct {
 
 func (x *PlanEntry) Reset() {
 	*x = PlanEntry{}
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1656,7 @@ func (x *PlanEntry) String() string {
 func (*PlanEntry) ProtoMessage() {}
 
 func (x *PlanEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1669,7 @@ func (x *PlanEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEntry.ProtoReflect.Descriptor instead.
 func (*PlanEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanEntry) GetNumber() uint64 {
@@ -1669,7 +1804,7 @@ type PlanSubmitted struct {
 
 func (x *PlanSubmitted) Reset() {
 	*x = PlanSubmitted{}
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1816,7 @@ func (x *PlanSubmitted) String() string {
 func (*PlanSubmitted) ProtoMessage() {}
 
 func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1829,7 @@ func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSubmitted.ProtoReflect.Descriptor instead.
 func (*PlanSubmitted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanSubmitted) GetSubmitterId() string {
@@ -1731,7 +1866,7 @@ type SubtaskChanged struct {
 
 func (x *SubtaskChanged) Reset() {
 	*x = SubtaskChanged{}
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1878,7 @@ func (x *SubtaskChanged) String() string {
 func (*SubtaskChanged) ProtoMessage() {}
 
 func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1891,7 @@ func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskChanged.ProtoReflect.Descriptor instead.
 func (*SubtaskChanged) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SubtaskChanged) GetSubtaskId() string {
@@ -1839,7 +1974,7 @@ type ResultNotAppended struct {
 
 func (x *ResultNotAppended) Reset() {
 	*x = ResultNotAppended{}
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1986,7 @@ func (x *ResultNotAppended) String() string {
 func (*ResultNotAppended) ProtoMessage() {}
 
 func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1999,7 @@ func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultNotAppended.ProtoReflect.Descriptor instead.
 func (*ResultNotAppended) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ResultNotAppended) GetSubtaskId() string {
@@ -1908,7 +2043,7 @@ type PlanRetried struct {
 
 func (x *PlanRetried) Reset() {
 	*x = PlanRetried{}
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2055,7 @@ func (x *PlanRetried) String() string {
 func (*PlanRetried) ProtoMessage() {}
 
 func (x *PlanRetried) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2068,7 @@ func (x *PlanRetried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetried.ProtoReflect.Descriptor instead.
 func (*PlanRetried) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanRetried) GetRound() uint32 {
@@ -1963,7 +2098,7 @@ type PlanEnded struct {
 
 func (x *PlanEnded) Reset() {
 	*x = PlanEnded{}
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2110,7 @@ func (x *PlanEnded) String() string {
 func (*PlanEnded) ProtoMessage() {}
 
 func (x *PlanEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2123,7 @@ func (x *PlanEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEnded.ProtoReflect.Descriptor instead.
 func (*PlanEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanEnded) GetState() PlanState {
@@ -2041,8 +2176,12 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"agent_type\x18\x02 \x01(\tR\tagentType\x12'\n" +
 	"\x0frequired_skills\x18\x03 \x03(\tR\x0erequiredSkills\x123\n" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
+<<<<<<< HEAD
 	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\x86\x05\n" +
 >>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
+=======
+	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\xaf\x05\n" +
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -2062,6 +2201,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
 	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
+<<<<<<< HEAD
 	"input_json\x18\x12 \x01(\tR\tinputJson\x126\n" +
 	"\n" +
 	"compensate\x18\x18 \x01(\v2\x16.baton.v1.CompensationR\n" +
@@ -2083,6 +2223,22 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x0fsilence_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
 	"input_json\x18\f \x01(\tR\tinputJson\"\xbf\x01\n" +
+=======
+	"input_json\x18\x12 \x01(\tR\tinputJson\x12'\n" +
+	"\x04when\x18\x15 \x01(\v2\x13.baton.v1.ConditionR\x04whenJ\x04\b\n" +
+	"\x10\vR\x05input\"\xbd\x01\n" +
+	"\tCondition\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x18\n" +
+	"\apointer\x18\x02 \x01(\tR\apointer\x12\x1f\n" +
+	"\n" +
+	"equal_json\x18\x03 \x01(\tH\x00R\tequalJson\x12\x14\n" +
+	"\x04less\x18\x04 \x01(\x01H\x00R\x04less\x12\x1a\n" +
+	"\apresent\x18\x05 \x01(\bH\x00R\apresent\x12\x16\n" +
+	"\x06negate\x18\x06 \x01(\bR\x06negateB\f\n" +
+	"\n" +
+	"comparison\"\xbf\x01\n" +
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -2240,7 +2396,7 @@ func file_baton_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_baton_v1_plan_proto_goTypes = []any{
 	(PlanMode)(0),                 // 0: baton.v1.PlanMode
 	(DataFlowCheck)(0),            // 1: baton.v1.DataFlowCheck
@@ -2254,6 +2410,7 @@ var file_baton_v1_plan_proto_goTypes = []any{
 =======
 	(*SubtaskDefaults)(nil),       // 6: baton.v1.SubtaskDefaults
 	(*Subtask)(nil),               // 7: baton.v1.Subtask
+<<<<<<< HEAD
 >>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
 	(*PlanProblem)(nil),           // 8: baton.v1.PlanProblem
 	(*PlanRun)(nil),               // 9: baton.v1.PlanRun
@@ -2271,14 +2428,34 @@ var file_baton_v1_plan_proto_goTypes = []any{
 	(ProblemSeverity)(0),          // 21: baton.v1.ProblemSeverity
 	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
+=======
+	(*Condition)(nil),             // 8: baton.v1.Condition
+	(*PlanProblem)(nil),           // 9: baton.v1.PlanProblem
+	(*PlanRun)(nil),               // 10: baton.v1.PlanRun
+	(*SubtaskStatus)(nil),         // 11: baton.v1.SubtaskStatus
+	(*SubtaskResult)(nil),         // 12: baton.v1.SubtaskResult
+	(*PlanEntry)(nil),             // 13: baton.v1.PlanEntry
+	(*PlanSubmitted)(nil),         // 14: baton.v1.PlanSubmitted
+	(*SubtaskChanged)(nil),        // 15: baton.v1.SubtaskChanged
+	(*ResultNotAppended)(nil),     // 16: baton.v1.ResultNotAppended
+	(*PlanRetried)(nil),           // 17: baton.v1.PlanRetried
+	(*PlanEnded)(nil),             // 18: baton.v1.PlanEnded
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(Priority)(0),                 // 20: baton.v1.Priority
+	(*HandoffTimeouts)(nil),       // 21: baton.v1.HandoffTimeouts
+	(ProblemSeverity)(0),          // 22: baton.v1.ProblemSeverity
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 24: baton.v1.ErrorCode
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
 	7,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
 	0,  // 2: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
-	18, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
-	18, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
+	19, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
+	19, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
 	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
+<<<<<<< HEAD
 	19, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
 <<<<<<< HEAD
 	18, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
@@ -2354,6 +2531,43 @@ var file_baton_v1_plan_proto_depIdxs = []int32{
 	35, // [35:35] is the sub-list for extension extendee
 	0,  // [0:35] is the sub-list for field type_name
 >>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
+=======
+	20, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
+	6,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
+	19, // 8: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
+	19, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	21, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	19, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	8,  // 12: baton.v1.Subtask.when:type_name -> baton.v1.Condition
+	22, // 13: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 14: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	11, // 15: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	23, // 16: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	23, // 17: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	23, // 18: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	23, // 19: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 20: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	24, // 21: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	23, // 22: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	23, // 23: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	23, // 24: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	23, // 25: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	14, // 26: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	15, // 27: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	16, // 28: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	17, // 29: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	18, // 30: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	3,  // 31: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	24, // 32: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	12, // 33: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	24, // 34: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 35: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 }
 
 func init() { file_baton_v1_plan_proto_init() }
@@ -2365,9 +2579,14 @@ func file_baton_v1_plan_proto_init() {
 	file_baton_v1_handoff_proto_init()
 	file_baton_v1_routing_proto_init()
 	file_baton_v1_plan_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[6].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[4].OneofWrappers = []any{
+		(*Condition_EqualJson)(nil),
+		(*Condition_Less)(nil),
+		(*Condition_Present)(nil),
+	}
 	file_baton_v1_plan_proto_msgTypes[7].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[8].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[8].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[9].OneofWrappers = []any{
 		(*PlanEntry_Submitted)(nil),
 		(*PlanEntry_Subtask)(nil),
 		(*PlanEntry_NotAppended)(nil),
@@ -2381,7 +2600,7 @@ func file_baton_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_plan_proto_rawDesc), len(file_baton_v1_plan_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -274,6 +274,12 @@ fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
         if let Some(compensation) = subtask.get_mut("compensate") {
             json::object_as_text(compensation, "input")?;
         }
+        // Any scalar, where the schema has the text of it.
+        if let Some(when) = subtask.get_mut("when").and_then(Value::as_object_mut)
+            && let Some(value) = when.remove("equal")
+        {
+            when.insert("equalJson".to_owned(), value.to_string().into());
+        }
     }
     let mut plan: v1::Plan = json::parse(value)?;
     if plan.plan_id.is_empty() || replaces {
@@ -563,6 +569,25 @@ mod tests {
         assert!(parse(json!({"subtask": []}), "x", false).is_err(), "an unknown field is named");
         let unknown = parse(json!({"mode": "BOGUS", "subtasks": []}), "x", false).unwrap_err().to_string();
         assert!(unknown.contains("mode \"BOGUS\"") && unknown.contains("HYBRID"), "{unknown}");
+    }
+
+    #[test]
+    fn a_condition_compares_with_any_scalar() {
+        use v1::condition::Comparison;
+        let of = |when: Value| {
+            let list = json!([{"id": "a"}, {"id": "b", "dependencies": ["a"], "when": when}]);
+            parse(list, "x", false).map(|plan| plan.subtasks[1].when.clone().unwrap().comparison)
+        };
+        for (scalar, text) in
+            [(json!("good"), "\"good\""), (json!(42), "42"), (json!(true), "true"), (Value::Null, "null")]
+        {
+            let comparison = of(json!({"subtask_id": "a", "pointer": "/result/x", "equal": scalar})).unwrap();
+            assert_eq!(comparison, Some(Comparison::EqualJson(text.to_owned())));
+        }
+        assert_eq!(of(json!({"subtaskId": "a", "less": 0.5, "negate": true})).unwrap(), Some(Comparison::Less(0.5)));
+        assert_eq!(of(json!({"subtask_id": "a", "present": true})).unwrap(), Some(Comparison::Present(true)));
+        assert!(of(json!({"subtask_id": "a", "equal": 1, "less": 2})).is_err(), "one comparison");
+        assert!(of(json!({"subtask_id": "a", "greater": 2})).is_err(), "an unknown field is named");
     }
 
     #[test]

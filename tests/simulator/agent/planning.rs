@@ -47,8 +47,16 @@ impl Agent {
         let named = others[usize::try_from(self.rng.roll(others.len() as u64)).unwrap()].clone();
         let (agent_id, agent_type) =
             if self.rng.once_in(3) { (named, String::new()) } else { (String::new(), "worker".to_owned()) };
+        // Most responses are 15.3 %, so it holds or not.
+        let when = dependencies.first().filter(|_| self.rng.once_in(3)).map(|need| v1::Condition {
+            subtask_id: need.clone(),
+            pointer: "/numeric_value".to_owned(),
+            comparison: Some(v1::condition::Comparison::Less(if self.rng.once_in(2) { 10.0 } else { 20.0 })),
+            negate: self.rng.once_in(2),
+        });
         v1::Subtask {
             id: format!("s{place}"),
+            when,
             agent_id,
             agent_type,
             dependencies,

@@ -3,16 +3,19 @@
 use serde_json::{Value, json};
 
 use super::{
-    check::{Checks, Verdict, refused},
+    check::{Checks, Verdict, answered, refused, same},
     plans::{Cast, PLAN_INVALID},
     world::World,
 };
-use baton_client::proto::v1::{self, PlanState, SubtaskState, context_section::Content};
+use baton_client::proto::v1::{self, PlanState, SubtaskState, TaskStatus, context_section::Content};
 
 cases! {
     "plan.defaults-stand-for-what-is-left-out" "9"
         "A list of ids and dependencies is a plan with the type of its defaults, and is refused without. The context of each subtask has the object of role, task_id and previous_results."
         defaults;
+    "plan.condition-chooses-a-branch" "9"
+        "A subtask whose `when` does not hold is SKIPPED without an error code. What depends on it alone is SKIPPED in the same way, a join runs with the other branch, and the plan completes. A condition about no dependency is WHEN_NOT_DEPENDENCY."
+        branches;
 }
 
 async fn defaults(world: World) -> Verdict {
@@ -36,4 +39,41 @@ async fn defaults(world: World) -> Verdict {
     checks.done()?;
     cast.complete_taken(&taken, "2").await?;
     cast.is("after the last result", PlanState::Completed, &[SubtaskState::Completed; 2]).await.map(drop)
+}
+
+async fn branches(world: World) -> Verdict {
+    use v1::condition::Comparison;
+    let cast = Cast::of(&world).await?;
+    let when = |subtask_id: &str, negate| {
+        let (subtask_id, pointer) = (subtask_id.to_owned(), "/result/score".to_owned());
+        Some(v1::Condition { subtask_id, pointer, comparison: Some(Comparison::Less(0.5)), negate })
+    };
+    let wrong = v1::Subtask { when: when("b", false), ..cast.subtask("a", &[]) };
+    let wrong = cast.plan(vec![wrong, cast.subtask("b", &[])]);
+    let refusal = refused("a condition about no dependency", cast.try_submit(&cast.alice, wrong).await, PLAN_INVALID)?;
+    let mut checks = Checks::of("a condition about no dependency");
+    let is_named = refusal.violations.iter().any(|(_, problem)| problem.starts_with("WHEN_NOT_DEPENDENCY"));
+    checks.holds("WHEN_NOT_DEPENDENCY", is_named, "in the BadRequest", &refusal.violations);
+    checks.done()?;
+    let plan = cast.plan(vec![
+        cast.subtask("check", &[]),
+        v1::Subtask { when: when("check", false), ..cast.subtask("mend", &["check"]) },
+        cast.subtask("tell", &["mend"]),
+        v1::Subtask { when: when("check", true), ..cast.subtask("publish", &["check"]) },
+        cast.subtask("report", &["tell", "publish"]),
+    ]);
+    cast.submit(plan).await?;
+    let taken = cast.take().await?;
+    let reported = cast.report(&taken, TaskStatus::Completed, &json!({"response": "checked", "score": 0.7})).await;
+    answered("bob reports the score", reported)?;
+    let (completed, skipped) = (SubtaskState::Completed, SubtaskState::Skipped);
+    let states = [completed, skipped, skipped, SubtaskState::HandingOff, SubtaskState::Pending];
+    let run = cast.is("after the check", PlanState::Running, &states).await?;
+    same("after the check", "mend.error_code", v1::ErrorCode::Unspecified, run.subtasks[1].error_code())?;
+    cast.complete("published").await?;
+    let last = cast.complete("reported").await?;
+    let direct: Vec<&str> = last.dependency_results.keys().map(String::as_str).collect();
+    same("the context of the join", "dependency_results", vec!["publish"], direct)?;
+    let states = [completed, skipped, skipped, completed, completed];
+    cast.is("after the last result", PlanState::Completed, &states).await.map(drop)
 }

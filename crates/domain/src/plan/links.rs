@@ -15,6 +15,9 @@ use super::{EDGES_MAX, Mode, SUBTASKS_MAX, Spec};
 pub struct Links {
     /// For each subtask its direct dependencies: declared, producers of its topics, or the one before it.
     pub direct: Vec<BTreeSet<usize>>,
+    /// Of these, those that the subtask names: declared, or producers of its topics. The others are only its turn in a
+    /// sequential plan.
+    pub named: Vec<BTreeSet<usize>>,
     /// For each subtask its direct and indirect dependencies, by place.
     pub ancestors: Vec<FixedBitSet>,
     /// The subtasks in an order of execution: each stands behind its dependencies. Those of a cycle have no meaningful
@@ -33,7 +36,12 @@ impl Links {
         if spec.subtasks.len() > SUBTASKS_MAX {
             return Self::default();
         }
-        let direct = direct(spec);
+        let named = named(spec);
+        let with_turn = |(place, named): (usize, &BTreeSet<usize>)| {
+            // A link to itself is left out: it has its own problem, and would count as a cycle of one.
+            named.iter().copied().chain(earlier(spec, place)).filter(|need| *need != place).collect()
+        };
+        let direct: Vec<BTreeSet<usize>> = named.iter().enumerate().map(with_turn).collect();
         let mut graph = DiGraph::<(), ()>::new();
         let nodes: Vec<NodeIndex> = direct.iter().map(|_| graph.add_node(())).collect();
         for (place, needs) in direct.iter().enumerate() {
@@ -62,11 +70,11 @@ impl Links {
                 order.push(place);
             }
         }
-        Self { direct, ancestors, order, cycles }
+        Self { direct, named, ancestors, order, cycles }
     }
 }
 
-fn direct(spec: &Spec) -> Vec<BTreeSet<usize>> {
+fn named(spec: &Spec) -> Vec<BTreeSet<usize>> {
     let mut places = BTreeMap::new();
     let mut producers: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (place, subtask) in spec.subtasks.iter().enumerate() {
@@ -80,8 +88,7 @@ fn direct(spec: &Spec) -> Vec<BTreeSet<usize>> {
         let declared = subtask.dependencies.iter().take(EDGES_MAX).filter_map(|id| places.get(id.as_str()).copied());
         let consumes = subtask.consumes.iter().take(EDGES_MAX);
         let of_topics = consumes.filter_map(|topic| producers.get(topic.as_str())).flatten().copied();
-        // A link to itself is left out: it has its own problem, and would count as a cycle of one.
-        declared.chain(of_topics).chain(earlier(spec, place)).filter(|need| *need != place).collect()
+        declared.chain(of_topics).filter(|need| *need != place).collect()
     };
     spec.subtasks.iter().enumerate().map(of).collect()
 }

@@ -4,6 +4,7 @@
 //! decides from the task itself. So a word that comes late, from the outbox, can only find that nothing is left to do.
 
 mod compensating;
+mod conditions;
 mod ending;
 mod hearing;
 
@@ -169,8 +170,9 @@ fn retry(
     // What was undone has to be done again. A compensation that has failed has undone nothing, so its subtask keeps its
     // result.
     let undone = plan.undone();
-    let is_left =
-        |place: usize, subtask: &SubtaskRun| subtask.state != SubtaskState::Completed || undone.contains(&place);
+    let is_left = |place: usize, subtask: &SubtaskRun| {
+        undone.contains(&place) || (subtask.state != SubtaskState::Completed && !subtask.is_excluded())
+    };
     // The ids of tasks have room for two digits of the round. A completed plan would start nothing, and would be
     // RUNNING without a subtask that could end it.
     if plan.round >= ROUNDS_MAX || !plan.subtasks.iter().enumerate().any(|(place, subtask)| is_left(place, subtask)) {
@@ -184,8 +186,9 @@ fn retry(
     builder.plan.deadline = now.plus(builder.spec.terms.whole_timeout);
     builder.plan.ended_at = None;
     builder.forget_compensations();
+    // What was not needed is looked at anew, as what it depends on may have another result now.
     for (place, subtask) in builder.plan.subtasks.iter_mut().enumerate() {
-        if !is_left(place, subtask) {
+        if subtask.state == SubtaskState::Completed && !undone.contains(&place) {
             continue;
         }
         // The agents of earlier rounds go on seeing the plan, and are asked after all others.
@@ -423,14 +426,16 @@ impl TransitionBuilder {
         // Dependencies stand before their dependents, so one pass is enough.
         for place in spec.links.order.iter().copied() {
             if self.plan.subtasks[place].state == SubtaskState::Pending {
-                self.look_at_needs(place);
+                self.look_at_needs(place, read)?;
             }
         }
         // Before the check for the end: a plan with a subtask that can start has not ended.
         self.start_ready(read)?;
         if self.plan.subtasks.iter().all(|subtask| subtask.state.is_final()) {
             let missing: Vec<&str> = (self.plan.subtasks.iter().zip(&spec.subtasks))
-                .filter(|(run, subtask)| run.state != SubtaskState::Completed && !subtask.is_optional)
+                .filter(|(run, subtask)| {
+                    run.state != SubtaskState::Completed && !run.is_excluded() && !subtask.is_optional
+                })
                 .map(|(_, subtask)| subtask.id.as_str())
                 .collect();
             match missing.is_empty() {
@@ -444,7 +449,7 @@ impl TransitionBuilder {
         Ok(())
     }
 
-    fn look_at_needs(&mut self, place: usize) {
+    fn look_at_needs(&mut self, place: usize, read: &mut dyn Reader) -> Result<(), ReadError> {
         let mut waits = false;
         for need in &self.spec.links.direct[place] {
             let (run, subtask) = (&self.plan.subtasks[*need], &self.spec.subtasks[*need]);
@@ -453,10 +458,11 @@ impl TransitionBuilder {
                 SubtaskState::Failed | SubtaskState::TimedOut | SubtaskState::Skipped | SubtaskState::Cancelled => {
                     // One missing dependency decides, even while others run: their results could not start this subtask
                     // any more.
-                    if !subtask.is_optional {
+                    if !subtask.is_optional && !run.is_excluded() {
                         let because = if run.cause.is_empty() { String::new() } else { format!(": {}", run.cause) };
                         let cause = format!("{} is {}{because}", subtask.id, run.state.name());
-                        return self.end(place, SubtaskState::Skipped, Some(ErrorCode::DependencyFailed), &cause);
+                        self.end(place, SubtaskState::Skipped, Some(ErrorCode::DependencyFailed), &cause);
+                        return Ok(());
                     }
                 }
                 SubtaskState::Pending | SubtaskState::Ready | SubtaskState::HandingOff | SubtaskState::Running => {
@@ -464,11 +470,17 @@ impl TransitionBuilder {
                 }
             }
         }
-        if !waits {
-            // The log shows READY only of a subtask that waits for a slot.
-            self.plan.subtasks[place].state = SubtaskState::Ready;
-            self.newly_ready.insert(place);
+        if waits {
+            return Ok(());
         }
+        if let Some(cause) = self.excluded_because(place, read)? {
+            self.end(place, SubtaskState::Skipped, None, &cause);
+            return Ok(());
+        }
+        // The log shows READY only of a subtask that waits for a slot.
+        self.plan.subtasks[place].state = SubtaskState::Ready;
+        self.newly_ready.insert(place);
+        Ok(())
     }
 
     fn start_ready(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {

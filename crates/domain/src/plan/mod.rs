@@ -4,6 +4,7 @@
 //! when, what follows from the end of an attempt, and when the plan ends. It must not know the content of a result, nor
 //! how the coordinator's messages are composed.
 
+mod condition;
 #[cfg(test)]
 mod examples;
 mod links;
@@ -13,6 +14,7 @@ mod problems;
 mod run;
 mod spec;
 
+pub use condition::{CONDITION_BYTES_MAX, Comparison, Condition};
 pub use links::Links;
 pub(super) use machine::step;
 pub use numeric::numeric_value;

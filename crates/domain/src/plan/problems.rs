@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
+    ATTEMPTS_MAX, CONCURRENCY_MAX, Condition, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
     PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, TIMEOUTS,
     WHOLE_TIMEOUT_MAX,
 };
@@ -57,6 +57,8 @@ pub enum ProblemCode {
     NoAgent,
     /// A warning: the named agent is not registered, or no agent of the type is.
     AgentUnknown,
+    /// The condition of a subtask is about a subtask that it does not depend on.
+    WhenNotDependency,
     /// A sequential plan has a dependency that stands later.
     Order,
     /// A parallel plan has dependencies or consumed topics.
@@ -86,6 +88,7 @@ impl ProblemCode {
             Self::ConsumesItself => "CONSUMES_ITSELF",
             Self::NoAgent => "NO_AGENT",
             Self::AgentUnknown => "AGENT_UNKNOWN",
+            Self::WhenNotDependency => "WHEN_NOT_DEPENDENCY",
             Self::Order => "ORDER",
             Self::ParallelDepends => "PARALLEL_DEPENDS",
             Self::ProducedUnused => "PRODUCED_UNUSED",
@@ -234,6 +237,12 @@ impl Spec {
             let message = format!("{id} waits for others in a plan whose subtasks all run at once");
             found.add(ProblemCode::ParallelDepends, path, &[id], message);
         }
+        let Some(when) = &subtask.when else { return };
+        let other = places.get(when.subtask.as_str()).filter(|other| **other != place);
+        if !other.is_some_and(|other| self.links.ancestors[place].contains(*other)) {
+            let message = format!("the condition of {id} is about {:?}, which it does not depend on", when.subtask);
+            found.add(ProblemCode::WhenNotDependency, format!("subtasks[{place}].when.subtask_id"), &[id], message);
+        }
     }
 
     fn check_topics(&self, found: &mut Found) {
@@ -346,6 +355,9 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     }
     if !TIMEOUTS.contains(&subtask.timeout) {
         field("timeout", format!("must be from 1 s to 30 days, not {:?}", subtask.timeout));
+    }
+    if let Some((name, problem)) = subtask.when.as_ref().and_then(Condition::problem) {
+        field(&format!("when.{name}"), problem);
     }
     if !SILENCE_TIMEOUT.contains(&subtask.silence_timeout) {
         field("silence_timeout", format!("must be from 5 s to 1 day, not {:?}", subtask.silence_timeout));

@@ -83,7 +83,8 @@ pub enum SubtaskState {
     Failed,
     /// Final: the time of the last attempt or of the plan was up.
     TimedOut,
-    /// Final: a dependency did not complete, or the subtask could not start in time.
+    /// Final: a dependency did not complete, or the subtask could not start in time; or without a code, its condition did
+    /// not hold.
     Skipped,
     /// Final: the plan was cancelled.
     Cancelled,
@@ -196,6 +197,13 @@ pub struct SubtaskRun {
 }
 
 impl SubtaskRun {
+    /// Whether the subtask is not needed in this round: its condition does not hold, or all that it waits for is not
+    /// needed. It fails nothing.
+    pub fn is_excluded(&self) -> bool {
+        // Every other skip has a code.
+        self.state == SubtaskState::Skipped && self.code.is_none()
+    }
+
     /// A subtask before its first attempt in a round.
     pub fn pending(now: Timestamp) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::Links;
+use super::{Condition, Links};
 use crate::{RequestedTimeouts, handoff::Priority, ids::PlanId, numbered};
 
 /// The most subtasks of a plan.
@@ -115,7 +115,7 @@ pub struct Spec {
 }
 
 /// A subtask. Its texts are as written, and [`Spec::problems`] names the invalid ones.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Subtask {
     /// The id, unique in the plan.
     pub id: String,
@@ -153,6 +153,8 @@ pub struct Subtask {
     pub fallback_candidates: Vec<String>,
     /// The work that undoes the subtask, with the id of the subtask. It has no dependencies and no topics.
     pub compensate: Option<Box<Self>>,
+    /// What must hold for the subtask to run. `None`: it runs.
+    pub when: Option<Condition>,
 }
 
 impl Spec {

@@ -8,7 +8,10 @@ use crate::{
     domain::{
         RequestedTimeouts,
         handoff::Priority,
-        plan::{ATTEMPTS_MAX, DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX, Spec, Subtask, TIMEOUTS, Terms},
+        plan::{
+            ATTEMPTS_MAX, Comparison, Condition, DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX, Spec,
+            Subtask, TIMEOUTS, Terms,
+        },
     },
     ids::{AgentId, AgentType, IdError, PlanId, Topic, check_name},
     proto::v1,
@@ -139,6 +142,7 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, defaults: &Defaults<'_>, chec
             .filter(|topic| seen.insert(topic.clone()))
             .collect()
     };
+    let when = subtask.when.as_ref().and_then(|when| condition_of(when, place, checks));
     let path = format!("plan.subtasks[{place}]");
     let compensate = subtask.compensate.as_ref().map(|compensation| {
         Box::new(compensation_of(&subtask.id, compensation, &format!("{path}.compensate"), checks))
@@ -166,6 +170,36 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, defaults: &Defaults<'_>, chec
         timeouts,
         fallback_candidates: subtask.fallback_candidates.clone(),
         compensate,
+        when,
+    }
+}
+
+fn condition_of(when: &v1::Condition, place: usize, checks: &mut Checks) -> Option<Condition> {
+    let v1::Condition { subtask_id, pointer, negate, comparison } = when;
+    let (comparison, is_negated) = match comparison {
+        Some(v1::condition::Comparison::EqualJson(json)) => (Comparison::Equal(json.clone()), *negate),
+        Some(v1::condition::Comparison::Less(bound)) => (Comparison::Less(*bound), *negate),
+        // "present: false" and "negate" say the same, and both together nothing.
+        Some(v1::condition::Comparison::Present(is_present)) => (Comparison::Present, *negate == *is_present),
+        None => {
+            checks.wrong(format!("plan.subtasks[{place}].when"), "must have one of equal_json, less and present");
+            return None;
+        }
+    };
+    Some(Condition { subtask: subtask_id.clone(), pointer: pointer.clone(), comparison, is_negated })
+}
+
+fn condition_to_v1(when: &Condition) -> v1::Condition {
+    let comparison = match &when.comparison {
+        Comparison::Equal(json) => v1::condition::Comparison::EqualJson(json.clone()),
+        Comparison::Less(bound) => v1::condition::Comparison::Less(*bound),
+        Comparison::Present => v1::condition::Comparison::Present(true),
+    };
+    v1::Condition {
+        subtask_id: when.subtask.clone(),
+        pointer: when.pointer.clone(),
+        negate: when.is_negated,
+        comparison: Some(comparison),
     }
 }
 
@@ -264,6 +298,7 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         fallback_candidates: subtask.fallback_candidates.clone(),
         silence_timeout: span(subtask.silence_timeout),
         compensate: subtask.compensate.as_deref().map(compensation_to_v1),
+        when: subtask.when.as_ref().map(condition_to_v1),
     }
 }
 
@@ -359,6 +394,34 @@ mod tests {
         let paths: Vec<&str> =
             violations.iter().map(|violation| violation.path.trim_start_matches("plan.defaults.")).collect();
         assert_eq!(paths, ["agent_id", "required_skills[0]", "attempts_max", "timeout"]);
+    }
+
+    #[test]
+    fn conditions_come_back() {
+        use v1::condition::Comparison as C;
+        let of = |comparison, negate| v1::Condition {
+            subtask_id: "a".to_owned(),
+            pointer: "/response".to_owned(),
+            negate,
+            comparison: Some(comparison),
+        };
+        for (when, is_negated) in [
+            (of(C::EqualJson("\"x\"".to_owned()), true), true),
+            (of(C::Less(0.5), false), false),
+            (of(C::Present(true), false), false),
+            (of(C::Present(false), false), true),
+            (of(C::Present(false), true), false),
+        ] {
+            let subtask = v1::Subtask { id: "b".to_owned(), when: Some(when), ..Default::default() };
+            let plan = v1::Plan { plan_id: "q3".to_owned(), subtasks: vec![subtask], ..Default::default() };
+            let spec = plan_of(&plan, &Terms::default()).unwrap();
+            assert_eq!(spec.subtasks[0].when.as_ref().map(|when| when.is_negated), Some(is_negated));
+            assert_eq!(plan_of(&plan_to_v1(&spec), &Terms::default()), Ok(spec));
+        }
+        let subtask = v1::Subtask { when: Some(v1::Condition::default()), ..Default::default() };
+        let plan = v1::Plan { plan_id: "q3".to_owned(), subtasks: vec![subtask], ..Default::default() };
+        let violations = plan_of(&plan, &Terms::default()).unwrap_err();
+        assert_eq!(violations[0].path, "plan.subtasks[0].when");
     }
 
     #[test]

@@ -21,10 +21,14 @@ import type { Message } from "@bufbuild/protobuf";
  */
 export const file_baton_v1_plan: GenFile = /*@__PURE__*/
 <<<<<<< HEAD
+<<<<<<< HEAD
   fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiKOBAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAlCDwoNX3Bhc3NfcmVzdWx0c0IaChhfcGFzc19kZXBlbmRlbmN5X3Jlc3VsdHNCEgoQX2V4dHJhY3RfbnVtZXJpY0oECA0QDlIFaW5wdXQi6wMKB1N1YnRhc2sSCgoCaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDAoEcm9sZRgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgphZ2VudF90eXBlGAUgASgJEhcKD3JlcXVpcmVkX3NraWxscxgGIAMoCRIUCgxkZXBlbmRlbmNpZXMYByADKAkSEAoIcHJvZHVjZXMYCCADKAkSEAoIY29uc3VtZXMYCSADKAkSEQoJdGFza190eXBlGAsgASgJEioKB3RpbWVvdXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GA0gASgNEhAKCG9wdGlvbmFsGA4gASgIEjMKEGhhbmRvZmZfdGltZW91dHMYDyABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgQIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgSIAEoCRIqCgpjb21wZW5zYXRlGBggASgLMhYuYmF0b24udjEuQ29tcGVuc2F0aW9uSgQIChALUgVpbnB1dCLfAgoMQ29tcGVuc2F0aW9uEhMKC2Rlc2NyaXB0aW9uGAEgASgJEgwKBHJvbGUYAiABKAkSEAoIYWdlbnRfaWQYAyABKAkSEgoKYWdlbnRfdHlwZRgEIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYBSADKAkSEQoJdGFza190eXBlGAYgASgJEioKB3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GAggASgNEjMKEGhhbmRvZmZfdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgKIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYCyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgMIAEoCSKMAQoLUGxhblByb2JsZW0SKwoIc2V2ZXJpdHkYASABKA4yGS5iYXRvbi52MS5Qcm9ibGVtU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRITCgtzdWJ0YXNrX2lkcxgEIAMoCRINCgV0b3BpYxgFIAEoCRIPCgdtZXNzYWdlGAYgASgJIqIDCgdQbGFuUnVuEg8KB3BsYW5faWQYASABKAkSFAoMc3VibWl0dGVyX2lkGAIgASgJEhUKDXN1Ym1pc3Npb25faWQYAyABKAkSGQoRc3VibWlzc2lvbl9zaGEyNTYYBCABKAwSIgoFc3RhdGUYBSABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAYgASgJEg0KBXJvdW5kGAcgASgNEikKCHN1YnRhc2tzGAggAygLMhcuYmF0b24udjEuU3VidGFza1N0YXR1cxISCgpsb2dfbGVuZ3RoGAkgASgEEi8KC2NyZWF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZGVhZGxpbmUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCLWBAoNU3VidGFza1N0YXR1cxIKCgJpZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgd0YXNrX2lkGAMgASgJEhAKCGF0dGVtcHRzGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSGgoNbnVtZXJpY192YWx1ZRgHIAEoAUgAiAEBEicKCmVycm9yX2NvZGUYCCABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDQoFY2F1c2UYCSABKAkSEwoLd2FpdGluZ19mb3IYCiADKAkSLgoKc3RhcnRfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIUCgxyZXN1bHRfZW50cnkYDiABKAQSFQoIcHJvZ3Jlc3MYFCABKAFIAYgBARIPCgdkZXRhaWxzGBUgASgJEhUKDXR1cm5fYWdlbnRfaWQYFiABKAkSMQoNdHVybl9kZWFkbGluZRgXIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoMY29tcGVuc2F0aW9uGBggASgLMhcuYmF0b24udjEuU3VidGFza1N0YXR1c0IQCg5fbnVtZXJpY192YWx1ZUILCglfcHJvZ3Jlc3MirQEKDVN1YnRhc2tSZXN1bHQSEgoKc3VidGFza19pZBgBIAEoCRIQCghyZXNwb25zZRgCIAEoCRIOCgZ0b2tlbnMYAyABKAQSDwoHc3VjY2VzcxgEIAEoCBISCgp0b29sc191c2VkGAUgAygJEhoKDW51bWVyaWNfdmFsdWUYBiABKAFIAIgBARITCgtyZXN1bHRfanNvbhgHIAEoCUIQCg5fbnVtZXJpY192YWx1ZSLgAgoJUGxhbkVudHJ5Eg4KBm51bWJlchgBIAEoBBIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCglzdWJtaXR0ZWQYAyABKAsyFy5iYXRvbi52MS5QbGFuU3VibWl0dGVkSAASKwoHc3VidGFzaxgEIAEoCzIYLmJhdG9uLnYxLlN1YnRhc2tDaGFuZ2VkSAASMwoMbm90X2FwcGVuZGVkGAUgASgLMhsuYmF0b24udjEuUmVzdWx0Tm90QXBwZW5kZWRIABIoCgdyZXRyaWVkGAYgASgLMhUuYmF0b24udjEuUGxhblJldHJpZWRIABIkCgVlbmRlZBgHIAEoCzITLmJhdG9uLnYxLlBsYW5FbmRlZEgAEjAKDGNvbXBlbnNhdGlvbhgNIAEoCzIYLmJhdG9uLnYxLlN1YnRhc2tDaGFuZ2VkSABCBwoFZXZlbnQiJQoNUGxhblN1Ym1pdHRlZBIUCgxzdWJtaXR0ZXJfaWQYASABKAki9wEKDlN1YnRhc2tDaGFuZ2VkEhIKCnN1YnRhc2tfaWQYASABKAkSJQoFc3RhdGUYAiABKA4yFi5iYXRvbi52MS5TdWJ0YXNrU3RhdGUSDwoHYXR0ZW1wdBgDIAEoDRISCgp0YXNrX3JvdW5kGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgIIAEoCRInCgZyZXN1bHQYCSABKAsyFy5iYXRvbi52MS5TdWJ0YXNrUmVzdWx0Im0KEVJlc3VsdE5vdEFwcGVuZGVkEhIKCnN1YnRhc2tfaWQYASABKAkSDQoFdG9waWMYAiABKAkSJwoKZXJyb3JfY29kZRgDIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIMCgR0ZXh0GAQgASgJIiwKC1BsYW5SZXRyaWVkEg0KBXJvdW5kGAEgASgNEg4KBmNhbGxlchgCIAEoCSI/CglQbGFuRW5kZWQSIgoFc3RhdGUYASABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAIgASgJKm0KCFBsYW5Nb2RlEhkKFVBMQU5fTU9ERV9VTlNQRUNJRklFRBAAEhgKFFBMQU5fTU9ERV9TRVFVRU5USUFMEAESFgoSUExBTl9NT0RFX1BBUkFMTEVMEAISFAoQUExBTl9NT0RFX0hZQlJJRBADKmkKDURhdGFGbG93Q2hlY2sSHwobREFUQV9GTE9XX0NIRUNLX1VOU1BFQ0lGSUVEEAASGgoWREFUQV9GTE9XX0NIRUNLX1NUUklDVBABEhsKF0RBVEFfRkxPV19DSEVDS19MRU5JRU5UEAIqigEKCVBsYW5TdGF0ZRIaChZQTEFOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSUExBTl9TVEFURV9SVU5OSU5HEAESGAoUUExBTl9TVEFURV9DT01QTEVURUQQAhIVChFQTEFOX1NUQVRFX0ZBSUxFRBADEhgKFFBMQU5fU1RBVEVfQ0FOQ0VMTEVEEAQqpwIKDFN1YnRhc2tTdGF0ZRIdChlTVUJUQVNLX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU1VCVEFTS19TVEFURV9QRU5ESU5HEAESFwoTU1VCVEFTS19TVEFURV9SRUFEWRACEh0KGVNVQlRBU0tfU1RBVEVfSEFORElOR19PRkYQAxIZChVTVUJUQVNLX1NUQVRFX1JVTk5JTkcQBBIbChdTVUJUQVNLX1NUQVRFX0NPTVBMRVRFRBAFEhgKFFNVQlRBU0tfU1RBVEVfRkFJTEVEEAYSGwoXU1VCVEFTS19TVEFURV9USU1FRF9PVVQQBxIZChVTVUJUQVNLX1NUQVRFX1NLSVBQRUQQCBIbChdTVUJUQVNLX1NUQVRFX0NBTkNFTExFRBAJYgZwcm90bzM", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 =======
   fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiK7BAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAkSKwoIZGVmYXVsdHMYESABKAsyGS5iYXRvbi52MS5TdWJ0YXNrRGVmYXVsdHNCDwoNX3Bhc3NfcmVzdWx0c0IaChhfcGFzc19kZXBlbmRlbmN5X3Jlc3VsdHNCEgoQX2V4dHJhY3RfbnVtZXJpY0oECA0QDlIFaW5wdXQikgEKD1N1YnRhc2tEZWZhdWx0cxIQCghhZ2VudF9pZBgBIAEoCRISCgphZ2VudF90eXBlGAIgASgJEhcKD3JlcXVpcmVkX3NraWxscxgDIAMoCRIqCgd0aW1lb3V0GAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDGF0dGVtcHRzX21heBgFIAEoDSK/AwoHU3VidGFzaxIKCgJpZBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIMCgRyb2xlGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhIKCmFnZW50X3R5cGUYBSABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAYgAygJEhQKDGRlcGVuZGVuY2llcxgHIAMoCRIQCghwcm9kdWNlcxgIIAMoCRIQCghjb25zdW1lcxgJIAMoCRIRCgl0YXNrX3R5cGUYCyABKAkSKgoHdGltZW91dBgMIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxhdHRlbXB0c19tYXgYDSABKA0SEAoIb3B0aW9uYWwYDiABKAgSMwoQaGFuZG9mZl90aW1lb3V0cxgPIAEoCzIZLmJhdG9uLnYxLkhhbmRvZmZUaW1lb3V0cxIbChNmYWxsYmFja19jYW5kaWRhdGVzGBAgAygJEjIKD3NpbGVuY2VfdGltZW91dBgRIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhISCgppbnB1dF9qc29uGBIgASgJSgQIChALUgVpbnB1dCKMAQoLUGxhblByb2JsZW0SKwoIc2V2ZXJpdHkYASABKA4yGS5iYXRvbi52MS5Qcm9ibGVtU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRITCgtzdWJ0YXNrX2lkcxgEIAMoCRINCgV0b3BpYxgFIAEoCRIPCgdtZXNzYWdlGAYgASgJIqIDCgdQbGFuUnVuEg8KB3BsYW5faWQYASABKAkSFAoMc3VibWl0dGVyX2lkGAIgASgJEhUKDXN1Ym1pc3Npb25faWQYAyABKAkSGQoRc3VibWlzc2lvbl9zaGEyNTYYBCABKAwSIgoFc3RhdGUYBSABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAYgASgJEg0KBXJvdW5kGAcgASgNEikKCHN1YnRhc2tzGAggAygLMhcuYmF0b24udjEuU3VidGFza1N0YXR1cxISCgpsb2dfbGVuZ3RoGAkgASgEEi8KC2NyZWF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZGVhZGxpbmUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKoAwoNU3VidGFza1N0YXR1cxIKCgJpZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgd0YXNrX2lkGAMgASgJEhAKCGF0dGVtcHRzGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSGgoNbnVtZXJpY192YWx1ZRgHIAEoAUgAiAEBEicKCmVycm9yX2NvZGUYCCABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDQoFY2F1c2UYCSABKAkSEwoLd2FpdGluZ19mb3IYCiADKAkSLgoKc3RhcnRfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIUCgxyZXN1bHRfZW50cnkYDiABKARCEAoOX251bWVyaWNfdmFsdWUivgEKDVN1YnRhc2tSZXN1bHQSEgoKc3VidGFza19pZBgBIAEoCRIQCghyZXNwb25zZRgCIAEoCRIOCgZ0b2tlbnMYAyABKAQSDwoHc3VjY2VzcxgEIAEoCBISCgp0b29sc191c2VkGAUgAygJEhoKDW51bWVyaWNfdmFsdWUYBiABKAFIAIgBARITCgtyZXN1bHRfanNvbhgHIAEoCRIPCgdzdW1tYXJ5GAogASgJQhAKDl9udW1lcmljX3ZhbHVlIq4CCglQbGFuRW50cnkSDgoGbnVtYmVyGAEgASgEEigKBHRpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCXN1Ym1pdHRlZBgDIAEoCzIXLmJhdG9uLnYxLlBsYW5TdWJtaXR0ZWRIABIrCgdzdWJ0YXNrGAQgASgLMhguYmF0b24udjEuU3VidGFza0NoYW5nZWRIABIzCgxub3RfYXBwZW5kZWQYBSABKAsyGy5iYXRvbi52MS5SZXN1bHROb3RBcHBlbmRlZEgAEigKB3JldHJpZWQYBiABKAsyFS5iYXRvbi52MS5QbGFuUmV0cmllZEgAEiQKBWVuZGVkGAcgASgLMhMuYmF0b24udjEuUGxhbkVuZGVkSABCBwoFZXZlbnQiJQoNUGxhblN1Ym1pdHRlZBIUCgxzdWJtaXR0ZXJfaWQYASABKAki9wEKDlN1YnRhc2tDaGFuZ2VkEhIKCnN1YnRhc2tfaWQYASABKAkSJQoFc3RhdGUYAiABKA4yFi5iYXRvbi52MS5TdWJ0YXNrU3RhdGUSDwoHYXR0ZW1wdBgDIAEoDRISCgp0YXNrX3JvdW5kGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgIIAEoCRInCgZyZXN1bHQYCSABKAsyFy5iYXRvbi52MS5TdWJ0YXNrUmVzdWx0Im0KEVJlc3VsdE5vdEFwcGVuZGVkEhIKCnN1YnRhc2tfaWQYASABKAkSDQoFdG9waWMYAiABKAkSJwoKZXJyb3JfY29kZRgDIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIMCgR0ZXh0GAQgASgJIiwKC1BsYW5SZXRyaWVkEg0KBXJvdW5kGAEgASgNEg4KBmNhbGxlchgCIAEoCSI/CglQbGFuRW5kZWQSIgoFc3RhdGUYASABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAIgASgJKm0KCFBsYW5Nb2RlEhkKFVBMQU5fTU9ERV9VTlNQRUNJRklFRBAAEhgKFFBMQU5fTU9ERV9TRVFVRU5USUFMEAESFgoSUExBTl9NT0RFX1BBUkFMTEVMEAISFAoQUExBTl9NT0RFX0hZQlJJRBADKmkKDURhdGFGbG93Q2hlY2sSHwobREFUQV9GTE9XX0NIRUNLX1VOU1BFQ0lGSUVEEAASGgoWREFUQV9GTE9XX0NIRUNLX1NUUklDVBABEhsKF0RBVEFfRkxPV19DSEVDS19MRU5JRU5UEAIqigEKCVBsYW5TdGF0ZRIaChZQTEFOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSUExBTl9TVEFURV9SVU5OSU5HEAESGAoUUExBTl9TVEFURV9DT01QTEVURUQQAhIVChFQTEFOX1NUQVRFX0ZBSUxFRBADEhgKFFBMQU5fU1RBVEVfQ0FOQ0VMTEVEEAQqpwIKDFN1YnRhc2tTdGF0ZRIdChlTVUJUQVNLX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU1VCVEFTS19TVEFURV9QRU5ESU5HEAESFwoTU1VCVEFTS19TVEFURV9SRUFEWRACEh0KGVNVQlRBU0tfU1RBVEVfSEFORElOR19PRkYQAxIZChVTVUJUQVNLX1NUQVRFX1JVTk5JTkcQBBIbChdTVUJUQVNLX1NUQVRFX0NPTVBMRVRFRBAFEhgKFFNVQlRBU0tfU1RBVEVfRkFJTEVEEAYSGwoXU1VCVEFTS19TVEFURV9USU1FRF9PVVQQBxIZChVTVUJUQVNLX1NUQVRFX1NLSVBQRUQQCBIbChdTVUJUQVNLX1NUQVRFX0NBTkNFTExFRBAJYgZwcm90bzM", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 >>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
+=======
+  fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiK7BAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAkSKwoIZGVmYXVsdHMYESABKAsyGS5iYXRvbi52MS5TdWJ0YXNrRGVmYXVsdHNCDwoNX3Bhc3NfcmVzdWx0c0IaChhfcGFzc19kZXBlbmRlbmN5X3Jlc3VsdHNCEgoQX2V4dHJhY3RfbnVtZXJpY0oECA0QDlIFaW5wdXQikgEKD1N1YnRhc2tEZWZhdWx0cxIQCghhZ2VudF9pZBgBIAEoCRISCgphZ2VudF90eXBlGAIgASgJEhcKD3JlcXVpcmVkX3NraWxscxgDIAMoCRIqCgd0aW1lb3V0GAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDGF0dGVtcHRzX21heBgFIAEoDSLiAwoHU3VidGFzaxIKCgJpZBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIMCgRyb2xlGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhIKCmFnZW50X3R5cGUYBSABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAYgAygJEhQKDGRlcGVuZGVuY2llcxgHIAMoCRIQCghwcm9kdWNlcxgIIAMoCRIQCghjb25zdW1lcxgJIAMoCRIRCgl0YXNrX3R5cGUYCyABKAkSKgoHdGltZW91dBgMIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxhdHRlbXB0c19tYXgYDSABKA0SEAoIb3B0aW9uYWwYDiABKAgSMwoQaGFuZG9mZl90aW1lb3V0cxgPIAEoCzIZLmJhdG9uLnYxLkhhbmRvZmZUaW1lb3V0cxIbChNmYWxsYmFja19jYW5kaWRhdGVzGBAgAygJEjIKD3NpbGVuY2VfdGltZW91dBgRIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhISCgppbnB1dF9qc29uGBIgASgJEiEKBHdoZW4YFSABKAsyEy5iYXRvbi52MS5Db25kaXRpb25KBAgKEAtSBWlucHV0IocBCglDb25kaXRpb24SEgoKc3VidGFza19pZBgBIAEoCRIPCgdwb2ludGVyGAIgASgJEhQKCmVxdWFsX2pzb24YAyABKAlIABIOCgRsZXNzGAQgASgBSAASEQoHcHJlc2VudBgFIAEoCEgAEg4KBm5lZ2F0ZRgGIAEoCEIMCgpjb21wYXJpc29uIowBCgtQbGFuUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhMKC3N1YnRhc2tfaWRzGAQgAygJEg0KBXRvcGljGAUgASgJEg8KB21lc3NhZ2UYBiABKAkiogMKB1BsYW5SdW4SDwoHcGxhbl9pZBgBIAEoCRIUCgxzdWJtaXR0ZXJfaWQYAiABKAkSFQoNc3VibWlzc2lvbl9pZBgDIAEoCRIZChFzdWJtaXNzaW9uX3NoYTI1NhgEIAEoDBIiCgVzdGF0ZRgFIAEoDjITLmJhdG9uLnYxLlBsYW5TdGF0ZRIOCgZyZWFzb24YBiABKAkSDQoFcm91bmQYByABKA0SKQoIc3VidGFza3MYCCADKAsyFy5iYXRvbi52MS5TdWJ0YXNrU3RhdHVzEhIKCmxvZ19sZW5ndGgYCSABKAQSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghkZWFkbGluZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIqgDCg1TdWJ0YXNrU3RhdHVzEgoKAmlkGAEgASgJEiUKBXN0YXRlGAIgASgOMhYuYmF0b24udjEuU3VidGFza1N0YXRlEg8KB3Rhc2tfaWQYAyABKAkSEAoIYXR0ZW1wdHMYBCABKA0SEgoKaGFuZG9mZl9pZBgFIAEoCRIQCghhZ2VudF9pZBgGIAEoCRIaCg1udW1lcmljX3ZhbHVlGAcgASgBSACIAQESJwoKZXJyb3JfY29kZRgIIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgJIAEoCRITCgt3YWl0aW5nX2ZvchgKIAMoCRIuCgpzdGFydF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZGVhZGxpbmUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKDHJlc3VsdF9lbnRyeRgOIAEoBEIQCg5fbnVtZXJpY192YWx1ZSK+AQoNU3VidGFza1Jlc3VsdBISCgpzdWJ0YXNrX2lkGAEgASgJEhAKCHJlc3BvbnNlGAIgASgJEg4KBnRva2VucxgDIAEoBBIPCgdzdWNjZXNzGAQgASgIEhIKCnRvb2xzX3VzZWQYBSADKAkSGgoNbnVtZXJpY192YWx1ZRgGIAEoAUgAiAEBEhMKC3Jlc3VsdF9qc29uGAcgASgJEg8KB3N1bW1hcnkYCiABKAlCEAoOX251bWVyaWNfdmFsdWUirgIKCVBsYW5FbnRyeRIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoJc3VibWl0dGVkGAMgASgLMhcuYmF0b24udjEuUGxhblN1Ym1pdHRlZEgAEisKB3N1YnRhc2sYBCABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAEjMKDG5vdF9hcHBlbmRlZBgFIAEoCzIbLmJhdG9uLnYxLlJlc3VsdE5vdEFwcGVuZGVkSAASKAoHcmV0cmllZBgGIAEoCzIVLmJhdG9uLnYxLlBsYW5SZXRyaWVkSAASJAoFZW5kZWQYByABKAsyEy5iYXRvbi52MS5QbGFuRW5kZWRIAEIHCgVldmVudCIlCg1QbGFuU3VibWl0dGVkEhQKDHN1Ym1pdHRlcl9pZBgBIAEoCSL3AQoOU3VidGFza0NoYW5nZWQSEgoKc3VidGFza19pZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgdhdHRlbXB0GAMgASgNEhIKCnRhc2tfcm91bmQYBCABKA0SEgoKaGFuZG9mZl9pZBgFIAEoCRIQCghhZ2VudF9pZBgGIAEoCRInCgplcnJvcl9jb2RlGAcgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEg0KBWNhdXNlGAggASgJEicKBnJlc3VsdBgJIAEoCzIXLmJhdG9uLnYxLlN1YnRhc2tSZXN1bHQibQoRUmVzdWx0Tm90QXBwZW5kZWQSEgoKc3VidGFza19pZBgBIAEoCRINCgV0b3BpYxgCIAEoCRInCgplcnJvcl9jb2RlGAMgASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEgwKBHRleHQYBCABKAkiLAoLUGxhblJldHJpZWQSDQoFcm91bmQYASABKA0SDgoGY2FsbGVyGAIgASgJIj8KCVBsYW5FbmRlZBIiCgVzdGF0ZRgBIAEoDjITLmJhdG9uLnYxLlBsYW5TdGF0ZRIOCgZyZWFzb24YAiABKAkqbQoIUGxhbk1vZGUSGQoVUExBTl9NT0RFX1VOU1BFQ0lGSUVEEAASGAoUUExBTl9NT0RFX1NFUVVFTlRJQUwQARIWChJQTEFOX01PREVfUEFSQUxMRUwQAhIUChBQTEFOX01PREVfSFlCUklEEAMqaQoNRGF0YUZsb3dDaGVjaxIfChtEQVRBX0ZMT1dfQ0hFQ0tfVU5TUEVDSUZJRUQQABIaChZEQVRBX0ZMT1dfQ0hFQ0tfU1RSSUNUEAESGwoXREFUQV9GTE9XX0NIRUNLX0xFTklFTlQQAiqKAQoJUGxhblN0YXRlEhoKFlBMQU5fU1RBVEVfVU5TUEVDSUZJRUQQABIWChJQTEFOX1NUQVRFX1JVTk5JTkcQARIYChRQTEFOX1NUQVRFX0NPTVBMRVRFRBACEhUKEVBMQU5fU1RBVEVfRkFJTEVEEAMSGAoUUExBTl9TVEFURV9DQU5DRUxMRUQQBCqnAgoMU3VidGFza1N0YXRlEh0KGVNVQlRBU0tfU1RBVEVfVU5TUEVDSUZJRUQQABIZChVTVUJUQVNLX1NUQVRFX1BFTkRJTkcQARIXChNTVUJUQVNLX1NUQVRFX1JFQURZEAISHQoZU1VCVEFTS19TVEFURV9IQU5ESU5HX09GRhADEhkKFVNVQlRBU0tfU1RBVEVfUlVOTklORxAEEhsKF1NVQlRBU0tfU1RBVEVfQ09NUExFVEVEEAUSGAoUU1VCVEFTS19TVEFURV9GQUlMRUQQBhIbChdTVUJUQVNLX1NUQVRFX1RJTUVEX09VVBAHEhkKFVNVQlRBU0tfU1RBVEVfU0tJUFBFRBAIEhsKF1NVQlRBU0tfU1RBVEVfQ0FOQ0VMTEVEEAliBnByb3RvMw", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 
 /**
  * Payload: an agent submits a plan. The envelope has no receiver and no task.
@@ -336,11 +340,21 @@ export type Subtask = Message<"baton.v1.Subtask"> & {
   inputJson: string;
 
   /**
+<<<<<<< HEAD
    * The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
    *
    * @generated from field: baton.v1.Compensation compensate = 24;
    */
   compensate?: Compensation | undefined;
+=======
+   * What must hold for the subtask to run. Where it does not, the subtask is SKIPPED without an error, and the plan
+   * completes without it. A subtask that depends on it runs if it depends on another one that was needed, and is SKIPPED in
+   * the same way otherwise. Unset: the subtask runs.
+   *
+   * @generated from field: baton.v1.Condition when = 21;
+   */
+  when?: Condition | undefined;
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 };
 
 /**
@@ -351,6 +365,7 @@ export const SubtaskSchema: GenMessage<Subtask> = /*@__PURE__*/
   messageDesc(file_baton_v1_plan, 3);
 
 /**
+<<<<<<< HEAD
  * Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
  * subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
  * latest completed subtask first; one that fails stops nothing.
@@ -450,6 +465,73 @@ export type Compensation = Message<"baton.v1.Compensation"> & {
  */
 export const CompensationSchema: GenMessage<Compensation> = /*@__PURE__*/
   messageDesc(file_baton_v1_plan, 3);
+=======
+ * A comparison over the result of a subtask.
+ *
+ * @generated from message baton.v1.Condition
+ */
+export type Condition = Message<"baton.v1.Condition"> & {
+  /**
+   * The subtask with the result: one that the subtask with the condition depends on, directly or not. Required.
+   *
+   * @generated from field: string subtask_id = 1;
+   */
+  subtaskId: string;
+
+  /**
+   * The place of the value, a JSON pointer into the result as previous_results has it, for example "/numeric_value" or
+   * "/result/score"; at most 1024 bytes. Empty: the whole result.
+   *
+   * @generated from field: string pointer = 2;
+   */
+  pointer: string;
+
+  /**
+   * The comparison. Required. A subtask that has not completed has no result, and then only a negated one holds.
+   *
+   * @generated from oneof baton.v1.Condition.comparison
+   */
+  comparison: {
+    /**
+     * The value is this text, number, true, false or null, as JSON, at most 1024 bytes. 42 and 42.0 are equal.
+     *
+     * @generated from field: string equal_json = 3;
+     */
+    value: string;
+    case: "equalJson";
+  } | {
+    /**
+     * The value is a number, and less than this one.
+     *
+     * @generated from field: double less = 4;
+     */
+    value: number;
+    case: "less";
+  } | {
+    /**
+     * true: a value is there, which may be null. false: none is there.
+     *
+     * @generated from field: bool present = 5;
+     */
+    value: boolean;
+    case: "present";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * Whether the subtask runs where the comparison does not hold.
+   *
+   * @generated from field: bool negate = 6;
+   */
+  negate: boolean;
+};
+
+/**
+ * Describes the message baton.v1.Condition.
+ * Use `create(ConditionSchema)` to create a new message.
+ */
+export const ConditionSchema: GenMessage<Condition> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 4);
+>>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 
 /**
  * A problem of a plan.
@@ -466,8 +548,8 @@ export type PlanProblem = Message<"baton.v1.PlanProblem"> & {
 
   /**
    * The stable name: EMPTY, TOO_MANY_SUBTASKS, ID_MISSING, ID_DOUBLED, DEPENDENCY_UNKNOWN, DEPENDENCY_ON_ITSELF, CYCLE,
-   * NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning AGENT_UNKNOWN, and as
-   * a remark PRODUCED_UNUSED.
+   * NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, WHEN_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning
+   * AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
    *
    * @generated from field: string code = 2;
    */
@@ -507,7 +589,7 @@ export type PlanProblem = Message<"baton.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 4);
+  messageDesc(file_baton_v1_plan, 5);
 
 /**
  * A plan that runs or has ended.
@@ -613,7 +695,7 @@ export type PlanRun = Message<"baton.v1.PlanRun"> & {
  * Use `create(PlanRunSchema)` to create a new message.
  */
 export const PlanRunSchema: GenMessage<PlanRun> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 5);
+  messageDesc(file_baton_v1_plan, 6);
 
 /**
  * What has become of a subtask.
@@ -762,7 +844,7 @@ export type SubtaskStatus = Message<"baton.v1.SubtaskStatus"> & {
  * Use `create(SubtaskStatusSchema)` to create a new message.
  */
 export const SubtaskStatusSchema: GenMessage<SubtaskStatus> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 6);
+  messageDesc(file_baton_v1_plan, 7);
 
 /**
  * The result of a subtask.
@@ -833,7 +915,7 @@ export type SubtaskResult = Message<"baton.v1.SubtaskResult"> & {
  * Use `create(SubtaskResultSchema)` to create a new message.
  */
 export const SubtaskResultSchema: GenMessage<SubtaskResult> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 7);
+  messageDesc(file_baton_v1_plan, 8);
 
 /**
  * An entry of a plan's log.
@@ -916,7 +998,7 @@ export type PlanEntry = Message<"baton.v1.PlanEntry"> & {
  * Use `create(PlanEntrySchema)` to create a new message.
  */
 export const PlanEntrySchema: GenMessage<PlanEntry> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 8);
+  messageDesc(file_baton_v1_plan, 9);
 
 /**
  * See PlanEntry.
@@ -937,7 +1019,7 @@ export type PlanSubmitted = Message<"baton.v1.PlanSubmitted"> & {
  * Use `create(PlanSubmittedSchema)` to create a new message.
  */
 export const PlanSubmittedSchema: GenMessage<PlanSubmitted> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 9);
+  messageDesc(file_baton_v1_plan, 10);
 
 /**
  * See PlanEntry.
@@ -1014,7 +1096,7 @@ export type SubtaskChanged = Message<"baton.v1.SubtaskChanged"> & {
  * Use `create(SubtaskChangedSchema)` to create a new message.
  */
 export const SubtaskChangedSchema: GenMessage<SubtaskChanged> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 10);
+  messageDesc(file_baton_v1_plan, 11);
 
 /**
  * See PlanEntry.
@@ -1056,7 +1138,7 @@ export type ResultNotAppended = Message<"baton.v1.ResultNotAppended"> & {
  * Use `create(ResultNotAppendedSchema)` to create a new message.
  */
 export const ResultNotAppendedSchema: GenMessage<ResultNotAppended> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 11);
+  messageDesc(file_baton_v1_plan, 12);
 
 /**
  * See PlanEntry.
@@ -1084,7 +1166,7 @@ export type PlanRetried = Message<"baton.v1.PlanRetried"> & {
  * Use `create(PlanRetriedSchema)` to create a new message.
  */
 export const PlanRetriedSchema: GenMessage<PlanRetried> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 12);
+  messageDesc(file_baton_v1_plan, 13);
 
 /**
  * See PlanEntry.
@@ -1112,7 +1194,7 @@ export type PlanEnded = Message<"baton.v1.PlanEnded"> & {
  * Use `create(PlanEndedSchema)` to create a new message.
  */
 export const PlanEndedSchema: GenMessage<PlanEnded> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 13);
+  messageDesc(file_baton_v1_plan, 14);
 
 /**
  * The order of a plan's subtasks, and the results that they get.
@@ -1300,7 +1382,8 @@ export enum SubtaskState {
   TIMED_OUT = 7,
 
   /**
-   * Final: a dependency did not complete, or the subtask could not start in time.
+   * Final: a dependency did not complete, or the subtask could not start in time. With error_code 0: the subtask was not
+   * needed, because its condition does not hold or because all that it depends on was not needed.
    *
    * @generated from enum value: SUBTASK_STATE_SKIPPED = 8;
    */

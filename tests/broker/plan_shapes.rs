@@ -128,3 +128,62 @@ fn without_workspaces_a_plan_keeps_its_results_and_says_so() {
     });
     assert_eq!(not_appended.collect::<Vec<_>>(), [("t".to_owned(), v1::ErrorCode::NotSupported)]);
 }
+
+#[test]
+fn a_result_that_does_not_fit_its_topic_is_refused_and_reported_again() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let schema = json!({"type": "object", "required": ["rate"], "properties": {"rate": {"type": "number"}}});
+    let topic_schemas = vec![v1::TopicSchema { topic: "Growth Rates".to_owned(), schema_json: schema.to_string() }];
+    let first = v1::Subtask { produces: vec!["growth_rates".to_owned()], ..subtask("a", &[]) };
+    world.submit(v1::Plan { topic_schemas, ..plan_of(vec![first, subtask("b", &["a"])]) }).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    workers.take(&mut world, "a");
+    for (result, path) in [(r#"{"rate": "much"}"#, "result_json/rate"), ("{}", "result_json/rate"), ("", "result_json")]
+    {
+        let refusal = workers.report_text(&mut world, "a", v1::TaskStatus::Completed, result);
+        let refusal = assert_refused(refusal, ErrorCode::FieldInvalid);
+        let found = &refusal.violations()[0].path;
+        assert!(found.ends_with(path) || found.ends_with("result_json"), "{result}: {found}");
+    }
+    assert_eq!(world.states(), "a=RUNNING b=PENDING");
+    world.restart();
+    let mut workers = crate::plans::Workers { sessions: world.workers(&["bob"]).sessions, ..workers };
+    let wrong = workers.report_text(&mut world, "a", v1::TaskStatus::Completed, r#"{"rate": []}"#);
+    assert_refused(wrong, ErrorCode::FieldInvalid);
+    workers.report(&mut world, "a", v1::TaskStatus::Completed, &json!({"rate": 15.3})).unwrap();
+    assert_eq!(entries(&world)[0]["result"]["rate"], 15.3);
+    workers.take(&mut world, "b");
+    workers
+        .report(&mut world, "b", v1::TaskStatus::Completed, &json!({"rate": "much"}))
+        .expect("its topics have no schema");
+}
+
+#[test]
+fn a_failure_needs_no_result_that_fits() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let topic_schemas =
+        vec![v1::TopicSchema { topic: "t".to_owned(), schema_json: r#"{"required": ["x"]}"#.to_owned() }];
+    let first = v1::Subtask { produces: vec!["t".to_owned()], ..subtask("a", &[]) };
+    world.submit(v1::Plan { topic_schemas, ..plan_of(vec![first]) }).unwrap();
+    let mut workers = world.workers(&["bob"]);
+    workers.take(&mut world, "a");
+    workers.report(&mut world, "a", v1::TaskStatus::Failed, &json!({"response": "no data"})).unwrap();
+    assert_eq!(world.states(), "a=FAILED");
+}
+
+#[test]
+fn a_schema_that_no_result_can_be_checked_by_is_refused() {
+    let mut world = World::with(&["alice", "bob:worker"]);
+    let first = v1::Subtask { produces: vec!["t".to_owned()], ..subtask("a", &[]) };
+    let of = |topic: &str, schema: &str| v1::TopicSchema { topic: topic.to_owned(), schema_json: schema.to_owned() };
+    for topic_schemas in [
+        vec![of("t", "no json")],
+        vec![of("t", r#"{"type": "nothing"}"#)],
+        vec![of("t", "")],
+        vec![of("other", "{}")],
+        vec![of("t", "{}"), of("T ", "{}")],
+    ] {
+        let plan = v1::Plan { topic_schemas, ..plan_of(vec![first.clone()]) };
+        assert_refused(world.submit(plan), ErrorCode::PlanInvalid);
+    }
+}

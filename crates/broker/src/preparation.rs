@@ -6,12 +6,14 @@
 //! engine decides by the outcome, after the checks of identity, ownership and state. It must not know threads or queues.
 
 mod context;
+mod topics;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use self::context::short_context;
+pub use self::topics::topic_problems;
 use crate::{
     BrokerError, Refused, Settings,
     access::{Access, Caller},
@@ -19,7 +21,7 @@ use crate::{
     contexts::payload_in,
     domain::{
         context::{Rejection, Section},
-        handoff::Message,
+        handoff::{Message, TaskStatus},
         mailbox::EnvelopePlace,
         plan::{Problem, Spec},
     },
@@ -52,6 +54,8 @@ pub(crate) enum Findings {
     Answer(Vec<FieldViolation>),
     /// What is wrong with the schema of a question. `None`: nothing.
     Question(Option<String>),
+    /// The violations of the result of a subtask, under the schemas of the topics that it goes to. Empty: it fits.
+    Result(Vec<FieldViolation>),
     /// A plan that can run, or what is wrong with it.
     Plan(Result<Arc<Spec>, Vec<FieldViolation>>),
 }
@@ -98,6 +102,12 @@ impl PreparedMessage {
             }
             Body::Input { data: Some(_) } | Body::Plan(_) => return Err(envelope),
             Body::Status { prompt: Some(prompt), .. } if !prompt.answer_schema.is_empty() => return Err(envelope),
+            // Of a subtask: the topics that it goes to may have schemas.
+            Body::Status { status: TaskStatus::Completed, .. }
+                if envelope.header().task.as_ref().is_some_and(TaskId::is_reserved) =>
+            {
+                return Err(envelope);
+            }
             Body::Request(_)
             | Body::Handoff(_)
             | Body::Reject { .. }
@@ -131,7 +141,7 @@ impl PreparedMessage {
     pub(crate) fn bytes(&self) -> usize {
         let results = match &self.findings {
             Findings::Context(context) => context.result_bytes(),
-            Findings::None | Findings::Answer(_) | Findings::Question(_) | Findings::Plan(_) => 0,
+            Findings::None | Findings::Answer(_) | Findings::Question(_) | Findings::Result(_) | Findings::Plan(_) => 0,
         };
         self.envelope.raw().len() + results
     }
@@ -208,6 +218,7 @@ impl Preparation<'_> {
             Body::Status { prompt: Some(prompt), .. } => {
                 Ok(Findings::Question(self.schemas.get(&prompt.answer_schema).err()))
             }
+            Body::Status { status: TaskStatus::Completed, .. } => self.result(envelope, is_last),
             Body::Plan(plan) => Ok(self.plan(envelope, plan)),
             _ => Ok(Findings::None),
         }
@@ -273,7 +284,10 @@ impl Preparation<'_> {
             return Findings::None;
         }
         let spec = envelope::plan_of(plan, &self.settings.plan_terms).and_then(|spec| {
-            let violations = plan_violations(&spec.problems());
+            let mut violations = plan_violations(&spec.problems());
+            if violations.is_empty() {
+                violations = plan_violations(&topic_problems(self.schemas, &spec));
+            }
             if violations.is_empty() { Ok(Arc::new(spec)) } else { Err(violations) }
         });
         Findings::Plan(spec)

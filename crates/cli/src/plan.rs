@@ -269,6 +269,10 @@ fn parse(value: Value, id: &str, replaces: bool) -> Result<v1::Plan, Failure> {
         value[name] = format!("{prefix}{word}").into();
     }
     json::object_as_text(&mut value, "input")?;
+    let schemas = if value.get("topicSchemas").is_some() { "topicSchemas" } else { "topic_schemas" };
+    for schema in value.get_mut(schemas).and_then(Value::as_array_mut).into_iter().flatten() {
+        json::object_as_text(schema, "schema")?;
+    }
     for subtask in value.get_mut("subtasks").and_then(Value::as_array_mut).into_iter().flatten() {
         json::object_as_text(subtask, "input")?;
         if let Some(compensation) = subtask.get_mut("compensate") {
@@ -569,6 +573,15 @@ mod tests {
         assert!(parse(json!({"subtask": []}), "x", false).is_err(), "an unknown field is named");
         let unknown = parse(json!({"mode": "BOGUS", "subtasks": []}), "x", false).unwrap_err().to_string();
         assert!(unknown.contains("mode \"BOGUS\"") && unknown.contains("HYBRID"), "{unknown}");
+    }
+
+    #[test]
+    fn a_schema_of_a_topic_is_an_object() {
+        let value = json!({"subtasks": [], "topic_schemas": [{"topic": "t", "schema": {"type": "object"}}]});
+        let plan = parse(value, "x", false).unwrap();
+        assert_eq!(plan.topic_schemas[0].schema_json, r#"{"type":"object"}"#);
+        let wrong = json!({"subtasks": [], "topic_schemas": [{"topic": "t", "schema": "text"}]});
+        assert!(parse(wrong, "x", false).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
         access::{Caller, Purpose},
         directory::Directory,
         engine::Command,
+        preparation::topic_problems,
         queries::View,
     },
     domain::{
@@ -73,6 +74,7 @@ fn validate(
     let spec = envelope::plan_of(plan, &broker.settings().plan_terms);
     let spec = spec.map_err(|violations| refuse(BrokerError::Fields { violations }))?;
     let mut problems = spec.problems();
+    problems.extend(topic_problems(&broker.resources().schemas, &spec));
     // A caller that may not read the directory does not learn who is in it.
     if broker.access().may_see_directory(caller).is_ok() {
         add_unknown(broker.directory(), &spec, &mut problems);

@@ -139,6 +139,7 @@ impl Engine {
                 if *has_result {
                     self.check_report(envelope, *status).map_err(refused)?;
                 }
+                self.check_topics(message, *status).map_err(refused)?;
                 let mut agents = self.receivers(envelope.header(), now).map_err(refused)?;
                 if let Some(prompt) = prompt {
                     agents.insert(0, self.asked(message, prompt, now).map_err(refused)?);

@@ -56,6 +56,7 @@ mod services;
 mod stored_bytes;
 mod task_removal;
 mod timers;
+mod topics;
 mod traces;
 mod transaction;
 mod watchers;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     check::{Checks, Verdict, answered, refused, same},
-    plans::{Cast, PLAN_INVALID},
+    plans::{Cast, INVALID, PLAN_INVALID},
     world::World,
 };
 use baton_client::proto::v1::{self, PlanState, SubtaskState, TaskStatus, context_section::Content};
@@ -16,6 +16,9 @@ cases! {
     "plan.condition-chooses-a-branch" "9"
         "A subtask whose `when` does not hold is SKIPPED without an error code. What depends on it alone is SKIPPED in the same way, a join runs with the other branch, and the plan completes. A condition about no dependency is WHEN_NOT_DEPENDENCY."
         branches;
+    "plan.topic-has-a-schema" "9"
+        "A result that does not fit the schema of a topic is refused with FIELD_INVALID and the place, and its agent reports again. A schema of a topic that no subtask produces is PLAN_INVALID."
+        topic_schema;
 }
 
 async fn defaults(world: World) -> Verdict {
@@ -76,4 +79,25 @@ async fn branches(world: World) -> Verdict {
     same("the context of the join", "dependency_results", vec!["publish"], direct)?;
     let states = [completed, skipped, skipped, completed, completed];
     cast.is("after the last result", PlanState::Completed, &states).await.map(drop)
+}
+
+async fn topic_schema(world: World) -> Verdict {
+    let cast = Cast::of(&world).await?;
+    let schema_json = json!({"type": "object", "properties": {"rate": {"type": "number"}}}).to_string();
+    let of = |topic: &str| vec![v1::TopicSchema { topic: topic.to_owned(), schema_json: schema_json.clone() }];
+    let plan = cast.plan(vec![v1::Subtask { produces: vec!["Growth Rates".to_owned()], ..cast.subtask("a", &[]) }]);
+    let unused = v1::Plan { topic_schemas: of("other"), ..plan.clone() };
+    refused("a schema of another topic", cast.try_submit(&cast.alice, unused).await, PLAN_INVALID)?;
+    cast.submit(v1::Plan { topic_schemas: of("growth_rates"), ..plan }).await?;
+    let taken = cast.take().await?;
+    let wrong = cast.report(&taken, TaskStatus::Completed, &json!({"rate": "much"})).await;
+    let refusal = refused("a result that does not fit", wrong, INVALID)?;
+    let mut checks = Checks::of("a result that does not fit");
+    let is_named = refusal.violations.iter().any(|(path, _)| path.ends_with("result_json/rate"));
+    checks.holds("the place", is_named, "result_json/rate", &refusal.violations);
+    checks.done()?;
+    cast.is("after it", PlanState::Running, &[SubtaskState::Running]).await?;
+    let right = cast.report(&taken, TaskStatus::Completed, &json!({"rate": 15.3})).await;
+    answered("bob reports again", right)?;
+    cast.is("after the result", PlanState::Completed, &[SubtaskState::Completed]).await.map(drop)
 }

@@ -67,7 +67,7 @@ cases! {
         "Mail and handoffs to baton.coordinator are refused." coordinator_takes_no_mail;
 }
 
-const INVALID: Refusal = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+pub(super) const INVALID: Refusal = Refusal(Code::InvalidArgument, "FIELD_INVALID");
 pub(super) const PLAN_INVALID: Refusal = Refusal(Code::InvalidArgument, "PLAN_INVALID");
 const EXISTS: Refusal = Refusal(Code::AlreadyExists, "PLAN_EXISTS");
 const FINAL: Refusal = Refusal(Code::FailedPrecondition, "PLAN_FINAL");

@@ -34,6 +34,7 @@ pub(super) fn plan(mode: Mode, lines: &[&str]) -> Spec {
         terms: Terms::default(),
         priority: Priority::default(),
         input: String::new(),
+        topic_schemas: Vec::new(),
         links: super::Links::default(),
     }
     .linked()

@@ -8,7 +8,7 @@ use std::{
 use super::{
     ATTEMPTS_MAX, CONCURRENCY_MAX, Condition, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
     PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, TIMEOUTS,
-    WHOLE_TIMEOUT_MAX,
+    TopicSchema, WHOLE_TIMEOUT_MAX,
 };
 use crate::{
     Receiver,
@@ -199,6 +199,10 @@ impl Spec {
                 field(path, format!("has {} bytes, and may have {most}", text.len()));
             }
         }
+        let schemas = self.topic_schemas.len();
+        if schemas > EDGES_MAX {
+            field("topic_schemas", format!("has {schemas} entries, and may have {EDGES_MAX}"));
+        }
         let terms = &self.terms;
         if !(1..=CONCURRENCY_MAX).contains(&terms.max_concurrency) {
             field("max_concurrency", format!("must be 1 to {CONCURRENCY_MAX}, not {}", terms.max_concurrency));
@@ -270,6 +274,16 @@ impl Spec {
             for id in ids.iter().filter(|id| makers.len() == 1 && makers.contains(*id)) {
                 let message = format!("{id} consumes topic '{topic}', which it alone produces");
                 found.add(ProblemCode::ConsumesItself, "subtasks", &[id], message);
+                found.with_topic(Severity::Error, topic);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (place, TopicSchema { topic, .. }) in self.topic_schemas.iter().take(EDGES_MAX).enumerate() {
+            let is_produced = producers.contains_key(topic.as_str());
+            if !is_produced || !seen.insert(topic) {
+                let problem = if is_produced { "has a schema already" } else { "is produced by no subtask" };
+                let message = format!("Topic '{topic}' {problem}");
+                found.add(ProblemCode::FieldInvalid, format!("topic_schemas[{place}].topic"), &[], message);
                 found.with_topic(Severity::Error, topic);
             }
         }

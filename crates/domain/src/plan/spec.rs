@@ -110,8 +110,19 @@ pub struct Spec {
     pub priority: Priority,
     /// What every subtask gets, a JSON object as text. Empty: nothing.
     pub input: String,
+    /// The schemas of topics.
+    pub topic_schemas: Vec<TopicSchema>,
     /// Which subtask waits for which. Derived from the other fields.
     pub links: Links,
+}
+
+/// The schema of the results that are appended to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSchema {
+    /// The topic, normalised where it is one.
+    pub topic: String,
+    /// The JSON Schema, as text.
+    pub schema: String,
 }
 
 /// A subtask. Its texts are as written, and [`Spec::problems`] names the invalid ones.

@@ -10,7 +10,7 @@ use crate::{
         handoff::Priority,
         plan::{
             ATTEMPTS_MAX, Comparison, Condition, DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX, Spec,
-            Subtask, TIMEOUTS, Terms,
+            Subtask, TIMEOUTS, Terms, TopicSchema,
         },
     },
     ids::{AgentId, AgentType, IdError, PlanId, Topic, check_name},
@@ -75,6 +75,7 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
         },
         priority,
         input: plan.input_json.clone(),
+        topic_schemas: plan.topic_schemas.iter().map(topic_schema_of).collect(),
         links: Links::default(),
     }
     .linked())
@@ -93,6 +94,19 @@ fn check_input(checks: &mut Checks, path: &str, text: &str) {
     if text.len() <= INPUT_BYTES_MAX {
         checks.json_object(path, text, INPUT_BYTES_MAX, "");
     }
+}
+
+fn topic_schema_of(schema: &v1::TopicSchema) -> TopicSchema {
+    TopicSchema { topic: normalised(&schema.topic), schema: schema.schema_json.clone() }
+}
+
+fn topic_schema_to_v1(schema: &TopicSchema) -> v1::TopicSchema {
+    v1::TopicSchema { topic: schema.topic.clone(), schema_json: schema.schema.clone() }
+}
+
+/// Two spellings of one topic are one topic. Any other text stays unchanged, and is a problem of the plan.
+fn normalised(text: &str) -> String {
+    Topic::parse(text).map_or_else(|_: IdError| text.to_owned(), |topic| topic.as_str().to_owned())
 }
 
 /// What stands for the fields that a subtask leaves out.
@@ -135,12 +149,7 @@ impl<'p> Defaults<'p> {
 fn subtask_of(subtask: &v1::Subtask, place: usize, defaults: &Defaults<'_>, checks: &mut Checks) -> Subtask {
     let topics = |texts: &[String]| -> Vec<String> {
         let mut seen = BTreeSet::new();
-        // Two spellings of one topic are one topic. Any other text stays unchanged, and is a problem of the plan.
-        texts
-            .iter()
-            .map(|text| Topic::parse(text).map_or_else(|_: IdError| text.clone(), |topic| topic.as_str().to_owned()))
-            .filter(|topic| seen.insert(topic.clone()))
-            .collect()
+        texts.iter().map(|text| normalised(text)).filter(|topic| seen.insert(topic.clone())).collect()
     };
     let when = subtask.when.as_ref().and_then(|when| condition_of(when, place, checks));
     let path = format!("plan.subtasks[{place}]");
@@ -259,6 +268,7 @@ pub fn plan_to_v1(spec: &Spec) -> v1::Plan {
         input_json: spec.input.clone(),
         // Each subtask has what they stood for.
         defaults: None,
+        topic_schemas: spec.topic_schemas.iter().map(topic_schema_to_v1).collect(),
     }
 }
 
@@ -342,6 +352,10 @@ mod tests {
                 ..Default::default()
             }],
             input_json: r#"{"id": 1234567890123456789}"#.to_owned(),
+            topic_schemas: vec![v1::TopicSchema {
+                topic: "Financial Data".to_owned(),
+                schema_json: r#"{"type": "object"}"#.to_owned(),
+            }],
             ..Default::default()
         };
         let spec = plan_of(&plan, &Terms::default()).unwrap();

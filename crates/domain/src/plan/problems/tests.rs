@@ -159,3 +159,14 @@ fn all_problems_come_at_once() {
     ];
     assert_eq!(names, wanted.into());
 }
+
+#[test]
+fn a_schema_is_of_a_topic_that_has_a_producer_and_no_other_schema() {
+    let of = |topic: &str| TopicSchema { topic: topic.to_owned(), schema: "{}".to_owned() };
+    let mut spec = plan(Mode::Hybrid, &["a: | t |", "b: | | t"]);
+    spec.topic_schemas = vec![of("t")];
+    assert_eq!(spec.problems(), []);
+    spec.topic_schemas = vec![of("t"), of("t"), of("x")];
+    let paths: Vec<String> = spec.problems().into_iter().map(|problem| problem.path).collect();
+    assert_eq!(paths, ["topic_schemas[1].topic", "topic_schemas[2].topic"]);
+}

@@ -74,7 +74,7 @@ class PlanSubmission(_message.Message):
     def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json", "defaults")
+    __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json", "defaults", "topic_schemas")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class Plan(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_SCHEMAS_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     description: str
     subtasks: _containers.RepeatedCompositeFieldContainer[Subtask]
@@ -103,7 +104,16 @@ class Plan(_message.Message):
     priority: _handoff_pb2.Priority
     input_json: str
     defaults: SubtaskDefaults
-    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ..., defaults: _Optional[_Union[SubtaskDefaults, _Mapping]] = ...) -> None: ...
+    topic_schemas: _containers.RepeatedCompositeFieldContainer[TopicSchema]
+    def __init__(self, plan_id: _Optional[str] = ..., description: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., mode: _Optional[_Union[PlanMode, str]] = ..., max_concurrency: _Optional[int] = ..., dependency_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., pass_results: bool = ..., pass_dependency_results: bool = ..., extract_numeric: bool = ..., data_flow_check: _Optional[_Union[DataFlowCheck, str]] = ..., priority: _Optional[_Union[_handoff_pb2.Priority, str]] = ..., input_json: _Optional[str] = ..., defaults: _Optional[_Union[SubtaskDefaults, _Mapping]] = ..., topic_schemas: _Optional[_Iterable[_Union[TopicSchema, _Mapping]]] = ...) -> None: ...
+
+class TopicSchema(_message.Message):
+    __slots__ = ("topic", "schema_json")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    schema_json: str
+    def __init__(self, topic: _Optional[str] = ..., schema_json: _Optional[str] = ...) -> None: ...
 
 class SubtaskDefaults(_message.Message):
     __slots__ = ("agent_id", "agent_type", "required_skills", "timeout", "attempts_max")

@@ -58,6 +58,34 @@ func subtaskWorker(t *testing.T, b *broker, kind string, work func(context.Conte
 	return agent
 }
 
+func TestAConditionLeavesABranchOut(t *testing.T) {
+	b := newBroker(t, "")
+	alice, kind := b.agent(t, "alice"), unique("desk")
+	subtaskWorker(t, b, kind, func(_ context.Context, subtask *Subtask) (map[string]any, error) {
+		return map[string]any{"response": "0.7", "of": subtask.SubtaskID}, nil
+	})
+	less := func(negate bool) *v1.Condition {
+		return &v1.Condition{
+			SubtaskId: "check", Pointer: "/numeric_value", Comparison: &v1.Condition_Less{Less: 0.5}, Negate: negate,
+		}
+	}
+	plan := ok[*Plan](t)(alice.SubmitPlan(patient(t), &v1.Plan{
+		Defaults: &v1.SubtaskDefaults{AgentType: kind},
+		Subtasks: []*v1.Subtask{
+			{Id: "check"},
+			{Id: "mend", Dependencies: []string{"check"}, When: less(false)},
+			{Id: "publish", Dependencies: []string{"check"}, When: less(true)},
+		},
+	}))
+	if ended := ok[*v1.PlanRun](t)(plan.Ended(patient(t))); ended.GetState() != v1.PlanState_PLAN_STATE_COMPLETED {
+		t.Error(ended)
+	}
+	results := ok[map[string]*v1.SubtaskResult](t)(plan.Results(patient(t)))
+	if !slices.Equal(slices.Sorted(maps.Keys(results)), []string{"check", "publish"}) {
+		t.Error(results)
+	}
+}
+
 func TestAPlanGivesTypedInputsAndFailsAndIsRetriedOverARestart(t *testing.T) {
 	b := newBroker(t, "")
 	alice, kind := b.agent(t, "alice"), unique("analyst")

@@ -89,6 +89,31 @@ async def test_subtasks_get_the_results_before_them_as_typed_inputs(broker):
 
 
 @needs_broker
+async def test_a_condition_leaves_a_branch_out_and_a_topic_has_a_schema(broker):
+    async def work(inputs):
+        return {"response": "the score is 0.7" if inputs.subtask_id == "check" else inputs.subtask_id}
+
+    def less(negate):
+        return v1.Condition(subtask_id="check", pointer="/numeric_value", less=0.5, negate=negate)
+
+    async with broker.agent("alice") as alice, worker(broker, work):
+        await begin(alice)
+        branches = plan_of(
+            "branches",
+            [
+                subtask("check", produces=["scores"]),
+                subtask("mend", dependencies=["check"], when=less(False)),
+                subtask("publish", dependencies=["check"], when=less(True)),
+            ],
+            defaults=v1.SubtaskDefaults(agent_type="worker"),
+            topic_schemas={"scores": {"type": "object", "required": ["response"]}},
+        )
+        plan = await alice.submit_plan(branches)
+        assert (await plan.finished()).state == v1.PLAN_STATE_COMPLETED
+        assert list(await plan.results()) == ["check", "publish"]
+
+
+@needs_broker
 async def test_a_whole_result_is_fetched_that_the_context_had_no_room_for(broker):
     long, got = "x" * (230 << 10), asyncio.Queue()
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:

@@ -95,6 +95,24 @@ test("subtasks get the results before them as typed inputs", async () => {
   await assert.rejects(plan.retry(), refusal("PLAN_FINAL"));
 });
 
+test("a condition leaves a branch out, and defaults name the agents", async () => {
+  const type = unique("desk");
+  await worker(type, ({ subtaskId }) => ({ response: subtaskId === "check" ? "the score is 0.7" : subtaskId }));
+  const alice = await agents.named("alice");
+  const when = { subtaskId: "check", pointer: "/numeric_value", comparison: { case: "less" as const, value: 0.5 } };
+  const plan = await alice.plans.submit({
+    planId: unique("branches"),
+    defaults: { agentType: type },
+    subtasks: [
+      { id: "check" },
+      { id: "mend", dependencies: ["check"], when },
+      { id: "publish", dependencies: ["check"], when: { ...when, negate: true } },
+    ],
+  });
+  assert.equal((await plan.finished()).state, v1.PlanState.COMPLETED);
+  assert.deepEqual([...(await plan.results()).keys()], ["check", "publish"]);
+});
+
 test("a whole result is fetched that the context had no room for", async () => {
   const [type, planId, long] = [unique("worker"), unique("long"), "x".repeat(230 << 10)];
   const got: { sent: SubtaskInputs; whole: SubtaskInputs }[] = [];

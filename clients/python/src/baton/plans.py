@@ -34,11 +34,13 @@ def subtask(
     optional: bool = False,
     fallback_candidates: Iterable[str] = (),
     compensate: v1.Compensation | None = None,
+    when: v1.Condition | None = None,
 ) -> v1.Subtask:
     """Returns a subtask for an agent, for the agents of a type, or for those with skills: see `v1.Subtask`.
 
     `data` is what the subtask gets as its input. `timeout` is the time from the takeover, by default 360 s.
-    `compensate` undoes the subtask if the plan fails after the subtask has completed.
+    `compensate` undoes the subtask if the plan fails after the subtask has completed. `when` is what must hold for the
+    subtask to run: see `v1.Condition`.
     """
     made = v1.Subtask(
         id=subtask_id,
@@ -56,6 +58,7 @@ def subtask(
         optional=optional,
         fallback_candidates=fallback_candidates,
         compensate=compensate,
+        when=when,
     )
     if data is not None:
         made.input_json = json_text(data, "input_json")
@@ -74,10 +77,13 @@ def plan_of(
     data_flow_check: v1.DataFlowCheck = v1.DATA_FLOW_CHECK_UNSPECIFIED,
     priority: v1.Priority = v1.PRIORITY_UNSPECIFIED,
     data: Mapping[str, Any] | None = None,
+    defaults: v1.SubtaskDefaults | None = None,
+    topic_schemas: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> v1.Plan:
     """Returns a plan; unnamed fields have the operator's defaults: see `v1.Plan`.
 
-    `data` is what each subtask gets as its plan_input.
+    `data` is what each subtask gets as its plan_input. `defaults` stand for what subtasks leave out, and
+    `topic_schemas` are the JSON Schemas of topics.
     """
     made = v1.Plan(
         plan_id=plan_id,
@@ -89,9 +95,12 @@ def plan_of(
         whole_timeout=duration(whole_timeout),
         data_flow_check=data_flow_check,
         priority=priority,
+        defaults=defaults,
     )
     if data is not None:
         made.input_json = json_text(data, "plan.input_json")
+    for topic, schema in (topic_schemas or {}).items():
+        made.topic_schemas.add(topic=topic, schema_json=json_text(schema, "plan.topic_schemas"))
     return made
 
 

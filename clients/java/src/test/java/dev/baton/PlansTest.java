@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.Duration;
 import dev.baton.v1.Compensation;
+import dev.baton.v1.Condition;
 import dev.baton.v1.Plan.Builder;
 import dev.baton.v1.PlanMode;
 import dev.baton.v1.PlanRun;
@@ -71,6 +72,24 @@ class PlansTest {
     void stop() throws Exception {
         agents.forEach(Agent::close);
         broker.close();
+    }
+
+    @Test
+    void aConditionLeavesABranchOut() throws Exception {
+        work(subtask -> Optional.of(subtask.subtaskId().equals("check") ? "0.7" : "done"));
+        Condition less = Condition.newBuilder()
+                .setSubtaskId("check")
+                .setPointer("/numeric_value")
+                .setLess(0.5)
+                .build();
+        Plan plan = plans.submit(plan().addSubtasks(subtask("check"))
+                .addSubtasks(subtask("mend").addDependencies("check").setWhen(less))
+                .addSubtasks(subtask("publish")
+                        .addDependencies("check")
+                        .setWhen(less.toBuilder().setNegate(true)))
+                .build());
+        assertEquals(PlanState.PLAN_STATE_COMPLETED, plan.ended().getState());
+        assertEquals(Set.of("check", "publish"), plan.results().keySet());
     }
 
     @Test

@@ -17,12 +17,7 @@ fn without(services: Services) -> World {
     World::with_settings(&["alice", "bob:worker"], Settings { services, ..Settings::default() })
 }
 
-fn say(
-    world: &mut World,
-    to: &str,
-    kind: T,
-    payload: &(impl prost::Message + prost::Name),
-) -> Result<v1::Receipt, Refusal> {
+fn say(world: &mut World, to: &str, kind: T, payload: &impl prost::Name) -> Result<v1::Receipt, Refusal> {
     world.send(world.envelope("alice", to, kind, payload))
 }
 

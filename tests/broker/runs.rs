@@ -440,6 +440,8 @@ fn a_run_goes_on_with_the_agent_that_an_operator_gives_its_task_to() {
 #[test]
 fn a_choice_whose_request_is_refused_by_the_loop_guard_is_given_up() {
     let mut world = over_a_task();
+    // The run of the task would write to each new owner.
+    world.apply(EntityId::Run(RUN), routing::Input::Cancel { by: None, reason: String::new() }).unwrap();
     let (mut a, mut c) = (world.connect("a"), world.connect("c"));
     for (epoch, from_a) in [(1, true), (2, false), (3, true), (4, false), (5, true), (6, false), (7, true), (8, false)]
     {
@@ -605,4 +607,187 @@ fn a_turn_a_graph_and_the_type_of_a_task_are_shown_to_callers_with_a_right() {
     }
     let nameless = world.view(&Caller::Anonymous).registered_graph(&graph);
     assert_eq!(nameless.unwrap_err().code(), ErrorCode::IdentityMissing, "agents may register it");
+}
+
+// ------------------------------------------------------------------------------------- plain edges of runs over tasks
+
+/// A run over task "t" of a, whose plain draft leads to the review of b.
+fn with_a_plain_edge() -> World {
+    let mut world = over_a_task();
+    world.apply(EntityId::Run(RUN), routing::Input::Cancel { by: None, reason: String::new() }).unwrap();
+    let draft = node("draft", Some("a"), None, &["review"]);
+    world.register_graph(graph(vec![draft, node("review", Some("b"), None, &["end"])])).unwrap();
+    world.start_plain_run("a");
+    world
+}
+
+const PLAIN: RunId = RunId(MessageId::from_bytes([6; 16]));
+
+impl World {
+    fn start_plain_run(&mut self, by: &str) {
+        let start = Start {
+            graph: GraphId::parse("g").unwrap(),
+            by: Some(AgentId::parse(by).unwrap()),
+            task: Some(TaskId::parse("t").unwrap()),
+            whole: Duration::from_secs(3600),
+        };
+        self.apply(EntityId::Run(PLAIN), routing::Input::Start(start)).unwrap();
+    }
+
+    fn report_plain(&mut self, turn: Turn) -> Result<bool, Refusal> {
+        self.apply(EntityId::Run(PLAIN), routing::Input::Turn(Box::new(turn)))
+    }
+
+    fn plain_run(&self) -> Run {
+        Run::clone(&self.view(&operator()).run(PLAIN).expect("the run is known"))
+    }
+
+    fn plain_active(&self) -> Vec<String> {
+        self.plain_run().active().iter().map(ToString::to_string).collect()
+    }
+
+    /// The request of the handoff that the run proposes.
+    fn proposed_request(&self) -> v1::HandoffRequest {
+        let run = self.plain_run();
+        carrying_out(PLAIN, run.proposed().expect("the run proposes a handoff").1.id)
+    }
+
+    /// The letters about nodes of runs that wait for the agent: the topic and the data of each.
+    fn node_letters(&mut self, of: &str) -> Vec<(String, serde_json::Value)> {
+        let mut session = self.connect(of);
+        let mut letters = Vec::new();
+        loop {
+            let deliveries = session.deliveries();
+            if deliveries.is_empty() {
+                break;
+            }
+            for (delivery, envelope) in deliveries {
+                self.ack(&session, &delivery);
+                if envelope.message_type() == v1::MessageType::Info {
+                    assert_eq!(envelope.sender_id, AgentId::broker().to_string());
+                    let info = v1::Info::decode(envelope.payload.unwrap().value).unwrap();
+                    letters.push((info.topic, serde_json::from_str(&info.data_json).unwrap()));
+                }
+            }
+        }
+        self.disconnect(session);
+        letters
+    }
+}
+
+#[test]
+fn a_plain_edge_to_another_agents_node_hands_the_task_over_and_the_agent_is_told() {
+    let mut world = with_a_plain_edge();
+    world.report_plain(turn(1, "draft", Some("a"), None)).unwrap();
+    let proposal = world.view(&operator()).run_turn(&world.plain_run(), turn_id(1)).unwrap().proposal.unwrap();
+    assert_eq!((proposal.node_id.as_str(), proposal.handoff_receiver_id.as_str()), ("review", "b"));
+    assert!(world.plain_active().is_empty());
+    // Neither the owner nor the node's agent takes the node's turn before the task has moved.
+    assert_refused(world.report_plain(turn(2, "review", Some("a"), None)), ErrorCode::NodeNotActive);
+    assert_refused(world.report_plain(turn(2, "review", Some("b"), None)), ErrorCode::NotOwner);
+    assert_eq!(world.node_letters("b"), []);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let request = world.request_with("a", "b", 1, &world.proposed_request());
+    world.hand_over_with(&mut a, &mut b, 1, request);
+    world.disconnect(a);
+    world.disconnect(b);
+    assert_eq!(world.plain_active(), ["review"]);
+    world.restart();
+    let letters = world.node_letters("b");
+    let (topic, data) = letters.first().expect("a letter");
+    assert_eq!((letters.len(), topic.as_str()), (1, "run.node_active"));
+    assert_eq!((&data["run_id"], &data["node_id"]), (&PLAIN.to_string().into(), &"review".into()));
+    assert_eq!((&data["task_id"], &data["graph_id"]), (&"t".into(), &"g".into()));
+    assert_eq!((&data["inputs"][0]["node_id"], &data["inputs"][0]["output"]), (&"draft".into(), &"turn 1".into()));
+    assert_refused(world.report_plain(turn(2, "review", Some("a"), None)), ErrorCode::NotOwner);
+    world.report_plain(turn(2, "review", Some("b"), None)).unwrap();
+    assert_eq!(world.plain_run().state, RunState::Completed);
+    world.audit("t");
+}
+
+#[test]
+fn a_plain_edge_goes_on_over_a_kill_of_the_broker_while_its_handoff_is_open() {
+    let mut world = with_a_plain_edge();
+    world.report_plain(turn(1, "draft", Some("a"), None)).unwrap();
+    world.restart();
+    // The same turn again begins no second handoff.
+    assert!(!world.report_plain(turn(1, "draft", Some("a"), None)).unwrap());
+    let request = world.proposed_request();
+    let handoff = world.send(world.request_with("a", "b", 1, &request)).unwrap().handoff_id;
+    world.restart();
+    assert!(world.plain_active().is_empty());
+    assert_refused(world.report_plain(turn(2, "review", Some("a"), None)), ErrorCode::NodeNotActive);
+    assert_refused(world.send(world.request_with("a", "b", 1, &request)), ErrorCode::NodeNotActive);
+    world.send(world.reject("b", "a", &handoff, &[])).unwrap();
+    world.restart();
+    // The handoff has failed: the node is with the owner of the task, and the run ends.
+    assert_eq!(world.plain_active(), ["review"]);
+    assert_refused(world.send(world.request_with("a", "b", 1, &request)), ErrorCode::NodeNotActive);
+    assert_refused(world.report_plain(turn(2, "review", Some("b"), None)), ErrorCode::NotOwner);
+    world.report_plain(turn(2, "review", Some("a"), None)).unwrap();
+    assert_eq!(world.plain_run().state, RunState::Completed);
+    world.audit("t");
+}
+
+#[test]
+fn a_plain_edge_whose_request_the_loop_guard_refuses_is_given_up() {
+    let mut world = over_a_task();
+    // The run of the task would write to each new owner.
+    world.apply(EntityId::Run(RUN), routing::Input::Cancel { by: None, reason: String::new() }).unwrap();
+    let (mut a, mut c) = (world.connect("a"), world.connect("c"));
+    for epoch in 1..=8 {
+        let (from, to) = if epoch % 2 == 1 { (&mut a, &mut c) } else { (&mut c, &mut a) };
+        let names = if epoch % 2 == 1 { ("a", "c") } else { ("c", "a") };
+        let request = world.request(names.0, names.1, epoch);
+        world.hand_over_with(from, to, epoch, request);
+    }
+    world.disconnect(a);
+    world.disconnect(c);
+    let draft = node("draft", None, None, &["check"]);
+    world.register_graph(graph(vec![draft, node("check", Some("c"), None, &["end"])])).unwrap();
+    world.start_plain_run("a");
+    world.report_plain(turn(1, "draft", Some("a"), None)).unwrap();
+    let request = world.request_with("a", "c", 9, &world.proposed_request());
+    assert_refused(world.send(request), ErrorCode::LoopLimit);
+    world.restart();
+    assert_eq!(world.plain_active(), ["check"]);
+    assert_eq!(world.node_letters("a").len(), 1, "the owner is told that the node is with it");
+    world.report_plain(turn(2, "check", Some("a"), None)).unwrap();
+    assert_eq!(world.plain_run().state, RunState::Completed);
+}
+
+#[test]
+fn an_agent_is_told_of_its_node_in_a_run_over_no_task() {
+    let mut world = World::with(&["a", "b"]);
+    let (start, next) = (node("start", Some("a"), None, &["next", "gone"]), node("next", Some("b"), None, &["end"]));
+    let gone = node("gone", Some("nobody"), None, &["end"]);
+    world.register_graph(graph(vec![start, next, gone])).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    world.report_turn(turn(1, "start", Some("a"), None)).unwrap();
+    assert_eq!(world.active(), ["gone", "next"]);
+    let letters = world.node_letters("b");
+    assert_eq!((letters.len(), &letters[0].1["task_id"]), (1, &"".into()));
+    assert_refused(world.report_turn(turn(2, "next", Some("a"), None)), ErrorCode::NotOwner);
+    world.report_turn(turn(2, "next", Some("b"), None)).unwrap();
+}
+
+#[test]
+fn a_letter_leaves_out_what_is_too_large() {
+    let mut world = World::with(&["a", "b"]);
+    let nodes = [
+        node("start", None, None, &["left", "right"]),
+        node("left", None, None, &["next"]),
+        node("right", None, None, &["next"]),
+        node("next", Some("b"), None, &["end"]),
+    ];
+    world.register_graph(graph(nodes.to_vec())).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    world.report_turn(turn(1, "start", Some("a"), None)).unwrap();
+    for (number, place) in [(2, "left"), (3, "right")] {
+        let output = "x".repeat(40_000);
+        world.report_turn(Turn { output, ..turn(number, place, Some("a"), None) }).unwrap();
+    }
+    let inputs = world.node_letters("b").remove(0).1["inputs"].clone();
+    let seen = |place: usize| (inputs[place]["omitted"].clone(), inputs[place]["output"].as_str().unwrap().len());
+    assert_eq!((seen(0), seen(1)), ((false.into(), 40_000), (true.into(), 0)));
 }

@@ -1,7 +1,8 @@
 //! Law 14: the choices of a node never exceed its `handoffs`; a run moves only to outputs; each turn counts once; each run
 //! ends. The checker follows a run by its log alone, and compares the stored run with what it has counted.
 //!
-//! Law 18: a run is with the owner of its task, and ends with the task.
+//! Law 18: a run is with the owner of its task, and ends with the task. In a run over a task, the agent that the graph names
+//! reports the turns of a node, unless the handoff to it has failed or the task has moved outside the run.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -43,6 +44,8 @@ pub(crate) struct Runs {
 struct Waiting {
     node: NodeId,
     target: NodeId,
+    /// Whether the node itself needs the handoff, and not a choice of it.
+    is_edge: bool,
     handoff: Option<MessageId>,
 }
 
@@ -65,6 +68,8 @@ struct Followed {
     end: Option<RunState>,
     /// The refused turns of each node in a row.
     refusals: BTreeMap<NodeId, u32>,
+    /// The nodes of this super-step that are with the owner of the task, whatever agent the graph names.
+    with_owner: BTreeSet<NodeId>,
     /// Since when the run does not know of its task what it must, and the unobserved time then.
     behind: Option<(Timestamp, Duration)>,
 }
@@ -199,6 +204,7 @@ impl Followed {
             digests: HashMap::new(),
             end: None,
             refusals: BTreeMap::new(),
+            with_owner: BTreeSet::new(),
             behind: None,
         }
     }
@@ -226,9 +232,21 @@ impl Followed {
                 assert_eq!((targets.len(), &targets), (nodes.len(), &self.next), "law 14: the targets of run {id}");
                 self.step = *step;
                 self.refusals.clear();
+                self.with_owner.clear();
                 self.active = std::mem::take(&mut self.next);
             }
             Event::Turn(record) => self.see_turn(record, entry.number, counts),
+            Event::HandoffProposed(proposal) => {
+                let node = self.run.graph.node(&proposal.node).expect("law 14: a proposal for no node");
+                let named = node.agent.as_ref().map(ToString::to_string);
+                let named = named.or_else(|| node.agent_type.as_ref().map(|kind| format!("type:{kind}")));
+                assert_eq!(named.as_ref(), Some(&proposal.receiver), "law 14: a proposal of run {id} to another agent");
+                assert!(self.run.task.is_some(), "law 14: a proposal of run {id}, which is over no task");
+                assert!(self.active.remove(&node.id), "law 14: a proposal for a node of run {id} that is not active");
+                let (node, target, is_edge) = (node.id.clone(), node.id.clone(), true);
+                self.waiting.insert(proposal.choice, Waiting { node, target, is_edge, handoff: None });
+                *counts.entry("edge: PROPOSED").or_default() += 1;
+            }
             Event::HandoffBegan { node, choice, handoff } => {
                 let waiting = self.waiting.get_mut(choice).expect("law 14: a handoff for no choice");
                 assert_eq!((&waiting.node, waiting.handoff), (node, None), "law 14: two handoffs for one choice");
@@ -236,14 +254,25 @@ impl Followed {
             }
             Event::HandoffEnded { node, choice, handoff, owner } => {
                 let waiting = self.waiting.remove(choice).expect("law 14: the end of a handoff for no choice");
-                assert_eq!((&waiting.node, waiting.handoff), (node, Some(*handoff)), "law 14: another handoff ended");
+                // A handoff for one node brings the task to its agent, whose other nodes wait no more.
+                let is_carried_along = waiting.is_edge && waiting.handoff.is_none() && owner.is_some();
+                let of_handoff = if is_carried_along { Some(*handoff) } else { waiting.handoff };
+                assert_eq!((&waiting.node, of_handoff), (node, Some(*handoff)), "law 14: another handoff ended");
+                let is_edge = waiting.is_edge;
                 let is_completed = handoffs.get(handoff) == Some(&State::Completed);
                 assert_eq!(owner.is_some(), is_completed, "law 14: run {id} moves by a handoff that did not complete");
                 match owner {
+                    Some(_) if waiting.is_edge => drop(self.active.insert(waiting.node)),
                     Some(_) => drop(self.next.insert(waiting.target)),
-                    None => drop(self.active.insert(waiting.node)),
+                    None => self.take_back(waiting),
                 }
-                *counts.entry(if is_completed { "run: MOVED" } else { "run: NOT MOVED" }).or_default() += 1;
+                let what = match (is_completed, is_edge) {
+                    (true, false) => "run: MOVED",
+                    (false, false) => "run: NOT MOVED",
+                    (true, true) => "edge: MOVED",
+                    (false, true) => "edge: NOT MOVED",
+                };
+                *counts.entry(what).or_default() += 1;
             }
             Event::ChoiceGivenUp { node, choice, code } => {
                 let waiting = self.waiting.remove(choice).expect("law 14: a choice is given up that did not wait");
@@ -252,13 +281,20 @@ impl Followed {
                     (node, None),
                     "law 14: a choice with a handoff is given up"
                 );
-                self.active.insert(waiting.node);
-                let why = if code.is_some() { "choice: REFUSED" } else { "choice: TASK MOVED" };
+                let why = match (waiting.is_edge, code.is_some()) {
+                    (false, true) => "choice: REFUSED",
+                    (false, false) => "choice: TASK MOVED",
+                    (true, true) => "edge: REFUSED",
+                    (true, false) => "edge: TASK MOVED",
+                };
+                self.take_back(waiting);
                 *counts.entry(why).or_default() += 1;
             }
             Event::TaskMoved { owner } => {
                 let takes_part = owner.is_coordinator() || self.run.participants.contains(owner);
                 assert!(takes_part, "law 18: {owner} owns the task of run {id} and takes no part in it");
+                // The word follows a choice that is given up, which is on record after it.
+                self.with_owner.extend(self.run.nodes.keys().cloned());
                 *counts.entry("run: TASK MOVED").or_default() += 1;
             }
             Event::Ended { state, failure } => {
@@ -293,12 +329,16 @@ impl Followed {
         if record.outcome == TurnOutcome::Withdrawn {
             let is_given_up = |waiting: &Waiting| waiting.node == node.id && waiting.handoff.is_none();
             let choice = self.waiting.iter().find(|(_, waiting)| is_given_up(waiting)).map(|(choice, _)| *choice);
-            self.waiting.remove(&choice.expect("law 14: a choice was withdrawn that did not wait"));
-            self.active.insert(node.id.clone());
+            let waiting = self.waiting.remove(&choice.expect("law 14: a choice was withdrawn that did not wait"));
+            self.take_back(waiting.expect("found above"));
             *counts.entry("turn: WITHDRAWN").or_default() += 1;
             return;
         }
         assert!(self.active.contains(&node.id), "law 14: a turn of node {} of run {id}, which is not active", node.id);
+        if self.run.task.is_some() && node.agent.is_some() && !self.with_owner.contains(&node.id) {
+            assert_eq!(record.by, node.agent, "law 18: a turn of {} of run {id}, by another agent", node.id);
+            *counts.entry("turn: BY THE AGENT OF THE NODE").or_default() += 1;
+        }
         let refusals = self.refusals.entry(node.id.clone()).or_default();
         *refusals = if matches!(record.outcome, TurnOutcome::Refused { .. }) { *refusals + 1 } else { 0 };
         if *refusals == REFUSALS_MAX {
@@ -323,13 +363,22 @@ impl Followed {
             TurnOutcome::Proposed { target, .. } => {
                 assert!(self.run.task.is_some(), "law 14: a proposal of run {id}, which is over no task");
                 self.choose(node, target);
-                let waiting = Waiting { node: node.id.clone(), target: target.clone(), handoff: None };
+                let (from, target) = (node.id.clone(), target.clone());
+                let waiting = Waiting { node: from, target, is_edge: false, handoff: None };
                 self.waiting.insert(record.id, waiting);
                 "turn: PROPOSED"
             }
             TurnOutcome::Withdrawn => unreachable!("handled above"),
         };
         *counts.entry(outcome).or_default() += 1;
+    }
+
+    /// The handoff has failed or is given up. A node that needed it itself is with the owner of the task.
+    fn take_back(&mut self, waiting: Waiting) {
+        if waiting.is_edge {
+            self.with_owner.insert(waiting.node.clone());
+        }
+        self.active.insert(waiting.node);
     }
 
     fn choose(&mut self, node: &Node, target: &NodeId) {

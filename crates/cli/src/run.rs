@@ -260,9 +260,9 @@ async fn turn(args: TurnArgs, connection: &ConnectionArgs, output: Output) -> Re
         }
         if let Some(choice) = &answer.choice {
             lines.push(("choice".into(), format!("{} → {}", choice.node_id, choice.target_node_id)));
-            if !choice.handoff_receiver_id.is_empty() {
-                lines.push(("hand over to".into(), choice.handoff_receiver_id.clone()));
-            }
+        }
+        if !answer.handoff_receiver_id.is_empty() {
+            lines.push(("hand over to".into(), answer.handoff_receiver_id.clone()));
         }
         lines.extend(answer.tool_results.iter().map(|result| ("result".into(), result.text.clone())));
         lines.push(("next".into(), answer.next_node_ids.join(", ")));
@@ -367,6 +367,9 @@ fn say_entry(entry: &v1::RunEntry) {
                 code => format!("its request was refused with {}", output::short(code.as_str_name(), "ERROR_CODE_")),
             };
             format!("{} is active again, its choice given up: {why}", given_up.node_id)
+        }
+        Some(Event::HandoffProposed(proposal)) => {
+            format!("{} needs a handoff to {}", proposal.node_id, proposal.handoff_receiver_id)
         }
         Some(Event::TaskMoved(moved)) => format!("{} owns the task, by no choice of the run", moved.owner_id),
         Some(Event::Ended(ended)) => {

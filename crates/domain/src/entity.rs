@@ -14,13 +14,13 @@ use super::{
     mailbox::Attempt,
     negotiation::{self, Closed, Mandate, Negotiation, WaitingMail},
     plan::{self, Plan, PlanEntry, Report},
-    routing::{self, Graph, Run, RunEntry, RunId, RunTurn, TurnId},
+    routing::{self, Graph, NodeLetter, Run, RunEntry, RunId, RunTurn, TurnId},
     threads::{self, LEASE, Spec, SpecKind, Thread, ThreadEntry},
     workspace::{self, Append, Entry, Workspace, WorkspaceId},
 };
 use crate::{
     codes::Refusal,
-    ids::{AgentId, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId},
+    ids::{AgentId, AgentType, GraphId, MessageId, PlanId, SpecId, TaskId, ThreadId},
     time::Timestamp,
 };
 
@@ -136,6 +136,11 @@ pub trait Reader {
     /// The load of an agent in permille of its capacity, 0 if it is not known.
     fn load(&mut self, _agent: &AgentId) -> u32 {
         0
+    }
+
+    /// Whether the agent has this type.
+    fn is_of_type(&mut self, _agent: &AgentId, _kind: &AgentType) -> bool {
+        false
     }
 
     /// Whether the agent is registered and the policies let `from` hand it a task under these terms. Without terms no
@@ -362,6 +367,8 @@ pub enum Mail {
     },
     /// A `NegotiationClosed` of the broker.
     Closed(Closed),
+    /// An `Info` of the broker about a node of a run.
+    Node(NodeLetter),
 }
 
 /// The reasons why a step fails. A failed step changes nothing.

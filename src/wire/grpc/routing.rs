@@ -69,6 +69,15 @@ impl Routing {
     async fn run(&self, caller: &Caller, id: RunId) -> Result<Arc<Run>, Status> {
         read_small(&self.broker, caller, move |view| view.run(id)).await.map_err(refuse)
     }
+
+    /// The run as the caller may see it, and the handoff that it waits for.
+    async fn run_and_proposal(&self, caller: &Caller, id: RunId) -> Result<(v1::Run, Option<Proposed>), Status> {
+        let read = move |view: View<'_>| {
+            let run = view.run(id)?;
+            Ok((run_to_v1(&run), next_proposal(view, &run)?))
+        };
+        read_small(&self.broker, caller, read).await.map_err(refuse)
+    }
 }
 
 #[tonic::async_trait]
@@ -157,14 +166,16 @@ impl RoutingService for Routing {
         let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
         let start = Start { graph, by: caller.as_agent().cloned(), task, whole };
         self.apply(EntityId::Run(id), routing::Input::Start(start)).await?;
-        let run = self.run(&caller, id).await?;
-        Ok(Response::new(v1::StartRunResponse { run: Some(run_to_v1(&run)) }))
+        let (run, proposal) = self.run_and_proposal(&caller, id).await?;
+        let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
+        Ok(Response::new(v1::StartRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id }))
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Result<Response<v1::GetRunResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        let run = self.run(&caller, run_id(&request.get_ref().run_id)?).await?;
-        Ok(Response::new(v1::GetRunResponse { run: Some(run_to_v1(&run)) }))
+        let (run, proposal) = self.run_and_proposal(&caller, run_id(&request.get_ref().run_id)?).await?;
+        let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
+        Ok(Response::new(v1::GetRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id }))
     }
 
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
@@ -413,17 +424,22 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
 fn turn_answer(view: View<'_>, id: RunId, turn: TurnId) -> Result<v1::RecordTurnResponse, BrokerError> {
     let run = view.run(id)?;
     let recorded = view.run_turn(&run, turn)?;
-    let proposal = match (&recorded.choice, &run.task) {
-        (Some(choice), Some(_)) if !choice.handoff_receiver_id.is_empty() => Some(v1::HandoffRequest {
-            task_type: view.task_type_of_run(&run)?,
-            reason: v1::HandoffReason::Workflow.into(),
-            reason_text: choice.reason.clone(),
-            initial_context_summary: within(&recorded.output, SUMMARY_BYTES_MAX),
-            routing: Some(v1::RoutingRef { run_id: id.to_string(), choice_id: choice.choice_id.clone() }),
-            ..Default::default()
-        }),
-        (Some(_) | None, _) => None,
+    let by_choice = recorded.choice.as_ref().filter(|choice| !choice.handoff_receiver_id.is_empty());
+    let proposal = match (by_choice, &recorded.proposal) {
+        (Some(choice), _) => Some((&choice.choice_id, choice.reason.clone(), choice.handoff_receiver_id.clone())),
+        (None, Some(proposal)) => {
+            let reason = came_to(&proposal.node_id);
+            Some((&proposal.choice_id, reason, proposal.handoff_receiver_id.clone()))
+        }
+        (None, None) => None,
     };
+    let proposal = match proposal {
+        Some((choice_id, reason, receiver)) => {
+            Some((request_of(view, &run, choice_id.clone(), reason, &recorded.output)?, receiver))
+        }
+        None => None,
+    };
+    let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
     Ok(v1::RecordTurnResponse {
         run: Some(run_to_v1(&run)),
         outcome: recorded.outcome,
@@ -431,7 +447,48 @@ fn turn_answer(view: View<'_>, id: RunId, turn: TurnId) -> Result<v1::RecordTurn
         choice: recorded.choice,
         tool_results: recorded.results,
         next_node_ids: recorded.active_node_ids,
-        handoff_proposal: proposal,
+        handoff_proposal,
+        handoff_receiver_id,
+    })
+}
+
+/// A request of a handoff, and its receiver.
+type Proposed = (v1::HandoffRequest, String);
+
+fn in_two(proposal: Option<Proposed>) -> (Option<v1::HandoffRequest>, String) {
+    proposal.map_or((None, String::new()), |(request, receiver)| (Some(request), receiver))
+}
+
+/// The handoff that the run waits for next.
+fn next_proposal(view: View<'_>, run: &Run) -> Result<Option<Proposed>, BrokerError> {
+    let Some((node, choice)) = run.proposed().filter(|_| run.task.is_some()) else { return Ok(None) };
+    let turn = view.run_entry(run, choice.entry)?.unwrap_or_default();
+    let reason = match choice.is_edge {
+        true => came_to(node.as_str()),
+        false => turn.choice.unwrap_or_default().reason,
+    };
+    let request = request_of(view, run, choice.id.to_string(), reason, &turn.output)?;
+    Ok(Some((request, choice.receiver.clone())))
+}
+
+fn came_to(node: &str) -> String {
+    format!("the run has come to node {node}")
+}
+
+fn request_of(
+    view: View<'_>,
+    run: &Run,
+    choice_id: String,
+    reason_text: String,
+    output: &str,
+) -> Result<v1::HandoffRequest, BrokerError> {
+    Ok(v1::HandoffRequest {
+        task_type: view.task_type_of_run(run)?,
+        reason: v1::HandoffReason::Workflow.into(),
+        reason_text,
+        initial_context_summary: within(output, SUMMARY_BYTES_MAX),
+        routing: Some(v1::RoutingRef { run_id: run.id.to_string(), choice_id }),
+        ..Default::default()
     })
 }
 

@@ -54,6 +54,7 @@ impl Engine {
                 return self.process_in_negotiation(transaction, negotiation, to);
             }
             Mail::Closed(closed) => (Some(closed.negotiation), None),
+            Mail::Node(letter) => (None, letter.task.clone()),
         };
         if let Some(about) = about {
             if let Some(process) = self.process_in_handoff(transaction, about, to)? {
@@ -123,6 +124,7 @@ impl Engine {
                 self.deliver_this(transaction, &to, this, (this.owner, report_to), (priority, flow), now);
             }
             Mail::Closed(closed) => self.tell_closed(transaction, to, &closed, priority, now),
+            Mail::Node(letter) => self.tell_of_node(transaction, to, &letter, priority, now)?,
             Mail::Opening { entity, expires } => {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
                 if let Some(negotiation) = record.as_negotiation() {

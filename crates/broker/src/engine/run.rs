@@ -1,6 +1,7 @@
 //! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
 mod handoff_update;
+mod node_letters;
 mod reading;
 mod runs_of_task;
 mod unasked;
@@ -581,6 +582,6 @@ fn matter_of(mail: &Mail, message: Option<ThisMessage<'_>>) -> Option<MessageId>
     match mail {
         Mail::ThisMessage => message?.envelope.header().correlation,
         Mail::Notice { about, .. } => *about,
-        Mail::Opening { .. } | Mail::Closed(_) => None,
+        Mail::Opening { .. } | Mail::Closed(_) | Mail::Node(_) => None,
     }
 }

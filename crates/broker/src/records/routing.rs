@@ -14,8 +14,8 @@ use super::{DecodeError, GraphRevision, List, LogClock, Reader, by_name, id_byte
 use crate::{
     codes::ErrorCode,
     domain::routing::{
-        CallResult, Choice, Event, Failure, Graph, Node, NodeRun, NodeState, Run, RunEntry, RunId, RunState, RunTurn,
-        TurnId, TurnOutcome, TurnRecord,
+        CallResult, Choice, Event, Failure, Graph, Node, NodeRun, NodeState, Proposal, Run, RunEntry, RunId, RunState,
+        RunTurn, TurnId, TurnOutcome, TurnRecord,
     },
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId},
     proto::{
@@ -118,6 +118,8 @@ impl RunRecord {
                 receiver: choice.map(|choice| choice.receiver.clone()).unwrap_or_default(),
                 handoff_id: choice.and_then(|choice| choice.handoff).map(id_bytes).unwrap_or_default(),
                 refusals: node.refusals,
+                is_edge: choice.is_some_and(|choice| choice.is_edge),
+                for_agent: node.for_agent,
             }
         };
         let target = |(id, inputs): (&NodeId, &Vec<u64>)| storage::TargetRecord {
@@ -201,13 +203,14 @@ fn node_run(reader: &Reader, stored: storage::NodeRunRecord) -> Result<(NodeId, 
             id: TurnId(reader.message_id(&stored.choice_id)?),
             entry: stored.choice_entry,
             target: node_id(reader, &stored.target_id)?,
+            is_edge: stored.is_edge,
             receiver: stored.receiver,
             handoff: reader.optional_message_id(&stored.handoff_id)?,
         }),
         Ok(v1::NodeState::Unspecified) | Err(_) => return Err(reader.error("the state of a node is not known")),
     };
-    let node = NodeRun { state, choices: stored.choices, inputs: stored.inputs, refusals: stored.refusals };
-    Ok((node_id(reader, &stored.node_id)?, node))
+    let storage::NodeRunRecord { choices, inputs, refusals, for_agent, .. } = stored;
+    Ok((node_id(reader, &stored.node_id)?, NodeRun { state, choices, inputs, refusals, for_agent }))
 }
 
 /// The number of a node's state in the schema.
@@ -406,7 +409,21 @@ fn turn_to_v1(record: &TurnRecord) -> v1::RunTurn {
         results: record.results.iter().map(result).collect(),
         remaining: record.remaining,
         active_node_ids: record.active.iter().map(ToString::to_string).collect(),
+        proposal: record.proposal.as_ref().map(proposal_to_v1),
     }
+}
+
+fn proposal_to_v1(proposal: &Proposal) -> v1::RunProposal {
+    v1::RunProposal {
+        node_id: proposal.node.to_string(),
+        choice_id: proposal.choice.to_string(),
+        handoff_receiver_id: proposal.receiver.clone(),
+    }
+}
+
+fn proposal_from_v1(reader: &Reader, stored: v1::RunProposal) -> Result<Proposal, DecodeError> {
+    let choice = TurnId(uuid(reader, &stored.choice_id)?);
+    Ok(Proposal { node: node_id(reader, &stored.node_id)?, choice, receiver: stored.handoff_receiver_id })
 }
 
 fn turn_from_v1(reader: &Reader, turn: v1::RunTurn) -> Result<TurnRecord, DecodeError> {
@@ -442,6 +459,7 @@ fn turn_from_v1(reader: &Reader, turn: v1::RunTurn) -> Result<TurnRecord, Decode
         results: turn.results.into_iter().map(result).collect(),
         remaining: turn.remaining,
         active: turn.active_node_ids.iter().map(|id| node_id(reader, id)).collect::<Result<_, _>>()?,
+        proposal: turn.proposal.map(|proposal| proposal_from_v1(reader, proposal)).transpose()?,
     })
 }
 
@@ -477,6 +495,7 @@ fn entry_to_v1(entry: &RunEntry) -> v1::RunEntry {
             choice_id: choice.to_string(),
             error_code: code.map_or(0, ErrorCode::number),
         }),
+        Event::HandoffProposed(proposal) => Stored::HandoffProposed(proposal_to_v1(proposal)),
         Event::TaskMoved { owner } => Stored::TaskMoved(v1::RunTaskMoved { owner_id: owner.to_string() }),
     };
     v1::RunEntry { number: entry.number, entry_time: Some(entry.at.into()), event: Some(event) }
@@ -516,6 +535,7 @@ fn entry_from_v1(reader: &Reader, run: RunId, stored: v1::RunEntry) -> Result<Ru
                 number => Some(reader.some(ErrorCode::from_number(number), "error_code")?),
             },
         },
+        Stored::HandoffProposed(proposal) => Event::HandoffProposed(proposal_from_v1(reader, proposal)?),
         Stored::TaskMoved(moved) => Event::TaskMoved { owner: reader.agent(&moved.owner_id)? },
     };
     Ok(RunEntry { run, number: stored.number, at: reader.some(at, "entry_time")?, event })
@@ -535,6 +555,7 @@ pub fn run_to_v1(run: &Run) -> v1::Run {
             remaining: run.remaining(id),
             choice_id: choice.map(|choice| choice.id.to_string()).unwrap_or_default(),
             handoff_id: choice.and_then(|choice| choice.handoff).map(|id| id.to_string()).unwrap_or_default(),
+            handoff_receiver_id: choice.map(|choice| choice.receiver.clone()).unwrap_or_default(),
         }
     };
     v1::Run {
@@ -598,9 +619,15 @@ mod tests {
     fn graphs_and_runs_come_back_as_they_were_stored() {
         let record = GraphRecord { graph: Arc::new(graph()), sequence: 9 };
         assert_eq!(GraphRecord::decode(&record.encode()), Ok(record));
-        let choice =
-            Choice { id: TurnId(id(2)), entry: 4, target: node("b"), receiver: "bob".to_owned(), handoff: Some(id(3)) };
-        let state = |state| NodeRun { state, choices: 1, inputs: vec![2, 3], refusals: 2 };
+        let choice = Choice {
+            id: TurnId(id(2)),
+            entry: 4,
+            target: node("b"),
+            is_edge: true,
+            receiver: "bob".to_owned(),
+            handoff: Some(id(3)),
+        };
+        let state = |state| NodeRun { state, choices: 1, inputs: vec![2, 3], refusals: 2, for_agent: true };
         let states = [NodeState::Idle, NodeState::Active, NodeState::Moving(choice), NodeState::Done];
         let names = ["a", "b", "c", "d"].map(node);
         let run = Run {
@@ -649,6 +676,7 @@ mod tests {
                 results: vec![CallResult { call: "c1".to_owned(), is_error: true, text: "no".to_owned() }],
                 remaining: 1,
                 active: vec![node("a")],
+                proposal: Some(Proposal { node: node("b"), choice: TurnId(id(4)), receiver: "bob".to_owned() }),
             }))
         };
         let (target, reason) = (node("b"), "why".to_owned());
@@ -668,6 +696,7 @@ mod tests {
             Event::ChoiceGivenUp { node: node("a"), choice: TurnId(id(2)), code: Some(ErrorCode::LoopLimit) },
             Event::ChoiceGivenUp { node: node("a"), choice: TurnId(id(2)), code: None },
             Event::TaskMoved { owner: agent("bob") },
+            Event::HandoffProposed(Proposal { node: node("a"), choice: TurnId(id(2)), receiver: "bob".to_owned() }),
             Event::Ended { state: RunState::Completed, failure: None },
             Event::Ended {
                 state: RunState::Cancelled,

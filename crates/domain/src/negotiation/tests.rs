@@ -107,7 +107,8 @@ impl World {
                         self.withdrawn.push(from);
                     }
                     crate::Effect::Send { to, signal } => queue.push_back((to, crate::Input::Signal(signal))),
-                    crate::Effect::Park { .. }
+                    crate::Effect::Deliver { mail: Mail::Node(_), .. }
+                    | crate::Effect::Park { .. }
                     | crate::Effect::Order(_)
                     | crate::Effect::KeepEntry(_)
                     | crate::Effect::Remove(_)

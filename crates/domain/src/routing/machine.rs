@@ -1,10 +1,13 @@
 //! The machine of graphs and runs: total over every state and input.
 
+mod edges;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
+use self::edges::{Owner, receiver_of};
 use super::{
     Call, CallResult, Choice, Event, Failure, Graph, Input, NodeRun, NodeState, REFUSALS_MAX, Rejection, Run, RunEntry,
     RunId, RunSignal, RunState, RunTurn, Start, TURNS_MAX, Tool, Turn, TurnId, TurnOutcome, TurnRecord, check_handoff,
@@ -45,7 +48,7 @@ pub(crate) fn step_run(
         crate::Input::Routing(Input::Turn(turn)) => take_turn(known, turn, read, now),
         crate::Input::Routing(Input::Cancel { by, reason }) => cancel(known, by.as_ref(), reason, read, now),
         crate::Input::Time => Ok(known.map_or_else(Transition::default, |run| pass_time(&run, now))),
-        crate::Input::Signal(Signal::Run(signal)) => on_signal(known, signal, now),
+        crate::Input::Signal(Signal::Run(signal)) => on_signal(known, signal, read, now),
         // A graph is registered under its own id, and a run has no mail.
         crate::Input::Routing(Input::Register { .. })
         | crate::Input::Thread(_)
@@ -138,7 +141,8 @@ fn begin(
         updated_at: now,
         deadline: now.plus(start.whole),
     };
-    let mut builder = TransitionBuilder::new(run, now);
+    let owner = start.by.as_ref().and_then(|by| Owner::of(&run, by, read));
+    let mut builder = TransitionBuilder::new(run, now).called_by(start.by.clone()).of(owner);
     builder.log(Event::Started { by: start.by.clone() });
     builder.advance();
     Ok(builder.done())
@@ -167,7 +171,8 @@ fn take_turn(
         return Err(Rejection::TooManyTurns.into());
     }
     let state = run.nodes.get(&turn.node).map_or(&NodeState::Idle, |node| &node.state);
-    let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+    let owner = turn.by.as_ref().and_then(|by| Owner::of(&run, by, read));
+    let mut builder = TransitionBuilder::new(Run::clone(&run), now).called_by(turn.by.clone()).of(owner);
     match state {
         NodeState::Active => builder.take_turn(turn),
         // A proposal that its handoff has not begun to carry out can be given up by reporting an error.
@@ -187,11 +192,17 @@ fn not_active(run: &Run, node: &str, state: &'static str) -> Rejection {
     }
 }
 
-/// Checks that the agent reports turns of the node: in a run over a task its owner, in any other the node's agent.
+/// Checks that the agent reports turns of the node: its agent, which in a run over a task owns the task too. A node whose
+/// handoff has failed is with the owner of the task.
 fn check_reporter(run: &Run, turn: &Turn, read: &mut dyn Reader) -> Result<(), StepError> {
     if let Some(task) = &run.task {
         check_owner(read, task, turn.by.as_ref())?;
-        return Ok(());
+        let is_for_agent =
+            |node: &NodeRun| node.state == NodeState::Active && node.for_agent && run.graph.node(&turn.node).is_some();
+        // A node that is not active is refused for its state.
+        if !run.nodes.get(&turn.node).is_some_and(is_for_agent) {
+            return Ok(());
+        }
     }
     // The graph of the run decides and not the registry: a later revision changes no run that has begun.
     let Some(node) = run.graph.node(&turn.node) else {
@@ -252,7 +263,12 @@ fn pass_time(run: &Run, now: Timestamp) -> Transition {
 }
 
 /// Follows the run's task, and the handoffs that carry out choices.
-fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Result<Transition, StepError> {
+fn on_signal(
+    known: Option<Arc<Run>>,
+    signal: &RunSignal,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<Transition, StepError> {
     // The run may have ended or been removed before its handoff.
     let Some(run) = known.filter(|run| !run.state.is_final()) else { return Ok(Transition::default()) };
     match signal {
@@ -270,7 +286,11 @@ fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Res
             if !is_bound {
                 return Ok(Transition::default());
             }
-            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            let present = match owner {
+                Some(owner) => Owner::of(&run, owner, read),
+                None => Owner::of_task(&run, read)?,
+            };
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now).of(present);
             builder.follow(*choice, *handoff, owner.as_ref());
             Ok(builder.done())
         }
@@ -279,18 +299,19 @@ fn on_signal(known: Option<Arc<Run>>, signal: &RunSignal, now: Timestamp) -> Res
             if run.task.as_ref() != Some(task) || !waits {
                 return Ok(Transition::default());
             }
-            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now).of(Owner::of_task(&run, read)?);
             builder.give_up(|id| id == *choice, Some(*code));
             Ok(builder.done())
         }
         RunSignal::TaskMoved { owner } => {
-            let mut builder = TransitionBuilder::new(Run::clone(&run), now);
+            let mut builder = TransitionBuilder::new(Run::clone(&run), now).of(Owner::of(&run, owner, read));
             // Every owner of the task takes part in its run (SPEC 10).
             if !owner.is_coordinator() {
                 builder.run.participants.insert(owner.clone());
             }
             builder.log(Event::TaskMoved { owner: owner.clone() });
             builder.give_up(|_| true, None);
+            builder.leave_with_owner();
             Ok(builder.done())
         }
         RunSignal::TaskEnded { status } => {
@@ -319,6 +340,12 @@ struct TransitionBuilder {
     turns: Vec<RunTurn>,
     effects: Vec<Effect>,
     now: Timestamp,
+    /// The caller of the step, which its answer tells all that a letter would. `None`: an operator, or no call.
+    caller: Option<AgentId>,
+    /// The owner of the run's task. `None`: not known to the step, or the run is over none.
+    owner: Option<Owner>,
+    /// The nodes that have become active, or need a handoff, in this step.
+    touched: BTreeSet<NodeId>,
 }
 
 /// The decision about the routing calls of a turn.
@@ -330,11 +357,21 @@ enum Decision {
 
 impl TransitionBuilder {
     fn new(run: Run, now: Timestamp) -> Self {
-        Self { run, entries: Vec::new(), turns: Vec::new(), effects: Vec::new(), now }
+        Self {
+            run,
+            entries: Vec::new(),
+            turns: Vec::new(),
+            effects: Vec::new(),
+            now,
+            caller: None,
+            owner: None,
+            touched: BTreeSet::new(),
+        }
     }
 
-    fn done(self) -> Transition {
-        let Self { mut run, entries, turns, effects, now } = self;
+    fn done(mut self) -> Transition {
+        self.write_letters();
+        let Self { mut run, entries, turns, effects, now, .. } = self;
         run.updated_at = now;
         // A running run waits for a node, and its node for a turn or a handoff (SPEC 12, law 14).
         debug_assert!(
@@ -383,7 +420,9 @@ impl TransitionBuilder {
                 match self.receiver_of(&output, turn) {
                     Some(receiver) => {
                         let (id, target) = (turn.id, output.clone());
-                        let choice = Choice { id, entry: number, target, receiver: receiver.clone(), handoff: None };
+                        let (receiver_id, is_edge) = (receiver.clone(), false);
+                        let choice =
+                            Choice { id, entry: number, target, is_edge, receiver: receiver_id, handoff: None };
                         self.node(&turn.node).state = NodeState::Moving(choice);
                         TurnOutcome::Proposed { target: output, reason, receiver }
                     }
@@ -407,17 +446,18 @@ impl TransitionBuilder {
     fn receiver_of(&self, output: &NodeId, turn: &Turn) -> Option<String> {
         self.run.task.as_ref()?;
         let target = self.run.graph.node(output)?;
-        if let Some(agent) = &target.agent {
-            // The owner need not hand the task over to itself.
-            return (turn.by.as_ref() != Some(agent)).then(|| agent.to_string());
-        }
-        let kind = target.agent_type.as_ref()?;
-        (!turn.by_types.contains(kind)).then(|| format!("type:{kind}"))
+        // The owner need not hand the task over to itself.
+        let is_own = match (&target.agent, &target.agent_type) {
+            (Some(agent), _) => turn.by.as_ref() == Some(agent),
+            (None, Some(kind)) => turn.by_types.contains(kind),
+            (None, None) => true,
+        };
+        if is_own { None } else { receiver_of(target) }
     }
 
     /// Gives up a choice whose handoff has not begun. The choice stays counted.
     fn withdraw(&mut self, turn: &Turn) {
-        self.node(&turn.node).state = NodeState::Active;
+        self.take_back(&turn.node);
         self.record(turn, TurnOutcome::Withdrawn, &[]);
     }
 
@@ -439,6 +479,7 @@ impl TransitionBuilder {
             results,
             remaining,
             active: Vec::new(),
+            proposal: None,
         };
         let number = self.log(Event::Turn(Box::new(record)));
         let turn_place = RunTurn { run: self.run.id, turn: turn.id, number, digest: turn.digest };
@@ -447,8 +488,9 @@ impl TransitionBuilder {
         self.advance();
         // The turn's entry shows the nodes after the super-step that it began, so it is filled in after `advance`.
         let active = if self.run.state.is_final() { Vec::new() } else { self.run.active() };
+        let proposal = if active.is_empty() { self.next_proposal() } else { None };
         if let Some(Event::Turn(record)) = self.entries.first_mut().map(|entry| &mut entry.event) {
-            record.active = active;
+            (record.active, record.proposal) = (active, proposal);
         }
     }
 
@@ -486,9 +528,11 @@ impl TransitionBuilder {
         let (step, nodes) = (self.run.step, next.keys().cloned().collect());
         for (id, inputs) in next {
             let node = self.node(&id);
-            (node.state, node.inputs) = (NodeState::Active, inputs);
+            (node.state, node.inputs, node.for_agent) = (NodeState::Active, inputs, true);
+            self.touched.insert(id);
         }
         self.log(Event::StepBegan { step, nodes });
+        self.propose();
     }
 
     fn end(&mut self, state: RunState, failure: Option<Failure>) {
@@ -515,7 +559,7 @@ impl TransitionBuilder {
         };
         let waiting: Vec<(NodeId, TurnId)> = self.run.nodes.iter().filter_map(waiting).collect();
         for (node, choice) in waiting {
-            self.node(&node).state = NodeState::Active;
+            self.take_back(&node);
             self.log(Event::ChoiceGivenUp { node, choice, code });
         }
     }
@@ -536,10 +580,15 @@ impl TransitionBuilder {
             Some(owner) => {
                 // A target by type names no agent, so its participant is known only now.
                 self.run.participants.insert(owner.clone());
-                self.finish(&node, [&moved.target], moved.entry);
+                match moved.is_edge {
+                    true => self.arrive(&node),
+                    false => self.finish(&node, [&moved.target], moved.entry),
+                }
+                self.arrive_with(handoff, owner);
+                self.propose();
             }
             // The choice has failed, and stays counted.
-            None => self.node(&node).state = NodeState::Active,
+            None => self.take_back(&node),
         }
         self.advance();
     }

@@ -16,8 +16,8 @@ pub use graph::{
 pub use handoffs::check_handoff;
 pub(super) use machine::{step_graph, step_run};
 pub use run::{
-    CALLS_MAX, Call, CallResult, Choice, Event, Failure, HandoffRef, Input, NodeRun, NodeState, OUTPUT_BYTES_MAX,
-    REFUSALS_MAX, Rejection, Run, RunEntry, RunId, RunSignal, RunState, RunTurn, Start, TURNS_MAX, Turn, TurnId,
-    TurnOutcome, TurnRecord, WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX,
+    CALLS_MAX, Call, CallResult, Choice, Event, Failure, HandoffRef, Input, NodeLetter, NodeRun, NodeState,
+    OUTPUT_BYTES_MAX, Proposal, REFUSALS_MAX, Rejection, Run, RunEntry, RunId, RunSignal, RunState, RunTurn, Start,
+    TURNS_MAX, Turn, TurnId, TurnOutcome, TurnRecord, WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX,
 };
 pub use tools::{TOOL_NAME_LENGTH_MAX, TRANSFER_PREFIX, Tool, may_route};

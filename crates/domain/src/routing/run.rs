@@ -146,6 +146,9 @@ pub struct NodeRun {
     pub inputs: Vec<u64>,
     /// The refused turns in a row, fewer than [`REFUSALS_MAX`].
     pub refusals: u32,
+    /// Whether only the agent that the graph names reports the turns, in a run over a task. False once the handoff to that
+    /// agent has failed, or the task has moved outside the run: the node is with the present owner then.
+    pub for_agent: bool,
 }
 
 /// The state of a node within a run.
@@ -156,7 +159,7 @@ pub enum NodeState {
     Idle,
     /// The node's model works.
     Active,
-    /// The node's choice waits for the handoff of the task to another agent.
+    /// The node's choice, or the node itself, waits for the handoff of the task to another agent.
     Moving(Choice),
     /// The node has finished the present super-step.
     Done,
@@ -174,15 +177,17 @@ impl NodeState {
     }
 }
 
-/// A choice of another agent's node, which is a handoff of the task.
+/// A handoff of the task to the agent of a node: a choice of that node, or the node to which a plain edge has led.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The turn that made the choice.
+    /// The turn that made the choice, or the id of the proposal.
     pub id: TurnId,
-    /// The number of the turn's entry.
+    /// The number of the turn's entry; for a plain edge the last one that led to the node, 0 at an entry of the graph.
     pub entry: u64,
-    /// The node that the choice leads to.
+    /// The node that the choice leads to; for a plain edge the node itself.
     pub target: NodeId,
+    /// Whether the run has come to the node by a plain edge, at its start, or by the move of the task. False: a choice.
+    pub is_edge: bool,
     /// The receiver of the handoff: an agent's id, or `type:NAME`.
     pub receiver: String,
     /// The handoff, once its request is stored.
@@ -369,6 +374,8 @@ pub enum Event {
         /// The reason, unless the run completed.
         failure: Option<Failure>,
     },
+    /// The run has come to a node of another agent, and proposes a handoff of the task.
+    HandoffProposed(Proposal),
     /// A choice was given up before a handoff carried it out. Its node is active again.
     ChoiceGivenUp {
         /// The node that made the choice.
@@ -410,6 +417,38 @@ pub struct TurnRecord {
     pub remaining: u32,
     /// The nodes that are active after the turn.
     pub active: Vec<NodeId>,
+    /// The next handoff that the run needs, if no node is active after the turn.
+    pub proposal: Option<Proposal>,
+}
+
+/// A handoff that the run proposes because another agent works at the node that it has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// The node.
+    pub node: NodeId,
+    /// The id that the request of the handoff names.
+    pub choice: TurnId,
+    /// The receiver of the handoff: an agent's id, or `type:NAME`.
+    pub receiver: String,
+}
+
+/// The content of the letter to the agent whose node is active, or whose task the run asks to hand over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLetter {
+    /// The run.
+    pub run: RunId,
+    /// The graph of the run.
+    pub graph: GraphId,
+    /// The task that the run is over.
+    pub task: Option<TaskId>,
+    /// The super-step.
+    pub step: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The numbers of the entries whose outputs led to the node.
+    pub inputs: Vec<u64>,
+    /// The handoff that the node needs. `None`: the node is active.
+    pub proposal: Option<Proposal>,
 }
 
 /// What a turn did.
@@ -609,6 +648,14 @@ impl Run {
     pub fn moving(&self, choice: TurnId) -> Option<(&NodeId, &Choice)> {
         self.nodes.iter().find_map(|(id, node)| match &node.state {
             NodeState::Moving(moving) if moving.id == choice => Some((id, moving)),
+            NodeState::Idle | NodeState::Active | NodeState::Moving(_) | NodeState::Done => None,
+        })
+    }
+
+    /// The first node that waits for the request of its handoff, and the handoff.
+    pub fn proposed(&self) -> Option<(&NodeId, &Choice)> {
+        self.nodes.iter().find_map(|(id, node)| match &node.state {
+            NodeState::Moving(choice) if choice.handoff.is_none() => Some((id, choice)),
             NodeState::Idle | NodeState::Active | NodeState::Moving(_) | NodeState::Done => None,
         })
     }

@@ -217,6 +217,10 @@ impl EntryRow {
                 };
                 ("choice given up", given_up.node_id.clone(), why, none())
             }
+            Some(Event::HandoffProposed(proposal)) => {
+                let to = format!("to {}", proposal.handoff_receiver_id);
+                ("handoff proposed", proposal.node_id.clone(), to, none())
+            }
             Some(Event::TaskMoved(moved)) => {
                 ("task moved", none(), format!("{} owns the task", moved.owner_id), none())
             }

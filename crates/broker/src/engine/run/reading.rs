@@ -9,7 +9,7 @@ use crate::{
         workspace::{Entry, WorkspaceId},
     },
     engine::{Engine, authorization::Work, transaction::Transaction},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, AgentType, MessageId, TaskId},
     records::{List, NotFree, TaskRecord},
     store::Order,
     time::Timestamp,
@@ -89,6 +89,10 @@ impl Reader for OpenTransaction<'_> {
 
     fn load(&mut self, agent: &AgentId) -> u32 {
         self.engine.env.directory.load(agent, self.now)
+    }
+
+    fn is_of_type(&mut self, agent: &AgentId, kind: &AgentType) -> bool {
+        self.engine.env.directory.get(agent).is_some_and(|entry| entry.types.contains(kind))
     }
 
     fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {

@@ -1,5 +1,8 @@
 //! Tests of runs in virtual time.
 
+#[cfg(test)]
+mod edges;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -41,6 +44,7 @@ struct World {
     effects: Vec<Effect>,
     turns: u64,
     now: i64,
+    types: BTreeSet<(AgentId, AgentType)>,
 }
 
 impl Reader for World {
@@ -50,6 +54,10 @@ impl Reader for World {
 
     fn is_gone(&mut self, _: &AgentId) -> bool {
         false
+    }
+
+    fn is_of_type(&mut self, agent: &AgentId, kind: &AgentType) -> bool {
+        self.types.contains(&(agent.clone(), kind.clone()))
     }
 }
 

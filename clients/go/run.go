@@ -112,7 +112,7 @@ func (r *Run) Tools(ctx context.Context, nodeID string, shape v1.ToolShape) (*v1
 // Turn reports a turn of the node's model. The same turn again gets its first answer, so Turn repeats the report until
 // the broker answers or ctx ends. A wrong transfer is no error: the answer's error_code names the rule, and its
 // tool_results are for the model. If the answer has a handoff_proposal, the task's owner hands the task over with it, to
-// the choice's handoff_receiver_id. Turn fails with an Error: NODE_NOT_ACTIVE, NOT_OWNER, RUN_FINAL or
+// the answer's handoff_receiver_id. Turn fails with an Error: NODE_NOT_ACTIVE, NOT_OWNER, RUN_FINAL or
 // MESSAGE_ID_REUSED.
 func (r *Run) Turn(ctx context.Context, nodeID string, turn *Turn) (*v1.RecordTurnResponse, error) {
 	request := &v1.RecordTurnRequest{

@@ -190,7 +190,7 @@ func TestAChoiceOfAnotherAgentsNodeIsAHandoff(t *testing.T) {
 	handlers, owned := taker(bob)
 	serve(t, bob, handlers)
 	choice := ok[*v1.RecordTurnResponse](t)(run.Turn(patient(t), "triage", transfer("billing")))
-	if choice.GetOutcome() != v1.TurnOutcome_TURN_OUTCOME_PROPOSED || choice.GetChoice().GetHandoffReceiverId() != bob.ID() {
+	if choice.GetOutcome() != v1.TurnOutcome_TURN_OUTCOME_PROPOSED || choice.GetHandoffReceiverId() != bob.ID() {
 		t.Fatal(choice)
 	}
 	handed := ok[*HandedOver](t)(task.HandOver(patient(t), bob.ID(), choice.GetHandoffProposal(), goals(t)))

@@ -177,6 +177,10 @@ func one[P any](
 func news(context.Context, *Delivery) error { return nil }
 
 func poison(_ context.Context, d *Delivery) error {
+	// A letter of the broker about a run tells what GetRun shows too.
+	if d.Envelope.GetMessageType() == v1.MessageType_MESSAGE_TYPE_INFO && d.Envelope.GetSenderId() == brokerID {
+		return nil
+	}
 	return Poison(fmt.Errorf("this agent has no handler for %s", d.Envelope.GetMessageType()))
 }
 

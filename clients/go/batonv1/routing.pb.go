@@ -152,7 +152,7 @@ const (
 	NodeState_NODE_STATE_IDLE NodeState = 1
 	// The node's model works.
 	NodeState_NODE_STATE_ACTIVE NodeState = 2
-	// The node's choice waits for the handoff of the task to another agent.
+	// The node's choice, or the node itself, waits for the handoff of the task to another agent.
 	NodeState_NODE_STATE_MOVING NodeState = 3
 	// The node has finished the present super-step.
 	NodeState_NODE_STATE_DONE NodeState = 4
@@ -557,7 +557,8 @@ type Run struct {
 	Nodes []*NodeRun `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// The agent that started the run. Empty: an operator.
 	StarterId string `protobuf:"bytes,6,opt,name=starter_id,json=starterId,proto3" json:"starter_id,omitempty"`
-	// The task that the run is over: only its owner records turns. Empty: the run is over none.
+	// The task that the run is over: only its owner records turns, and of a node that names an agent that agent, once it owns
+	// the task. Empty: the run is over none.
 	TaskId string `protobuf:"bytes,7,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// FAILED only: STEPS_EXHAUSTED, WHOLE_TIMEOUT, or TASK_FINAL when the run's task has failed.
 	ErrorCode ErrorCode `protobuf:"varint,8,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
@@ -716,12 +717,14 @@ type NodeRun struct {
 	Choices uint32 `protobuf:"varint,3,opt,name=choices,proto3" json:"choices,omitempty"`
 	// The choices that the node has left. 0 for a plain node.
 	Remaining uint32 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// MOVING only: the choice that waits for its handoff.
+	// MOVING only: the choice or the proposal that waits for its handoff.
 	ChoiceId string `protobuf:"bytes,5,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
 	// MOVING only: the handoff, once its request is stored.
-	HandoffId     string `protobuf:"bytes,6,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HandoffId string `protobuf:"bytes,6,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// MOVING only: the receiver of the handoff, an agent's id or type:NAME.
+	HandoffReceiverId string `protobuf:"bytes,7,opt,name=handoff_receiver_id,json=handoffReceiverId,proto3" json:"handoff_receiver_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *NodeRun) Reset() {
@@ -792,6 +795,13 @@ func (x *NodeRun) GetChoiceId() string {
 func (x *NodeRun) GetHandoffId() string {
 	if x != nil {
 		return x.HandoffId
+	}
+	return ""
+}
+
+func (x *NodeRun) GetHandoffReceiverId() string {
+	if x != nil {
+		return x.HandoffReceiverId
 	}
 	return ""
 }
@@ -1156,6 +1166,70 @@ func (x *RoutingChoice) GetHandoffReceiverId() string {
 	return ""
 }
 
+// A handoff of the run's task that a node needs because the run has come to it, and another agent works there.
+type RunProposal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// The id that the request of the handoff names in routing.choice_id.
+	ChoiceId string `protobuf:"bytes,2,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
+	// The receiver of the handoff: an agent's id, or type:NAME.
+	HandoffReceiverId string `protobuf:"bytes,3,opt,name=handoff_receiver_id,json=handoffReceiverId,proto3" json:"handoff_receiver_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *RunProposal) Reset() {
+	*x = RunProposal{}
+	mi := &file_baton_v1_routing_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProposal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProposal) ProtoMessage() {}
+
+func (x *RunProposal) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_routing_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProposal.ProtoReflect.Descriptor instead.
+func (*RunProposal) Descriptor() ([]byte, []int) {
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RunProposal) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *RunProposal) GetChoiceId() string {
+	if x != nil {
+		return x.ChoiceId
+	}
+	return ""
+}
+
+func (x *RunProposal) GetHandoffReceiverId() string {
+	if x != nil {
+		return x.HandoffReceiverId
+	}
+	return ""
+}
+
 // A recorded turn.
 type RunTurn struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1185,13 +1259,16 @@ type RunTurn struct {
 	Remaining uint32 `protobuf:"varint,12,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// The nodes that are active after the turn.
 	ActiveNodeIds []string `protobuf:"bytes,13,rep,name=active_node_ids,json=activeNodeIds,proto3" json:"active_node_ids,omitempty"`
+	// The next handoff that the run needs after the turn, because no node is active and another agent works at this one.
+	// Unset: none.
+	Proposal      *RunProposal `protobuf:"bytes,14,opt,name=proposal,proto3" json:"proposal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunTurn) Reset() {
 	*x = RunTurn{}
-	mi := &file_baton_v1_routing_proto_msgTypes[10]
+	mi := &file_baton_v1_routing_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1280,7 @@ func (x *RunTurn) String() string {
 func (*RunTurn) ProtoMessage() {}
 
 func (x *RunTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[10]
+	mi := &file_baton_v1_routing_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1293,7 @@ func (x *RunTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunTurn.ProtoReflect.Descriptor instead.
 func (*RunTurn) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunTurn) GetTurnId() string {
@@ -1310,6 +1387,13 @@ func (x *RunTurn) GetActiveNodeIds() []string {
 	return nil
 }
 
+func (x *RunTurn) GetProposal() *RunProposal {
+	if x != nil {
+		return x.Proposal
+	}
+	return nil
+}
+
 // The start of a run.
 type RunStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1321,7 +1405,7 @@ type RunStarted struct {
 
 func (x *RunStarted) Reset() {
 	*x = RunStarted{}
-	mi := &file_baton_v1_routing_proto_msgTypes[11]
+	mi := &file_baton_v1_routing_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1417,7 @@ func (x *RunStarted) String() string {
 func (*RunStarted) ProtoMessage() {}
 
 func (x *RunStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[11]
+	mi := &file_baton_v1_routing_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1430,7 @@ func (x *RunStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStarted.ProtoReflect.Descriptor instead.
 func (*RunStarted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunStarted) GetStarterId() string {
@@ -1369,7 +1453,7 @@ type RunStepBegan struct {
 
 func (x *RunStepBegan) Reset() {
 	*x = RunStepBegan{}
-	mi := &file_baton_v1_routing_proto_msgTypes[12]
+	mi := &file_baton_v1_routing_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1465,7 @@ func (x *RunStepBegan) String() string {
 func (*RunStepBegan) ProtoMessage() {}
 
 func (x *RunStepBegan) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[12]
+	mi := &file_baton_v1_routing_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1478,7 @@ func (x *RunStepBegan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStepBegan.ProtoReflect.Descriptor instead.
 func (*RunStepBegan) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunStepBegan) GetStep() uint32 {
@@ -1411,12 +1495,12 @@ func (x *RunStepBegan) GetNodeIds() []string {
 	return nil
 }
 
-// A handoff that carries out a choice.
+// A handoff that carries out a choice, or brings the task to the agent of a node.
 type RunHandoff struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node that made the choice.
+	// The node that made the choice, or that needs the handoff.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// The choice.
+	// The choice or the proposal.
 	ChoiceId string `protobuf:"bytes,2,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
 	// The handoff.
 	HandoffId string `protobuf:"bytes,3,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
@@ -1428,7 +1512,7 @@ type RunHandoff struct {
 
 func (x *RunHandoff) Reset() {
 	*x = RunHandoff{}
-	mi := &file_baton_v1_routing_proto_msgTypes[13]
+	mi := &file_baton_v1_routing_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1524,7 @@ func (x *RunHandoff) String() string {
 func (*RunHandoff) ProtoMessage() {}
 
 func (x *RunHandoff) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[13]
+	mi := &file_baton_v1_routing_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1537,7 @@ func (x *RunHandoff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunHandoff.ProtoReflect.Descriptor instead.
 func (*RunHandoff) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunHandoff) GetNodeId() string {
@@ -1484,12 +1568,12 @@ func (x *RunHandoff) GetOwnerId() string {
 	return ""
 }
 
-// A choice that no handoff carries out.
+// A choice or a proposal that no handoff carries out.
 type RunChoiceGivenUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node that made the choice.
+	// The node that made the choice, or that needs the handoff.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// The choice.
+	// The choice or the proposal.
 	ChoiceId string `protobuf:"bytes,2,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
 	// The refusal of the request that was to carry it out: LOOP_LIMIT or RECEIVER_UNKNOWN. Unspecified: the task has moved
 	// otherwise.
@@ -1500,7 +1584,7 @@ type RunChoiceGivenUp struct {
 
 func (x *RunChoiceGivenUp) Reset() {
 	*x = RunChoiceGivenUp{}
-	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	mi := &file_baton_v1_routing_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1596,7 @@ func (x *RunChoiceGivenUp) String() string {
 func (*RunChoiceGivenUp) ProtoMessage() {}
 
 func (x *RunChoiceGivenUp) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[14]
+	mi := &file_baton_v1_routing_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1609,7 @@ func (x *RunChoiceGivenUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChoiceGivenUp.ProtoReflect.Descriptor instead.
 func (*RunChoiceGivenUp) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunChoiceGivenUp) GetNodeId() string {
@@ -1561,7 +1645,7 @@ type RunTaskMoved struct {
 
 func (x *RunTaskMoved) Reset() {
 	*x = RunTaskMoved{}
-	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	mi := &file_baton_v1_routing_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1657,7 @@ func (x *RunTaskMoved) String() string {
 func (*RunTaskMoved) ProtoMessage() {}
 
 func (x *RunTaskMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[15]
+	mi := &file_baton_v1_routing_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1670,7 @@ func (x *RunTaskMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunTaskMoved.ProtoReflect.Descriptor instead.
 func (*RunTaskMoved) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RunTaskMoved) GetOwnerId() string {
@@ -1611,7 +1695,7 @@ type RunEnded struct {
 
 func (x *RunEnded) Reset() {
 	*x = RunEnded{}
-	mi := &file_baton_v1_routing_proto_msgTypes[16]
+	mi := &file_baton_v1_routing_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1707,7 @@ func (x *RunEnded) String() string {
 func (*RunEnded) ProtoMessage() {}
 
 func (x *RunEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[16]
+	mi := &file_baton_v1_routing_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1720,7 @@ func (x *RunEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnded.ProtoReflect.Descriptor instead.
 func (*RunEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RunEnded) GetState() RunState {
@@ -1679,6 +1763,7 @@ type RunEntry struct {
 	//	*RunEntry_Ended
 	//	*RunEntry_ChoiceGivenUp
 	//	*RunEntry_TaskMoved
+	//	*RunEntry_HandoffProposed
 	Event         isRunEntry_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1686,7 +1771,7 @@ type RunEntry struct {
 
 func (x *RunEntry) Reset() {
 	*x = RunEntry{}
-	mi := &file_baton_v1_routing_proto_msgTypes[17]
+	mi := &file_baton_v1_routing_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1783,7 @@ func (x *RunEntry) String() string {
 func (*RunEntry) ProtoMessage() {}
 
 func (x *RunEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_routing_proto_msgTypes[17]
+	mi := &file_baton_v1_routing_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1796,7 @@ func (x *RunEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEntry.ProtoReflect.Descriptor instead.
 func (*RunEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_routing_proto_rawDescGZIP(), []int{17}
+	return file_baton_v1_routing_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RunEntry) GetNumber() uint64 {
@@ -1807,6 +1892,15 @@ func (x *RunEntry) GetTaskMoved() *RunTaskMoved {
 	return nil
 }
 
+func (x *RunEntry) GetHandoffProposed() *RunProposal {
+	if x != nil {
+		if x, ok := x.Event.(*RunEntry_HandoffProposed); ok {
+			return x.HandoffProposed
+		}
+	}
+	return nil
+}
+
 type isRunEntry_Event interface {
 	isRunEntry_Event()
 }
@@ -1817,7 +1911,7 @@ type RunEntry_Started struct {
 }
 
 type RunEntry_StepBegan struct {
-	// A super-step began.
+	// A super-step began. A handoff_proposed follows for each of its nodes where another agent works.
 	StepBegan *RunStepBegan `protobuf:"bytes,4,opt,name=step_began,json=stepBegan,proto3,oneof"`
 }
 
@@ -1832,7 +1926,7 @@ type RunEntry_HandoffBegan struct {
 }
 
 type RunEntry_HandoffEnded struct {
-	// The handoff for a choice ended. Without completion the choice has failed, and its node is active again.
+	// The handoff for a choice or a proposal ended. Without completion its node is active, with the present owner.
 	HandoffEnded *RunHandoff `protobuf:"bytes,7,opt,name=handoff_ended,json=handoffEnded,proto3,oneof"`
 }
 
@@ -1842,13 +1936,19 @@ type RunEntry_Ended struct {
 }
 
 type RunEntry_ChoiceGivenUp struct {
-	// A choice was given up before a handoff carried it out. It stays counted, and its node is active again.
+	// A choice or a proposal was given up before a handoff carried it out. A choice stays counted. Its node is active, with the
+	// present owner.
 	ChoiceGivenUp *RunChoiceGivenUp `protobuf:"bytes,9,opt,name=choice_given_up,json=choiceGivenUp,proto3,oneof"`
 }
 
 type RunEntry_TaskMoved struct {
 	// The task moved by something else than a choice of this run: the nodes are with its new owner.
 	TaskMoved *RunTaskMoved `protobuf:"bytes,10,opt,name=task_moved,json=taskMoved,proto3,oneof"`
+}
+
+type RunEntry_HandoffProposed struct {
+	// The run has come to a node where another agent works, and proposes a handoff of the task.
+	HandoffProposed *RunProposal `protobuf:"bytes,11,opt,name=handoff_proposed,json=handoffProposed,proto3,oneof"`
 }
 
 func (*RunEntry_Started) isRunEntry_Event() {}
@@ -1866,6 +1966,8 @@ func (*RunEntry_Ended) isRunEntry_Event() {}
 func (*RunEntry_ChoiceGivenUp) isRunEntry_Event() {}
 
 func (*RunEntry_TaskMoved) isRunEntry_Event() {}
+
+func (*RunEntry_HandoffProposed) isRunEntry_Event() {}
 
 var File_baton_v1_routing_proto protoreflect.FileDescriptor
 
@@ -1914,7 +2016,7 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x126\n" +
-	"\bdeadline\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"\xc1\x01\n" +
+	"\bdeadline\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"\xf1\x01\n" +
 	"\aNodeRun\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.baton.v1.NodeStateR\x05state\x12\x18\n" +
@@ -1922,7 +2024,8 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\tremaining\x18\x04 \x01(\rR\tremaining\x12\x1b\n" +
 	"\tchoice_id\x18\x05 \x01(\tR\bchoiceId\x12\x1d\n" +
 	"\n" +
-	"handoff_id\x18\x06 \x01(\tR\thandoffId\"Y\n" +
+	"handoff_id\x18\x06 \x01(\tR\thandoffId\x12.\n" +
+	"\x13handoff_receiver_id\x18\a \x01(\tR\x11handoffReceiverId\"Y\n" +
 	"\bNodeTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12 \n" +
@@ -1948,7 +2051,11 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12$\n" +
 	"\x0etarget_node_id\x18\x03 \x01(\tR\ftargetNodeId\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12.\n" +
-	"\x13handoff_receiver_id\x18\x05 \x01(\tR\x11handoffReceiverId\"\xdc\x03\n" +
+	"\x13handoff_receiver_id\x18\x05 \x01(\tR\x11handoffReceiverId\"s\n" +
+	"\vRunProposal\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\x12.\n" +
+	"\x13handoff_receiver_id\x18\x03 \x01(\tR\x11handoffReceiverId\"\x8f\x04\n" +
 	"\aRunTurn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1f\n" +
@@ -1965,7 +2072,8 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	" \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12.\n" +
 	"\aresults\x18\v \x03(\v2\x14.baton.v1.ToolResultR\aresults\x12\x1c\n" +
 	"\tremaining\x18\f \x01(\rR\tremaining\x12&\n" +
-	"\x0factive_node_ids\x18\r \x03(\tR\ractiveNodeIds\"+\n" +
+	"\x0factive_node_ids\x18\r \x03(\tR\ractiveNodeIds\x121\n" +
+	"\bproposal\x18\x0e \x01(\v2\x15.baton.v1.RunProposalR\bproposal\"+\n" +
 	"\n" +
 	"RunStarted\x12\x1d\n" +
 	"\n" +
@@ -1991,7 +2099,7 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.baton.v1.RunStateR\x05state\x122\n" +
 	"\n" +
 	"error_code\x18\x02 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12#\n" +
-	"\rerror_message\x18\x03 \x01(\tR\ferrorMessage\"\x9f\x04\n" +
+	"\rerror_message\x18\x03 \x01(\tR\ferrorMessage\"\xe3\x04\n" +
 	"\bRunEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -2006,7 +2114,8 @@ const file_baton_v1_routing_proto_rawDesc = "" +
 	"\x0fchoice_given_up\x18\t \x01(\v2\x1a.baton.v1.RunChoiceGivenUpH\x00R\rchoiceGivenUp\x127\n" +
 	"\n" +
 	"task_moved\x18\n" +
-	" \x01(\v2\x16.baton.v1.RunTaskMovedH\x00R\ttaskMovedB\a\n" +
+	" \x01(\v2\x16.baton.v1.RunTaskMovedH\x00R\ttaskMoved\x12B\n" +
+	"\x10handoff_proposed\x18\v \x01(\v2\x15.baton.v1.RunProposalH\x00R\x0fhandoffProposedB\a\n" +
 	"\x05event*\x88\x01\n" +
 	"\x0fProblemSeverity\x12 \n" +
 	"\x1cPROBLEM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n" +
@@ -2048,7 +2157,7 @@ func file_baton_v1_routing_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_baton_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_baton_v1_routing_proto_goTypes = []any{
 	(ProblemSeverity)(0),          // 0: baton.v1.ProblemSeverity
 	(RunState)(0),                 // 1: baton.v1.RunState
@@ -2064,16 +2173,17 @@ var file_baton_v1_routing_proto_goTypes = []any{
 	(*ToolCall)(nil),              // 11: baton.v1.ToolCall
 	(*ToolResult)(nil),            // 12: baton.v1.ToolResult
 	(*RoutingChoice)(nil),         // 13: baton.v1.RoutingChoice
-	(*RunTurn)(nil),               // 14: baton.v1.RunTurn
-	(*RunStarted)(nil),            // 15: baton.v1.RunStarted
-	(*RunStepBegan)(nil),          // 16: baton.v1.RunStepBegan
-	(*RunHandoff)(nil),            // 17: baton.v1.RunHandoff
-	(*RunChoiceGivenUp)(nil),      // 18: baton.v1.RunChoiceGivenUp
-	(*RunTaskMoved)(nil),          // 19: baton.v1.RunTaskMoved
-	(*RunEnded)(nil),              // 20: baton.v1.RunEnded
-	(*RunEntry)(nil),              // 21: baton.v1.RunEntry
-	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*RunProposal)(nil),           // 14: baton.v1.RunProposal
+	(*RunTurn)(nil),               // 15: baton.v1.RunTurn
+	(*RunStarted)(nil),            // 16: baton.v1.RunStarted
+	(*RunStepBegan)(nil),          // 17: baton.v1.RunStepBegan
+	(*RunHandoff)(nil),            // 18: baton.v1.RunHandoff
+	(*RunChoiceGivenUp)(nil),      // 19: baton.v1.RunChoiceGivenUp
+	(*RunTaskMoved)(nil),          // 20: baton.v1.RunTaskMoved
+	(*RunEnded)(nil),              // 21: baton.v1.RunEnded
+	(*RunEntry)(nil),              // 22: baton.v1.RunEntry
+	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
 }
 var file_baton_v1_routing_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.Graph.nodes:type_name -> baton.v1.Node
@@ -2081,33 +2191,35 @@ var file_baton_v1_routing_proto_depIdxs = []int32{
 	4,  // 2: baton.v1.Run.graph:type_name -> baton.v1.Graph
 	1,  // 3: baton.v1.Run.state:type_name -> baton.v1.RunState
 	8,  // 4: baton.v1.Run.nodes:type_name -> baton.v1.NodeRun
-	22, // 5: baton.v1.Run.error_code:type_name -> baton.v1.ErrorCode
-	23, // 6: baton.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	23, // 7: baton.v1.Run.update_time:type_name -> google.protobuf.Timestamp
-	23, // 8: baton.v1.Run.deadline:type_name -> google.protobuf.Timestamp
+	23, // 5: baton.v1.Run.error_code:type_name -> baton.v1.ErrorCode
+	24, // 6: baton.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	24, // 7: baton.v1.Run.update_time:type_name -> google.protobuf.Timestamp
+	24, // 8: baton.v1.Run.deadline:type_name -> google.protobuf.Timestamp
 	2,  // 9: baton.v1.NodeRun.state:type_name -> baton.v1.NodeState
 	11, // 10: baton.v1.RunTurn.calls:type_name -> baton.v1.ToolCall
 	3,  // 11: baton.v1.RunTurn.outcome:type_name -> baton.v1.TurnOutcome
 	13, // 12: baton.v1.RunTurn.choice:type_name -> baton.v1.RoutingChoice
-	22, // 13: baton.v1.RunTurn.error_code:type_name -> baton.v1.ErrorCode
+	23, // 13: baton.v1.RunTurn.error_code:type_name -> baton.v1.ErrorCode
 	12, // 14: baton.v1.RunTurn.results:type_name -> baton.v1.ToolResult
-	22, // 15: baton.v1.RunChoiceGivenUp.error_code:type_name -> baton.v1.ErrorCode
-	1,  // 16: baton.v1.RunEnded.state:type_name -> baton.v1.RunState
-	22, // 17: baton.v1.RunEnded.error_code:type_name -> baton.v1.ErrorCode
-	23, // 18: baton.v1.RunEntry.entry_time:type_name -> google.protobuf.Timestamp
-	15, // 19: baton.v1.RunEntry.started:type_name -> baton.v1.RunStarted
-	16, // 20: baton.v1.RunEntry.step_began:type_name -> baton.v1.RunStepBegan
-	14, // 21: baton.v1.RunEntry.turn:type_name -> baton.v1.RunTurn
-	17, // 22: baton.v1.RunEntry.handoff_began:type_name -> baton.v1.RunHandoff
-	17, // 23: baton.v1.RunEntry.handoff_ended:type_name -> baton.v1.RunHandoff
-	20, // 24: baton.v1.RunEntry.ended:type_name -> baton.v1.RunEnded
-	18, // 25: baton.v1.RunEntry.choice_given_up:type_name -> baton.v1.RunChoiceGivenUp
-	19, // 26: baton.v1.RunEntry.task_moved:type_name -> baton.v1.RunTaskMoved
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	14, // 15: baton.v1.RunTurn.proposal:type_name -> baton.v1.RunProposal
+	23, // 16: baton.v1.RunChoiceGivenUp.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 17: baton.v1.RunEnded.state:type_name -> baton.v1.RunState
+	23, // 18: baton.v1.RunEnded.error_code:type_name -> baton.v1.ErrorCode
+	24, // 19: baton.v1.RunEntry.entry_time:type_name -> google.protobuf.Timestamp
+	16, // 20: baton.v1.RunEntry.started:type_name -> baton.v1.RunStarted
+	17, // 21: baton.v1.RunEntry.step_began:type_name -> baton.v1.RunStepBegan
+	15, // 22: baton.v1.RunEntry.turn:type_name -> baton.v1.RunTurn
+	18, // 23: baton.v1.RunEntry.handoff_began:type_name -> baton.v1.RunHandoff
+	18, // 24: baton.v1.RunEntry.handoff_ended:type_name -> baton.v1.RunHandoff
+	21, // 25: baton.v1.RunEntry.ended:type_name -> baton.v1.RunEnded
+	19, // 26: baton.v1.RunEntry.choice_given_up:type_name -> baton.v1.RunChoiceGivenUp
+	20, // 27: baton.v1.RunEntry.task_moved:type_name -> baton.v1.RunTaskMoved
+	14, // 28: baton.v1.RunEntry.handoff_proposed:type_name -> baton.v1.RunProposal
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_routing_proto_init() }
@@ -2117,7 +2229,7 @@ func file_baton_v1_routing_proto_init() {
 	}
 	file_baton_v1_error_proto_init()
 	file_baton_v1_routing_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_routing_proto_msgTypes[17].OneofWrappers = []any{
+	file_baton_v1_routing_proto_msgTypes[18].OneofWrappers = []any{
 		(*RunEntry_Started)(nil),
 		(*RunEntry_StepBegan)(nil),
 		(*RunEntry_Turn)(nil),
@@ -2126,6 +2238,7 @@ func file_baton_v1_routing_proto_init() {
 		(*RunEntry_Ended)(nil),
 		(*RunEntry_ChoiceGivenUp)(nil),
 		(*RunEntry_TaskMoved)(nil),
+		(*RunEntry_HandoffProposed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2133,7 +2246,7 @@ func file_baton_v1_routing_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_routing_proto_rawDesc), len(file_baton_v1_routing_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

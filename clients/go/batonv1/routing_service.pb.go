@@ -572,9 +572,14 @@ func (x *StartRunRequest) GetWholeTimeout() *durationpb.Duration {
 type StartRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run.
-	Run           *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// The handoff that the run needs next: another agent works at an entry. The owner sends it to handoff_receiver_id. Unset:
+	// none.
+	HandoffProposal *HandoffRequest `protobuf:"bytes,2,opt,name=handoff_proposal,json=handoffProposal,proto3" json:"handoff_proposal,omitempty"`
+	// The receiver of handoff_proposal: an agent's id, or type:NAME.
+	HandoffReceiverId string `protobuf:"bytes,3,opt,name=handoff_receiver_id,json=handoffReceiverId,proto3" json:"handoff_receiver_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *StartRunResponse) Reset() {
@@ -612,6 +617,20 @@ func (x *StartRunResponse) GetRun() *Run {
 		return x.Run
 	}
 	return nil
+}
+
+func (x *StartRunResponse) GetHandoffProposal() *HandoffRequest {
+	if x != nil {
+		return x.HandoffProposal
+	}
+	return nil
+}
+
+func (x *StartRunResponse) GetHandoffReceiverId() string {
+	if x != nil {
+		return x.HandoffReceiverId
+	}
+	return ""
 }
 
 // See RoutingService.GetRun.
@@ -664,9 +683,14 @@ func (x *GetRunRequest) GetRunId() string {
 type GetRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run.
-	Run           *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// The handoff that the run waits for: of the first node that is MOVING without a handoff. The owner of the task sends it to
+	// handoff_receiver_id. Unset: none.
+	HandoffProposal *HandoffRequest `protobuf:"bytes,2,opt,name=handoff_proposal,json=handoffProposal,proto3" json:"handoff_proposal,omitempty"`
+	// The receiver of handoff_proposal: an agent's id, or type:NAME.
+	HandoffReceiverId string `protobuf:"bytes,3,opt,name=handoff_receiver_id,json=handoffReceiverId,proto3" json:"handoff_receiver_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetRunResponse) Reset() {
@@ -704,6 +728,20 @@ func (x *GetRunResponse) GetRun() *Run {
 		return x.Run
 	}
 	return nil
+}
+
+func (x *GetRunResponse) GetHandoffProposal() *HandoffRequest {
+	if x != nil {
+		return x.HandoffProposal
+	}
+	return nil
+}
+
+func (x *GetRunResponse) GetHandoffReceiverId() string {
+	if x != nil {
+		return x.HandoffReceiverId
+	}
+	return ""
 }
 
 // See RoutingService.ListRuns. All filters that are set must match.
@@ -1311,7 +1349,8 @@ type RecordTurnRequest struct {
 	// The output of the node for the nodes that follow, at most 65536 bytes.
 	Output string `protobuf:"bytes,6,opt,name=output,proto3" json:"output,omitempty"`
 	// The error that ended the node's work, at most 65536 bytes. It finishes the node, and is an input of the nodes that
-	// follow. Not together with a transfer call. Of a MOVING node without a handoff it withdraws the proposal.
+	// follow. Not together with a transfer call. Of a MOVING node without a handoff it gives the handoff up: the node is active
+	// then, with the present owner.
 	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1407,15 +1446,17 @@ type RecordTurnResponse struct {
 	ToolResults []*ToolResult `protobuf:"bytes,3,rep,name=tool_results,json=toolResults,proto3" json:"tool_results,omitempty"`
 	// The nodes that were active after the turn.
 	NextNodeIds []string `protobuf:"bytes,4,rep,name=next_node_ids,json=nextNodeIds,proto3" json:"next_node_ids,omitempty"`
-	// The handoff that the choice of another agent's node needs. The owner sends it to the choice's handoff_receiver_id.
-	// Unset: the choice needs none.
+	// The handoff that the choice of another agent's node needs; or, once no node is active, the one that the next node needs
+	// because another agent works there. The owner sends it to handoff_receiver_id. Unset: none is needed.
 	HandoffProposal *HandoffRequest `protobuf:"bytes,5,opt,name=handoff_proposal,json=handoffProposal,proto3" json:"handoff_proposal,omitempty"`
 	// What the turn did.
 	Outcome TurnOutcome `protobuf:"varint,6,opt,name=outcome,proto3,enum=baton.v1.TurnOutcome" json:"outcome,omitempty"`
 	// REFUSED only: TRANSFER_AMBIGUOUS, TRANSFER_NOT_OFFERED, or FIELD_INVALID for wrong arguments.
-	ErrorCode     ErrorCode `protobuf:"varint,7,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ErrorCode ErrorCode `protobuf:"varint,7,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
+	// The receiver of handoff_proposal: an agent's id, or type:NAME.
+	HandoffReceiverId string `protobuf:"bytes,8,opt,name=handoff_receiver_id,json=handoffReceiverId,proto3" json:"handoff_receiver_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RecordTurnResponse) Reset() {
@@ -1497,6 +1538,13 @@ func (x *RecordTurnResponse) GetErrorCode() ErrorCode {
 	return ErrorCode_ERROR_CODE_UNSPECIFIED
 }
 
+func (x *RecordTurnResponse) GetHandoffReceiverId() string {
+	if x != nil {
+		return x.HandoffReceiverId
+	}
+	return ""
+}
+
 var File_baton_v1_routing_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_routing_service_proto_rawDesc = "" +
@@ -1528,13 +1576,17 @@ const file_baton_v1_routing_service_proto_rawDesc = "" +
 	"\bgraph_id\x18\x01 \x01(\tR\agraphId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12>\n" +
-	"\rwhole_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\fwholeTimeout\"3\n" +
+	"\rwhole_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\fwholeTimeout\"\xa8\x01\n" +
 	"\x10StartRunResponse\x12\x1f\n" +
-	"\x03run\x18\x01 \x01(\v2\r.baton.v1.RunR\x03run\"&\n" +
+	"\x03run\x18\x01 \x01(\v2\r.baton.v1.RunR\x03run\x12C\n" +
+	"\x10handoff_proposal\x18\x02 \x01(\v2\x18.baton.v1.HandoffRequestR\x0fhandoffProposal\x12.\n" +
+	"\x13handoff_receiver_id\x18\x03 \x01(\tR\x11handoffReceiverId\"&\n" +
 	"\rGetRunRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"1\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xa6\x01\n" +
 	"\x0eGetRunResponse\x12\x1f\n" +
-	"\x03run\x18\x01 \x01(\v2\r.baton.v1.RunR\x03run\"\xad\x01\n" +
+	"\x03run\x18\x01 \x01(\v2\r.baton.v1.RunR\x03run\x12C\n" +
+	"\x10handoff_proposal\x18\x02 \x01(\v2\x18.baton.v1.HandoffRequestR\x0fhandoffProposal\x12.\n" +
+	"\x13handoff_receiver_id\x18\x03 \x01(\tR\x11handoffReceiverId\"\xad\x01\n" +
 	"\x0fListRunsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1579,7 +1631,7 @@ const file_baton_v1_routing_service_proto_rawDesc = "" +
 	"\x05calls\x18\x04 \x03(\v2\x12.baton.v1.ToolCallR\x05calls\x12\x1a\n" +
 	"\bfinished\x18\x05 \x01(\bR\bfinished\x12\x16\n" +
 	"\x06output\x18\x06 \x01(\tR\x06output\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xed\x02\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\x9d\x03\n" +
 	"\x12RecordTurnResponse\x12\x1f\n" +
 	"\x03run\x18\x01 \x01(\v2\r.baton.v1.RunR\x03run\x12/\n" +
 	"\x06choice\x18\x02 \x01(\v2\x17.baton.v1.RoutingChoiceR\x06choice\x127\n" +
@@ -1588,7 +1640,8 @@ const file_baton_v1_routing_service_proto_rawDesc = "" +
 	"\x10handoff_proposal\x18\x05 \x01(\v2\x18.baton.v1.HandoffRequestR\x0fhandoffProposal\x12/\n" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x15.baton.v1.TurnOutcomeR\aoutcome\x122\n" +
 	"\n" +
-	"error_code\x18\a \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode*l\n" +
+	"error_code\x18\a \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12.\n" +
+	"\x13handoff_receiver_id\x18\b \x01(\tR\x11handoffReceiverId*l\n" +
 	"\tToolShape\x12\x1a\n" +
 	"\x16TOOL_SHAPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11TOOL_SHAPE_OPENAI\x10\x01\x12\x18\n" +
@@ -1654,15 +1707,15 @@ var file_baton_v1_routing_service_proto_goTypes = []any{
 	(*Registration)(nil),          // 26: baton.v1.Registration
 	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
 	(*Run)(nil),                   // 28: baton.v1.Run
-	(RunState)(0),                 // 29: baton.v1.RunState
-	(*RunEntry)(nil),              // 30: baton.v1.RunEntry
-	(*WatchGap)(nil),              // 31: baton.v1.WatchGap
-	(*NodeTool)(nil),              // 32: baton.v1.NodeTool
-	(*NodeOutput)(nil),            // 33: baton.v1.NodeOutput
-	(*ToolCall)(nil),              // 34: baton.v1.ToolCall
-	(*RoutingChoice)(nil),         // 35: baton.v1.RoutingChoice
-	(*ToolResult)(nil),            // 36: baton.v1.ToolResult
-	(*HandoffRequest)(nil),        // 37: baton.v1.HandoffRequest
+	(*HandoffRequest)(nil),        // 29: baton.v1.HandoffRequest
+	(RunState)(0),                 // 30: baton.v1.RunState
+	(*RunEntry)(nil),              // 31: baton.v1.RunEntry
+	(*WatchGap)(nil),              // 32: baton.v1.WatchGap
+	(*NodeTool)(nil),              // 33: baton.v1.NodeTool
+	(*NodeOutput)(nil),            // 34: baton.v1.NodeOutput
+	(*ToolCall)(nil),              // 35: baton.v1.ToolCall
+	(*RoutingChoice)(nil),         // 36: baton.v1.RoutingChoice
+	(*ToolResult)(nil),            // 37: baton.v1.ToolResult
 	(TurnOutcome)(0),              // 38: baton.v1.TurnOutcome
 	(ErrorCode)(0),                // 39: baton.v1.ErrorCode
 }
@@ -1677,50 +1730,52 @@ var file_baton_v1_routing_service_proto_depIdxs = []int32{
 	24, // 7: baton.v1.ListGraphsResponse.graphs:type_name -> baton.v1.Graph
 	27, // 8: baton.v1.StartRunRequest.whole_timeout:type_name -> google.protobuf.Duration
 	28, // 9: baton.v1.StartRunResponse.run:type_name -> baton.v1.Run
-	28, // 10: baton.v1.GetRunResponse.run:type_name -> baton.v1.Run
-	29, // 11: baton.v1.ListRunsRequest.states:type_name -> baton.v1.RunState
-	28, // 12: baton.v1.ListRunsResponse.runs:type_name -> baton.v1.Run
-	30, // 13: baton.v1.WatchRunResponse.entry:type_name -> baton.v1.RunEntry
-	31, // 14: baton.v1.WatchRunResponse.gap:type_name -> baton.v1.WatchGap
-	17, // 15: baton.v1.WatchRunResponse.caught_up:type_name -> baton.v1.RunCaughtUp
-	28, // 16: baton.v1.CancelRunResponse.run:type_name -> baton.v1.Run
-	0,  // 17: baton.v1.GetNodeToolsRequest.shape:type_name -> baton.v1.ToolShape
-	32, // 18: baton.v1.GetNodeToolsResponse.tools:type_name -> baton.v1.NodeTool
-	33, // 19: baton.v1.GetNodeToolsResponse.inputs:type_name -> baton.v1.NodeOutput
-	34, // 20: baton.v1.RecordTurnRequest.calls:type_name -> baton.v1.ToolCall
-	28, // 21: baton.v1.RecordTurnResponse.run:type_name -> baton.v1.Run
-	35, // 22: baton.v1.RecordTurnResponse.choice:type_name -> baton.v1.RoutingChoice
-	36, // 23: baton.v1.RecordTurnResponse.tool_results:type_name -> baton.v1.ToolResult
-	37, // 24: baton.v1.RecordTurnResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
-	38, // 25: baton.v1.RecordTurnResponse.outcome:type_name -> baton.v1.TurnOutcome
-	39, // 26: baton.v1.RecordTurnResponse.error_code:type_name -> baton.v1.ErrorCode
-	1,  // 27: baton.v1.RoutingService.RegisterGraph:input_type -> baton.v1.RegisterGraphRequest
-	3,  // 28: baton.v1.RoutingService.ValidateGraph:input_type -> baton.v1.ValidateGraphRequest
-	5,  // 29: baton.v1.RoutingService.GetGraph:input_type -> baton.v1.GetGraphRequest
-	7,  // 30: baton.v1.RoutingService.ListGraphs:input_type -> baton.v1.ListGraphsRequest
-	9,  // 31: baton.v1.RoutingService.StartRun:input_type -> baton.v1.StartRunRequest
-	11, // 32: baton.v1.RoutingService.GetRun:input_type -> baton.v1.GetRunRequest
-	13, // 33: baton.v1.RoutingService.ListRuns:input_type -> baton.v1.ListRunsRequest
-	15, // 34: baton.v1.RoutingService.WatchRun:input_type -> baton.v1.WatchRunRequest
-	18, // 35: baton.v1.RoutingService.CancelRun:input_type -> baton.v1.CancelRunRequest
-	20, // 36: baton.v1.RoutingService.GetNodeTools:input_type -> baton.v1.GetNodeToolsRequest
-	22, // 37: baton.v1.RoutingService.RecordTurn:input_type -> baton.v1.RecordTurnRequest
-	2,  // 38: baton.v1.RoutingService.RegisterGraph:output_type -> baton.v1.RegisterGraphResponse
-	4,  // 39: baton.v1.RoutingService.ValidateGraph:output_type -> baton.v1.ValidateGraphResponse
-	6,  // 40: baton.v1.RoutingService.GetGraph:output_type -> baton.v1.GetGraphResponse
-	8,  // 41: baton.v1.RoutingService.ListGraphs:output_type -> baton.v1.ListGraphsResponse
-	10, // 42: baton.v1.RoutingService.StartRun:output_type -> baton.v1.StartRunResponse
-	12, // 43: baton.v1.RoutingService.GetRun:output_type -> baton.v1.GetRunResponse
-	14, // 44: baton.v1.RoutingService.ListRuns:output_type -> baton.v1.ListRunsResponse
-	16, // 45: baton.v1.RoutingService.WatchRun:output_type -> baton.v1.WatchRunResponse
-	19, // 46: baton.v1.RoutingService.CancelRun:output_type -> baton.v1.CancelRunResponse
-	21, // 47: baton.v1.RoutingService.GetNodeTools:output_type -> baton.v1.GetNodeToolsResponse
-	23, // 48: baton.v1.RoutingService.RecordTurn:output_type -> baton.v1.RecordTurnResponse
-	38, // [38:49] is the sub-list for method output_type
-	27, // [27:38] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	29, // 10: baton.v1.StartRunResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
+	28, // 11: baton.v1.GetRunResponse.run:type_name -> baton.v1.Run
+	29, // 12: baton.v1.GetRunResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
+	30, // 13: baton.v1.ListRunsRequest.states:type_name -> baton.v1.RunState
+	28, // 14: baton.v1.ListRunsResponse.runs:type_name -> baton.v1.Run
+	31, // 15: baton.v1.WatchRunResponse.entry:type_name -> baton.v1.RunEntry
+	32, // 16: baton.v1.WatchRunResponse.gap:type_name -> baton.v1.WatchGap
+	17, // 17: baton.v1.WatchRunResponse.caught_up:type_name -> baton.v1.RunCaughtUp
+	28, // 18: baton.v1.CancelRunResponse.run:type_name -> baton.v1.Run
+	0,  // 19: baton.v1.GetNodeToolsRequest.shape:type_name -> baton.v1.ToolShape
+	33, // 20: baton.v1.GetNodeToolsResponse.tools:type_name -> baton.v1.NodeTool
+	34, // 21: baton.v1.GetNodeToolsResponse.inputs:type_name -> baton.v1.NodeOutput
+	35, // 22: baton.v1.RecordTurnRequest.calls:type_name -> baton.v1.ToolCall
+	28, // 23: baton.v1.RecordTurnResponse.run:type_name -> baton.v1.Run
+	36, // 24: baton.v1.RecordTurnResponse.choice:type_name -> baton.v1.RoutingChoice
+	37, // 25: baton.v1.RecordTurnResponse.tool_results:type_name -> baton.v1.ToolResult
+	29, // 26: baton.v1.RecordTurnResponse.handoff_proposal:type_name -> baton.v1.HandoffRequest
+	38, // 27: baton.v1.RecordTurnResponse.outcome:type_name -> baton.v1.TurnOutcome
+	39, // 28: baton.v1.RecordTurnResponse.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 29: baton.v1.RoutingService.RegisterGraph:input_type -> baton.v1.RegisterGraphRequest
+	3,  // 30: baton.v1.RoutingService.ValidateGraph:input_type -> baton.v1.ValidateGraphRequest
+	5,  // 31: baton.v1.RoutingService.GetGraph:input_type -> baton.v1.GetGraphRequest
+	7,  // 32: baton.v1.RoutingService.ListGraphs:input_type -> baton.v1.ListGraphsRequest
+	9,  // 33: baton.v1.RoutingService.StartRun:input_type -> baton.v1.StartRunRequest
+	11, // 34: baton.v1.RoutingService.GetRun:input_type -> baton.v1.GetRunRequest
+	13, // 35: baton.v1.RoutingService.ListRuns:input_type -> baton.v1.ListRunsRequest
+	15, // 36: baton.v1.RoutingService.WatchRun:input_type -> baton.v1.WatchRunRequest
+	18, // 37: baton.v1.RoutingService.CancelRun:input_type -> baton.v1.CancelRunRequest
+	20, // 38: baton.v1.RoutingService.GetNodeTools:input_type -> baton.v1.GetNodeToolsRequest
+	22, // 39: baton.v1.RoutingService.RecordTurn:input_type -> baton.v1.RecordTurnRequest
+	2,  // 40: baton.v1.RoutingService.RegisterGraph:output_type -> baton.v1.RegisterGraphResponse
+	4,  // 41: baton.v1.RoutingService.ValidateGraph:output_type -> baton.v1.ValidateGraphResponse
+	6,  // 42: baton.v1.RoutingService.GetGraph:output_type -> baton.v1.GetGraphResponse
+	8,  // 43: baton.v1.RoutingService.ListGraphs:output_type -> baton.v1.ListGraphsResponse
+	10, // 44: baton.v1.RoutingService.StartRun:output_type -> baton.v1.StartRunResponse
+	12, // 45: baton.v1.RoutingService.GetRun:output_type -> baton.v1.GetRunResponse
+	14, // 46: baton.v1.RoutingService.ListRuns:output_type -> baton.v1.ListRunsResponse
+	16, // 47: baton.v1.RoutingService.WatchRun:output_type -> baton.v1.WatchRunResponse
+	19, // 48: baton.v1.RoutingService.CancelRun:output_type -> baton.v1.CancelRunResponse
+	21, // 49: baton.v1.RoutingService.GetNodeTools:output_type -> baton.v1.GetNodeToolsResponse
+	23, // 50: baton.v1.RoutingService.RecordTurn:output_type -> baton.v1.RecordTurnResponse
+	40, // [40:51] is the sub-list for method output_type
+	29, // [29:40] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_routing_service_proto_init() }

@@ -67,14 +67,14 @@ export class Step {
     return errorCode === v1.ErrorCode.UNSPECIFIED ? "" : v1.ErrorCode[errorCode];
   }
 
-  /** The handoff that the choice needs. The owner of the task hands it over to `receiverId`. */
+  /** The handoff that the next node needs. The owner of the task hands it over to `receiverId`. */
   get proposal(): v1.HandoffRequest | undefined {
     return this.answer.handoffProposal;
   }
 
   /** The receiver of the proposed handoff; empty without a proposal. */
   get receiverId(): string {
-    return this.answer.choice?.handoffReceiverId ?? "";
+    return this.answer.handoffReceiverId;
   }
 
   /** Whether the run has ended. */

@@ -1,6 +1,6 @@
 import { Code } from "@connectrpc/connect";
 import type { Delivery } from "./delivery.js";
-import type { Payload } from "./envelopes.js";
+import { BROKER_ID, type Payload } from "./envelopes.js";
 import { create } from "@bufbuild/protobuf";
 import { BatonError, isPassing } from "./errors.js";
 import { type ContextProvider, provideContext, unclaimed } from "./handovers.js";
@@ -111,7 +111,9 @@ async function give(agent: TaskOwner & Negotiator, handlers: Handlers, delivery:
   } else if (name === "TaskOffer") {
     await unread(agent, delivery);
   } else if (name === "HandoffAccept" || name === "TaskContextTransfer") await unclaimed(agent, delivery);
-  else if (name === undefined || ASKS.has(name)) {
+  else if (name === "Info" && delivery.envelope.senderId === BROKER_ID) {
+    return; // a letter about a run tells what `Run.state` shows too
+  } else if (name === undefined || ASKS.has(name)) {
     throw new Poison(`this agent has no handler for ${name ?? `message type ${delivery.envelope.messageType}`}`);
   }
 }

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.conversation import Conversation
 from baton.delivery import Delivery
+from baton.directory import BROKER_ID
 from baton.errors import (
     BatonError,
     HandoffFailedError,
@@ -590,7 +591,7 @@ class Dispatcher:
             await self._wait_for_a_reader(delivery)
         elif isinstance(payload, _STEPS):
             await self._wait_for_a_taker(delivery)
-        elif isinstance(payload, _NEWS):
+        elif isinstance(payload, _NEWS) or (isinstance(payload, v1.Info) and envelope.sender_id == BROKER_ID):
             _LOG.info("%s of %s about task %s, which no handler is for", kind, envelope.sender_id, envelope.task_id)
             await delivery.ack()
         else:

@@ -65,13 +65,13 @@ class Step:
 
     @property
     def proposal(self) -> v1.HandoffRequest | None:
-        """The handoff that the choice needs. The owner of the task hands it over to `receiver_id`."""
+        """The handoff that the next node needs. The owner of the task hands it over to `receiver_id`."""
         return self.answer.handoff_proposal if self.answer.HasField("handoff_proposal") else None
 
     @property
     def receiver_id(self) -> str:
         """The receiver of the proposed handoff; empty without a proposal."""
-        return self.answer.choice.handoff_receiver_id
+        return self.answer.handoff_receiver_id
 
     @property
     def is_over(self) -> bool:

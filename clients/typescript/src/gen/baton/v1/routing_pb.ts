@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/routing.proto.
  */
 export const file_baton_v1_routing: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9yb3V0aW5nLnByb3RvEghiYXRvbi52MSKKAQoFR3JhcGgSEAoIZ3JhcGhfaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoFbm9kZXMYAyADKAsyDi5iYXRvbi52MS5Ob2RlEhYKDmVudHJ5X25vZGVfaWRzGAQgAygJEhEKCXN0ZXBzX21heBgFIAEoDRIQCghyZXZpc2lvbhgGIAEoBCKMAQoETm9kZRIPCgdub2RlX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhAKCGFnZW50X2lkGAMgASgJEhIKCmFnZW50X3R5cGUYBCABKAkSFQoIaGFuZG9mZnMYBSABKA1IAIgBARIUCgxvdXRwdXRfbm9kZXMYBiADKAlCCwoJX2hhbmRvZmZzInsKDEdyYXBoUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhAKCG5vZGVfaWRzGAQgAygJEg8KB21lc3NhZ2UYBSABKAkioAMKA1J1bhIOCgZydW5faWQYASABKAkSHgoFZ3JhcGgYAiABKAsyDy5iYXRvbi52MS5HcmFwaBIhCgVzdGF0ZRgDIAEoDjISLmJhdG9uLnYxLlJ1blN0YXRlEgwKBHN0ZXAYBCABKA0SIAoFbm9kZXMYBSADKAsyES5iYXRvbi52MS5Ob2RlUnVuEhIKCnN0YXJ0ZXJfaWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRInCgplcnJvcl9jb2RlGAggASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYCSABKAkSDQoFdHVybnMYCiABKA0SEgoKbG9nX2xlbmd0aBgLIAEoBBIvCgtjcmVhdGVfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKJAQoHTm9kZVJ1bhIPCgdub2RlX2lkGAEgASgJEiIKBXN0YXRlGAIgASgOMhMuYmF0b24udjEuTm9kZVN0YXRlEg8KB2Nob2ljZXMYAyABKA0SEQoJcmVtYWluaW5nGAQgASgNEhEKCWNob2ljZV9pZBgFIAEoCRISCgpoYW5kb2ZmX2lkGAYgASgJIj4KCE5vZGVUb29sEgwKBG5hbWUYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCSJjCgpOb2RlT3V0cHV0Eg8KB25vZGVfaWQYASABKAkSDgoGb3V0cHV0GAIgASgJEg0KBWVycm9yGAMgASgJEhQKDGVudHJ5X251bWJlchgEIAEoBBIPCgdvbWl0dGVkGAUgASgIIkEKCFRvb2xDYWxsEg8KB2NhbGxfaWQYASABKAkSDAoEbmFtZRgCIAEoCRIWCg5hcmd1bWVudHNfanNvbhgDIAEoCSI9CgpUb29sUmVzdWx0Eg8KB2NhbGxfaWQYASABKAkSEAoIaXNfZXJyb3IYAiABKAgSDAoEdGV4dBgDIAEoCSJ4Cg1Sb3V0aW5nQ2hvaWNlEhEKCWNob2ljZV9pZBgBIAEoCRIPCgdub2RlX2lkGAIgASgJEhYKDnRhcmdldF9ub2RlX2lkGAMgASgJEg4KBnJlYXNvbhgEIAEoCRIbChNoYW5kb2ZmX3JlY2VpdmVyX2lkGAUgASgJIuECCgdSdW5UdXJuEg8KB3R1cm5faWQYASABKAkSDwoHbm9kZV9pZBgCIAEoCRITCgtyZXBvcnRlcl9pZBgDIAEoCRIhCgVjYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhAKCGZpbmlzaGVkGAUgASgIEg4KBm91dHB1dBgGIAEoCRINCgVlcnJvchgHIAEoCRImCgdvdXRjb21lGAggASgOMhUuYmF0b24udjEuVHVybk91dGNvbWUSJwoGY2hvaWNlGAkgASgLMhcuYmF0b24udjEuUm91dGluZ0Nob2ljZRInCgplcnJvcl9jb2RlGAogASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEiUKB3Jlc3VsdHMYCyADKAsyFC5iYXRvbi52MS5Ub29sUmVzdWx0EhEKCXJlbWFpbmluZxgMIAEoDRIXCg9hY3RpdmVfbm9kZV9pZHMYDSADKAkiIAoKUnVuU3RhcnRlZBISCgpzdGFydGVyX2lkGAEgASgJIi4KDFJ1blN0ZXBCZWdhbhIMCgRzdGVwGAEgASgNEhAKCG5vZGVfaWRzGAIgAygJIlYKClJ1bkhhbmRvZmYSDwoHbm9kZV9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkSEgoKaGFuZG9mZl9pZBgDIAEoCRIQCghvd25lcl9pZBgEIAEoCSJfChBSdW5DaG9pY2VHaXZlblVwEg8KB25vZGVfaWQYASABKAkSEQoJY2hvaWNlX2lkGAIgASgJEicKCmVycm9yX2NvZGUYAyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUiIAoMUnVuVGFza01vdmVkEhAKCG93bmVyX2lkGAEgASgJIm0KCFJ1bkVuZGVkEiEKBXN0YXRlGAEgASgOMhIuYmF0b24udjEuUnVuU3RhdGUSJwoKZXJyb3JfY29kZRgCIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIVCg1lcnJvcl9tZXNzYWdlGAMgASgJIrUDCghSdW5FbnRyeRIOCgZudW1iZXIYASABKAQSLgoKZW50cnlfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoHc3RhcnRlZBgDIAEoCzIULmJhdG9uLnYxLlJ1blN0YXJ0ZWRIABIsCgpzdGVwX2JlZ2FuGAQgASgLMhYuYmF0b24udjEuUnVuU3RlcEJlZ2FuSAASIQoEdHVybhgFIAEoCzIRLmJhdG9uLnYxLlJ1blR1cm5IABItCg1oYW5kb2ZmX2JlZ2FuGAYgASgLMhQuYmF0b24udjEuUnVuSGFuZG9mZkgAEi0KDWhhbmRvZmZfZW5kZWQYByABKAsyFC5iYXRvbi52MS5SdW5IYW5kb2ZmSAASIwoFZW5kZWQYCCABKAsyEi5iYXRvbi52MS5SdW5FbmRlZEgAEjUKD2Nob2ljZV9naXZlbl91cBgJIAEoCzIaLmJhdG9uLnYxLlJ1bkNob2ljZUdpdmVuVXBIABIsCgp0YXNrX21vdmVkGAogASgLMhYuYmF0b24udjEuUnVuVGFza01vdmVkSABCBwoFZXZlbnQqiAEKD1Byb2JsZW1TZXZlcml0eRIgChxQUk9CTEVNX1NFVkVSSVRZX1VOU1BFQ0lGSUVEEAASGgoWUFJPQkxFTV9TRVZFUklUWV9FUlJPUhABEhwKGFBST0JMRU1fU0VWRVJJVFlfV0FSTklORxACEhkKFVBST0JMRU1fU0VWRVJJVFlfSU5GTxADKoQBCghSdW5TdGF0ZRIZChVSVU5fU1RBVEVfVU5TUEVDSUZJRUQQABIVChFSVU5fU1RBVEVfUlVOTklORxABEhcKE1JVTl9TVEFURV9DT01QTEVURUQQAhIUChBSVU5fU1RBVEVfRkFJTEVEEAMSFwoTUlVOX1NUQVRFX0NBTkNFTExFRBAEKn8KCU5vZGVTdGF0ZRIaChZOT0RFX1NUQVRFX1VOU1BFQ0lGSUVEEAASEwoPTk9ERV9TVEFURV9JRExFEAESFQoRTk9ERV9TVEFURV9BQ1RJVkUQAhIVChFOT0RFX1NUQVRFX01PVklORxADEhMKD05PREVfU1RBVEVfRE9ORRAEKssBCgtUdXJuT3V0Y29tZRIcChhUVVJOX09VVENPTUVfVU5TUEVDSUZJRUQQABIZChVUVVJOX09VVENPTUVfUkVDT1JERUQQARIXChNUVVJOX09VVENPTUVfQ0hPU0VOEAISGQoVVFVSTl9PVVRDT01FX1BST1BPU0VEEAMSGQoVVFVSTl9PVVRDT01FX0ZJTklTSEVEEAQSGAoUVFVSTl9PVVRDT01FX1JFRlVTRUQQBRIaChZUVVJOX09VVENPTUVfV0lUSERSQVdOEAZiBnByb3RvMw", [file_baton_v1_error, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9yb3V0aW5nLnByb3RvEghiYXRvbi52MSKKAQoFR3JhcGgSEAoIZ3JhcGhfaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoFbm9kZXMYAyADKAsyDi5iYXRvbi52MS5Ob2RlEhYKDmVudHJ5X25vZGVfaWRzGAQgAygJEhEKCXN0ZXBzX21heBgFIAEoDRIQCghyZXZpc2lvbhgGIAEoBCKMAQoETm9kZRIPCgdub2RlX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhAKCGFnZW50X2lkGAMgASgJEhIKCmFnZW50X3R5cGUYBCABKAkSFQoIaGFuZG9mZnMYBSABKA1IAIgBARIUCgxvdXRwdXRfbm9kZXMYBiADKAlCCwoJX2hhbmRvZmZzInsKDEdyYXBoUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhAKCG5vZGVfaWRzGAQgAygJEg8KB21lc3NhZ2UYBSABKAkioAMKA1J1bhIOCgZydW5faWQYASABKAkSHgoFZ3JhcGgYAiABKAsyDy5iYXRvbi52MS5HcmFwaBIhCgVzdGF0ZRgDIAEoDjISLmJhdG9uLnYxLlJ1blN0YXRlEgwKBHN0ZXAYBCABKA0SIAoFbm9kZXMYBSADKAsyES5iYXRvbi52MS5Ob2RlUnVuEhIKCnN0YXJ0ZXJfaWQYBiABKAkSDwoHdGFza19pZBgHIAEoCRInCgplcnJvcl9jb2RlGAggASgOMhMuYmF0b24udjEuRXJyb3JDb2RlEhUKDWVycm9yX21lc3NhZ2UYCSABKAkSDQoFdHVybnMYCiABKA0SEgoKbG9nX2xlbmd0aBgLIAEoBBIvCgtjcmVhdGVfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKmAQoHTm9kZVJ1bhIPCgdub2RlX2lkGAEgASgJEiIKBXN0YXRlGAIgASgOMhMuYmF0b24udjEuTm9kZVN0YXRlEg8KB2Nob2ljZXMYAyABKA0SEQoJcmVtYWluaW5nGAQgASgNEhEKCWNob2ljZV9pZBgFIAEoCRISCgpoYW5kb2ZmX2lkGAYgASgJEhsKE2hhbmRvZmZfcmVjZWl2ZXJfaWQYByABKAkiPgoITm9kZVRvb2wSDAoEbmFtZRgBIAEoCRIPCgdub2RlX2lkGAIgASgJEhMKC2Rlc2NyaXB0aW9uGAMgASgJImMKCk5vZGVPdXRwdXQSDwoHbm9kZV9pZBgBIAEoCRIOCgZvdXRwdXQYAiABKAkSDQoFZXJyb3IYAyABKAkSFAoMZW50cnlfbnVtYmVyGAQgASgEEg8KB29taXR0ZWQYBSABKAgiQQoIVG9vbENhbGwSDwoHY2FsbF9pZBgBIAEoCRIMCgRuYW1lGAIgASgJEhYKDmFyZ3VtZW50c19qc29uGAMgASgJIj0KClRvb2xSZXN1bHQSDwoHY2FsbF9pZBgBIAEoCRIQCghpc19lcnJvchgCIAEoCBIMCgR0ZXh0GAMgASgJIngKDVJvdXRpbmdDaG9pY2USEQoJY2hvaWNlX2lkGAEgASgJEg8KB25vZGVfaWQYAiABKAkSFgoOdGFyZ2V0X25vZGVfaWQYAyABKAkSDgoGcmVhc29uGAQgASgJEhsKE2hhbmRvZmZfcmVjZWl2ZXJfaWQYBSABKAkiTgoLUnVuUHJvcG9zYWwSDwoHbm9kZV9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkSGwoTaGFuZG9mZl9yZWNlaXZlcl9pZBgDIAEoCSKKAwoHUnVuVHVybhIPCgd0dXJuX2lkGAEgASgJEg8KB25vZGVfaWQYAiABKAkSEwoLcmVwb3J0ZXJfaWQYAyABKAkSIQoFY2FsbHMYBCADKAsyEi5iYXRvbi52MS5Ub29sQ2FsbBIQCghmaW5pc2hlZBgFIAEoCBIOCgZvdXRwdXQYBiABKAkSDQoFZXJyb3IYByABKAkSJgoHb3V0Y29tZRgIIAEoDjIVLmJhdG9uLnYxLlR1cm5PdXRjb21lEicKBmNob2ljZRgJIAEoCzIXLmJhdG9uLnYxLlJvdXRpbmdDaG9pY2USJwoKZXJyb3JfY29kZRgKIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIlCgdyZXN1bHRzGAsgAygLMhQuYmF0b24udjEuVG9vbFJlc3VsdBIRCglyZW1haW5pbmcYDCABKA0SFwoPYWN0aXZlX25vZGVfaWRzGA0gAygJEicKCHByb3Bvc2FsGA4gASgLMhUuYmF0b24udjEuUnVuUHJvcG9zYWwiIAoKUnVuU3RhcnRlZBISCgpzdGFydGVyX2lkGAEgASgJIi4KDFJ1blN0ZXBCZWdhbhIMCgRzdGVwGAEgASgNEhAKCG5vZGVfaWRzGAIgAygJIlYKClJ1bkhhbmRvZmYSDwoHbm9kZV9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkSEgoKaGFuZG9mZl9pZBgDIAEoCRIQCghvd25lcl9pZBgEIAEoCSJfChBSdW5DaG9pY2VHaXZlblVwEg8KB25vZGVfaWQYASABKAkSEQoJY2hvaWNlX2lkGAIgASgJEicKCmVycm9yX2NvZGUYAyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUiIAoMUnVuVGFza01vdmVkEhAKCG93bmVyX2lkGAEgASgJIm0KCFJ1bkVuZGVkEiEKBXN0YXRlGAEgASgOMhIuYmF0b24udjEuUnVuU3RhdGUSJwoKZXJyb3JfY29kZRgCIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIVCg1lcnJvcl9tZXNzYWdlGAMgASgJIugDCghSdW5FbnRyeRIOCgZudW1iZXIYASABKAQSLgoKZW50cnlfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoHc3RhcnRlZBgDIAEoCzIULmJhdG9uLnYxLlJ1blN0YXJ0ZWRIABIsCgpzdGVwX2JlZ2FuGAQgASgLMhYuYmF0b24udjEuUnVuU3RlcEJlZ2FuSAASIQoEdHVybhgFIAEoCzIRLmJhdG9uLnYxLlJ1blR1cm5IABItCg1oYW5kb2ZmX2JlZ2FuGAYgASgLMhQuYmF0b24udjEuUnVuSGFuZG9mZkgAEi0KDWhhbmRvZmZfZW5kZWQYByABKAsyFC5iYXRvbi52MS5SdW5IYW5kb2ZmSAASIwoFZW5kZWQYCCABKAsyEi5iYXRvbi52MS5SdW5FbmRlZEgAEjUKD2Nob2ljZV9naXZlbl91cBgJIAEoCzIaLmJhdG9uLnYxLlJ1bkNob2ljZUdpdmVuVXBIABIsCgp0YXNrX21vdmVkGAogASgLMhYuYmF0b24udjEuUnVuVGFza01vdmVkSAASMQoQaGFuZG9mZl9wcm9wb3NlZBgLIAEoCzIVLmJhdG9uLnYxLlJ1blByb3Bvc2FsSABCBwoFZXZlbnQqiAEKD1Byb2JsZW1TZXZlcml0eRIgChxQUk9CTEVNX1NFVkVSSVRZX1VOU1BFQ0lGSUVEEAASGgoWUFJPQkxFTV9TRVZFUklUWV9FUlJPUhABEhwKGFBST0JMRU1fU0VWRVJJVFlfV0FSTklORxACEhkKFVBST0JMRU1fU0VWRVJJVFlfSU5GTxADKoQBCghSdW5TdGF0ZRIZChVSVU5fU1RBVEVfVU5TUEVDSUZJRUQQABIVChFSVU5fU1RBVEVfUlVOTklORxABEhcKE1JVTl9TVEFURV9DT01QTEVURUQQAhIUChBSVU5fU1RBVEVfRkFJTEVEEAMSFwoTUlVOX1NUQVRFX0NBTkNFTExFRBAEKn8KCU5vZGVTdGF0ZRIaChZOT0RFX1NUQVRFX1VOU1BFQ0lGSUVEEAASEwoPTk9ERV9TVEFURV9JRExFEAESFQoRTk9ERV9TVEFURV9BQ1RJVkUQAhIVChFOT0RFX1NUQVRFX01PVklORxADEhMKD05PREVfU1RBVEVfRE9ORRAEKssBCgtUdXJuT3V0Y29tZRIcChhUVVJOX09VVENPTUVfVU5TUEVDSUZJRUQQABIZChVUVVJOX09VVENPTUVfUkVDT1JERUQQARIXChNUVVJOX09VVENPTUVfQ0hPU0VOEAISGQoVVFVSTl9PVVRDT01FX1BST1BPU0VEEAMSGQoVVFVSTl9PVVRDT01FX0ZJTklTSEVEEAQSGAoUVFVSTl9PVVRDT01FX1JFRlVTRUQQBRIaChZUVVJOX09VVENPTUVfV0lUSERSQVdOEAZiBnByb3RvMw", [file_baton_v1_error, file_google_protobuf_timestamp]);
 
 /**
  * A graph of nodes. The model of a node chooses the next node by a tool call. The broker runs no model: it gives the
@@ -233,7 +233,8 @@ export type Run = Message<"baton.v1.Run"> & {
   starterId: string;
 
   /**
-   * The task that the run is over: only its owner records turns. Empty: the run is over none.
+   * The task that the run is over: only its owner records turns, and of a node that names an agent that agent, once it owns
+   * the task. Empty: the run is over none.
    *
    * @generated from field: string task_id = 7;
    */
@@ -331,7 +332,7 @@ export type NodeRun = Message<"baton.v1.NodeRun"> & {
   remaining: number;
 
   /**
-   * MOVING only: the choice that waits for its handoff.
+   * MOVING only: the choice or the proposal that waits for its handoff.
    *
    * @generated from field: string choice_id = 5;
    */
@@ -343,6 +344,13 @@ export type NodeRun = Message<"baton.v1.NodeRun"> & {
    * @generated from field: string handoff_id = 6;
    */
   handoffId: string;
+
+  /**
+   * MOVING only: the receiver of the handoff, an agent's id or type:NAME.
+   *
+   * @generated from field: string handoff_receiver_id = 7;
+   */
+  handoffReceiverId: string;
 };
 
 /**
@@ -560,6 +568,41 @@ export const RoutingChoiceSchema: GenMessage<RoutingChoice> = /*@__PURE__*/
   messageDesc(file_baton_v1_routing, 9);
 
 /**
+ * A handoff of the run's task that a node needs because the run has come to it, and another agent works there.
+ *
+ * @generated from message baton.v1.RunProposal
+ */
+export type RunProposal = Message<"baton.v1.RunProposal"> & {
+  /**
+   * The node.
+   *
+   * @generated from field: string node_id = 1;
+   */
+  nodeId: string;
+
+  /**
+   * The id that the request of the handoff names in routing.choice_id.
+   *
+   * @generated from field: string choice_id = 2;
+   */
+  choiceId: string;
+
+  /**
+   * The receiver of the handoff: an agent's id, or type:NAME.
+   *
+   * @generated from field: string handoff_receiver_id = 3;
+   */
+  handoffReceiverId: string;
+};
+
+/**
+ * Describes the message baton.v1.RunProposal.
+ * Use `create(RunProposalSchema)` to create a new message.
+ */
+export const RunProposalSchema: GenMessage<RunProposal> = /*@__PURE__*/
+  messageDesc(file_baton_v1_routing, 10);
+
+/**
  * A recorded turn.
  *
  * @generated from message baton.v1.RunTurn
@@ -655,6 +698,14 @@ export type RunTurn = Message<"baton.v1.RunTurn"> & {
    * @generated from field: repeated string active_node_ids = 13;
    */
   activeNodeIds: string[];
+
+  /**
+   * The next handoff that the run needs after the turn, because no node is active and another agent works at this one.
+   * Unset: none.
+   *
+   * @generated from field: baton.v1.RunProposal proposal = 14;
+   */
+  proposal?: RunProposal | undefined;
 };
 
 /**
@@ -662,7 +713,7 @@ export type RunTurn = Message<"baton.v1.RunTurn"> & {
  * Use `create(RunTurnSchema)` to create a new message.
  */
 export const RunTurnSchema: GenMessage<RunTurn> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 10);
+  messageDesc(file_baton_v1_routing, 11);
 
 /**
  * The start of a run.
@@ -683,7 +734,7 @@ export type RunStarted = Message<"baton.v1.RunStarted"> & {
  * Use `create(RunStartedSchema)` to create a new message.
  */
 export const RunStartedSchema: GenMessage<RunStarted> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 11);
+  messageDesc(file_baton_v1_routing, 12);
 
 /**
  * The begin of a super-step.
@@ -711,23 +762,23 @@ export type RunStepBegan = Message<"baton.v1.RunStepBegan"> & {
  * Use `create(RunStepBeganSchema)` to create a new message.
  */
 export const RunStepBeganSchema: GenMessage<RunStepBegan> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 12);
+  messageDesc(file_baton_v1_routing, 13);
 
 /**
- * A handoff that carries out a choice.
+ * A handoff that carries out a choice, or brings the task to the agent of a node.
  *
  * @generated from message baton.v1.RunHandoff
  */
 export type RunHandoff = Message<"baton.v1.RunHandoff"> & {
   /**
-   * The node that made the choice.
+   * The node that made the choice, or that needs the handoff.
    *
    * @generated from field: string node_id = 1;
    */
   nodeId: string;
 
   /**
-   * The choice.
+   * The choice or the proposal.
    *
    * @generated from field: string choice_id = 2;
    */
@@ -753,23 +804,23 @@ export type RunHandoff = Message<"baton.v1.RunHandoff"> & {
  * Use `create(RunHandoffSchema)` to create a new message.
  */
 export const RunHandoffSchema: GenMessage<RunHandoff> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 13);
+  messageDesc(file_baton_v1_routing, 14);
 
 /**
- * A choice that no handoff carries out.
+ * A choice or a proposal that no handoff carries out.
  *
  * @generated from message baton.v1.RunChoiceGivenUp
  */
 export type RunChoiceGivenUp = Message<"baton.v1.RunChoiceGivenUp"> & {
   /**
-   * The node that made the choice.
+   * The node that made the choice, or that needs the handoff.
    *
    * @generated from field: string node_id = 1;
    */
   nodeId: string;
 
   /**
-   * The choice.
+   * The choice or the proposal.
    *
    * @generated from field: string choice_id = 2;
    */
@@ -789,7 +840,7 @@ export type RunChoiceGivenUp = Message<"baton.v1.RunChoiceGivenUp"> & {
  * Use `create(RunChoiceGivenUpSchema)` to create a new message.
  */
 export const RunChoiceGivenUpSchema: GenMessage<RunChoiceGivenUp> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 14);
+  messageDesc(file_baton_v1_routing, 15);
 
 /**
  * A move of a run's task by something else than a choice of the run: a handoff of its owner, the end or the recall of a loan,
@@ -811,7 +862,7 @@ export type RunTaskMoved = Message<"baton.v1.RunTaskMoved"> & {
  * Use `create(RunTaskMovedSchema)` to create a new message.
  */
 export const RunTaskMovedSchema: GenMessage<RunTaskMoved> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 15);
+  messageDesc(file_baton_v1_routing, 16);
 
 /**
  * The end of a run.
@@ -846,7 +897,7 @@ export type RunEnded = Message<"baton.v1.RunEnded"> & {
  * Use `create(RunEndedSchema)` to create a new message.
  */
 export const RunEndedSchema: GenMessage<RunEnded> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 16);
+  messageDesc(file_baton_v1_routing, 17);
 
 /**
  * An entry of a run's log. It never changes.
@@ -883,7 +934,7 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
     case: "started";
   } | {
     /**
-     * A super-step began.
+     * A super-step began. A handoff_proposed follows for each of its nodes where another agent works.
      *
      * @generated from field: baton.v1.RunStepBegan step_began = 4;
      */
@@ -907,7 +958,7 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
     case: "handoffBegan";
   } | {
     /**
-     * The handoff for a choice ended. Without completion the choice has failed, and its node is active again.
+     * The handoff for a choice or a proposal ended. Without completion its node is active, with the present owner.
      *
      * @generated from field: baton.v1.RunHandoff handoff_ended = 7;
      */
@@ -923,7 +974,8 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
     case: "ended";
   } | {
     /**
-     * A choice was given up before a handoff carried it out. It stays counted, and its node is active again.
+     * A choice or a proposal was given up before a handoff carried it out. A choice stays counted. Its node is active, with the
+     * present owner.
      *
      * @generated from field: baton.v1.RunChoiceGivenUp choice_given_up = 9;
      */
@@ -937,6 +989,14 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
      */
     value: RunTaskMoved;
     case: "taskMoved";
+  } | {
+    /**
+     * The run has come to a node where another agent works, and proposes a handoff of the task.
+     *
+     * @generated from field: baton.v1.RunProposal handoff_proposed = 11;
+     */
+    value: RunProposal;
+    case: "handoffProposed";
   } | { case: undefined; value?: undefined };
 };
 
@@ -945,7 +1005,7 @@ export type RunEntry = Message<"baton.v1.RunEntry"> & {
  * Use `create(RunEntrySchema)` to create a new message.
  */
 export const RunEntrySchema: GenMessage<RunEntry> = /*@__PURE__*/
-  messageDesc(file_baton_v1_routing, 17);
+  messageDesc(file_baton_v1_routing, 18);
 
 /**
  * The weight of a problem of a graph.
@@ -1064,7 +1124,7 @@ export enum NodeState {
   ACTIVE = 2,
 
   /**
-   * The node's choice waits for the handoff of the task to another agent.
+   * The node's choice, or the node itself, waits for the handoff of the task to another agent.
    *
    * @generated from enum value: NODE_STATE_MOVING = 3;
    */

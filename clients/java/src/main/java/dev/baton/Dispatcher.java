@@ -9,6 +9,7 @@ import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
 import dev.baton.v1.HandoffComplete;
 import dev.baton.v1.HandoffReject;
+import dev.baton.v1.Info;
 import dev.baton.v1.NackCause;
 import dev.baton.v1.NegotiationClosed;
 import dev.baton.v1.NextStep;
@@ -548,7 +549,8 @@ final class Dispatcher {
             decline(delivery);
         } else if (payload instanceof TaskOffer) {
             waitForReader(delivery);
-        } else if (NEWS.contains(payload.getClass())) {
+        } else if (NEWS.contains(payload.getClass())
+                || (payload instanceof Info && delivery.envelope().getSenderId().equals(Agent.BROKER_ID))) {
             LOG.log(Level.INFO, "{0}, which no listener is for", delivery);
             delivery.ack();
         } else {

@@ -61,7 +61,7 @@ public final class Run {
      * Reports a turn of the node's model. The same turn again gets its first answer, so the call repeats the report
      * until the broker answers, at most for the agent's send timeout. A wrong transfer is no error: the answer's
      * error_code names the rule, and its tool results are for the model. If the answer has a handoff_proposal, the
-     * task's owner hands the task over with it, to the choice's handoff_receiver_id. Throws {@link BatonException}:
+     * task's owner hands the task over with it, to its handoff_receiver_id. Throws {@link BatonException}:
      * NODE_NOT_ACTIVE, NOT_OWNER, RUN_FINAL or MESSAGE_ID_REUSED.
      */
     public RecordTurnResponse turn(String nodeId, Turn turn) throws InterruptedException {

@@ -172,7 +172,7 @@ class RoutingTest {
             Run run = routing.startRun(over);
             RecordTurnResponse choice = run.turn("triage", transfer("billing"));
             assertEquals(TurnOutcome.TURN_OUTCOME_PROPOSED, choice.getOutcome());
-            String receiverId = choice.getChoice().getHandoffReceiverId();
+            String receiverId = choice.getHandoffReceiverId();
             HandedOver handed = alice.handOver(
                     receiverId,
                     "ticket-1",

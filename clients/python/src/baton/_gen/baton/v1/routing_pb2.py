@@ -16,21 +16,21 @@ from baton._gen.baton.v1 import error_pb2 as baton_dot_v1_dot_error__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/routing.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/error.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x05Graph\x12\x10\n\x08graph_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1d\n\x05nodes\x18\x03 \x03(\x0b\x32\x0e.baton.v1.Node\x12\x16\n\x0e\x65ntry_node_ids\x18\x04 \x03(\t\x12\x11\n\tsteps_max\x18\x05 \x01(\r\x12\x10\n\x08revision\x18\x06 \x01(\x04\"\x8c\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x12\n\nagent_type\x18\x04 \x01(\t\x12\x15\n\x08handoffs\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0coutput_nodes\x18\x06 \x03(\tB\x0b\n\t_handoffs\"{\n\x0cGraphProblem\x12+\n\x08severity\x18\x01 \x01(\x0e\x32\x19.baton.v1.ProblemSeverity\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x10\n\x08node_ids\x18\x04 \x03(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xa0\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1e\n\x05graph\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Graph\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.baton.v1.RunState\x12\x0c\n\x04step\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.baton.v1.NodeRun\x12\x12\n\nstarter_id\x18\x06 \x01(\t\x12\x0f\n\x07task_id\x18\x07 \x01(\t\x12\'\n\nerror_code\x18\x08 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x15\n\rerror_message\x18\t \x01(\t\x12\r\n\x05turns\x18\n \x01(\r\x12\x12\n\nlog_length\x18\x0b \x01(\x04\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x89\x01\n\x07NodeRun\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.baton.v1.NodeState\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\r\x12\x11\n\tremaining\x18\x04 \x01(\r\x12\x11\n\tchoice_id\x18\x05 \x01(\t\x12\x12\n\nhandoff_id\x18\x06 \x01(\t\">\n\x08NodeTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"c\n\nNodeOutput\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x14\n\x0c\x65ntry_number\x18\x04 \x01(\x04\x12\x0f\n\x07omitted\x18\x05 \x01(\x08\"A\n\x08ToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"=\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x10\n\x08is_error\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\"x\n\rRoutingChoice\x12\x11\n\tchoice_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0etarget_node_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x1b\n\x13handoff_receiver_id\x18\x05 \x01(\t\"\xe1\x02\n\x07RunTurn\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x13\n\x0breporter_id\x18\x03 \x01(\t\x12!\n\x05\x63\x61lls\x18\x04 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x0e\n\x06output\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12&\n\x07outcome\x18\x08 \x01(\x0e\x32\x15.baton.v1.TurnOutcome\x12\'\n\x06\x63hoice\x18\t \x01(\x0b\x32\x17.baton.v1.RoutingChoice\x12\'\n\nerror_code\x18\n \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12%\n\x07results\x18\x0b \x03(\x0b\x32\x14.baton.v1.ToolResult\x12\x11\n\tremaining\x18\x0c \x01(\r\x12\x17\n\x0f\x61\x63tive_node_ids\x18\r \x03(\t\" \n\nRunStarted\x12\x12\n\nstarter_id\x18\x01 \x01(\t\".\n\x0cRunStepBegan\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\x10\n\x08node_ids\x18\x02 \x03(\t\"V\n\nRunHandoff\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tchoice_id\x18\x02 \x01(\t\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x10\n\x08owner_id\x18\x04 \x01(\t\"_\n\x10RunChoiceGivenUp\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tchoice_id\x18\x02 \x01(\t\x12\'\n\nerror_code\x18\x03 \x01(\x0e\x32\x13.baton.v1.ErrorCode\" \n\x0cRunTaskMoved\x12\x10\n\x08owner_id\x18\x01 \x01(\t\"m\n\x08RunEnded\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.baton.v1.RunState\x12\'\n\nerror_code\x18\x02 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\xb5\x03\n\x08RunEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07started\x18\x03 \x01(\x0b\x32\x14.baton.v1.RunStartedH\x00\x12,\n\nstep_began\x18\x04 \x01(\x0b\x32\x16.baton.v1.RunStepBeganH\x00\x12!\n\x04turn\x18\x05 \x01(\x0b\x32\x11.baton.v1.RunTurnH\x00\x12-\n\rhandoff_began\x18\x06 \x01(\x0b\x32\x14.baton.v1.RunHandoffH\x00\x12-\n\rhandoff_ended\x18\x07 \x01(\x0b\x32\x14.baton.v1.RunHandoffH\x00\x12#\n\x05\x65nded\x18\x08 \x01(\x0b\x32\x12.baton.v1.RunEndedH\x00\x12\x35\n\x0f\x63hoice_given_up\x18\t \x01(\x0b\x32\x1a.baton.v1.RunChoiceGivenUpH\x00\x12,\n\ntask_moved\x18\n \x01(\x0b\x32\x16.baton.v1.RunTaskMovedH\x00\x42\x07\n\x05\x65vent*\x88\x01\n\x0fProblemSeverity\x12 \n\x1cPROBLEM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16PROBLEM_SEVERITY_ERROR\x10\x01\x12\x1c\n\x18PROBLEM_SEVERITY_WARNING\x10\x02\x12\x19\n\x15PROBLEM_SEVERITY_INFO\x10\x03*\x84\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_RUNNING\x10\x01\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x02\x12\x14\n\x10RUN_STATE_FAILED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04*\x7f\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fNODE_STATE_IDLE\x10\x01\x12\x15\n\x11NODE_STATE_ACTIVE\x10\x02\x12\x15\n\x11NODE_STATE_MOVING\x10\x03\x12\x13\n\x0fNODE_STATE_DONE\x10\x04*\xcb\x01\n\x0bTurnOutcome\x12\x1c\n\x18TURN_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15TURN_OUTCOME_RECORDED\x10\x01\x12\x17\n\x13TURN_OUTCOME_CHOSEN\x10\x02\x12\x19\n\x15TURN_OUTCOME_PROPOSED\x10\x03\x12\x19\n\x15TURN_OUTCOME_FINISHED\x10\x04\x12\x18\n\x14TURN_OUTCOME_REFUSED\x10\x05\x12\x1a\n\x16TURN_OUTCOME_WITHDRAWN\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/routing.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/error.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x05Graph\x12\x10\n\x08graph_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1d\n\x05nodes\x18\x03 \x03(\x0b\x32\x0e.baton.v1.Node\x12\x16\n\x0e\x65ntry_node_ids\x18\x04 \x03(\t\x12\x11\n\tsteps_max\x18\x05 \x01(\r\x12\x10\n\x08revision\x18\x06 \x01(\x04\"\x8c\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x12\n\nagent_type\x18\x04 \x01(\t\x12\x15\n\x08handoffs\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0coutput_nodes\x18\x06 \x03(\tB\x0b\n\t_handoffs\"{\n\x0cGraphProblem\x12+\n\x08severity\x18\x01 \x01(\x0e\x32\x19.baton.v1.ProblemSeverity\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x10\n\x08node_ids\x18\x04 \x03(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xa0\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1e\n\x05graph\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Graph\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.baton.v1.RunState\x12\x0c\n\x04step\x18\x04 \x01(\r\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.baton.v1.NodeRun\x12\x12\n\nstarter_id\x18\x06 \x01(\t\x12\x0f\n\x07task_id\x18\x07 \x01(\t\x12\'\n\nerror_code\x18\x08 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x15\n\rerror_message\x18\t \x01(\t\x12\r\n\x05turns\x18\n \x01(\r\x12\x12\n\nlog_length\x18\x0b \x01(\x04\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x01\n\x07NodeRun\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.baton.v1.NodeState\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\r\x12\x11\n\tremaining\x18\x04 \x01(\r\x12\x11\n\tchoice_id\x18\x05 \x01(\t\x12\x12\n\nhandoff_id\x18\x06 \x01(\t\x12\x1b\n\x13handoff_receiver_id\x18\x07 \x01(\t\">\n\x08NodeTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"c\n\nNodeOutput\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x14\n\x0c\x65ntry_number\x18\x04 \x01(\x04\x12\x0f\n\x07omitted\x18\x05 \x01(\x08\"A\n\x08ToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"=\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x10\n\x08is_error\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\"x\n\rRoutingChoice\x12\x11\n\tchoice_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0etarget_node_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x1b\n\x13handoff_receiver_id\x18\x05 \x01(\t\"N\n\x0bRunProposal\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tchoice_id\x18\x02 \x01(\t\x12\x1b\n\x13handoff_receiver_id\x18\x03 \x01(\t\"\x8a\x03\n\x07RunTurn\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x13\n\x0breporter_id\x18\x03 \x01(\t\x12!\n\x05\x63\x61lls\x18\x04 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x0e\n\x06output\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12&\n\x07outcome\x18\x08 \x01(\x0e\x32\x15.baton.v1.TurnOutcome\x12\'\n\x06\x63hoice\x18\t \x01(\x0b\x32\x17.baton.v1.RoutingChoice\x12\'\n\nerror_code\x18\n \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12%\n\x07results\x18\x0b \x03(\x0b\x32\x14.baton.v1.ToolResult\x12\x11\n\tremaining\x18\x0c \x01(\r\x12\x17\n\x0f\x61\x63tive_node_ids\x18\r \x03(\t\x12\'\n\x08proposal\x18\x0e \x01(\x0b\x32\x15.baton.v1.RunProposal\" \n\nRunStarted\x12\x12\n\nstarter_id\x18\x01 \x01(\t\".\n\x0cRunStepBegan\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\x10\n\x08node_ids\x18\x02 \x03(\t\"V\n\nRunHandoff\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tchoice_id\x18\x02 \x01(\t\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x10\n\x08owner_id\x18\x04 \x01(\t\"_\n\x10RunChoiceGivenUp\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tchoice_id\x18\x02 \x01(\t\x12\'\n\nerror_code\x18\x03 \x01(\x0e\x32\x13.baton.v1.ErrorCode\" \n\x0cRunTaskMoved\x12\x10\n\x08owner_id\x18\x01 \x01(\t\"m\n\x08RunEnded\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.baton.v1.RunState\x12\'\n\nerror_code\x18\x02 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\xe8\x03\n\x08RunEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07started\x18\x03 \x01(\x0b\x32\x14.baton.v1.RunStartedH\x00\x12,\n\nstep_began\x18\x04 \x01(\x0b\x32\x16.baton.v1.RunStepBeganH\x00\x12!\n\x04turn\x18\x05 \x01(\x0b\x32\x11.baton.v1.RunTurnH\x00\x12-\n\rhandoff_began\x18\x06 \x01(\x0b\x32\x14.baton.v1.RunHandoffH\x00\x12-\n\rhandoff_ended\x18\x07 \x01(\x0b\x32\x14.baton.v1.RunHandoffH\x00\x12#\n\x05\x65nded\x18\x08 \x01(\x0b\x32\x12.baton.v1.RunEndedH\x00\x12\x35\n\x0f\x63hoice_given_up\x18\t \x01(\x0b\x32\x1a.baton.v1.RunChoiceGivenUpH\x00\x12,\n\ntask_moved\x18\n \x01(\x0b\x32\x16.baton.v1.RunTaskMovedH\x00\x12\x31\n\x10handoff_proposed\x18\x0b \x01(\x0b\x32\x15.baton.v1.RunProposalH\x00\x42\x07\n\x05\x65vent*\x88\x01\n\x0fProblemSeverity\x12 \n\x1cPROBLEM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16PROBLEM_SEVERITY_ERROR\x10\x01\x12\x1c\n\x18PROBLEM_SEVERITY_WARNING\x10\x02\x12\x19\n\x15PROBLEM_SEVERITY_INFO\x10\x03*\x84\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_RUNNING\x10\x01\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x02\x12\x14\n\x10RUN_STATE_FAILED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04*\x7f\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fNODE_STATE_IDLE\x10\x01\x12\x15\n\x11NODE_STATE_ACTIVE\x10\x02\x12\x15\n\x11NODE_STATE_MOVING\x10\x03\x12\x13\n\x0fNODE_STATE_DONE\x10\x04*\xcb\x01\n\x0bTurnOutcome\x12\x1c\n\x18TURN_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15TURN_OUTCOME_RECORDED\x10\x01\x12\x17\n\x13TURN_OUTCOME_CHOSEN\x10\x02\x12\x19\n\x15TURN_OUTCOME_PROPOSED\x10\x03\x12\x19\n\x15TURN_OUTCOME_FINISHED\x10\x04\x12\x18\n\x14TURN_OUTCOME_REFUSED\x10\x05\x12\x1a\n\x16TURN_OUTCOME_WITHDRAWN\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.routing_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_PROBLEMSEVERITY']._serialized_start=2685
-  _globals['_PROBLEMSEVERITY']._serialized_end=2821
-  _globals['_RUNSTATE']._serialized_start=2824
-  _globals['_RUNSTATE']._serialized_end=2956
-  _globals['_NODESTATE']._serialized_start=2958
-  _globals['_NODESTATE']._serialized_end=3085
-  _globals['_TURNOUTCOME']._serialized_start=3088
-  _globals['_TURNOUTCOME']._serialized_end=3291
+  _globals['_PROBLEMSEVERITY']._serialized_start=2886
+  _globals['_PROBLEMSEVERITY']._serialized_end=3022
+  _globals['_RUNSTATE']._serialized_start=3025
+  _globals['_RUNSTATE']._serialized_end=3157
+  _globals['_NODESTATE']._serialized_start=3159
+  _globals['_NODESTATE']._serialized_end=3286
+  _globals['_TURNOUTCOME']._serialized_start=3289
+  _globals['_TURNOUTCOME']._serialized_end=3492
   _globals['_GRAPH']._serialized_start=92
   _globals['_GRAPH']._serialized_end=230
   _globals['_NODE']._serialized_start=233
@@ -40,31 +40,33 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_RUN']._serialized_start=501
   _globals['_RUN']._serialized_end=917
   _globals['_NODERUN']._serialized_start=920
-  _globals['_NODERUN']._serialized_end=1057
-  _globals['_NODETOOL']._serialized_start=1059
-  _globals['_NODETOOL']._serialized_end=1121
-  _globals['_NODEOUTPUT']._serialized_start=1123
-  _globals['_NODEOUTPUT']._serialized_end=1222
-  _globals['_TOOLCALL']._serialized_start=1224
-  _globals['_TOOLCALL']._serialized_end=1289
-  _globals['_TOOLRESULT']._serialized_start=1291
-  _globals['_TOOLRESULT']._serialized_end=1352
-  _globals['_ROUTINGCHOICE']._serialized_start=1354
-  _globals['_ROUTINGCHOICE']._serialized_end=1474
-  _globals['_RUNTURN']._serialized_start=1477
-  _globals['_RUNTURN']._serialized_end=1830
-  _globals['_RUNSTARTED']._serialized_start=1832
-  _globals['_RUNSTARTED']._serialized_end=1864
-  _globals['_RUNSTEPBEGAN']._serialized_start=1866
-  _globals['_RUNSTEPBEGAN']._serialized_end=1912
-  _globals['_RUNHANDOFF']._serialized_start=1914
-  _globals['_RUNHANDOFF']._serialized_end=2000
-  _globals['_RUNCHOICEGIVENUP']._serialized_start=2002
-  _globals['_RUNCHOICEGIVENUP']._serialized_end=2097
-  _globals['_RUNTASKMOVED']._serialized_start=2099
-  _globals['_RUNTASKMOVED']._serialized_end=2131
-  _globals['_RUNENDED']._serialized_start=2133
-  _globals['_RUNENDED']._serialized_end=2242
-  _globals['_RUNENTRY']._serialized_start=2245
-  _globals['_RUNENTRY']._serialized_end=2682
+  _globals['_NODERUN']._serialized_end=1086
+  _globals['_NODETOOL']._serialized_start=1088
+  _globals['_NODETOOL']._serialized_end=1150
+  _globals['_NODEOUTPUT']._serialized_start=1152
+  _globals['_NODEOUTPUT']._serialized_end=1251
+  _globals['_TOOLCALL']._serialized_start=1253
+  _globals['_TOOLCALL']._serialized_end=1318
+  _globals['_TOOLRESULT']._serialized_start=1320
+  _globals['_TOOLRESULT']._serialized_end=1381
+  _globals['_ROUTINGCHOICE']._serialized_start=1383
+  _globals['_ROUTINGCHOICE']._serialized_end=1503
+  _globals['_RUNPROPOSAL']._serialized_start=1505
+  _globals['_RUNPROPOSAL']._serialized_end=1583
+  _globals['_RUNTURN']._serialized_start=1586
+  _globals['_RUNTURN']._serialized_end=1980
+  _globals['_RUNSTARTED']._serialized_start=1982
+  _globals['_RUNSTARTED']._serialized_end=2014
+  _globals['_RUNSTEPBEGAN']._serialized_start=2016
+  _globals['_RUNSTEPBEGAN']._serialized_end=2062
+  _globals['_RUNHANDOFF']._serialized_start=2064
+  _globals['_RUNHANDOFF']._serialized_end=2150
+  _globals['_RUNCHOICEGIVENUP']._serialized_start=2152
+  _globals['_RUNCHOICEGIVENUP']._serialized_end=2247
+  _globals['_RUNTASKMOVED']._serialized_start=2249
+  _globals['_RUNTASKMOVED']._serialized_end=2281
+  _globals['_RUNENDED']._serialized_start=2283
+  _globals['_RUNENDED']._serialized_end=2392
+  _globals['_RUNENTRY']._serialized_start=2395
+  _globals['_RUNENTRY']._serialized_end=2883
 # @@protoc_insertion_point(module_scope)

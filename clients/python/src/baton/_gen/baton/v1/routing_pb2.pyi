@@ -141,20 +141,22 @@ class Run(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., graph: _Optional[_Union[Graph, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., step: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeRun, _Mapping]]] = ..., starter_id: _Optional[str] = ..., task_id: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., turns: _Optional[int] = ..., log_length: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class NodeRun(_message.Message):
-    __slots__ = ("node_id", "state", "choices", "remaining", "choice_id", "handoff_id")
+    __slots__ = ("node_id", "state", "choices", "remaining", "choice_id", "handoff_id", "handoff_receiver_id")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
     CHOICE_ID_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     state: NodeState
     choices: int
     remaining: int
     choice_id: str
     handoff_id: str
-    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., choices: _Optional[int] = ..., remaining: _Optional[int] = ..., choice_id: _Optional[str] = ..., handoff_id: _Optional[str] = ...) -> None: ...
+    handoff_receiver_id: str
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., choices: _Optional[int] = ..., remaining: _Optional[int] = ..., choice_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...
 
 class NodeTool(_message.Message):
     __slots__ = ("name", "node_id", "description")
@@ -214,8 +216,18 @@ class RoutingChoice(_message.Message):
     handoff_receiver_id: str
     def __init__(self, choice_id: _Optional[str] = ..., node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., reason: _Optional[str] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...
 
+class RunProposal(_message.Message):
+    __slots__ = ("node_id", "choice_id", "handoff_receiver_id")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    choice_id: str
+    handoff_receiver_id: str
+    def __init__(self, node_id: _Optional[str] = ..., choice_id: _Optional[str] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...
+
 class RunTurn(_message.Message):
-    __slots__ = ("turn_id", "node_id", "reporter_id", "calls", "finished", "output", "error", "outcome", "choice", "error_code", "results", "remaining", "active_node_ids")
+    __slots__ = ("turn_id", "node_id", "reporter_id", "calls", "finished", "output", "error", "outcome", "choice", "error_code", "results", "remaining", "active_node_ids", "proposal")
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     REPORTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +241,7 @@ class RunTurn(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     turn_id: str
     node_id: str
     reporter_id: str
@@ -242,7 +255,8 @@ class RunTurn(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[ToolResult]
     remaining: int
     active_node_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, turn_id: _Optional[str] = ..., node_id: _Optional[str] = ..., reporter_id: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., finished: bool = ..., output: _Optional[str] = ..., error: _Optional[str] = ..., outcome: _Optional[_Union[TurnOutcome, str]] = ..., choice: _Optional[_Union[RoutingChoice, _Mapping]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., results: _Optional[_Iterable[_Union[ToolResult, _Mapping]]] = ..., remaining: _Optional[int] = ..., active_node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    proposal: RunProposal
+    def __init__(self, turn_id: _Optional[str] = ..., node_id: _Optional[str] = ..., reporter_id: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., finished: bool = ..., output: _Optional[str] = ..., error: _Optional[str] = ..., outcome: _Optional[_Union[TurnOutcome, str]] = ..., choice: _Optional[_Union[RoutingChoice, _Mapping]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., results: _Optional[_Iterable[_Union[ToolResult, _Mapping]]] = ..., remaining: _Optional[int] = ..., active_node_ids: _Optional[_Iterable[str]] = ..., proposal: _Optional[_Union[RunProposal, _Mapping]] = ...) -> None: ...
 
 class RunStarted(_message.Message):
     __slots__ = ("starter_id",)
@@ -297,7 +311,7 @@ class RunEnded(_message.Message):
     def __init__(self, state: _Optional[_Union[RunState, str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class RunEntry(_message.Message):
-    __slots__ = ("number", "entry_time", "started", "step_began", "turn", "handoff_began", "handoff_ended", "ended", "choice_given_up", "task_moved")
+    __slots__ = ("number", "entry_time", "started", "step_began", "turn", "handoff_began", "handoff_ended", "ended", "choice_given_up", "task_moved", "handoff_proposed")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TIME_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +322,7 @@ class RunEntry(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     CHOICE_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     TASK_MOVED_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_PROPOSED_FIELD_NUMBER: _ClassVar[int]
     number: int
     entry_time: _timestamp_pb2.Timestamp
     started: RunStarted
@@ -318,4 +333,5 @@ class RunEntry(_message.Message):
     ended: RunEnded
     choice_given_up: RunChoiceGivenUp
     task_moved: RunTaskMoved
-    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[RunStarted, _Mapping]] = ..., step_began: _Optional[_Union[RunStepBegan, _Mapping]] = ..., turn: _Optional[_Union[RunTurn, _Mapping]] = ..., handoff_began: _Optional[_Union[RunHandoff, _Mapping]] = ..., handoff_ended: _Optional[_Union[RunHandoff, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ..., choice_given_up: _Optional[_Union[RunChoiceGivenUp, _Mapping]] = ..., task_moved: _Optional[_Union[RunTaskMoved, _Mapping]] = ...) -> None: ...
+    handoff_proposed: RunProposal
+    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[RunStarted, _Mapping]] = ..., step_began: _Optional[_Union[RunStepBegan, _Mapping]] = ..., turn: _Optional[_Union[RunTurn, _Mapping]] = ..., handoff_began: _Optional[_Union[RunHandoff, _Mapping]] = ..., handoff_ended: _Optional[_Union[RunHandoff, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ..., choice_given_up: _Optional[_Union[RunChoiceGivenUp, _Mapping]] = ..., task_moved: _Optional[_Union[RunTaskMoved, _Mapping]] = ..., handoff_proposed: _Optional[_Union[RunProposal, _Mapping]] = ...) -> None: ...

@@ -20,15 +20,15 @@ from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__servi
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/v1/routing_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/error.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1f\x62\x61ton/v1/registry_service.proto\x1a\x16\x62\x61ton/v1/routing.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\x1a\x1egoogle/protobuf/duration.proto\"D\n\x14RegisterGraphRequest\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"\x8f\x01\n\x15RegisterGraphResponse\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\x12(\n\x08problems\x18\x02 \x03(\x0b\x32\x16.baton.v1.GraphProblem\x12,\n\x0cregistration\x18\x03 \x01(\x0b\x32\x16.baton.v1.Registration\"6\n\x14ValidateGraphRequest\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\"A\n\x15ValidateGraphResponse\x12(\n\x08problems\x18\x01 \x03(\x0b\x32\x16.baton.v1.GraphProblem\"#\n\x0fGetGraphRequest\x12\x10\n\x08graph_id\x18\x01 \x01(\t\"2\n\x10GetGraphResponse\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\":\n\x11ListGraphsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListGraphsResponse\x12\x1f\n\x06graphs\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Graph\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"v\n\x0fStartRunRequest\x12\x10\n\x08graph_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x30\n\rwhole_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x10StartRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\",\n\x0eGetRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\"\x7f\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08graph_id\x18\x03 \x01(\t\x12\x0f\n\x07task_id\x18\x04 \x01(\t\x12\"\n\x06states\x18\x05 \x03(\x0e\x32\x12.baton.v1.RunState\"H\n\x10ListRunsResponse\x12\x1b\n\x04runs\x18\x01 \x03(\x0b\x32\r.baton.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x90\x01\n\x10WatchRunResponse\x12#\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x12.baton.v1.RunEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12*\n\tcaught_up\x18\x03 \x01(\x0b\x32\x15.baton.v1.RunCaughtUpH\x00\x42\x08\n\x06update\"\x1d\n\x0bRunCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"7\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"/\n\x11\x43\x61ncelRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\"Z\n\x13GetNodeToolsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\"\n\x05shape\x18\x03 \x01(\x0e\x32\x13.baton.v1.ToolShape\"\x9c\x01\n\x14GetNodeToolsResponse\x12!\n\x05tools\x18\x01 \x03(\x0b\x32\x12.baton.v1.NodeTool\x12\x12\n\ntools_json\x18\x02 \x03(\t\x12\x11\n\tremaining\x18\x03 \x01(\r\x12$\n\x06inputs\x18\x04 \x03(\x0b\x32\x14.baton.v1.NodeOutput\x12\x14\n\x0ctools_digest\x18\x05 \x01(\t\"\x99\x01\n\x11RecordTurnRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07turn_id\x18\x03 \x01(\t\x12!\n\x05\x63\x61lls\x18\x04 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x0e\n\x06output\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"\xa1\x02\n\x12RecordTurnResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\x12\'\n\x06\x63hoice\x18\x02 \x01(\x0b\x32\x17.baton.v1.RoutingChoice\x12*\n\x0ctool_results\x18\x03 \x03(\x0b\x32\x14.baton.v1.ToolResult\x12\x15\n\rnext_node_ids\x18\x04 \x03(\t\x12\x32\n\x10handoff_proposal\x18\x05 \x01(\x0b\x32\x18.baton.v1.HandoffRequest\x12&\n\x07outcome\x18\x06 \x01(\x0e\x32\x15.baton.v1.TurnOutcome\x12\'\n\nerror_code\x18\x07 \x01(\x0e\x32\x13.baton.v1.ErrorCode*l\n\tToolShape\x12\x1a\n\x16TOOL_SHAPE_UNSPECIFIED\x10\x00\x12\x15\n\x11TOOL_SHAPE_OPENAI\x10\x01\x12\x18\n\x14TOOL_SHAPE_ANTHROPIC\x10\x02\x12\x12\n\x0eTOOL_SHAPE_MCP\x10\x03\x32\xa6\x06\n\x0eRoutingService\x12P\n\rRegisterGraph\x12\x1e.baton.v1.RegisterGraphRequest\x1a\x1f.baton.v1.RegisterGraphResponse\x12P\n\rValidateGraph\x12\x1e.baton.v1.ValidateGraphRequest\x1a\x1f.baton.v1.ValidateGraphResponse\x12\x41\n\x08GetGraph\x12\x19.baton.v1.GetGraphRequest\x1a\x1a.baton.v1.GetGraphResponse\x12G\n\nListGraphs\x12\x1b.baton.v1.ListGraphsRequest\x1a\x1c.baton.v1.ListGraphsResponse\x12\x41\n\x08StartRun\x12\x19.baton.v1.StartRunRequest\x1a\x1a.baton.v1.StartRunResponse\x12;\n\x06GetRun\x12\x17.baton.v1.GetRunRequest\x1a\x18.baton.v1.GetRunResponse\x12\x41\n\x08ListRuns\x12\x19.baton.v1.ListRunsRequest\x1a\x1a.baton.v1.ListRunsResponse\x12\x43\n\x08WatchRun\x12\x19.baton.v1.WatchRunRequest\x1a\x1a.baton.v1.WatchRunResponse0\x01\x12\x44\n\tCancelRun\x12\x1a.baton.v1.CancelRunRequest\x1a\x1b.baton.v1.CancelRunResponse\x12M\n\x0cGetNodeTools\x12\x1d.baton.v1.GetNodeToolsRequest\x1a\x1e.baton.v1.GetNodeToolsResponse\x12G\n\nRecordTurn\x12\x1b.baton.v1.RecordTurnRequest\x1a\x1c.baton.v1.RecordTurnResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/v1/routing_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/error.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1f\x62\x61ton/v1/registry_service.proto\x1a\x16\x62\x61ton/v1/routing.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\x1a\x1egoogle/protobuf/duration.proto\"D\n\x14RegisterGraphRequest\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"\x8f\x01\n\x15RegisterGraphResponse\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\x12(\n\x08problems\x18\x02 \x03(\x0b\x32\x16.baton.v1.GraphProblem\x12,\n\x0cregistration\x18\x03 \x01(\x0b\x32\x16.baton.v1.Registration\"6\n\x14ValidateGraphRequest\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\"A\n\x15ValidateGraphResponse\x12(\n\x08problems\x18\x01 \x03(\x0b\x32\x16.baton.v1.GraphProblem\"#\n\x0fGetGraphRequest\x12\x10\n\x08graph_id\x18\x01 \x01(\t\"2\n\x10GetGraphResponse\x12\x1e\n\x05graph\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Graph\":\n\x11ListGraphsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListGraphsResponse\x12\x1f\n\x06graphs\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Graph\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"v\n\x0fStartRunRequest\x12\x10\n\x08graph_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x30\n\rwhole_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x7f\n\x10StartRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\x12\x32\n\x10handoff_proposal\x18\x02 \x01(\x0b\x32\x18.baton.v1.HandoffRequest\x12\x1b\n\x13handoff_receiver_id\x18\x03 \x01(\t\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"}\n\x0eGetRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\x12\x32\n\x10handoff_proposal\x18\x02 \x01(\x0b\x32\x18.baton.v1.HandoffRequest\x12\x1b\n\x13handoff_receiver_id\x18\x03 \x01(\t\"\x7f\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08graph_id\x18\x03 \x01(\t\x12\x0f\n\x07task_id\x18\x04 \x01(\t\x12\"\n\x06states\x18\x05 \x03(\x0e\x32\x12.baton.v1.RunState\"H\n\x10ListRunsResponse\x12\x1b\n\x04runs\x18\x01 \x03(\x0b\x32\r.baton.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x90\x01\n\x10WatchRunResponse\x12#\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x12.baton.v1.RunEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12*\n\tcaught_up\x18\x03 \x01(\x0b\x32\x15.baton.v1.RunCaughtUpH\x00\x42\x08\n\x06update\"\x1d\n\x0bRunCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"7\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"/\n\x11\x43\x61ncelRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\"Z\n\x13GetNodeToolsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\"\n\x05shape\x18\x03 \x01(\x0e\x32\x13.baton.v1.ToolShape\"\x9c\x01\n\x14GetNodeToolsResponse\x12!\n\x05tools\x18\x01 \x03(\x0b\x32\x12.baton.v1.NodeTool\x12\x12\n\ntools_json\x18\x02 \x03(\t\x12\x11\n\tremaining\x18\x03 \x01(\r\x12$\n\x06inputs\x18\x04 \x03(\x0b\x32\x14.baton.v1.NodeOutput\x12\x14\n\x0ctools_digest\x18\x05 \x01(\t\"\x99\x01\n\x11RecordTurnRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07turn_id\x18\x03 \x01(\t\x12!\n\x05\x63\x61lls\x18\x04 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x0e\n\x06output\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"\xbe\x02\n\x12RecordTurnResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.baton.v1.Run\x12\'\n\x06\x63hoice\x18\x02 \x01(\x0b\x32\x17.baton.v1.RoutingChoice\x12*\n\x0ctool_results\x18\x03 \x03(\x0b\x32\x14.baton.v1.ToolResult\x12\x15\n\rnext_node_ids\x18\x04 \x03(\t\x12\x32\n\x10handoff_proposal\x18\x05 \x01(\x0b\x32\x18.baton.v1.HandoffRequest\x12&\n\x07outcome\x18\x06 \x01(\x0e\x32\x15.baton.v1.TurnOutcome\x12\'\n\nerror_code\x18\x07 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12\x1b\n\x13handoff_receiver_id\x18\x08 \x01(\t*l\n\tToolShape\x12\x1a\n\x16TOOL_SHAPE_UNSPECIFIED\x10\x00\x12\x15\n\x11TOOL_SHAPE_OPENAI\x10\x01\x12\x18\n\x14TOOL_SHAPE_ANTHROPIC\x10\x02\x12\x12\n\x0eTOOL_SHAPE_MCP\x10\x03\x32\xa6\x06\n\x0eRoutingService\x12P\n\rRegisterGraph\x12\x1e.baton.v1.RegisterGraphRequest\x1a\x1f.baton.v1.RegisterGraphResponse\x12P\n\rValidateGraph\x12\x1e.baton.v1.ValidateGraphRequest\x1a\x1f.baton.v1.ValidateGraphResponse\x12\x41\n\x08GetGraph\x12\x19.baton.v1.GetGraphRequest\x1a\x1a.baton.v1.GetGraphResponse\x12G\n\nListGraphs\x12\x1b.baton.v1.ListGraphsRequest\x1a\x1c.baton.v1.ListGraphsResponse\x12\x41\n\x08StartRun\x12\x19.baton.v1.StartRunRequest\x1a\x1a.baton.v1.StartRunResponse\x12;\n\x06GetRun\x12\x17.baton.v1.GetRunRequest\x1a\x18.baton.v1.GetRunResponse\x12\x41\n\x08ListRuns\x12\x19.baton.v1.ListRunsRequest\x1a\x1a.baton.v1.ListRunsResponse\x12\x43\n\x08WatchRun\x12\x19.baton.v1.WatchRunRequest\x1a\x1a.baton.v1.WatchRunResponse0\x01\x12\x44\n\tCancelRun\x12\x1a.baton.v1.CancelRunRequest\x1a\x1b.baton.v1.CancelRunResponse\x12M\n\x0cGetNodeTools\x12\x1d.baton.v1.GetNodeToolsRequest\x1a\x1e.baton.v1.GetNodeToolsResponse\x12G\n\nRecordTurn\x12\x1b.baton.v1.RecordTurnRequest\x1a\x1c.baton.v1.RecordTurnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.routing_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TOOLSHAPE']._serialized_start=2266
-  _globals['_TOOLSHAPE']._serialized_end=2374
+  _globals['_TOOLSHAPE']._serialized_start=2457
+  _globals['_TOOLSHAPE']._serialized_end=2565
   _globals['_REGISTERGRAPHREQUEST']._serialized_start=208
   _globals['_REGISTERGRAPHREQUEST']._serialized_end=276
   _globals['_REGISTERGRAPHRESPONSE']._serialized_start=279
@@ -48,33 +48,33 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_STARTRUNREQUEST']._serialized_start=776
   _globals['_STARTRUNREQUEST']._serialized_end=894
   _globals['_STARTRUNRESPONSE']._serialized_start=896
-  _globals['_STARTRUNRESPONSE']._serialized_end=942
-  _globals['_GETRUNREQUEST']._serialized_start=944
-  _globals['_GETRUNREQUEST']._serialized_end=975
-  _globals['_GETRUNRESPONSE']._serialized_start=977
-  _globals['_GETRUNRESPONSE']._serialized_end=1021
-  _globals['_LISTRUNSREQUEST']._serialized_start=1023
-  _globals['_LISTRUNSREQUEST']._serialized_end=1150
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1152
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1224
-  _globals['_WATCHRUNREQUEST']._serialized_start=1226
-  _globals['_WATCHRUNREQUEST']._serialized_end=1281
-  _globals['_WATCHRUNRESPONSE']._serialized_start=1284
-  _globals['_WATCHRUNRESPONSE']._serialized_end=1428
-  _globals['_RUNCAUGHTUP']._serialized_start=1430
-  _globals['_RUNCAUGHTUP']._serialized_end=1459
-  _globals['_CANCELRUNREQUEST']._serialized_start=1461
-  _globals['_CANCELRUNREQUEST']._serialized_end=1516
-  _globals['_CANCELRUNRESPONSE']._serialized_start=1518
-  _globals['_CANCELRUNRESPONSE']._serialized_end=1565
-  _globals['_GETNODETOOLSREQUEST']._serialized_start=1567
-  _globals['_GETNODETOOLSREQUEST']._serialized_end=1657
-  _globals['_GETNODETOOLSRESPONSE']._serialized_start=1660
-  _globals['_GETNODETOOLSRESPONSE']._serialized_end=1816
-  _globals['_RECORDTURNREQUEST']._serialized_start=1819
-  _globals['_RECORDTURNREQUEST']._serialized_end=1972
-  _globals['_RECORDTURNRESPONSE']._serialized_start=1975
-  _globals['_RECORDTURNRESPONSE']._serialized_end=2264
-  _globals['_ROUTINGSERVICE']._serialized_start=2377
-  _globals['_ROUTINGSERVICE']._serialized_end=3183
+  _globals['_STARTRUNRESPONSE']._serialized_end=1023
+  _globals['_GETRUNREQUEST']._serialized_start=1025
+  _globals['_GETRUNREQUEST']._serialized_end=1056
+  _globals['_GETRUNRESPONSE']._serialized_start=1058
+  _globals['_GETRUNRESPONSE']._serialized_end=1183
+  _globals['_LISTRUNSREQUEST']._serialized_start=1185
+  _globals['_LISTRUNSREQUEST']._serialized_end=1312
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1314
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1386
+  _globals['_WATCHRUNREQUEST']._serialized_start=1388
+  _globals['_WATCHRUNREQUEST']._serialized_end=1443
+  _globals['_WATCHRUNRESPONSE']._serialized_start=1446
+  _globals['_WATCHRUNRESPONSE']._serialized_end=1590
+  _globals['_RUNCAUGHTUP']._serialized_start=1592
+  _globals['_RUNCAUGHTUP']._serialized_end=1621
+  _globals['_CANCELRUNREQUEST']._serialized_start=1623
+  _globals['_CANCELRUNREQUEST']._serialized_end=1678
+  _globals['_CANCELRUNRESPONSE']._serialized_start=1680
+  _globals['_CANCELRUNRESPONSE']._serialized_end=1727
+  _globals['_GETNODETOOLSREQUEST']._serialized_start=1729
+  _globals['_GETNODETOOLSREQUEST']._serialized_end=1819
+  _globals['_GETNODETOOLSRESPONSE']._serialized_start=1822
+  _globals['_GETNODETOOLSRESPONSE']._serialized_end=1978
+  _globals['_RECORDTURNREQUEST']._serialized_start=1981
+  _globals['_RECORDTURNREQUEST']._serialized_end=2134
+  _globals['_RECORDTURNRESPONSE']._serialized_start=2137
+  _globals['_RECORDTURNRESPONSE']._serialized_end=2455
+  _globals['_ROUTINGSERVICE']._serialized_start=2568
+  _globals['_ROUTINGSERVICE']._serialized_end=3374
 # @@protoc_insertion_point(module_scope)

@@ -94,10 +94,14 @@ class StartRunRequest(_message.Message):
     def __init__(self, graph_id: _Optional[str] = ..., run_id: _Optional[str] = ..., task_id: _Optional[str] = ..., whole_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StartRunResponse(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "handoff_proposal", "handoff_receiver_id")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
     run: _routing_pb2.Run
-    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ...) -> None: ...
+    handoff_proposal: _handoff_pb2.HandoffRequest
+    handoff_receiver_id: str
+    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ..., handoff_proposal: _Optional[_Union[_handoff_pb2.HandoffRequest, _Mapping]] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)
@@ -106,10 +110,14 @@ class GetRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class GetRunResponse(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "handoff_proposal", "handoff_receiver_id")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
     run: _routing_pb2.Run
-    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ...) -> None: ...
+    handoff_proposal: _handoff_pb2.HandoffRequest
+    handoff_receiver_id: str
+    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ..., handoff_proposal: _Optional[_Union[_handoff_pb2.HandoffRequest, _Mapping]] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "graph_id", "task_id", "states")
@@ -214,7 +222,7 @@ class RecordTurnRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., node_id: _Optional[str] = ..., turn_id: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[_routing_pb2.ToolCall, _Mapping]]] = ..., finished: bool = ..., output: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RecordTurnResponse(_message.Message):
-    __slots__ = ("run", "choice", "tool_results", "next_node_ids", "handoff_proposal", "outcome", "error_code")
+    __slots__ = ("run", "choice", "tool_results", "next_node_ids", "handoff_proposal", "outcome", "error_code", "handoff_receiver_id")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TOOL_RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +230,7 @@ class RecordTurnResponse(_message.Message):
     HANDOFF_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
     run: _routing_pb2.Run
     choice: _routing_pb2.RoutingChoice
     tool_results: _containers.RepeatedCompositeFieldContainer[_routing_pb2.ToolResult]
@@ -229,4 +238,5 @@ class RecordTurnResponse(_message.Message):
     handoff_proposal: _handoff_pb2.HandoffRequest
     outcome: _routing_pb2.TurnOutcome
     error_code: _error_pb2.ErrorCode
-    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ..., choice: _Optional[_Union[_routing_pb2.RoutingChoice, _Mapping]] = ..., tool_results: _Optional[_Iterable[_Union[_routing_pb2.ToolResult, _Mapping]]] = ..., next_node_ids: _Optional[_Iterable[str]] = ..., handoff_proposal: _Optional[_Union[_handoff_pb2.HandoffRequest, _Mapping]] = ..., outcome: _Optional[_Union[_routing_pb2.TurnOutcome, str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ...) -> None: ...
+    handoff_receiver_id: str
+    def __init__(self, run: _Optional[_Union[_routing_pb2.Run, _Mapping]] = ..., choice: _Optional[_Union[_routing_pb2.RoutingChoice, _Mapping]] = ..., tool_results: _Optional[_Iterable[_Union[_routing_pb2.ToolResult, _Mapping]]] = ..., next_node_ids: _Optional[_Iterable[str]] = ..., handoff_proposal: _Optional[_Union[_handoff_pb2.HandoffRequest, _Mapping]] = ..., outcome: _Optional[_Union[_routing_pb2.TurnOutcome, str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., handoff_receiver_id: _Optional[str] = ...) -> None: ...

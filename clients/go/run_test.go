@@ -1,7 +1,9 @@
 package baton
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -202,6 +204,45 @@ func TestAChoiceOfAnotherAgentsNodeIsAHandoff(t *testing.T) {
 	ended := ok[*v1.RecordTurnResponse](t)(bob.Run(run.ID()).Turn(patient(t), "billing", last))
 	if ended.GetRun().GetState() != v1.RunState_RUN_STATE_COMPLETED || handed.OwnerID != bob.ID() {
 		t.Error(ended, handed)
+	}
+}
+
+func TestAPlainEdgeToAnotherAgentsNodeIsAHandoff(t *testing.T) {
+	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
+	graph := triageGraph()
+	graph.Nodes = graph.Nodes[:2]
+	graph.Nodes[0].Handoffs = nil
+	graph.Nodes[0].OutputNodes = []string{"billing"}
+	graph.Nodes[1].AgentId = bob.ID()
+	task := ownedBy(t, alice, bob.ID(), Handlers{})
+	registered(t, alice, graph)
+	run := started(t, alice, &v1.StartRunRequest{GraphId: graph.GetGraphId(), TaskId: task.TaskID})
+	handlers, owned := taker(bob)
+	told := make(chan *v1.Info, 1)
+	handlers.Info = func(_ context.Context, _ *Delivery, letter *v1.Info) error {
+		told <- letter
+		return nil
+	}
+	serve(t, bob, handlers)
+	first := NewTurn()
+	first.Finished = true
+	step := ok[*v1.RecordTurnResponse](t)(run.Turn(patient(t), "triage", first))
+	if step.GetHandoffReceiverId() != bob.ID() || len(step.GetNextNodeIds()) != 0 {
+		t.Fatal(step)
+	}
+	_, err := run.Turn(patient(t), "billing", NewTurn())
+	refused(t, err, "NODE_NOT_ACTIVE")
+	ok[*HandedOver](t)(task.HandOver(patient(t), step.GetHandoffReceiverId(), step.GetHandoffProposal(), goals(t)))
+	await(t, owned)
+	letter := await(t, told)
+	if letter.GetTopic() != "run.node_active" || !strings.Contains(letter.GetDataJson(), run.ID()) {
+		t.Error(letter)
+	}
+	last := NewTurn()
+	last.Finished = true
+	ended := ok[*v1.RecordTurnResponse](t)(bob.Run(run.ID()).Turn(patient(t), "billing", last))
+	if ended.GetRun().GetState() != v1.RunState_RUN_STATE_COMPLETED {
+		t.Error(ended)
 	}
 }
 

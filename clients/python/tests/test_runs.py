@@ -257,3 +257,39 @@ async def test_a_choice_of_another_agents_node_is_a_handoff(broker):
             await run.turn("generator", finished=True)
         assert refused.value.reason == "NOT_OWNER"
         assert (await bob.join_run(run.run_id).turn("generator", finished=True)).is_over
+
+
+@needs_broker
+async def test_a_plain_edge_to_another_agents_node_is_a_handoff_and_the_agent_is_told(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        told = asyncio.get_running_loop().create_future()
+
+        @bob.on_handoff
+        async def take(offer):
+            await (await offer.accept()).complete()
+
+        @bob.on(v1.Info)
+        async def hear(delivery):
+            told.set_result((delivery.payload.topic, json.loads(delivery.payload.data_json)))
+
+        await begin(alice)
+        await bob.register()
+        asked = await alice.request_handoff("bob", "ticket-1", v1.HandoffRequest(task_type="support"))
+        await alice.cancel(asked, "bob")
+        # An accept of the first handoff would wait in alice's mail before that of the second.
+        await bob.connect()
+        over = graph()
+        over.nodes[2].agent_id = "bob"
+        await alice.register_graph(over)
+        run = await alice.start_run("search", task_id="ticket-1")
+        await run.turn("searcher", finished=True)
+        step = await run.turn("checker", finished=True, output="all facts hold")
+        assert (step.receiver_id, step.proposal is not None, step.next_node_ids) == ("bob", True, ())
+        with pytest.raises(BatonError) as refused:
+            await run.turn("generator", finished=True)
+        assert refused.value.reason == "NODE_NOT_ACTIVE"
+        await within(alice.hand_over(step.receiver_id, "ticket-1", step.proposal, [json_section("goals", ["write"])]))
+        topic, data = await within(told)
+        assert (topic, data["run_id"], data["node_id"]) == ("run.node_active", run.run_id, "generator")
+        assert [given["output"] for given in data["inputs"]] == ["all facts hold"]
+        assert (await bob.join_run(run.run_id).turn("generator", finished=True)).is_over

@@ -164,6 +164,31 @@ test("a turn whose answer is lost counts once", async () => {
   await entries.return();
 });
 
+test("a plain edge to another agent's node is a handoff, and the agent is told", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [graphId, ticket] = [unique("search"), unique("ticket")];
+  const offer = async (one: Offer): Promise<void> => {
+    await (await one.accept()).complete();
+  };
+  await alice.cancel((await alice.requestHandoff(bob.id, ticket, { taskType: "support" })).handoffId);
+  const told = new Promise<v1.Info>((resolve) => {
+    bob.serve({ offer, info: (letter) => resolve(letter) }).catch(() => undefined);
+  });
+  await alice.routing.register(graphOf(graphId, bob.id));
+  const run = await alice.routing.start(graphId, { taskId: ticket });
+  await run.turn("searcher", undefined, { finished: true });
+  const step = await run.turn("checker", undefined, { finished: true, output: "all facts hold" });
+  assert.ok(step.proposal);
+  assert.deepEqual([step.receiverId, step.nextNodeIds], [bob.id, []]);
+  await assert.rejects(run.turn("generator", undefined, { finished: true }), refusal("NODE_NOT_ACTIVE"));
+  await patient(alice.handOver(step.receiverId, ticket, step.proposal, [jsonSection("goals", ["write"])]));
+  const letter = await patient(told);
+  const data = JSON.parse(letter.dataJson) as { run_id: string; node_id: string; inputs: { output: string }[] };
+  assert.deepEqual([letter.topic, data.run_id, data.node_id], ["run.node_active", run.id, "generator"]);
+  assert.deepEqual(data.inputs.map((given) => given.output), ["all facts hold"]);
+  assert.ok((await bob.routing.join(run.id).turn("generator", undefined, { finished: true })).isOver);
+});
+
 test("a choice of another agent's node is a handoff", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
   const [graphId, ticket] = [unique("search"), unique("ticket")];

@@ -187,6 +187,35 @@ class RoutingTest {
     }
 
     @Test
+    void aPlainEdgeToAnotherAgentsNodeIsAHandoff() throws Exception {
+        Graph graph = GRAPH.toBuilder()
+                .setNodes(0, node("triage", "billing").build())
+                .setNodes(1, node("billing", "end").setAgentId("bob"))
+                .build();
+        routing.registerGraph(graph);
+        begin(broker.agent("carol")).close();
+        HandoffRequest request = HandoffRequest.newBuilder().setTaskType("support").build();
+        String handoffId = alice.send("carol", Envelopes.About.task("ticket-1", 1), request).getHandoffId();
+        alice.send("carol", new Envelopes.About("ticket-1", 1, handoffId), HandoffCancel.getDefaultInstance());
+        try (Agent bob = begin(broker.agent("bob").onHandoff(offer -> offer.accept().complete()))) {
+            Run run = routing.startRun(START.toBuilder().setTaskId("ticket-1").build());
+            RecordTurnResponse step = run.turn("triage", Turn.of().finish("an invoice"));
+            assertEquals("bob", step.getHandoffReceiverId());
+            assertEquals(0, step.getNextNodeIdsCount());
+            assertRefused("NODE_NOT_ACTIVE", () -> run.turn("billing", Turn.of()));
+            alice.handOver(
+                    step.getHandoffReceiverId(),
+                    "ticket-1",
+                    1,
+                    step.getHandoffProposal(),
+                    List.of(Envelopes.jsonSection("goals", "[]")));
+            assertRefused("NOT_OWNER", () -> run.turn("billing", Turn.of()));
+            RecordTurnResponse last = bob.routing().run(run.id()).turn("billing", Turn.of().finish(""));
+            assertEquals(RunState.RUN_STATE_COMPLETED, last.getRun().getState());
+        }
+    }
+
+    @Test
     void aRunIsCancelled() throws Exception {
         routing.registerGraph(GRAPH);
         Run run = routing.startRun(START);

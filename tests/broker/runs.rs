@@ -3,6 +3,7 @@
 use std::{ops::Bound::Unbounded, time::Duration};
 
 use baton_broker_core::{
+    Settings,
     access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::{
@@ -790,4 +791,22 @@ fn a_letter_leaves_out_what_is_too_large() {
     let inputs = world.node_letters("b").remove(0).1["inputs"].clone();
     let seen = |place: usize| (inputs[place]["omitted"].clone(), inputs[place]["output"].as_str().unwrap().len());
     assert_eq!((seen(0), seen(1)), ((false.into(), 40_000), (true.into(), 0)));
+}
+
+#[test]
+fn a_full_mailbox_costs_the_letter_and_not_the_turn() {
+    let mut settings = Settings::default();
+    settings.limits.mailbox_max = 2;
+    let mut world = World::with_settings(&["a", "b"], settings);
+    let nodes = ["b1", "b2", "b3"].map(|name| node(name, Some("b"), None, &["end"]));
+    let start = node("start", Some("a"), None, &["b1", "b2", "b3"]);
+    world.register_graph(graph([&[start][..], &nodes].concat())).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    world.start_other_run(Some("a")).unwrap();
+    // Letters of the batch in hand are not counted, so the limit takes effect with the next run.
+    world.report_turn(turn(1, "start", Some("a"), None)).unwrap();
+    let other = EntityId::Run(RunId(MessageId::from_bytes([9; 16])));
+    world.apply(other, routing::Input::Turn(Box::new(turn(2, "start", Some("a"), None)))).unwrap();
+    assert_eq!(world.active(), ["b1", "b2", "b3"]);
+    assert_eq!(world.node_letters("b").len(), 3);
 }

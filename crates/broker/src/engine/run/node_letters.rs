@@ -25,7 +25,7 @@ const HANDOFF_PROPOSED: &str = "run.handoff_proposed";
 const INPUTS_BYTES_MAX: usize = 64 * 1024;
 
 impl Engine {
-    /// Delivers an `Info` of the broker about a node of a run. An agent that is not registered gets none.
+    /// Delivers an `Info` of the broker about a node of a run. An agent that is not registered, or whose mailbox is full, gets none.
     pub(in crate::engine) fn tell_of_node(
         &mut self,
         transaction: &mut Transaction,
@@ -34,8 +34,8 @@ impl Engine {
         priority: Priority,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
-        // A graph may name any agent.
-        if !self.env.directory.is_registered(&to) {
+        // A graph may name any agent. `GetRun` shows the same, so a full mailbox costs the letter and not the step.
+        if !self.env.directory.is_registered(&to) || self.check_mailbox(&to).is_err() {
             return Ok(());
         }
         let (mut inputs, mut bytes) = (Vec::new(), 0);

@@ -85,6 +85,59 @@ func (ThreadRequestOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_baton_v1_thread_proto_rawDescGZIP(), []int{0}
 }
 
+// What a spec lacks that does not resolve.
+type ThreadUnresolved int32
+
+const (
+	// Not set: the spec resolves.
+	ThreadUnresolved_THREAD_UNRESOLVED_UNSPECIFIED ThreadUnresolved = 0
+	// No spec has the id.
+	ThreadUnresolved_THREAD_UNRESOLVED_NO_SPEC ThreadUnresolved = 1
+	// The spec names no model, or one that is not registered.
+	ThreadUnresolved_THREAD_UNRESOLVED_NO_MODEL ThreadUnresolved = 2
+)
+
+// Enum value maps for ThreadUnresolved.
+var (
+	ThreadUnresolved_name = map[int32]string{
+		0: "THREAD_UNRESOLVED_UNSPECIFIED",
+		1: "THREAD_UNRESOLVED_NO_SPEC",
+		2: "THREAD_UNRESOLVED_NO_MODEL",
+	}
+	ThreadUnresolved_value = map[string]int32{
+		"THREAD_UNRESOLVED_UNSPECIFIED": 0,
+		"THREAD_UNRESOLVED_NO_SPEC":     1,
+		"THREAD_UNRESOLVED_NO_MODEL":    2,
+	}
+)
+
+func (x ThreadUnresolved) Enum() *ThreadUnresolved {
+	p := new(ThreadUnresolved)
+	*p = x
+	return p
+}
+
+func (x ThreadUnresolved) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ThreadUnresolved) Descriptor() protoreflect.EnumDescriptor {
+	return file_baton_v1_thread_proto_enumTypes[1].Descriptor()
+}
+
+func (ThreadUnresolved) Type() protoreflect.EnumType {
+	return &file_baton_v1_thread_proto_enumTypes[1]
+}
+
+func (x ThreadUnresolved) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ThreadUnresolved.Descriptor instead.
+func (ThreadUnresolved) EnumDescriptor() ([]byte, []int) {
+	return file_baton_v1_thread_proto_rawDescGZIP(), []int{1}
+}
+
 // A persona. A revision never changes. The broker runs no model and reads no prompt: it keeps the spec, and hands it to
 // the runner of a thread at a boundary.
 type AgentSpec struct {
@@ -615,7 +668,11 @@ type ThreadRequestEnded struct {
 	// How the request ended.
 	Outcome ThreadRequestOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=baton.v1.ThreadRequestOutcome" json:"outcome,omitempty"`
 	// FAILED only: the reason, "handoff resolve failed: ID (no spec)" or "(no model)".
-	ErrorMessage  string `protobuf:"bytes,4,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
+	ErrorMessage string `protobuf:"bytes,4,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
+	// FAILED only: HANDOFF_RESOLVE_FAILED.
+	ErrorCode ErrorCode `protobuf:"varint,5,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
+	// FAILED only: what the spec lacks.
+	Unresolved    ThreadUnresolved `protobuf:"varint,6,opt,name=unresolved,proto3,enum=baton.v1.ThreadUnresolved" json:"unresolved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,6 +733,20 @@ func (x *ThreadRequestEnded) GetErrorMessage() string {
 		return x.ErrorMessage
 	}
 	return ""
+}
+
+func (x *ThreadRequestEnded) GetErrorCode() ErrorCode {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+func (x *ThreadRequestEnded) GetUnresolved() ThreadUnresolved {
+	if x != nil {
+		return x.Unresolved
+	}
+	return ThreadUnresolved_THREAD_UNRESOLVED_UNSPECIFIED
 }
 
 // The begin of a step.
@@ -1245,7 +1316,7 @@ var File_baton_v1_thread_proto protoreflect.FileDescriptor
 
 const file_baton_v1_thread_proto_rawDesc = "" +
 	"\n" +
-	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
+	"\x15baton/v1/thread.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
 	"\tAgentSpec\x12\x17\n" +
 	"\aspec_id\x18\x01 \x01(\tR\x06specId\x12\x19\n" +
 	"\bmodel_id\x18\x02 \x01(\tR\amodelId\x12#\n" +
@@ -1298,12 +1369,17 @@ const file_baton_v1_thread_proto_rawDesc = "" +
 	"\vcreate_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\"\xb3\x01\n" +
+	"updateTime\"\xa3\x02\n" +
 	"\x12ThreadRequestEnded\x12%\n" +
 	"\x0erequest_number\x18\x01 \x01(\x04R\rrequestNumber\x12\x17\n" +
 	"\aspec_id\x18\x02 \x01(\tR\x06specId\x128\n" +
 	"\aoutcome\x18\x03 \x01(\x0e2\x1e.baton.v1.ThreadRequestOutcomeR\aoutcome\x12#\n" +
-	"\rerror_message\x18\x04 \x01(\tR\ferrorMessage\"\xea\x02\n" +
+	"\rerror_message\x18\x04 \x01(\tR\ferrorMessage\x122\n" +
+	"\n" +
+	"error_code\x18\x05 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12:\n" +
+	"\n" +
+	"unresolved\x18\x06 \x01(\x0e2\x1a.baton.v1.ThreadUnresolvedR\n" +
+	"unresolved\"\xea\x02\n" +
 	"\x0eThreadBoundary\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x17\n" +
@@ -1351,7 +1427,11 @@ const file_baton_v1_thread_proto_rawDesc = "" +
 	"\x1fTHREAD_REQUEST_OUTCOME_PROMOTED\x10\x01\x12#\n" +
 	"\x1fTHREAD_REQUEST_OUTCOME_REPLACED\x10\x02\x12\"\n" +
 	"\x1eTHREAD_REQUEST_OUTCOME_CLEARED\x10\x03\x12!\n" +
-	"\x1dTHREAD_REQUEST_OUTCOME_FAILED\x10\x04B\x96\x01\n" +
+	"\x1dTHREAD_REQUEST_OUTCOME_FAILED\x10\x04*t\n" +
+	"\x10ThreadUnresolved\x12!\n" +
+	"\x1dTHREAD_UNRESOLVED_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19THREAD_UNRESOLVED_NO_SPEC\x10\x01\x12\x1e\n" +
+	"\x1aTHREAD_UNRESOLVED_NO_MODEL\x10\x02B\x96\x01\n" +
 	"\fcom.baton.v1B\vThreadProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
 var (
@@ -1366,46 +1446,50 @@ func file_baton_v1_thread_proto_rawDescGZIP() []byte {
 	return file_baton_v1_thread_proto_rawDescData
 }
 
-var file_baton_v1_thread_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_baton_v1_thread_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_baton_v1_thread_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_baton_v1_thread_proto_goTypes = []any{
 	(ThreadRequestOutcome)(0),     // 0: baton.v1.ThreadRequestOutcome
-	(*AgentSpec)(nil),             // 1: baton.v1.AgentSpec
-	(*ToolList)(nil),              // 2: baton.v1.ToolList
-	(*AgentOverlay)(nil),          // 3: baton.v1.AgentOverlay
-	(*ModelSpec)(nil),             // 4: baton.v1.ModelSpec
-	(*Thread)(nil),                // 5: baton.v1.Thread
-	(*ThreadRequestEnded)(nil),    // 6: baton.v1.ThreadRequestEnded
-	(*ThreadBoundary)(nil),        // 7: baton.v1.ThreadBoundary
-	(*ThreadCreated)(nil),         // 8: baton.v1.ThreadCreated
-	(*ThreadAction)(nil),          // 9: baton.v1.ThreadAction
-	(*ThreadRunBegan)(nil),        // 10: baton.v1.ThreadRunBegan
-	(*ThreadRunEnded)(nil),        // 11: baton.v1.ThreadRunEnded
-	(*ThreadEntry)(nil),           // 12: baton.v1.ThreadEntry
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(ThreadUnresolved)(0),         // 1: baton.v1.ThreadUnresolved
+	(*AgentSpec)(nil),             // 2: baton.v1.AgentSpec
+	(*ToolList)(nil),              // 3: baton.v1.ToolList
+	(*AgentOverlay)(nil),          // 4: baton.v1.AgentOverlay
+	(*ModelSpec)(nil),             // 5: baton.v1.ModelSpec
+	(*Thread)(nil),                // 6: baton.v1.Thread
+	(*ThreadRequestEnded)(nil),    // 7: baton.v1.ThreadRequestEnded
+	(*ThreadBoundary)(nil),        // 8: baton.v1.ThreadBoundary
+	(*ThreadCreated)(nil),         // 9: baton.v1.ThreadCreated
+	(*ThreadAction)(nil),          // 10: baton.v1.ThreadAction
+	(*ThreadRunBegan)(nil),        // 11: baton.v1.ThreadRunBegan
+	(*ThreadRunEnded)(nil),        // 12: baton.v1.ThreadRunEnded
+	(*ThreadEntry)(nil),           // 13: baton.v1.ThreadEntry
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 15: baton.v1.ErrorCode
 }
 var file_baton_v1_thread_proto_depIdxs = []int32{
-	2,  // 0: baton.v1.AgentSpec.allowed_tools:type_name -> baton.v1.ToolList
-	3,  // 1: baton.v1.AgentSpec.overlay:type_name -> baton.v1.AgentOverlay
-	13, // 2: baton.v1.Thread.lease_deadline:type_name -> google.protobuf.Timestamp
-	13, // 3: baton.v1.Thread.create_time:type_name -> google.protobuf.Timestamp
-	13, // 4: baton.v1.Thread.update_time:type_name -> google.protobuf.Timestamp
+	3,  // 0: baton.v1.AgentSpec.allowed_tools:type_name -> baton.v1.ToolList
+	4,  // 1: baton.v1.AgentSpec.overlay:type_name -> baton.v1.AgentOverlay
+	14, // 2: baton.v1.Thread.lease_deadline:type_name -> google.protobuf.Timestamp
+	14, // 3: baton.v1.Thread.create_time:type_name -> google.protobuf.Timestamp
+	14, // 4: baton.v1.Thread.update_time:type_name -> google.protobuf.Timestamp
 	0,  // 5: baton.v1.ThreadRequestEnded.outcome:type_name -> baton.v1.ThreadRequestOutcome
-	6,  // 6: baton.v1.ThreadBoundary.request:type_name -> baton.v1.ThreadRequestEnded
-	13, // 7: baton.v1.ThreadEntry.entry_time:type_name -> google.protobuf.Timestamp
-	8,  // 8: baton.v1.ThreadEntry.created:type_name -> baton.v1.ThreadCreated
-	9,  // 9: baton.v1.ThreadEntry.requested:type_name -> baton.v1.ThreadAction
-	6,  // 10: baton.v1.ThreadEntry.request_ended:type_name -> baton.v1.ThreadRequestEnded
-	9,  // 11: baton.v1.ThreadEntry.activated:type_name -> baton.v1.ThreadAction
-	9,  // 12: baton.v1.ThreadEntry.cleared:type_name -> baton.v1.ThreadAction
-	10, // 13: baton.v1.ThreadEntry.run_began:type_name -> baton.v1.ThreadRunBegan
-	7,  // 14: baton.v1.ThreadEntry.boundary:type_name -> baton.v1.ThreadBoundary
-	11, // 15: baton.v1.ThreadEntry.run_ended:type_name -> baton.v1.ThreadRunEnded
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 6: baton.v1.ThreadRequestEnded.error_code:type_name -> baton.v1.ErrorCode
+	1,  // 7: baton.v1.ThreadRequestEnded.unresolved:type_name -> baton.v1.ThreadUnresolved
+	7,  // 8: baton.v1.ThreadBoundary.request:type_name -> baton.v1.ThreadRequestEnded
+	14, // 9: baton.v1.ThreadEntry.entry_time:type_name -> google.protobuf.Timestamp
+	9,  // 10: baton.v1.ThreadEntry.created:type_name -> baton.v1.ThreadCreated
+	10, // 11: baton.v1.ThreadEntry.requested:type_name -> baton.v1.ThreadAction
+	7,  // 12: baton.v1.ThreadEntry.request_ended:type_name -> baton.v1.ThreadRequestEnded
+	10, // 13: baton.v1.ThreadEntry.activated:type_name -> baton.v1.ThreadAction
+	10, // 14: baton.v1.ThreadEntry.cleared:type_name -> baton.v1.ThreadAction
+	11, // 15: baton.v1.ThreadEntry.run_began:type_name -> baton.v1.ThreadRunBegan
+	8,  // 16: baton.v1.ThreadEntry.boundary:type_name -> baton.v1.ThreadBoundary
+	12, // 17: baton.v1.ThreadEntry.run_ended:type_name -> baton.v1.ThreadRunEnded
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_thread_proto_init() }
@@ -1413,6 +1497,7 @@ func file_baton_v1_thread_proto_init() {
 	if File_baton_v1_thread_proto != nil {
 		return
 	}
+	file_baton_v1_error_proto_init()
 	file_baton_v1_thread_proto_msgTypes[11].OneofWrappers = []any{
 		(*ThreadEntry_Created)(nil),
 		(*ThreadEntry_Requested)(nil),
@@ -1428,7 +1513,7 @@ func file_baton_v1_thread_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_thread_proto_rawDesc), len(file_baton_v1_thread_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -7,6 +7,7 @@ use prost::Message as _;
 
 use super::{DecodeError, List, LogClock, Reader, by_name, id_bytes, moment, number_of, range_of_name};
 use crate::{
+    codes::ErrorCode,
     domain::threads::{
         Action, ActionId, Boundary, EndedRequest, Event, InForce, KnownAction, OpenRun, Request, RequestEnd, Spec,
         SpecKind, Thread, ThreadEntry, ThreadRunId, Unresolved,
@@ -402,6 +403,15 @@ pub fn ended_request_to_v1(ended: &EndedRequest) -> v1::ThreadRequestEnded {
         spec_id: ended.spec.to_string(),
         outcome: outcome.into(),
         error_message: why.map(|why| unresolved(&ended.spec, why)).unwrap_or_default(),
+        error_code: why.map_or(0, |_| ErrorCode::HandoffResolveFailed.number()),
+        unresolved: why.map_or(v1::ThreadUnresolved::Unspecified, unresolved_to_v1).into(),
+    }
+}
+
+fn unresolved_to_v1(why: Unresolved) -> v1::ThreadUnresolved {
+    match why {
+        Unresolved::NoSpec => v1::ThreadUnresolved::NoSpec,
+        Unresolved::NoModel => v1::ThreadUnresolved::NoModel,
     }
 }
 
@@ -420,7 +430,12 @@ fn ended_request_from_v1(reader: &Reader, info: &v1::ThreadRequestEnded) -> Resu
         v1::ThreadRequestOutcome::Promoted => RequestEnd::Promoted,
         v1::ThreadRequestOutcome::Replaced => RequestEnd::Replaced,
         v1::ThreadRequestOutcome::Cleared => RequestEnd::Cleared,
-        v1::ThreadRequestOutcome::Failed => RequestEnd::Failed(unresolved_of(reader, &info.error_message)?),
+        v1::ThreadRequestOutcome::Failed => RequestEnd::Failed(match info.unresolved() {
+            v1::ThreadUnresolved::NoSpec => Unresolved::NoSpec,
+            v1::ThreadUnresolved::NoModel => Unresolved::NoModel,
+            // An entry of an older version has the text alone.
+            v1::ThreadUnresolved::Unspecified => unresolved_of(reader, &info.error_message)?,
+        }),
         v1::ThreadRequestOutcome::Unspecified => return Err(reader.error("the end of a request is not known")),
     };
     Ok(EndedRequest { number: info.request_number, spec: spec_id(reader, &info.spec_id)?, end })

@@ -48,6 +48,9 @@ cases! {
     "routing.run-follows-its-task" "10"
         "A run goes on with the owner that its task has got outside of it, and ends with the task."
         follows_task;
+    "routing.plain-edge-hands-over" "10"
+        "A plain edge to another agent's node is a proposal: the node is MOVING, then its agent alone reports its turn, and is told by mail with the inputs. A refused handoff leaves the node with the owner."
+        plain_edge;
 }
 
 fn node(id: &str, handoffs: Option<u32>, outputs: &[&str]) -> v1::Node {
@@ -336,6 +339,72 @@ async fn as_models_write(world: World) -> Verdict {
         checks.same(way, vec!["generator".to_owned()], answer.next_node_ids);
         checks.same("tool_results", calls, answer.tool_results.len());
     }
+    checks.done()
+}
+
+/// Takes deliveries until the letter about a node comes. Returns its topic and data.
+async fn told_of_node(who: &Actor) -> Verdict<(String, serde_json::Value)> {
+    loop {
+        let delivered = who.next("the letter about the node comes").await?;
+        // An offer that has ended is withdrawn, also from the one that holds it: there is nothing left to ack then.
+        let _ = who.ack(&delivered).await;
+        if delivered.kind() == v1::MessageType::Info {
+            let info = delivered.payload::<v1::Info>();
+            return Ok((info.topic, serde_json::from_str(&info.data_json).unwrap_or_default()));
+        }
+    }
+}
+
+async fn plain_edge(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Requested).await?;
+    answered("alice cancels the first handoff", story.cancel().await)?;
+    let (alice, bob) = (&story.alice, &story.bob);
+    let graph = v1::Graph {
+        graph_id: world.id("graph"),
+        entry_node_ids: vec!["draft".to_owned()],
+        nodes: vec![
+            v1::Node { agent_id: alice.id().to_owned(), ..node("draft", None, &["review"]) },
+            v1::Node { agent_id: bob.id().to_owned(), ..node("review", None, &["end"]) },
+        ],
+        ..Default::default()
+    };
+    let mut checks = Checks::of("a plain edge leads to a node of another agent");
+    let run = start(alice, graph.clone(), &story.task).await?;
+    let answer = take(alice, &run, "draft", &turn().finish("a draft")).await?;
+    checks.same("handoff_receiver_id", bob.id(), &answer.handoff_receiver_id);
+    checks.same("next_node_ids", Vec::<String>::new(), answer.next_node_ids.clone());
+    let of_bob = bob.client.run(run.id().parse().unwrap_or_else(|_| unreachable!("the broker has given it")));
+    let not_active = Refusal(Code::FailedPrecondition, "NODE_NOT_ACTIVE");
+    let not_owner = Refusal(Code::PermissionDenied, "NOT_OWNER");
+    checks.refused("the owner reports its turn", report(alice, &run, "review", &turn()).await, not_active);
+    checks.refused("bob reports its turn", report(bob, &of_bob, "review", &turn()).await, not_owner);
+    let Some(proposal) = answer.handoff_proposal else {
+        return fail("a plain edge leads to a node of another agent", "handoff_proposal", "a request", "none");
+    };
+    // A handoff that bob refuses leaves the node with alice.
+    let about = About::task(&story.task, 1);
+    let first = v1::HandoffRequest { routing: proposal.routing, ..a_request() };
+    let handoff = alice.tell(bob.id(), &about, &first).await?.handoff_id;
+    let no = v1::HandoffReject { reason: v1::RejectReason::Other.into(), ..Default::default() };
+    bob.tell(alice.id(), &About::handoff(&story.task, 1, &handoff), &no).await?;
+    let (topic, data) = told_of_node(alice).await?;
+    checks.same("topic", "run.node_active", topic.as_str());
+    checks.same("node_id", Some("review"), data["node_id"].as_str());
+    let last = take(alice, &run, "review", &turn().finish("")).await?;
+    checks.same("alice ends the run", RunState::Completed, state(&last));
+    // A handoff that bob completes makes him the one who reports the turn.
+    let run = start(alice, graph, &story.task).await?;
+    let answer = take(alice, &run, "draft", &turn().finish("a draft")).await?;
+    let routing = answer.handoff_proposal.and_then(|proposal| proposal.routing);
+    give(alice, bob, &story.task, &v1::HandoffRequest { routing, ..a_request() }).await?;
+    let (topic, data) = told_of_node(bob).await?;
+    checks.same("topic", "run.node_active", topic.as_str());
+    checks.same("run_id", Some(run.id()), data["run_id"].as_str());
+    checks.same("inputs", Some("a draft"), data["inputs"][0]["output"].as_str());
+    checks.refused("alice reports its turn", report(alice, &run, "review", &turn()).await, not_owner);
+    let of_bob = bob.client.run(run.id().parse().unwrap_or_else(|_| unreachable!("the broker has given it")));
+    let last = take(bob, &of_bob, "review", &turn().finish("")).await?;
+    checks.same("bob ends the run", RunState::Completed, state(&last));
     checks.done()
 }
 

@@ -18,7 +18,7 @@ cases! {
         "A requested spec is in force from the next boundary on, with the plugins to turn off and on; the same boundary again gets the same answer."
         boundaries;
     "threads.unresolved-request-fails" "10"
-        "A request for an unknown spec fails at the boundary, and the active spec stays; its activation is refused with HANDOFF_RESOLVE_FAILED."
+        "A request for an unknown spec, or for one without its model, fails at the boundary with HANDOFF_RESOLVE_FAILED and with what is missing, and the active spec stays; its activation is refused."
         unresolved;
     "threads.actions-need-the-plugin" "10"
         "While the spec in force has no agent_handoff in plugin_ids, or none in its hook filter, an action is refused with HANDOFF_PLUGIN_MISSING, which names the list."
@@ -107,7 +107,19 @@ async fn unresolved(world: World) -> Verdict {
     checks.same("request", ThreadRequestOutcome::Failed, request.outcome());
     let message = format!("handoff resolve failed: {unknown} (no spec)");
     checks.same("error_message", message.as_str(), request.error_message.as_str());
+    checks.same("error_code", v1::ErrorCode::HandoffResolveFailed, request.error_code());
+    checks.same("unresolved", v1::ThreadUnresolved::NoSpec, request.unresolved());
     checks.same("switched", false, run.step().switched);
+    let nameless = world.id("nameless");
+    let spec = v1::AgentSpec { spec_id: nameless.clone(), model_id: world.id("gone"), ..Default::default() };
+    let operator = world.operator()?;
+    answered("a spec without its model is registered", put_spec(&world, &operator, spec).await)?;
+    answered("it is requested", alice.call(thread.request(&nameless, new_id())).await)?;
+    let mut run = run;
+    let step = answered("the step ends", alice.call(run.next_step()).await)?;
+    let request = step.request.clone().unwrap_or_default();
+    checks.same("error_code", v1::ErrorCode::HandoffResolveFailed, request.error_code());
+    checks.same("unresolved", v1::ThreadUnresolved::NoModel, request.unresolved());
     let refusal = Refusal(Code::FailedPrecondition, "HANDOFF_RESOLVE_FAILED");
     checks.refused("its activation", alice.call(thread.activate(&unknown, new_id())).await, refusal);
     checks.done()

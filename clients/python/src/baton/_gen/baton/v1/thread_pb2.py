@@ -12,40 +12,43 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton._gen.baton.v1 import error_pb2 as baton_dot_v1_dot_error__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/thread.proto\x12\x08\x62\x61ton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\tAgentSpec\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x15\n\rsystem_prompt\x18\x03 \x01(\t\x12)\n\rallowed_tools\x18\x04 \x01(\x0b\x32\x12.baton.v1.ToolList\x12\x16\n\x0e\x65xcluded_tools\x18\x05 \x03(\t\x12\x12\n\nplugin_ids\x18\x06 \x03(\t\x12\x13\n\x0bhook_filter\x18\x07 \x03(\t\x12\'\n\x07overlay\x18\t \x01(\x0b\x32\x16.baton.v1.AgentOverlay\x12\x10\n\x08revision\x18\n \x01(\x04\x12\x13\n\x0b\x64\x65scription\x18\x0b \x01(\t\x12\x15\n\rsections_json\x18\x0c \x01(\tJ\x04\x08\x08\x10\tR\x08sections\"\x19\n\x08ToolList\x12\r\n\x05names\x18\x01 \x03(\t\"5\n\x0c\x41gentOverlay\x12\x15\n\rsettings_json\x18\x02 \x01(\tJ\x04\x08\x01\x10\x02R\x08settings\"\x80\x01\n\tModelSpec\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\x04\x12\x17\n\x0fparameters_json\x18\x06 \x01(\tJ\x04\x08\x04\x10\x05R\nparameters\"\x80\x04\n\x06Thread\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61se_spec_id\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tive_agent\x18\x03 \x01(\t\x12\x17\n\x0frequested_agent\x18\x04 \x01(\t\x12\x18\n\x10in_force_spec_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x04\x12\x32\n\x0elease_deadline\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlog_length\x18\t \x01(\x04\x12\x0f\n\x07task_id\x18\n \x01(\t\x12\x19\n\x11in_force_revision\x18\x0b \x01(\x04\x12\x19\n\x11in_force_model_id\x18\x0c \x01(\t\x12\x1f\n\x17in_force_model_revision\x18\r \x01(\x04\x12\x12\n\ncreator_id\x18\x0e \x01(\t\x12\x17\n\x0fparticipant_ids\x18\x0f \x03(\t\x12\x11\n\trunner_id\x18\x10 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x11 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x85\x01\n\x12ThreadRequestEnded\x12\x16\n\x0erequest_number\x18\x01 \x01(\x04\x12\x0f\n\x07spec_id\x18\x02 \x01(\t\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.baton.v1.ThreadRequestOutcome\x12\x15\n\rerror_message\x18\x04 \x01(\t\"\xf8\x01\n\x0eThreadBoundary\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07spec_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x10\n\x08model_id\x18\x05 \x01(\t\x12\x16\n\x0emodel_revision\x18\x06 \x01(\x04\x12\x10\n\x08switched\x18\x07 \x01(\x08\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\t \x03(\t\x12-\n\x07request\x18\n \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"9\n\rThreadCreated\x12\x14\n\x0c\x62\x61se_spec_id\x18\x01 \x01(\t\x12\x12\n\ncreator_id\x18\x02 \x01(\t\"B\n\x0cThreadAction\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63tor_id\x18\x02 \x01(\t\x12\x0f\n\x07warning\x18\x03 \x01(\t\"3\n\x0eThreadRunBegan\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\trunner_id\x18\x02 \x01(\t\"4\n\x0eThreadRunEnded\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nlease_over\x18\x02 \x01(\x08\"\xca\x03\n\x0bThreadEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x17.baton.v1.ThreadCreatedH\x00\x12+\n\trequested\x18\x04 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12\x35\n\rrequest_ended\x18\x05 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEndedH\x00\x12+\n\tactivated\x18\x06 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12)\n\x07\x63leared\x18\x07 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12-\n\trun_began\x18\x08 \x01(\x0b\x32\x18.baton.v1.ThreadRunBeganH\x00\x12,\n\x08\x62oundary\x18\t \x01(\x0b\x32\x18.baton.v1.ThreadBoundaryH\x00\x12-\n\trun_ended\x18\n \x01(\x0b\x32\x18.baton.v1.ThreadRunEndedH\x00\x42\x07\n\x05\x65vent*\xcf\x01\n\x14ThreadRequestOutcome\x12&\n\"THREAD_REQUEST_OUTCOME_UNSPECIFIED\x10\x00\x12#\n\x1fTHREAD_REQUEST_OUTCOME_PROMOTED\x10\x01\x12#\n\x1fTHREAD_REQUEST_OUTCOME_REPLACED\x10\x02\x12\"\n\x1eTHREAD_REQUEST_OUTCOME_CLEARED\x10\x03\x12!\n\x1dTHREAD_REQUEST_OUTCOME_FAILED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/thread.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/error.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\tAgentSpec\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x15\n\rsystem_prompt\x18\x03 \x01(\t\x12)\n\rallowed_tools\x18\x04 \x01(\x0b\x32\x12.baton.v1.ToolList\x12\x16\n\x0e\x65xcluded_tools\x18\x05 \x03(\t\x12\x12\n\nplugin_ids\x18\x06 \x03(\t\x12\x13\n\x0bhook_filter\x18\x07 \x03(\t\x12\'\n\x07overlay\x18\t \x01(\x0b\x32\x16.baton.v1.AgentOverlay\x12\x10\n\x08revision\x18\n \x01(\x04\x12\x13\n\x0b\x64\x65scription\x18\x0b \x01(\t\x12\x15\n\rsections_json\x18\x0c \x01(\tJ\x04\x08\x08\x10\tR\x08sections\"\x19\n\x08ToolList\x12\r\n\x05names\x18\x01 \x03(\t\"5\n\x0c\x41gentOverlay\x12\x15\n\rsettings_json\x18\x02 \x01(\tJ\x04\x08\x01\x10\x02R\x08settings\"\x80\x01\n\tModelSpec\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\x04\x12\x17\n\x0fparameters_json\x18\x06 \x01(\tJ\x04\x08\x04\x10\x05R\nparameters\"\x80\x04\n\x06Thread\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61se_spec_id\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tive_agent\x18\x03 \x01(\t\x12\x17\n\x0frequested_agent\x18\x04 \x01(\t\x12\x18\n\x10in_force_spec_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\x0c\n\x04step\x18\x07 \x01(\x04\x12\x32\n\x0elease_deadline\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlog_length\x18\t \x01(\x04\x12\x0f\n\x07task_id\x18\n \x01(\t\x12\x19\n\x11in_force_revision\x18\x0b \x01(\x04\x12\x19\n\x11in_force_model_id\x18\x0c \x01(\t\x12\x1f\n\x17in_force_model_revision\x18\r \x01(\x04\x12\x12\n\ncreator_id\x18\x0e \x01(\t\x12\x17\n\x0fparticipant_ids\x18\x0f \x03(\t\x12\x11\n\trunner_id\x18\x10 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x11 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xde\x01\n\x12ThreadRequestEnded\x12\x16\n\x0erequest_number\x18\x01 \x01(\x04\x12\x0f\n\x07spec_id\x18\x02 \x01(\t\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.baton.v1.ThreadRequestOutcome\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\'\n\nerror_code\x18\x05 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12.\n\nunresolved\x18\x06 \x01(\x0e\x32\x1a.baton.v1.ThreadUnresolved\"\xf8\x01\n\x0eThreadBoundary\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07spec_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x10\n\x08model_id\x18\x05 \x01(\t\x12\x16\n\x0emodel_revision\x18\x06 \x01(\x04\x12\x10\n\x08switched\x18\x07 \x01(\x08\x12\x1d\n\x15\x64\x65\x61\x63tivate_plugin_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x61\x63tivate_plugin_ids\x18\t \x03(\t\x12-\n\x07request\x18\n \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEnded\"9\n\rThreadCreated\x12\x14\n\x0c\x62\x61se_spec_id\x18\x01 \x01(\t\x12\x12\n\ncreator_id\x18\x02 \x01(\t\"B\n\x0cThreadAction\x12\x0f\n\x07spec_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63tor_id\x18\x02 \x01(\t\x12\x0f\n\x07warning\x18\x03 \x01(\t\"3\n\x0eThreadRunBegan\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\trunner_id\x18\x02 \x01(\t\"4\n\x0eThreadRunEnded\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\nlease_over\x18\x02 \x01(\x08\"\xca\x03\n\x0bThreadEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x17.baton.v1.ThreadCreatedH\x00\x12+\n\trequested\x18\x04 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12\x35\n\rrequest_ended\x18\x05 \x01(\x0b\x32\x1c.baton.v1.ThreadRequestEndedH\x00\x12+\n\tactivated\x18\x06 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12)\n\x07\x63leared\x18\x07 \x01(\x0b\x32\x16.baton.v1.ThreadActionH\x00\x12-\n\trun_began\x18\x08 \x01(\x0b\x32\x18.baton.v1.ThreadRunBeganH\x00\x12,\n\x08\x62oundary\x18\t \x01(\x0b\x32\x18.baton.v1.ThreadBoundaryH\x00\x12-\n\trun_ended\x18\n \x01(\x0b\x32\x18.baton.v1.ThreadRunEndedH\x00\x42\x07\n\x05\x65vent*\xcf\x01\n\x14ThreadRequestOutcome\x12&\n\"THREAD_REQUEST_OUTCOME_UNSPECIFIED\x10\x00\x12#\n\x1fTHREAD_REQUEST_OUTCOME_PROMOTED\x10\x01\x12#\n\x1fTHREAD_REQUEST_OUTCOME_REPLACED\x10\x02\x12\"\n\x1eTHREAD_REQUEST_OUTCOME_CLEARED\x10\x03\x12!\n\x1dTHREAD_REQUEST_OUTCOME_FAILED\x10\x04*t\n\x10ThreadUnresolved\x12!\n\x1dTHREAD_UNRESOLVED_UNSPECIFIED\x10\x00\x12\x1d\n\x19THREAD_UNRESOLVED_NO_SPEC\x10\x01\x12\x1e\n\x1aTHREAD_UNRESOLVED_NO_MODEL\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.thread_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_THREADREQUESTOUTCOME']._serialized_start=2178
-  _globals['_THREADREQUESTOUTCOME']._serialized_end=2385
-  _globals['_AGENTSPEC']._serialized_start=69
-  _globals['_AGENTSPEC']._serialized_end=365
-  _globals['_TOOLLIST']._serialized_start=367
-  _globals['_TOOLLIST']._serialized_end=392
-  _globals['_AGENTOVERLAY']._serialized_start=394
-  _globals['_AGENTOVERLAY']._serialized_end=447
-  _globals['_MODELSPEC']._serialized_start=450
-  _globals['_MODELSPEC']._serialized_end=578
-  _globals['_THREAD']._serialized_start=581
-  _globals['_THREAD']._serialized_end=1093
-  _globals['_THREADREQUESTENDED']._serialized_start=1096
-  _globals['_THREADREQUESTENDED']._serialized_end=1229
-  _globals['_THREADBOUNDARY']._serialized_start=1232
-  _globals['_THREADBOUNDARY']._serialized_end=1480
-  _globals['_THREADCREATED']._serialized_start=1482
-  _globals['_THREADCREATED']._serialized_end=1539
-  _globals['_THREADACTION']._serialized_start=1541
-  _globals['_THREADACTION']._serialized_end=1607
-  _globals['_THREADRUNBEGAN']._serialized_start=1609
-  _globals['_THREADRUNBEGAN']._serialized_end=1660
-  _globals['_THREADRUNENDED']._serialized_start=1662
-  _globals['_THREADRUNENDED']._serialized_end=1714
-  _globals['_THREADENTRY']._serialized_start=1717
-  _globals['_THREADENTRY']._serialized_end=2175
+  _globals['_THREADREQUESTOUTCOME']._serialized_start=2289
+  _globals['_THREADREQUESTOUTCOME']._serialized_end=2496
+  _globals['_THREADUNRESOLVED']._serialized_start=2498
+  _globals['_THREADUNRESOLVED']._serialized_end=2614
+  _globals['_AGENTSPEC']._serialized_start=91
+  _globals['_AGENTSPEC']._serialized_end=387
+  _globals['_TOOLLIST']._serialized_start=389
+  _globals['_TOOLLIST']._serialized_end=414
+  _globals['_AGENTOVERLAY']._serialized_start=416
+  _globals['_AGENTOVERLAY']._serialized_end=469
+  _globals['_MODELSPEC']._serialized_start=472
+  _globals['_MODELSPEC']._serialized_end=600
+  _globals['_THREAD']._serialized_start=603
+  _globals['_THREAD']._serialized_end=1115
+  _globals['_THREADREQUESTENDED']._serialized_start=1118
+  _globals['_THREADREQUESTENDED']._serialized_end=1340
+  _globals['_THREADBOUNDARY']._serialized_start=1343
+  _globals['_THREADBOUNDARY']._serialized_end=1591
+  _globals['_THREADCREATED']._serialized_start=1593
+  _globals['_THREADCREATED']._serialized_end=1650
+  _globals['_THREADACTION']._serialized_start=1652
+  _globals['_THREADACTION']._serialized_end=1718
+  _globals['_THREADRUNBEGAN']._serialized_start=1720
+  _globals['_THREADRUNBEGAN']._serialized_end=1771
+  _globals['_THREADRUNENDED']._serialized_start=1773
+  _globals['_THREADRUNENDED']._serialized_end=1825
+  _globals['_THREADENTRY']._serialized_start=1828
+  _globals['_THREADENTRY']._serialized_end=2286
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -14,11 +15,20 @@ class ThreadRequestOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     THREAD_REQUEST_OUTCOME_REPLACED: _ClassVar[ThreadRequestOutcome]
     THREAD_REQUEST_OUTCOME_CLEARED: _ClassVar[ThreadRequestOutcome]
     THREAD_REQUEST_OUTCOME_FAILED: _ClassVar[ThreadRequestOutcome]
+
+class ThreadUnresolved(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    THREAD_UNRESOLVED_UNSPECIFIED: _ClassVar[ThreadUnresolved]
+    THREAD_UNRESOLVED_NO_SPEC: _ClassVar[ThreadUnresolved]
+    THREAD_UNRESOLVED_NO_MODEL: _ClassVar[ThreadUnresolved]
 THREAD_REQUEST_OUTCOME_UNSPECIFIED: ThreadRequestOutcome
 THREAD_REQUEST_OUTCOME_PROMOTED: ThreadRequestOutcome
 THREAD_REQUEST_OUTCOME_REPLACED: ThreadRequestOutcome
 THREAD_REQUEST_OUTCOME_CLEARED: ThreadRequestOutcome
 THREAD_REQUEST_OUTCOME_FAILED: ThreadRequestOutcome
+THREAD_UNRESOLVED_UNSPECIFIED: ThreadUnresolved
+THREAD_UNRESOLVED_NO_SPEC: ThreadUnresolved
+THREAD_UNRESOLVED_NO_MODEL: ThreadUnresolved
 
 class AgentSpec(_message.Message):
     __slots__ = ("spec_id", "model_id", "system_prompt", "allowed_tools", "excluded_tools", "plugin_ids", "hook_filter", "overlay", "revision", "description", "sections_json")
@@ -115,16 +125,20 @@ class Thread(_message.Message):
     def __init__(self, thread_id: _Optional[str] = ..., base_spec_id: _Optional[str] = ..., active_agent: _Optional[str] = ..., requested_agent: _Optional[str] = ..., in_force_spec_id: _Optional[str] = ..., run_id: _Optional[str] = ..., step: _Optional[int] = ..., lease_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., log_length: _Optional[int] = ..., task_id: _Optional[str] = ..., in_force_revision: _Optional[int] = ..., in_force_model_id: _Optional[str] = ..., in_force_model_revision: _Optional[int] = ..., creator_id: _Optional[str] = ..., participant_ids: _Optional[_Iterable[str]] = ..., runner_id: _Optional[str] = ..., first_number: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ThreadRequestEnded(_message.Message):
-    __slots__ = ("request_number", "spec_id", "outcome", "error_message")
+    __slots__ = ("request_number", "spec_id", "outcome", "error_message", "error_code", "unresolved")
     REQUEST_NUMBER_FIELD_NUMBER: _ClassVar[int]
     SPEC_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    UNRESOLVED_FIELD_NUMBER: _ClassVar[int]
     request_number: int
     spec_id: str
     outcome: ThreadRequestOutcome
     error_message: str
-    def __init__(self, request_number: _Optional[int] = ..., spec_id: _Optional[str] = ..., outcome: _Optional[_Union[ThreadRequestOutcome, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+    error_code: _error_pb2.ErrorCode
+    unresolved: ThreadUnresolved
+    def __init__(self, request_number: _Optional[int] = ..., spec_id: _Optional[str] = ..., outcome: _Optional[_Union[ThreadRequestOutcome, str]] = ..., error_message: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., unresolved: _Optional[_Union[ThreadUnresolved, str]] = ...) -> None: ...
 
 class ThreadBoundary(_message.Message):
     __slots__ = ("run_id", "step", "spec_id", "revision", "model_id", "model_revision", "switched", "deactivate_plugin_ids", "activate_plugin_ids", "request")

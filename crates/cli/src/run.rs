@@ -6,15 +6,16 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, OptionalIdentityArgs},
-    duration, json,
+    connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
+    duration, handoff, json,
     output::{self, Output},
     resolve::Prefix,
     table::Column,
 };
 use baton_client::{
+    About,
     ids::{GraphId, MessageId, NodeId, SystemIds, TaskId},
-    proto::v1::{self, run_entry::Event, watch_run_response::Update},
+    proto::v1::{self, MessageType, run_entry::Event, watch_run_response::Update},
     time::{Clock as _, SystemClock},
     {Client, Turn},
 };
@@ -41,6 +42,15 @@ pub(super) enum RunCommand {
   baton run turn 0198c0de searcher --finished --text 'three pages'
   baton run turn 0198c0de checker --call transfer_to_searcher='one page is missing'")]
     Turn(TurnArgs),
+    /// Send the handoff that a run proposes, because another agent works at its next node. Its task's owner does this.
+    #[command(after_help = "Examples:
+  baton run hand-over 0198c0de --id alice --key alice.pem")]
+    HandOver {
+        /// The id of the run, or a unique prefix of it.
+        id: Prefix,
+        #[command(flatten)]
+        identity: IdentityArgs,
+    },
     /// Show one run.
     #[command(after_help = "Examples:
   baton run show 0198c0de")]
@@ -167,6 +177,7 @@ pub(super) async fn run(command: RunCommand, connection: &ConnectionArgs, output
         RunCommand::Start(args) => start(args, connection, *output).await,
         RunCommand::Tools(args) => tools(args, connection, *output).await,
         RunCommand::Turn(args) => turn(args, connection, *output).await,
+        RunCommand::HandOver { id, identity } => hand_over(&id, &identity, connection, output).await,
         RunCommand::Show { id, identity } => {
             let client = identity.client(connection).await?;
             let run = client.run(id.run(&client).await?).state().await?;
@@ -270,6 +281,26 @@ async fn turn(args: TurnArgs, connection: &ConnectionArgs, output: Output) -> Re
         lines.push(("run".into(), output::short(state.as_str_name(), "RUN_STATE_")));
         lines
     })
+}
+
+async fn hand_over(
+    id: &Prefix,
+    identity: &IdentityArgs,
+    connection: &ConnectionArgs,
+    output: &Output,
+) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(identity, connection).await?;
+    let id = id.run(&client).await?;
+    let request = v1::GetRunRequest { run_id: id.to_string() };
+    let answer = client.answer(client.routing().get_run(request).await)?;
+    let Some(payload) = answer.handoff_proposal else {
+        return Err(Failure::failed(format!("run {id} waits for no handoff")));
+    };
+    let task = answer.run.unwrap_or_default().task_id;
+    let request = v1::GetTaskRequest { task_id: task.clone(), ..Default::default() };
+    let epoch = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default().epoch;
+    let (to, about) = (answer.handoff_receiver_id, About::task(&task, epoch));
+    handoff::send(&client, &composer, &to, MessageType::HandoffRequest, &about, &payload, output).await
 }
 
 async fn list(client: &Client, filter: &v1::ListRunsRequest, limit: u32, output: Output) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `baton thread`: create, show, list and watch threads, and change the persona of one.
+//! `baton thread`: create, show, list and watch threads, change the persona of one, and run one step by step.
 
 use std::borrow::Cow;
 
@@ -79,6 +79,42 @@ pub(super) enum ThreadCommand {
     #[command(after_help = "Examples:
   baton thread clear support")]
     Clear(ActionArgs),
+    /// Open a run of a thread, and print what its first step works with.
+    #[command(after_help = "Examples:
+  baton thread begin support --id alice --key alice.pem")]
+    Begin {
+        /// The id of the thread.
+        thread: ThreadId,
+        /// The id of the run, a UUID. The same id again opens no second run.
+        #[arg(long, value_name = "UUID")]
+        run_id: Option<MessageId>,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
+    /// End a step of a run, and print what the next step works with. The same step again renews the lease.
+    #[command(after_help = "Examples:
+  baton thread step support 0198c0de-1b2a-7c3d-8e4f-5a6b7c8d9e0f 1 --id alice --key alice.pem")]
+    Step {
+        /// The id of the thread.
+        thread: ThreadId,
+        /// The id of the run, a UUID.
+        run: MessageId,
+        /// The step that has ended, starting at 1.
+        step: u64,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
+    /// End the run of a thread.
+    #[command(after_help = "Examples:
+  baton thread end support 0198c0de-1b2a-7c3d-8e4f-5a6b7c8d9e0f --id alice --key alice.pem")]
+    End {
+        /// The id of the thread.
+        thread: ThreadId,
+        /// The id of the run, a UUID.
+        run: MessageId,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
 }
 
 /// The terms of a new thread.
@@ -166,6 +202,30 @@ pub(super) async fn run(command: ThreadCommand, connection: &ConnectionArgs, out
             let done = client.thread(&args.thread).clear(action_id(args.action_id)).await?;
             output.one(&done.thread.unwrap_or_default(), lines)
         }
+        ThreadCommand::Begin { thread, run_id, identity } => {
+            let client = identity.client(connection).await?;
+            let request = v1::BeginRunRequest { thread_id: thread.to_string(), run_id: action_id(run_id).to_string() };
+            let begun = client.answer(client.threads().begin_run(request).await)?;
+            output.one(&begun, |begun| {
+                let plugins = (&begun.deactivate_plugin_ids[..], &begun.activate_plugin_ids[..]);
+                step_lines(begun.thread.as_ref(), begun.switched, begun.model.as_ref(), plugins, begun.request.as_ref())
+            })
+        }
+        ThreadCommand::Step { thread, run, step, identity } => {
+            let client = identity.client(connection).await?;
+            let request = v1::EndStepRequest { thread_id: thread.to_string(), run_id: run.to_string(), step };
+            let ended = client.answer(client.threads().end_step(request).await)?;
+            output.one(&ended, |ended| {
+                let plugins = (&ended.deactivate_plugin_ids[..], &ended.activate_plugin_ids[..]);
+                step_lines(ended.thread.as_ref(), ended.switched, ended.model.as_ref(), plugins, ended.request.as_ref())
+            })
+        }
+        ThreadCommand::End { thread, run, identity } => {
+            let client = identity.client(connection).await?;
+            let request = v1::EndRunRequest { thread_id: thread.to_string(), run_id: run.to_string() };
+            let ended = client.answer(client.threads().end_run(request).await)?;
+            output.one(&ended.thread.unwrap_or_default(), lines)
+        }
     }
 }
 
@@ -237,6 +297,38 @@ fn lines(thread: &v1::Thread) -> Vec<(Cow<'static, str>, String)> {
     lines
 }
 
+/// What a step works with, after the boundary that began it.
+fn step_lines(
+    thread: Option<&v1::Thread>,
+    switched: bool,
+    model: Option<&v1::ModelSpec>,
+    (deactivate, activate): (&[String], &[String]),
+    request: Option<&v1::ThreadRequestEnded>,
+) -> Vec<(Cow<'static, str>, String)> {
+    let thread = thread.cloned().unwrap_or_default();
+    let switched = if switched { ", switched" } else { "" };
+    let model = model.map(|model| format!("{} of {}", model.model_name, model.provider)).unwrap_or_default();
+    let mut lines = vec![
+        ("run".into(), thread.run_id.clone()),
+        ("step".into(), thread.step.to_string()),
+        ("in force".into(), format!("{}, revision {}{switched}", thread.in_force_spec_id, thread.in_force_revision)),
+        ("model".into(), model),
+        ("turn off".into(), deactivate.join(", ")),
+        ("turn on".into(), activate.join(", ")),
+    ];
+    if let Some(ended) = request {
+        lines.push(("request".into(), say_request(ended)));
+    }
+    lines.push(("lease until".into(), output::time(thread.lease_deadline.as_ref())));
+    lines
+}
+
+fn say_request(ended: &v1::ThreadRequestEnded) -> String {
+    let outcome = output::short(ended.outcome().as_str_name(), "THREAD_REQUEST_OUTCOME_");
+    let colon = if ended.error_message.is_empty() { "" } else { ": " };
+    format!("request {} for {} {outcome}{colon}{}", ended.request_number, ended.spec_id, ended.error_message)
+}
+
 async fn watch(client: &Client, request: v1::WatchThreadRequest, output: Output) -> Result<(), Failure> {
     let mut updates = super::watching::open(client, request).await?;
     while let Some(update) = updates.next().await? {
@@ -267,11 +359,7 @@ fn say_entry(entry: &v1::ThreadEntry) {
         Some(Event::Requested(action)) => {
             format!("{} requests {}: {}", by(&action.actor_id), action.spec_id, action.warning)
         }
-        Some(Event::RequestEnded(ended)) => {
-            let outcome = output::short(ended.outcome().as_str_name(), "HANDOFF_OUTCOME_");
-            let colon = if ended.error_message.is_empty() { "" } else { ": " };
-            format!("request {} for {} {outcome}{colon}{}", ended.request_number, ended.spec_id, ended.error_message)
-        }
+        Some(Event::RequestEnded(ended)) => say_request(ended),
         Some(Event::Activated(action)) => format!("{} activates {}", by(&action.actor_id), action.spec_id),
         Some(Event::Cleared(action)) => format!("{} returns to the base", by(&action.actor_id)),
         Some(Event::RunBegan(began)) => format!("run {} of {}", began.run_id, by(&began.runner_id)),

@@ -199,6 +199,61 @@ async fn the_command_line_changes_the_persona_of_a_thread() {
     assert!(cleared[0].get("activeAgent").is_none(), "{cleared:?}");
     assert_eq!(broker.lines(&["thread", "show", "th"])[0]["threadId"], "th");
     assert_eq!(broker.lines(&["thread", "list", "--spec", "base"]).len(), 1);
+    // A run with its steps, each begin of which is a boundary.
+    broker.lines(&["thread", "request", "th", "unknown"]);
+    let run = "0198c0de-1b2a-7c3d-8e4f-5a6b7c8d9e0f";
+    let begun = broker.lines(&["thread", "begin", "th", "--run-id", run]);
+    assert_eq!((&begun[0]["thread"]["runId"], &begun[0]["thread"]["step"]), (&run.into(), &"1".into()));
+    assert_eq!(begun[0]["request"]["outcome"], "THREAD_REQUEST_OUTCOME_FAILED");
+    broker.lines(&["thread", "request", "th", "writer"]);
+    let next = broker.lines(&["thread", "step", "th", run, "1"]);
+    assert_eq!((&next[0]["thread"]["step"], &next[0]["spec"]["specId"]), (&"2".into(), &"writer".into()));
+    assert_eq!(next, broker.lines(&["thread", "step", "th", run, "1"]), "the same step again");
+    let (code, said) = exit_of(&mut broker.command(&["thread", "step", "th", run, "7"]));
+    assert!(code != Some(0) && said.contains("the run is at step 2"), "{said}");
+    let ended = broker.lines(&["thread", "end", "th", run]);
+    assert!(ended[0].get("runId").is_none(), "{ended:?}");
+}
+
+/// The agents alice and bob work at the two nodes of a graph by the command line alone.
+#[tokio::test]
+async fn the_command_line_sends_the_handoff_that_a_run_proposes() {
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("g.json");
+    let text = r#"{"graphId": "g", "entryNodeIds": ["draft"], "nodes": [
+        {"nodeId": "draft", "agentId": "alice", "outputNodes": ["review"]},
+        {"nodeId": "review", "agentId": "bob", "outputNodes": ["end"]}]}"#;
+    std::fs::write(&graph, text).unwrap();
+    let key = |name: &str| {
+        let path = folder.path().join(format!("{name}.pem"));
+        identity(name).key.write(&path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (alice, bob, carol) = (broker.agent("alice").await, broker.agent("bob").await, broker.agent("carol").await);
+    let (of_alice, of_bob) = (key("alice"), key("bob"));
+    let by = |name: &'static str, key: &str, words: &[&str]| {
+        let all = [words, &["--id", name, "--key", key]].concat();
+        broker.lines(&all)
+    };
+    broker.lines(&["graph", "register", graph.to_str().unwrap()]);
+    // A first handoff, which alice cancels, makes the task.
+    let asked = by("alice", &of_alice, &["handoff", "request", "--to", "carol", "--task", "t", "--task-type", "x"]);
+    let asked = asked[0]["handoffId"].as_str().unwrap().to_owned();
+    by("alice", &of_alice, &["handoff", "cancel", &asked]);
+    let run = by("alice", &of_alice, &["run", "start", "g", "--task", "t"])[0]["runId"].as_str().unwrap().to_owned();
+    let refused = ["run", "hand-over", &run, "--id", "alice", "--key", &of_alice];
+    let (code, said) = exit_of(&mut broker.command(&refused));
+    assert!(code != Some(0) && said.contains("waits for no handoff"), "{said}");
+    let turn = by("alice", &of_alice, &["run", "turn", &run, "draft", "--finished", "--text", "a draft"]);
+    assert_eq!(turn[0]["handoffReceiverId"], "bob");
+    let (code, said) = exit_of(&mut broker.command(&["run", "hand-over", &run, "--id", "bob", "--key", &of_bob]));
+    assert!(code != Some(0) && said.contains("NOT_OWNER"), "{said}");
+    let handed = by("alice", &of_alice, &["run", "hand-over", &run]);
+    assert_eq!((&handed[0]["taskId"], &handed[0]["ownerId"]), (&"t".into(), &"alice".into()));
+    let shown = by("alice", &of_alice, &["run", "show", &run]);
+    assert_eq!(shown[0]["nodes"][1]["handoffId"], handed[0]["handoffId"]);
+    drop((alice, bob, carol));
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ struct Counted {
 
 impl Counted {
     fn count(&mut self, minute: i64, totals: [u64; 2]) {
-        // A clock that was set back adds to the minute that is already there.
+        // A clock that was set back adds to the latest minute.
         let passed = usize::try_from(minute - self.latest).unwrap_or(0).min(MINUTES);
         for _ in 0..if self.minutes.is_empty() { 1 } else { passed } {
             self.minutes.push_back(Minute::default());
@@ -111,7 +111,7 @@ const GROUND: u64 = 98;
 /// The chart of these minutes, of which the last one is at the right.
 pub(super) fn chart(minutes: &[Minute]) -> Chart {
     let most = minutes.iter().map(|minute| minute.completed + minute.otherwise).max().unwrap_or(0);
-    // What is not 0 can be seen.
+    // A count of 1 can be seen, too.
     let height = |many: u64| if many == 0 { 0 } else { (many * HEIGHT / most.max(1)).max(2) };
     let first = MINUTES.saturating_sub(minutes.len());
     let bar = |(place, minute): (usize, &Minute)| {

@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 /// The width of the column with the names of the agents, in pixels.
 const NAMES_WIDTH: u32 = 140;
 /// The width of the whole time, in pixels.
-const TIME_WIDTH: u32 = 330;
+const TIME_WIDTH: u32 = 332;
 /// The width of the shortest bar, in pixels, so that it can be seen.
 const BAR_WIDTH_MIN: u32 = 4;
 /// The height of a row, in pixels: the dashed bars above, the bars of ownership below.

@@ -24,7 +24,7 @@ use crate::{
     wire::console::Console,
 };
 
-/// The handoffs that one page reads: so many times so many.
+/// The reads of one page, and the handoffs of each read.
 const READS: usize = 5;
 const READ_AT_ONCE: usize = 200;
 /// The most pairs of agents that the map shows, those with the most handoffs.
@@ -51,7 +51,7 @@ pub(super) struct Pair {
     from: String,
     to: String,
     many: u64,
-    /// Those that ended without a takeover.
+    /// The ones without a takeover.
     failed: u64,
     /// Those in the other direction.
     back: u64,

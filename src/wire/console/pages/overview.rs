@@ -1,4 +1,4 @@
-//! The overview: what needs somebody, worst first; how it goes; and the latest moves.
+//! The overview: the needs, worst first; the figures; and the latest moves.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,20 +33,20 @@ use crate::{
 
 /// The latest moves that the page shows.
 const LISTED: usize = 10;
-/// The most entries of one kind among what needs somebody.
+/// The most needs of one kind.
 const NEEDS_OF_A_KIND: usize = 5;
 /// The dead letters whose reasons are counted.
 const COUNTED_DEAD_LETTERS: usize = 100;
 /// The handoffs by which the time to take over is judged.
 const JUDGED: usize = 100;
-/// A handoff needs somebody when its deadline is as near as this.
+/// A handoff is a need when its deadline is as near as this.
 const NEAR: Duration = Duration::from_secs(5 * 60);
-/// A failed plan needs somebody for this long.
+/// A failed plan is a need for this long.
 const FAILED_LATELY: Duration = Duration::from_secs(24 * 3600);
-/// The certificate needs somebody when it ends as soon as this.
+/// The certificate is a need when it ends as soon as this.
 const CERTIFICATE_ENDS: i64 = 14 * 86_400;
 
-/// Something that needs somebody.
+/// A need.
 struct Need {
     /// The name of a state, which gives the chip its word and its colour.
     kind: &'static str,
@@ -113,7 +113,7 @@ impl OverviewPage {
     }
 }
 
-/// What needs somebody, worst first.
+/// The needs, worst first.
 fn needs(view: View<'_>, broker: &Broker, caller: &Caller, now: Timestamp) -> Result<Vec<Need>, BrokerError> {
     let mut needs = Vec::new();
     let ends = broker.resources().metrics.certificate_expiry.get();

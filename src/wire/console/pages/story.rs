@@ -1,5 +1,5 @@
-//! What happened to a task, from top to bottom: who asked whom for what, what each agent said to it, the questions with
-//! their answers, and the end.
+//! The story of a task, from top to bottom: the requests, the words of each agent, the questions with their answers, and
+//! the end.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
 /// The most bytes of what an agent said. The page of the handoff has the whole.
 const SAID_BYTES_MAX: usize = 1000;
 
-/// One thing that happened, or what happens now.
+/// One event, or the present turn.
 pub(super) struct Moment {
     time: Timestamp,
     pub(super) at: String,
@@ -31,9 +31,9 @@ pub(super) struct Moment {
     pub(super) what: String,
     /// What the agent said.
     pub(super) said: String,
-    /// The handoff that it is about. Empty: none.
+    /// The handoff. Empty: none.
     pub(super) handoff: String,
-    /// Until when it has to be done. Empty: there is no deadline, or it is done.
+    /// The deadline. Empty: none.
     pub(super) until: String,
 }
 
@@ -134,7 +134,7 @@ fn of_handoff(handoff: &Handoff, summary: String, all: &mut Vec<Moment>) {
     });
 }
 
-/// What became of an offer, if it was not taken.
+/// The end of an offer that was not taken.
 fn outcome(offer: &Offer, next: Option<&Offer>) -> Option<(&'static str, String)> {
     let then = next.map(|next| format!("; {} is asked next", next.candidate)).unwrap_or_default();
     let what = match offer.outcome {

@@ -202,7 +202,7 @@ pub(super) async fn list(
                     rows.push(row);
                 }
             }
-            // A page that is not full has looked at as many entries as one call may.
+            // A shorter page has looked at as many entries as one call may.
             if next.is_empty() || rows.len() >= ENOUGH || page.entries.len() < PAGE_SIZE {
                 break;
             }
@@ -225,7 +225,7 @@ fn named_task(view: View<'_>, query: &TasksQuery) -> Result<Vec<TaskRow>, Broker
     }
     let of_handoff = MessageId::parse(text).ok().and_then(|id| view.handoff(id).ok()).map(|found| found.task.clone());
     let id = of_handoff.or_else(|| TaskId::parse(text).ok());
-    // Without such a task, or the right to see it, the words are searched for.
+    // Otherwise the words are searched for.
     let found = id.and_then(|id| view.task(&id).ok());
     found.map(|record| TaskRow::new(view, &record)).into_iter().collect()
 }

@@ -291,6 +291,9 @@ const (
 	ErrorCode_ERROR_CODE_CONTEXT_SCHEMA_VIOLATION ErrorCode = 270
 	// The text is no JSON Schema of draft 2020-12 within the bounds of the broker. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_SCHEMA_REJECTED ErrorCode = 273
+	// A filter does not fit the section: it is a history filter and the section is no baton.history version 1, or the section
+	// is no JSON that a filter works on. Nothing of the section is served. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_FILTER_NOT_APPLICABLE ErrorCode = 269
 	// The task has no version of its context with this number, the version has no section of this name, or the broker
 	// keeps only the digests of the version. NOT_FOUND.
 	ErrorCode_ERROR_CODE_CONTEXT_VERSION_UNKNOWN ErrorCode = 202
@@ -493,6 +496,7 @@ var (
 		221: "ERROR_CODE_SCHEMA_EXISTS",
 		270: "ERROR_CODE_CONTEXT_SCHEMA_VIOLATION",
 		273: "ERROR_CODE_SCHEMA_REJECTED",
+		269: "ERROR_CODE_FILTER_NOT_APPLICABLE",
 		202: "ERROR_CODE_CONTEXT_VERSION_UNKNOWN",
 		244: "ERROR_CODE_CONTEXT_BASE_UNKNOWN",
 		271: "ERROR_CODE_CONTEXT_DELTA_INVALID",
@@ -620,6 +624,7 @@ var (
 		"ERROR_CODE_SCHEMA_EXISTS":             221,
 		"ERROR_CODE_CONTEXT_SCHEMA_VIOLATION":  270,
 		"ERROR_CODE_SCHEMA_REJECTED":           273,
+		"ERROR_CODE_FILTER_NOT_APPLICABLE":     269,
 		"ERROR_CODE_CONTEXT_VERSION_UNKNOWN":   202,
 		"ERROR_CODE_CONTEXT_BASE_UNKNOWN":      244,
 		"ERROR_CODE_CONTEXT_DELTA_INVALID":     271,
@@ -817,7 +822,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xac\x1f\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xd3\x1f\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -890,7 +895,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x19ERROR_CODE_SCHEMA_UNKNOWN\x10\xcc\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_SCHEMA_EXISTS\x10\xdd\x01\x12(\n" +
 	"#ERROR_CODE_CONTEXT_SCHEMA_VIOLATION\x10\x8e\x02\x12\x1f\n" +
-	"\x1aERROR_CODE_SCHEMA_REJECTED\x10\x91\x02\x12'\n" +
+	"\x1aERROR_CODE_SCHEMA_REJECTED\x10\x91\x02\x12%\n" +
+	" ERROR_CODE_FILTER_NOT_APPLICABLE\x10\x8d\x02\x12'\n" +
 	"\"ERROR_CODE_CONTEXT_VERSION_UNKNOWN\x10\xca\x01\x12$\n" +
 	"\x1fERROR_CODE_CONTEXT_BASE_UNKNOWN\x10\xf4\x01\x12%\n" +
 	" ERROR_CODE_CONTEXT_DELTA_INVALID\x10\x8f\x02\x12\x1c\n" +

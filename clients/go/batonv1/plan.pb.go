@@ -355,7 +355,9 @@ type Plan struct {
 	// object. Empty: nothing.
 	InputJson string `protobuf:"bytes,14,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
 	// What stands for the fields that a subtask leaves out.
-	Defaults      *SubtaskDefaults `protobuf:"bytes,17,opt,name=defaults,proto3" json:"defaults,omitempty"`
+	Defaults *SubtaskDefaults `protobuf:"bytes,17,opt,name=defaults,proto3" json:"defaults,omitempty"`
+	// The schemas of topics, at most 64, each of a topic that a subtask produces.
+	TopicSchemas  []*TopicSchema `protobuf:"bytes,18,rep,name=topic_schemas,json=topicSchemas,proto3" json:"topic_schemas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +490,70 @@ func (x *Plan) GetDefaults() *SubtaskDefaults {
 	return nil
 }
 
+func (x *Plan) GetTopicSchemas() []*TopicSchema {
+	if x != nil {
+		return x.TopicSchemas
+	}
+	return nil
+}
+
+// The schema of the results that are appended to a topic of a plan.
+type TopicSchema struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic. Required.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The JSON Schema of result_json of each subtask that produces the topic and completes, at most 262144 bytes: an object. A
+	// result that does not fit is refused with FIELD_INVALID, which names the places, and its agent can report again.
+	// Required.
+	SchemaJson    string `protobuf:"bytes,2,opt,name=schema_json,json=schemaJson,proto3" json:"schema_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopicSchema) Reset() {
+	*x = TopicSchema{}
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopicSchema) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopicSchema) ProtoMessage() {}
+
+func (x *TopicSchema) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopicSchema.ProtoReflect.Descriptor instead.
+func (*TopicSchema) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TopicSchema) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *TopicSchema) GetSchemaJson() string {
+	if x != nil {
+		return x.SchemaJson
+	}
+	return ""
+}
+
 // What stands for the fields that a subtask of a plan leaves out.
 type SubtaskDefaults struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -507,7 +573,7 @@ type SubtaskDefaults struct {
 
 func (x *SubtaskDefaults) Reset() {
 	*x = SubtaskDefaults{}
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +585,7 @@ func (x *SubtaskDefaults) String() string {
 func (*SubtaskDefaults) ProtoMessage() {}
 
 func (x *SubtaskDefaults) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +598,7 @@ func (x *SubtaskDefaults) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskDefaults.ProtoReflect.Descriptor instead.
 func (*SubtaskDefaults) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SubtaskDefaults) GetAgentId() string {
@@ -608,22 +674,19 @@ type Subtask struct {
 	// What the subtask gets, in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
 	// Empty: nothing.
 	InputJson string `protobuf:"bytes,18,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
-<<<<<<< HEAD
-	// The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
-	Compensate    *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
-=======
 	// What must hold for the subtask to run. Where it does not, the subtask is SKIPPED without an error, and the plan
 	// completes without it. A subtask that depends on it runs if it depends on another one that was needed, and is SKIPPED in
 	// the same way otherwise. Unset: the subtask runs.
-	When          *Condition `protobuf:"bytes,21,opt,name=when,proto3" json:"when,omitempty"`
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	When *Condition `protobuf:"bytes,21,opt,name=when,proto3" json:"when,omitempty"`
+	// The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
+	Compensate    *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subtask) Reset() {
 	*x = Subtask{}
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +698,7 @@ func (x *Subtask) String() string {
 func (*Subtask) ProtoMessage() {}
 
 func (x *Subtask) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +711,7 @@ func (x *Subtask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subtask.ProtoReflect.Descriptor instead.
 func (*Subtask) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Subtask) GetId() string {
@@ -770,20 +833,20 @@ func (x *Subtask) GetInputJson() string {
 	return ""
 }
 
-<<<<<<< HEAD
-func (x *Subtask) GetCompensate() *Compensation {
-	if x != nil {
-		return x.Compensate
-=======
 func (x *Subtask) GetWhen() *Condition {
 	if x != nil {
 		return x.When
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return nil
 }
 
-<<<<<<< HEAD
+func (x *Subtask) GetCompensate() *Compensation {
+	if x != nil {
+		return x.Compensate
+	}
+	return nil
+}
+
 // Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
 // subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
 // latest completed subtask first; one that fails stops nothing.
@@ -814,44 +877,17 @@ type Compensation struct {
 	// What the agent gets in its context section input: a JSON object, at most 128 levels deep, no name twice in an object.
 	// Empty: nothing.
 	InputJson     string `protobuf:"bytes,12,opt,name=input_json,json=inputJson,proto3" json:"input_json,omitempty"`
-=======
-// A comparison over the result of a subtask.
-type Condition struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The subtask with the result: one that the subtask with the condition depends on, directly or not. Required.
-	SubtaskId string `protobuf:"bytes,1,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
-	// The place of the value, a JSON pointer into the result as previous_results has it, for example "/numeric_value" or
-	// "/result/score"; at most 1024 bytes. Empty: the whole result.
-	Pointer string `protobuf:"bytes,2,opt,name=pointer,proto3" json:"pointer,omitempty"`
-	// The comparison. Required. A subtask that has not completed has no result, and then only a negated one holds.
-	//
-	// Types that are valid to be assigned to Comparison:
-	//
-	//	*Condition_EqualJson
-	//	*Condition_Less
-	//	*Condition_Present
-	Comparison isCondition_Comparison `protobuf_oneof:"comparison"`
-	// Whether the subtask runs where the comparison does not hold.
-	Negate        bool `protobuf:"varint,6,opt,name=negate,proto3" json:"negate,omitempty"`
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-<<<<<<< HEAD
 func (x *Compensation) Reset() {
 	*x = Compensation{}
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
-=======
-func (x *Condition) Reset() {
-	*x = Condition{}
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-<<<<<<< HEAD
 func (x *Compensation) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
@@ -859,17 +895,7 @@ func (x *Compensation) String() string {
 func (*Compensation) ProtoMessage() {}
 
 func (x *Compensation) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
-=======
-func (x *Condition) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Condition) ProtoMessage() {}
-
-func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,43 +906,25 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-<<<<<<< HEAD
 // Deprecated: Use Compensation.ProtoReflect.Descriptor instead.
 func (*Compensation) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Compensation) GetDescription() string {
 	if x != nil {
 		return x.Description
-=======
-// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
-func (*Condition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *Condition) GetSubtaskId() string {
-	if x != nil {
-		return x.SubtaskId
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
-<<<<<<< HEAD
 func (x *Compensation) GetRole() string {
 	if x != nil {
 		return x.Role
-=======
-func (x *Condition) GetPointer() string {
-	if x != nil {
-		return x.Pointer
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
-<<<<<<< HEAD
 func (x *Compensation) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
@@ -934,31 +942,17 @@ func (x *Compensation) GetAgentType() string {
 func (x *Compensation) GetRequiredSkills() []string {
 	if x != nil {
 		return x.RequiredSkills
-=======
-func (x *Condition) GetComparison() isCondition_Comparison {
-	if x != nil {
-		return x.Comparison
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return nil
 }
 
-<<<<<<< HEAD
 func (x *Compensation) GetTaskType() string {
 	if x != nil {
 		return x.TaskType
-=======
-func (x *Condition) GetEqualJson() string {
-	if x != nil {
-		if x, ok := x.Comparison.(*Condition_EqualJson); ok {
-			return x.EqualJson
-		}
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return ""
 }
 
-<<<<<<< HEAD
 func (x *Compensation) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
@@ -969,18 +963,10 @@ func (x *Compensation) GetTimeout() *durationpb.Duration {
 func (x *Compensation) GetAttemptsMax() uint32 {
 	if x != nil {
 		return x.AttemptsMax
-=======
-func (x *Condition) GetLess() float64 {
-	if x != nil {
-		if x, ok := x.Comparison.(*Condition_Less); ok {
-			return x.Less
-		}
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	}
 	return 0
 }
 
-<<<<<<< HEAD
 func (x *Compensation) GetHandoffTimeouts() *HandoffTimeouts {
 	if x != nil {
 		return x.HandoffTimeouts
@@ -1009,7 +995,97 @@ func (x *Compensation) GetInputJson() string {
 	return ""
 }
 
-=======
+// A comparison over the result of a subtask.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subtask with the result: one that the subtask with the condition depends on, directly or not. Required.
+	SubtaskId string `protobuf:"bytes,1,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The place of the value, a JSON pointer into the result as previous_results has it, for example "/numeric_value" or
+	// "/result/score"; at most 1024 bytes. Empty: the whole result.
+	Pointer string `protobuf:"bytes,2,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// The comparison. Required. A subtask that has not completed has no result, and then only a negated one holds.
+	//
+	// Types that are valid to be assigned to Comparison:
+	//
+	//	*Condition_EqualJson
+	//	*Condition_Less
+	//	*Condition_Present
+	Comparison isCondition_Comparison `protobuf_oneof:"comparison"`
+	// Whether the subtask runs where the comparison does not hold.
+	Negate        bool `protobuf:"varint,6,opt,name=negate,proto3" json:"negate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Condition) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *Condition) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
+func (x *Condition) GetComparison() isCondition_Comparison {
+	if x != nil {
+		return x.Comparison
+	}
+	return nil
+}
+
+func (x *Condition) GetEqualJson() string {
+	if x != nil {
+		if x, ok := x.Comparison.(*Condition_EqualJson); ok {
+			return x.EqualJson
+		}
+	}
+	return ""
+}
+
+func (x *Condition) GetLess() float64 {
+	if x != nil {
+		if x, ok := x.Comparison.(*Condition_Less); ok {
+			return x.Less
+		}
+	}
+	return 0
+}
+
 func (x *Condition) GetPresent() bool {
 	if x != nil {
 		if x, ok := x.Comparison.(*Condition_Present); ok {
@@ -1051,7 +1127,6 @@ func (*Condition_Less) isCondition_Comparison() {}
 
 func (*Condition_Present) isCondition_Comparison() {}
 
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 // A problem of a plan.
 type PlanProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1075,7 +1150,7 @@ type PlanProblem struct {
 
 func (x *PlanProblem) Reset() {
 	*x = PlanProblem{}
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1162,7 @@ func (x *PlanProblem) String() string {
 func (*PlanProblem) ProtoMessage() {}
 
 func (x *PlanProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1175,7 @@ func (x *PlanProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanProblem.ProtoReflect.Descriptor instead.
 func (*PlanProblem) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PlanProblem) GetSeverity() ProblemSeverity {
@@ -1181,7 +1256,7 @@ type PlanRun struct {
 
 func (x *PlanRun) Reset() {
 	*x = PlanRun{}
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1268,7 @@ func (x *PlanRun) String() string {
 func (*PlanRun) ProtoMessage() {}
 
 func (x *PlanRun) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1281,7 @@ func (x *PlanRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRun.ProtoReflect.Descriptor instead.
 func (*PlanRun) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanRun) GetPlanId() string {
@@ -1349,7 +1424,7 @@ type SubtaskStatus struct {
 
 func (x *SubtaskStatus) Reset() {
 	*x = SubtaskStatus{}
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1436,7 @@ func (x *SubtaskStatus) String() string {
 func (*SubtaskStatus) ProtoMessage() {}
 
 func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1449,7 @@ func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskStatus.ProtoReflect.Descriptor instead.
 func (*SubtaskStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SubtaskStatus) GetId() string {
@@ -1536,7 +1611,7 @@ type SubtaskResult struct {
 
 func (x *SubtaskResult) Reset() {
 	*x = SubtaskResult{}
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1623,7 @@ func (x *SubtaskResult) String() string {
 func (*SubtaskResult) ProtoMessage() {}
 
 func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1636,7 @@ func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskResult.ProtoReflect.Descriptor instead.
 func (*SubtaskResult) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SubtaskResult) GetSubtaskId() string {
@@ -1644,7 +1719,7 @@ type PlanEntry struct {
 
 func (x *PlanEntry) Reset() {
 	*x = PlanEntry{}
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1731,7 @@ func (x *PlanEntry) String() string {
 func (*PlanEntry) ProtoMessage() {}
 
 func (x *PlanEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1744,7 @@ func (x *PlanEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEntry.ProtoReflect.Descriptor instead.
 func (*PlanEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanEntry) GetNumber() uint64 {
@@ -1804,7 +1879,7 @@ type PlanSubmitted struct {
 
 func (x *PlanSubmitted) Reset() {
 	*x = PlanSubmitted{}
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1891,7 @@ func (x *PlanSubmitted) String() string {
 func (*PlanSubmitted) ProtoMessage() {}
 
 func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1904,7 @@ func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSubmitted.ProtoReflect.Descriptor instead.
 func (*PlanSubmitted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanSubmitted) GetSubmitterId() string {
@@ -1866,7 +1941,7 @@ type SubtaskChanged struct {
 
 func (x *SubtaskChanged) Reset() {
 	*x = SubtaskChanged{}
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1953,7 @@ func (x *SubtaskChanged) String() string {
 func (*SubtaskChanged) ProtoMessage() {}
 
 func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1966,7 @@ func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskChanged.ProtoReflect.Descriptor instead.
 func (*SubtaskChanged) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SubtaskChanged) GetSubtaskId() string {
@@ -1974,7 +2049,7 @@ type ResultNotAppended struct {
 
 func (x *ResultNotAppended) Reset() {
 	*x = ResultNotAppended{}
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2061,7 @@ func (x *ResultNotAppended) String() string {
 func (*ResultNotAppended) ProtoMessage() {}
 
 func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2074,7 @@ func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultNotAppended.ProtoReflect.Descriptor instead.
 func (*ResultNotAppended) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResultNotAppended) GetSubtaskId() string {
@@ -2043,7 +2118,7 @@ type PlanRetried struct {
 
 func (x *PlanRetried) Reset() {
 	*x = PlanRetried{}
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2130,7 @@ func (x *PlanRetried) String() string {
 func (*PlanRetried) ProtoMessage() {}
 
 func (x *PlanRetried) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2143,7 @@ func (x *PlanRetried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetried.ProtoReflect.Descriptor instead.
 func (*PlanRetried) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanRetried) GetRound() uint32 {
@@ -2098,7 +2173,7 @@ type PlanEnded struct {
 
 func (x *PlanEnded) Reset() {
 	*x = PlanEnded{}
-	mi := &file_baton_v1_plan_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2185,7 @@ func (x *PlanEnded) String() string {
 func (*PlanEnded) ProtoMessage() {}
 
 func (x *PlanEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2198,7 @@ func (x *PlanEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEnded.ProtoReflect.Descriptor instead.
 func (*PlanEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanEnded) GetState() PlanState {
@@ -2146,7 +2221,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
 	"\x0ePlanSubmission\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xf3\x05\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xaf\x06\n" +
 	"\x04Plan\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12-\n" +
@@ -2163,25 +2238,22 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\bpriority\x18\f \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12\x1d\n" +
 	"\n" +
 	"input_json\x18\x0e \x01(\tR\tinputJson\x125\n" +
-	"\bdefaults\x18\x11 \x01(\v2\x19.baton.v1.SubtaskDefaultsR\bdefaultsB\x0f\n" +
+	"\bdefaults\x18\x11 \x01(\v2\x19.baton.v1.SubtaskDefaultsR\bdefaults\x12:\n" +
+	"\rtopic_schemas\x18\x12 \x03(\v2\x15.baton.v1.TopicSchemaR\ftopicSchemasB\x0f\n" +
 	"\r_pass_resultsB\x1a\n" +
 	"\x18_pass_dependency_resultsB\x12\n" +
-<<<<<<< HEAD
-	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\xbe\x05\n" +
-=======
-	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"\xcc\x01\n" +
+	"\x10_extract_numericJ\x04\b\r\x10\x0eR\x05input\"D\n" +
+	"\vTopicSchema\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1f\n" +
+	"\vschema_json\x18\x02 \x01(\tR\n" +
+	"schemaJson\"\xcc\x01\n" +
 	"\x0fSubtaskDefaults\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"agent_type\x18\x02 \x01(\tR\tagentType\x12'\n" +
 	"\x0frequired_skills\x18\x03 \x03(\tR\x0erequiredSkills\x123\n" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
-<<<<<<< HEAD
-	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\x86\x05\n" +
->>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
-=======
-	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\xaf\x05\n" +
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\xe7\x05\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -2201,8 +2273,8 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x13fallback_candidates\x18\x10 \x03(\tR\x12fallbackCandidates\x12B\n" +
 	"\x0fsilence_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
-<<<<<<< HEAD
-	"input_json\x18\x12 \x01(\tR\tinputJson\x126\n" +
+	"input_json\x18\x12 \x01(\tR\tinputJson\x12'\n" +
+	"\x04when\x18\x15 \x01(\v2\x13.baton.v1.ConditionR\x04when\x126\n" +
 	"\n" +
 	"compensate\x18\x18 \x01(\v2\x16.baton.v1.CompensationR\n" +
 	"compensateJ\x04\b\n" +
@@ -2222,11 +2294,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	" \x03(\tR\x12fallbackCandidates\x12B\n" +
 	"\x0fsilence_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0esilenceTimeout\x12\x1d\n" +
 	"\n" +
-	"input_json\x18\f \x01(\tR\tinputJson\"\xbf\x01\n" +
-=======
-	"input_json\x18\x12 \x01(\tR\tinputJson\x12'\n" +
-	"\x04when\x18\x15 \x01(\v2\x13.baton.v1.ConditionR\x04whenJ\x04\b\n" +
-	"\x10\vR\x05input\"\xbd\x01\n" +
+	"input_json\x18\f \x01(\tR\tinputJson\"\xbd\x01\n" +
 	"\tCondition\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x18\n" +
@@ -2238,7 +2306,6 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x06negate\x18\x06 \x01(\bR\x06negateB\f\n" +
 	"\n" +
 	"comparison\"\xbf\x01\n" +
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 	"\vPlanProblem\x125\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x19.baton.v1.ProblemSeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -2284,7 +2351,6 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"start_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
 	"\bend_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x126\n" +
 	"\bdeadline\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
-<<<<<<< HEAD
 	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntry\x12\x1f\n" +
 	"\bprogress\x18\x14 \x01(\x01H\x01R\bprogress\x88\x01\x01\x12\x18\n" +
 	"\adetails\x18\x15 \x01(\tR\adetails\x12\"\n" +
@@ -2292,11 +2358,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\rturn_deadline\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\fturnDeadline\x12;\n" +
 	"\fcompensation\x18\x18 \x01(\v2\x17.baton.v1.SubtaskStatusR\fcompensationB\x10\n" +
 	"\x0e_numeric_valueB\v\n" +
-	"\t_progress\"\xf8\x01\n" +
-=======
-	"\fresult_entry\x18\x0e \x01(\x04R\vresultEntryB\x10\n" +
-	"\x0e_numeric_value\"\x92\x02\n" +
->>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
+	"\t_progress\"\x92\x02\n" +
 	"\rSubtaskResult\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x1a\n" +
@@ -2307,15 +2369,10 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"tools_used\x18\x05 \x03(\tR\ttoolsUsed\x12(\n" +
 	"\rnumeric_value\x18\x06 \x01(\x01H\x00R\fnumericValue\x88\x01\x01\x12\x1f\n" +
 	"\vresult_json\x18\a \x01(\tR\n" +
-<<<<<<< HEAD
-	"resultJsonB\x10\n" +
-	"\x0e_numeric_value\"\xad\x03\n" +
-=======
 	"resultJson\x12\x18\n" +
 	"\asummary\x18\n" +
 	" \x01(\tR\asummaryB\x10\n" +
-	"\x0e_numeric_value\"\xed\x02\n" +
->>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
+	"\x0e_numeric_value\"\xad\x03\n" +
 	"\tPlanEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
@@ -2396,7 +2453,7 @@ func file_baton_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_baton_v1_plan_proto_goTypes = []any{
 	(PlanMode)(0),                 // 0: baton.v1.PlanMode
 	(DataFlowCheck)(0),            // 1: baton.v1.DataFlowCheck
@@ -2404,170 +2461,78 @@ var file_baton_v1_plan_proto_goTypes = []any{
 	(SubtaskState)(0),             // 3: baton.v1.SubtaskState
 	(*PlanSubmission)(nil),        // 4: baton.v1.PlanSubmission
 	(*Plan)(nil),                  // 5: baton.v1.Plan
-<<<<<<< HEAD
-	(*Subtask)(nil),               // 6: baton.v1.Subtask
-	(*Compensation)(nil),          // 7: baton.v1.Compensation
-=======
-	(*SubtaskDefaults)(nil),       // 6: baton.v1.SubtaskDefaults
-	(*Subtask)(nil),               // 7: baton.v1.Subtask
-<<<<<<< HEAD
->>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
-	(*PlanProblem)(nil),           // 8: baton.v1.PlanProblem
-	(*PlanRun)(nil),               // 9: baton.v1.PlanRun
-	(*SubtaskStatus)(nil),         // 10: baton.v1.SubtaskStatus
-	(*SubtaskResult)(nil),         // 11: baton.v1.SubtaskResult
-	(*PlanEntry)(nil),             // 12: baton.v1.PlanEntry
-	(*PlanSubmitted)(nil),         // 13: baton.v1.PlanSubmitted
-	(*SubtaskChanged)(nil),        // 14: baton.v1.SubtaskChanged
-	(*ResultNotAppended)(nil),     // 15: baton.v1.ResultNotAppended
-	(*PlanRetried)(nil),           // 16: baton.v1.PlanRetried
-	(*PlanEnded)(nil),             // 17: baton.v1.PlanEnded
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(Priority)(0),                 // 19: baton.v1.Priority
-	(*HandoffTimeouts)(nil),       // 20: baton.v1.HandoffTimeouts
-	(ProblemSeverity)(0),          // 21: baton.v1.ProblemSeverity
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
-=======
-	(*Condition)(nil),             // 8: baton.v1.Condition
-	(*PlanProblem)(nil),           // 9: baton.v1.PlanProblem
-	(*PlanRun)(nil),               // 10: baton.v1.PlanRun
-	(*SubtaskStatus)(nil),         // 11: baton.v1.SubtaskStatus
-	(*SubtaskResult)(nil),         // 12: baton.v1.SubtaskResult
-	(*PlanEntry)(nil),             // 13: baton.v1.PlanEntry
-	(*PlanSubmitted)(nil),         // 14: baton.v1.PlanSubmitted
-	(*SubtaskChanged)(nil),        // 15: baton.v1.SubtaskChanged
-	(*ResultNotAppended)(nil),     // 16: baton.v1.ResultNotAppended
-	(*PlanRetried)(nil),           // 17: baton.v1.PlanRetried
-	(*PlanEnded)(nil),             // 18: baton.v1.PlanEnded
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(Priority)(0),                 // 20: baton.v1.Priority
-	(*HandoffTimeouts)(nil),       // 21: baton.v1.HandoffTimeouts
-	(ProblemSeverity)(0),          // 22: baton.v1.ProblemSeverity
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 24: baton.v1.ErrorCode
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	(*TopicSchema)(nil),           // 6: baton.v1.TopicSchema
+	(*SubtaskDefaults)(nil),       // 7: baton.v1.SubtaskDefaults
+	(*Subtask)(nil),               // 8: baton.v1.Subtask
+	(*Compensation)(nil),          // 9: baton.v1.Compensation
+	(*Condition)(nil),             // 10: baton.v1.Condition
+	(*PlanProblem)(nil),           // 11: baton.v1.PlanProblem
+	(*PlanRun)(nil),               // 12: baton.v1.PlanRun
+	(*SubtaskStatus)(nil),         // 13: baton.v1.SubtaskStatus
+	(*SubtaskResult)(nil),         // 14: baton.v1.SubtaskResult
+	(*PlanEntry)(nil),             // 15: baton.v1.PlanEntry
+	(*PlanSubmitted)(nil),         // 16: baton.v1.PlanSubmitted
+	(*SubtaskChanged)(nil),        // 17: baton.v1.SubtaskChanged
+	(*ResultNotAppended)(nil),     // 18: baton.v1.ResultNotAppended
+	(*PlanRetried)(nil),           // 19: baton.v1.PlanRetried
+	(*PlanEnded)(nil),             // 20: baton.v1.PlanEnded
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(Priority)(0),                 // 22: baton.v1.Priority
+	(*HandoffTimeouts)(nil),       // 23: baton.v1.HandoffTimeouts
+	(ProblemSeverity)(0),          // 24: baton.v1.ProblemSeverity
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 26: baton.v1.ErrorCode
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
 	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
-	7,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
+	8,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
 	0,  // 2: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
-	19, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
-	19, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
+	21, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
+	21, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
 	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
-<<<<<<< HEAD
-	19, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
-<<<<<<< HEAD
-	18, // 7: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	20, // 8: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	18, // 9: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	7,  // 10: baton.v1.Subtask.compensate:type_name -> baton.v1.Compensation
-	18, // 11: baton.v1.Compensation.timeout:type_name -> google.protobuf.Duration
-	20, // 12: baton.v1.Compensation.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	18, // 13: baton.v1.Compensation.silence_timeout:type_name -> google.protobuf.Duration
-	21, // 14: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 15: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	10, // 16: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	22, // 17: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	22, // 18: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	22, // 19: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	22, // 20: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 21: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	23, // 22: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	22, // 23: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	22, // 24: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	22, // 25: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	22, // 26: baton.v1.SubtaskStatus.turn_deadline:type_name -> google.protobuf.Timestamp
-	10, // 27: baton.v1.SubtaskStatus.compensation:type_name -> baton.v1.SubtaskStatus
-	22, // 28: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	13, // 29: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	14, // 30: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	15, // 31: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	16, // 32: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	17, // 33: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	14, // 34: baton.v1.PlanEntry.compensation:type_name -> baton.v1.SubtaskChanged
-	3,  // 35: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	23, // 36: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	11, // 37: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	23, // 38: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 39: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
-=======
-	6,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
-	18, // 8: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
-	18, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	20, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	18, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	21, // 12: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 13: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	10, // 14: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	22, // 15: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	22, // 16: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	22, // 17: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	22, // 18: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 19: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	23, // 20: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	22, // 21: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	22, // 22: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	22, // 23: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	22, // 24: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	13, // 25: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	14, // 26: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	15, // 27: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	16, // 28: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	17, // 29: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	3,  // 30: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	23, // 31: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	11, // 32: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	23, // 33: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 34: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
->>>>>>> d7afd02a (Let defaults stand for what subtasks of a plan leave out)
-=======
-	20, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
-	6,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
-	19, // 8: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
-	19, // 9: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	21, // 10: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	19, // 11: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	8,  // 12: baton.v1.Subtask.when:type_name -> baton.v1.Condition
-	22, // 13: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 14: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	11, // 15: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	23, // 16: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	23, // 17: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	23, // 18: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	23, // 19: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 20: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	24, // 21: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	23, // 22: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	23, // 23: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	23, // 24: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	23, // 25: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	14, // 26: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	15, // 27: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	16, // 28: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	17, // 29: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	18, // 30: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	3,  // 31: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	24, // 32: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	12, // 33: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	24, // 34: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 35: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+	22, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
+	7,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
+	6,  // 8: baton.v1.Plan.topic_schemas:type_name -> baton.v1.TopicSchema
+	21, // 9: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
+	21, // 10: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	23, // 11: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	21, // 12: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	10, // 13: baton.v1.Subtask.when:type_name -> baton.v1.Condition
+	9,  // 14: baton.v1.Subtask.compensate:type_name -> baton.v1.Compensation
+	21, // 15: baton.v1.Compensation.timeout:type_name -> google.protobuf.Duration
+	23, // 16: baton.v1.Compensation.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	21, // 17: baton.v1.Compensation.silence_timeout:type_name -> google.protobuf.Duration
+	24, // 18: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 19: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	13, // 20: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	25, // 21: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	25, // 22: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	25, // 23: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	25, // 24: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 25: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	26, // 26: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	25, // 27: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	25, // 28: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	25, // 29: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	25, // 30: baton.v1.SubtaskStatus.turn_deadline:type_name -> google.protobuf.Timestamp
+	13, // 31: baton.v1.SubtaskStatus.compensation:type_name -> baton.v1.SubtaskStatus
+	25, // 32: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	16, // 33: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	17, // 34: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	18, // 35: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	19, // 36: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	20, // 37: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	17, // 38: baton.v1.PlanEntry.compensation:type_name -> baton.v1.SubtaskChanged
+	3,  // 39: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	26, // 40: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	14, // 41: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	26, // 42: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 43: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_proto_init() }
@@ -2579,14 +2544,14 @@ func file_baton_v1_plan_proto_init() {
 	file_baton_v1_handoff_proto_init()
 	file_baton_v1_routing_proto_init()
 	file_baton_v1_plan_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[4].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[6].OneofWrappers = []any{
 		(*Condition_EqualJson)(nil),
 		(*Condition_Less)(nil),
 		(*Condition_Present)(nil),
 	}
-	file_baton_v1_plan_proto_msgTypes[7].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[8].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[9].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[9].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[11].OneofWrappers = []any{
 		(*PlanEntry_Submitted)(nil),
 		(*PlanEntry_Subtask)(nil),
 		(*PlanEntry_NotAppended)(nil),
@@ -2600,7 +2565,7 @@ func file_baton_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_plan_proto_rawDesc), len(file_baton_v1_plan_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

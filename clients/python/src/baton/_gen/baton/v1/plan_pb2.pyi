@@ -130,11 +130,7 @@ class SubtaskDefaults(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ...) -> None: ...
 
 class Subtask(_message.Message):
-<<<<<<< HEAD
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "compensate")
-=======
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "when")
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "when", "compensate")
     ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -152,11 +148,8 @@ class Subtask(_message.Message):
     FALLBACK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     SILENCE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
-<<<<<<< HEAD
-    COMPENSATE_FIELD_NUMBER: _ClassVar[int]
-=======
     WHEN_FIELD_NUMBER: _ClassVar[int]
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
+    COMPENSATE_FIELD_NUMBER: _ClassVar[int]
     id: str
     description: str
     role: str
@@ -174,9 +167,9 @@ class Subtask(_message.Message):
     fallback_candidates: _containers.RepeatedScalarFieldContainer[str]
     silence_timeout: _duration_pb2.Duration
     input_json: str
-<<<<<<< HEAD
+    when: Condition
     compensate: Compensation
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., compensate: _Optional[_Union[Compensation, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., when: _Optional[_Union[Condition, _Mapping]] = ..., compensate: _Optional[_Union[Compensation, _Mapping]] = ...) -> None: ...
 
 class Compensation(_message.Message):
     __slots__ = ("description", "role", "agent_id", "agent_type", "required_skills", "task_type", "timeout", "attempts_max", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
@@ -205,9 +198,6 @@ class Compensation(_message.Message):
     silence_timeout: _duration_pb2.Duration
     input_json: str
     def __init__(self, description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ...) -> None: ...
-=======
-    when: Condition
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., when: _Optional[_Union[Condition, _Mapping]] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("subtask_id", "pointer", "equal_json", "less", "present", "negate")
@@ -224,7 +214,6 @@ class Condition(_message.Message):
     present: bool
     negate: bool
     def __init__(self, subtask_id: _Optional[str] = ..., pointer: _Optional[str] = ..., equal_json: _Optional[str] = ..., less: _Optional[float] = ..., present: bool = ..., negate: bool = ...) -> None: ...
->>>>>>> d95d5ba2 (Choose branches of a plan by the results of dependencies)
 
 class PlanProblem(_message.Message):
     __slots__ = ("severity", "code", "field", "subtask_ids", "topic", "message")

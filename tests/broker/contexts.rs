@@ -639,7 +639,7 @@ fn json_by_value_that_two_readers_read_otherwise_is_refused_with_its_place() {
         (r#""just a text""#, "", "must be a JSON object or list"),
     ] {
         let refused = world.checkpoint("a", 1, vec![json("notes", text)]).unwrap_err();
-        let found = refused.violations();
+        let found = refused.1.violations();
         assert_eq!(found[0].path, format!("envelope.payload.sections[0].json{place}"), "{text}");
         assert!(found[0].problem.contains(problem), "{text}: {}", found[0].problem);
     }

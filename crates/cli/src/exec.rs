@@ -199,7 +199,7 @@ impl Worker {
         };
         // A task of its own: the handler is dropped where it waits if the task is recalled, and the command has its grace
         // period then.
-        let running = self.commands.spawn(run.to_the_end(self.guard.clone()));
+        let running = self.commands.spawn(run.until_the_end(self.guard.clone()));
         let _ends_with_its_handler = cancel.drop_guard();
         let (end, ()) = tokio::join!(running, report_progress(task, lines));
         end.unwrap_or_else(|error| End::Failed(format!("the command was lost: {error}")))

@@ -297,7 +297,7 @@ async fn hand_over(
         return Err(Failure::failed(format!("run {id} waits for no handoff")));
     };
     let task = answer.run.unwrap_or_default().task_id;
-    let request = v1::GetTaskRequest { task_id: task.clone(), ..Default::default() };
+    let request = v1::GetTaskRequest { task_id: task.clone() };
     let epoch = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default().epoch;
     let (to, about) = (answer.handoff_receiver_id, About::task(&task, epoch));
     handoff::send(&client, &composer, &to, MessageType::HandoffRequest, &about, &payload, output).await

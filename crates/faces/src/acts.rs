@@ -11,11 +11,11 @@ mod tasks;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use baton_client::proto::v1;
+use baton_client::{proto::v1, time::Moment};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use crate::{ActError, Face};
 
@@ -204,20 +204,22 @@ fn wait_of(seconds: Option<u64>) -> Result<Duration, ActError> {
 
 /// The looks of an act that waits.
 struct Looks {
-    end: Instant,
+    began: Moment,
+    wait: Duration,
 }
 
 impl Looks {
     fn new(wait: Duration) -> Self {
-        Self { end: Instant::now() + wait }
+        Self { began: Moment::now(), wait }
     }
 
     /// Waits until the next look. `false`: the time is over.
     async fn again(&self) -> bool {
-        if Instant::now() >= self.end {
+        let left = self.wait.saturating_sub(self.began.elapsed());
+        if left.is_zero() {
             return false;
         }
-        sleep_until((Instant::now() + LOOK_EVERY).min(self.end)).await;
+        sleep(LOOK_EVERY.min(left)).await;
         true
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn check_program(program: &OsStr) -> Result<(), Failure> {
 }
 
 impl Run {
-    pub(super) async fn to_the_end(self, guard: Guard) -> End {
+    pub(super) async fn until_the_end(self, guard: Guard) -> End {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(self.environment.clone());
         // A group of its own: signals reach what the command starts, and ctrl-C in the terminal is for the agent alone.

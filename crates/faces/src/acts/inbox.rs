@@ -111,7 +111,7 @@ async fn offers(face: &Face, limit: u32) -> Result<Vec<OfferedTask>, ActError> {
         let is_candidate = listed.candidate_id == face.id();
         match listed.state() {
             HandoffState::Accepted if !is_candidate => {
-                contexts::send(face, &face.handoff(&listed.handoff_id).await?).await?
+                contexts::send(face, &face.handoff(&listed.handoff_id).await?).await?;
             }
             HandoffState::Requested | HandoffState::Deciding | HandoffState::Accepted | HandoffState::ContextSent
                 if is_candidate =>

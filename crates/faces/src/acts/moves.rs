@@ -164,7 +164,7 @@ pub(super) async fn moved(face: &Face, handoff: &v1::Handoff) -> Result<Moved, A
     };
     match handoff.state() {
         HandoffState::Completed if handoff.mode() == HandoffMode::Delegate => {
-            lent(face, handoff, &task, &mut moved).await?
+            lent(face, handoff, &task, &mut moved).await?;
         }
         HandoffState::Completed => moved.next = "The task is theirs now: stop working on it.".to_owned(),
         HandoffState::Rejected | HandoffState::Failed | HandoffState::Cancelled => {

@@ -104,6 +104,10 @@ fn problem(call: &[String], helps: &mut BTreeMap<Vec<String>, Help>) -> Option<S
     let mut has_argument = false;
     while let Some(word) = words.next() {
         let help = helps.entry(path.clone()).or_insert_with_key(|path| Help::of(path));
+        if word == "--" {
+            // What follows is the command of another program.
+            return None;
+        }
         if word.starts_with('-') && word.len() > 1 {
             let (flag, value) = word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
             match help.flags.get(flag) {

@@ -46,6 +46,7 @@ fn a_broker_for_development_passes_every_case_that_it_can_be_tried_by() {
         "access.stranger-cannot-enrol",
         "access.invitation-is-good-once",
         "plan.belongs-to-its-submitter",
+        "plan.submitter-sees-the-work",
     ];
     assert_eq!(named(&report, "skipped"), of_closed_brokers, "its enrolment is open");
     assert!(named(&report, "passed").len() > 150);

@@ -146,7 +146,7 @@ async fn a_client_makes_deltas_by_itself_and_fetches_what_is_missing() {
         serve(alice.clone(), Contexts(other, v1::HandoffAccept::default()), stop.clone()),
     ];
     let task = new_task();
-    let history = json!([{"role": "user", "content": "hi"}, {"role": "agent", "content": "yes"}]).to_string();
+    let history = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]).to_string();
     let sections = vec![section("notes", large(0)), section("history_log", history), section("goals", "[]".into())];
     let (from, about) = (alice.clone(), About::task(&task, 1));
     let handed = tokio::spawn(async move { from.hand_over("bob", &about, &a_request(), sections).await });
@@ -155,7 +155,7 @@ async fn a_client_makes_deltas_by_itself_and_fetches_what_is_missing() {
     let names: Vec<_> = takeover.context().sections.iter().map(|section| section.name.as_str()).collect();
     assert_eq!(names, ["notes", "history_log"], "only what was asked for");
     let Some(Content::Json(part)) = takeover.section("history_log").await.unwrap() else { panic!("expected JSON") };
-    assert_eq!(part, r#"[{"content":"yes","role":"agent"}]"#);
+    assert_eq!(part, r#"[{"content":"yes","role":"assistant"}]"#);
     let owned = bob.complete(&delivered).await.unwrap();
     handed.await.unwrap().unwrap();
 
@@ -234,7 +234,8 @@ async fn the_command_line_stores_shows_and_compares_contexts() {
     identity("alice").key.write(path("alice.pem").as_ref()).unwrap();
     let context = |changed| {
         let notes: Value = serde_json::from_str(&large(changed)).unwrap();
-        json!({"notes": notes, "keys": ["hunter2"], "history_log": [{"role": "user"}, {"role": "agent"}]}).to_string()
+        let history = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]);
+        json!({"notes": notes, "keys": ["hunter2"], "history_log": history}).to_string()
     };
     std::fs::write(path("first.json"), context(0)).unwrap();
     std::fs::write(path("second.json"), context(10)).unwrap();
@@ -263,7 +264,7 @@ async fn the_command_line_stores_shows_and_compares_contexts() {
     assert!(written.status().unwrap().success());
     assert_eq!(std::fs::read_to_string(&out).unwrap(), large(10));
     let last = broker.lines(&["context", "get", &task, "history_log", "--last", "1"]);
-    assert_eq!(last[0], json!([{"role": "agent"}]));
+    assert_eq!(last[0], json!([{"role": "assistant", "content": "yes"}]));
     let difference = broker.lines(&["context", "diff", &task, "1", "2"]);
     assert_eq!(difference[0]["notes"]["merge_patch"].as_object().unwrap().len(), 10);
     assert_eq!(difference[0].as_object().unwrap().len(), 1, "the others are the same");

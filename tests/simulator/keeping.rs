@@ -242,7 +242,13 @@ impl Keeping {
             let handoff = TaskRecord::decode(&record.value).unwrap().handoff?.handoff;
             Some(KeyBytes::from(&handoff.id.as_bytes()[..]))
         });
-        let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).chain(hosted).collect();
+        // A task that began without a handoff stands in the list under the message that created it.
+        let created = all(Table::Tasks).into_iter().filter_map(|(_, record)| {
+            let message = TaskRecord::decode(&record.value).unwrap().task.created_by?;
+            Some(KeyBytes::from(&message.as_bytes()[..]))
+        });
+        let handoffs = all(Table::Handoffs).into_iter().map(|(id, _)| id);
+        let handoffs: HashSet<KeyBytes> = handoffs.chain(hosted).chain(created).collect();
         let listed =
             |kind| all(Table::Listings).into_iter().filter(move |(key, _)| ListKind::of_key(key) == Some(kind));
         for (key, record) in listed(ListKind::Handoffs) {

@@ -169,7 +169,7 @@ mod tests {
         let expected = concat!(
             r#"{"task_id":"t","handoff_id":"h","from":"alice","task_type":"review","summary":"look at \"it\"","#,
             r#""resumed":false,"context":{"goals":[9007199254740993.10],"note":"line","#,
-            r#""image":{"base64":"/w==","media_type":"image/png"}}}"#,
+            r#""image":{"media_type":"image/png","base64":"/w=="}}}"#,
             "\n"
         );
         assert_eq!(input.json(), expected);

@@ -494,7 +494,7 @@ async fn the_registry_shows_each_name_with_its_owner_escaped_and_paged() {
         assert!(graphs.contains(row) && !graphs.contains("<td>report</td>"), "{graphs}");
         // What the reader typed stays a text.
         let filtered = page(&broker, "/registry?owner=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", cookie).await;
-        assert!(filtered.contains(ESCAPED) && filtered.contains("<p>None.</p>"), "{filtered}");
+        assert!(filtered.contains(ESCAPED) && filtered.contains("None.</p>"), "{filtered}");
     }
 }
 

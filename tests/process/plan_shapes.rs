@@ -18,9 +18,10 @@ fn errors(broker: &Broker, alice: &Submitter, flags: &[&str]) -> Vec<String> {
     errors
 }
 
-#[test]
-fn a_list_of_ids_and_dependencies_is_a_plan() {
+#[tokio::test]
+async fn a_list_of_ids_and_dependencies_is_a_plan() {
     let broker = Broker::start();
+    drop(broker.agent("bob").await);
     let list = json!([{"id": "A", "dependencies": []}, {"id": "B", "dependencies": ["A"]}]);
     for (name, plan) in [("list", list.clone()), ("object", json!({"subtasks": list}))] {
         let alice = Submitter::new(&broker, name, &plan);

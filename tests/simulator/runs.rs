@@ -262,8 +262,17 @@ impl Followed {
                 let is_completed = handoffs.get(handoff) == Some(&State::Completed);
                 assert_eq!(owner.is_some(), is_completed, "law 14: run {id} moves by a handoff that did not complete");
                 match owner {
-                    Some(_) if waiting.is_edge => drop(self.active.insert(waiting.node)),
-                    Some(_) => drop(self.next.insert(waiting.target)),
+                    Some(owner) if waiting.is_edge => {
+                        // The request may name further candidates, and one of them has taken the task.
+                        let node = self.run.graph.node(&waiting.node);
+                        if node.and_then(|node| node.agent.as_ref()) != Some(owner) {
+                            self.with_owner.insert(waiting.node.clone());
+                        }
+                        self.active.insert(waiting.node);
+                    }
+                    Some(_) => {
+                        self.next.insert(waiting.target);
+                    }
                     None => self.take_back(waiting),
                 }
                 let what = match (is_completed, is_edge) {

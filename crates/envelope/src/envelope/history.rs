@@ -13,7 +13,7 @@ pub const SCHEMA_ID: &str = "baton.history";
 /// The version of the schema.
 pub const SCHEMA_VERSION: &str = "1";
 /// The JSON Schema.
-pub const SCHEMA_JSON: &str = include_str!("../../../../vectors/history-v1.schema.json");
+pub const SCHEMA_JSON: &str = include_str!("history-v1.schema.json");
 
 /// Whether this is the schema of histories.
 pub fn is_schema(id: &str, version: &str) -> bool {
@@ -166,4 +166,14 @@ const fn wrong(pointer: String, problem: &'static str) -> NoHistory {
 
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SCHEMA_JSON;
+
+    #[test]
+    fn the_vectors_have_the_same_schema() {
+        assert_eq!(SCHEMA_JSON, include_str!("../../../../vectors/history-v1.schema.json"));
+    }
 }

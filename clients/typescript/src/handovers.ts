@@ -5,6 +5,8 @@ import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
 import { type HandlerContext, Later } from "./jobs.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
+import { forWishes } from "./sections.js";
+import { contextDigest } from "./signing.js";
 import { isFinalState } from "./states.js";
 import {
   type ContextSection,
@@ -16,6 +18,7 @@ import {
   NextStep,
   OfferOutcome,
   SenderView,
+  TaskContextTransferSchema,
 } from "./v1.js";
 
 /** A task that has moved to another agent. */
@@ -105,6 +108,8 @@ export class HandOver {
       if (letter === undefined) {
         const handoff = await lookAt(this.#agent, this.#about.handoffId);
         if (handoff && isFinalState(handoff.state)) return this.#ended(handoff);
+        // Another process of this agent may have the accept.
+        if (handoff?.state === HandoffState.ACCEPTED) await this.#provide(handoff, signal);
         continue;
       }
       const { payload, envelope } = letter.delivery;
@@ -156,6 +161,21 @@ export class HandOver {
       return isFinalState(handoff.state) ? this.#ended(handoff) : undefined;
     } finally {
       await accept.finish();
+    }
+  }
+
+  /** Sends the context to the candidate that the broker names. */
+  async #provide({ candidateId, wantedSections }: Handoff, signal?: AbortSignal): Promise<void> {
+    const { handoffId, taskId, epoch } = this.#about;
+    const sections = forWishes(this.#sections, { wantedSections, wishes: [] }, () => undefined);
+    const transfer = create(TaskContextTransferSchema, { sections, contextDigest: contextDigest(sections) });
+    this.#onView(SenderView.CONTEXT_PREPARING);
+    try {
+      await this.#agent.send(candidateId, { taskId, epoch, correlationId: handoffId }, transfer, signal ? { signal } : {});
+      this.#onView(SenderView.AWAITING_CONTEXT_ACK);
+    } catch (error) {
+      // The other process has sent it, or the next look tries again.
+      if (!hasGoneOn(error) && !(error instanceof BatonError && isPassing(error))) throw error;
     }
   }
 

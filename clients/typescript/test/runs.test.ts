@@ -172,7 +172,7 @@ test("a plain edge to another agent's node is a handoff, and the agent is told",
   };
   await alice.cancel((await alice.requestHandoff(bob.id, ticket, { taskType: "support" })).handoffId);
   const told = new Promise<v1.Info>((resolve) => {
-    bob.serve({ offer, info: (letter) => resolve(letter) }).catch(() => undefined);
+    bob.serve({ offer, info: (letter) => { resolve(letter); } }).catch(() => undefined);
   });
   await alice.routing.register(graphOf(graphId, bob.id));
   const run = await alice.routing.start(graphId, { taskId: ticket });

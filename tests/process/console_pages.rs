@@ -341,6 +341,22 @@ async fn the_audit_log_has_pages_with_the_latest_acts_first() {
 }
 
 #[tokio::test]
+async fn a_task_that_began_without_a_handoff_is_shown_by_its_summary() {
+    let broker = strict();
+    let alice = enrolled(&broker, "alice").await;
+    let create = v1::TaskCreate { task_type: "note".into(), summary: IMAGE.into(), ..Default::default() };
+    let task = new_task();
+    alice.send("", MessageType::TaskCreate, &About::task(&task, 1), &create).await.unwrap();
+    let (operator, alice) = (operator(&broker).await, agent(&broker, "alice").await);
+    for cookie in [&operator, &alice] {
+        for path in ["/tasks", &format!("/tasks/{task}")] {
+            let shown = page(&broker, path, cookie).await;
+            assert!(shown.contains(ESCAPED) && !shown.contains("note task"), "{shown}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_overview_counts_for_those_who_may_read_all() {
     let broker = strict();
     let (alice, bob) = (enrolled(&broker, "alice").await, enrolled(&broker, "bob").await);

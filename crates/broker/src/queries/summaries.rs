@@ -28,9 +28,15 @@ impl View<'_> {
         Ok(request.unwrap_or_default().initial_context_summary)
     }
 
-    /// The summary of a task: that of its first request that has one, of its first and its latest handoff. Empty: none
-    /// has one that the caller may see.
+    /// The summary of a task: that of the message that created it, or else of its first request that has one, of its first
+    /// and its latest handoff. Empty: none has one that the caller may see.
     pub fn summary_of_task(&self, task: &Task, latest: Option<&Handoff>) -> Result<String, BrokerError> {
+        if let Some(message) = task.created_by {
+            let summary = self.payload_of::<v1::TaskCreate>(message)?.unwrap_or_default().summary;
+            if !summary.is_empty() {
+                return Ok(summary);
+            }
+        }
         // Most tasks have one handoff, which is at hand.
         if let Some(first) = task.hops.first().filter(|first| latest.is_none_or(|latest| latest.id != first.handoff)) {
             // The first handoff may be removed, or not be for this caller.

@@ -71,13 +71,8 @@ pub(super) struct RequestArgs {
     /// An agent, or type:NAME, to ask if the receiver does not take the task. May be repeated; asked in this order.
     #[arg(long = "fallback", value_name = "RECEIVER")]
     fallbacks: Vec<String>,
-    /// The most completed handoffs of the task. Only a number below the broker's limit has an effect.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    max_handoffs: Option<u32>,
-    /// The most completed handoffs of the task from one agent to the same other one. Only a number below the broker's
-    /// limit has an effect.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    max_handoffs_per_pair: Option<u32>,
+    #[command(flatten)]
+    loop_limits: LoopLimitArgs,
     /// Delegate the task instead of transferring it: it returns with the delegate's final status, or by a recall.
     #[arg(long)]
     delegate: bool,
@@ -149,11 +144,33 @@ enum Priority {
     Critical,
 }
 
+/// The limits of a task's handoffs.
+#[derive(Debug, Args)]
+pub(super) struct LoopLimitArgs {
+    /// The most completed handoffs of the task. Only a number below the broker's limit has an effect.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_handoffs: Option<u32>,
+    /// The most completed handoffs of the task from one agent to the same other one. Only a number below the broker's
+    /// limit has an effect.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_handoffs_per_pair: Option<u32>,
+}
+
+impl LoopLimitArgs {
+    /// `None`: no flag is given.
+    pub(super) fn to_proto(&self) -> Option<v1::LoopLimits> {
+        let Self { max_handoffs, max_handoffs_per_pair } = *self;
+        (max_handoffs.is_some() || max_handoffs_per_pair.is_some()).then(|| v1::LoopLimits {
+            max_handoffs: max_handoffs.unwrap_or_default(),
+            max_handoffs_per_pair: max_handoffs_per_pair.unwrap_or_default(),
+        })
+    }
+}
+
 pub(super) async fn run(args: RequestArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     // Read first: a context that cannot be read must not leave a request without one.
     let context = args.context.as_ref().map(|path| context::of_file(path, None, &args.secrets)).transpose()?;
     let (client, composer) = as_agent(&args.identity, connection).await?;
-    let limits = (args.max_handoffs, args.max_handoffs_per_pair);
     let mode = if args.delegate { v1::HandoffMode::Delegate } else { v1::HandoffMode::Transfer };
     let payload = v1::HandoffRequest {
         task_type: args.task_type,
@@ -161,10 +178,7 @@ pub(super) async fn run(args: RequestArgs, connection: &ConnectionArgs, output: 
         reason_text: args.reason_text,
         desired_agent_type: args.desired_type.unwrap_or_default(),
         required_skills: args.skills,
-        loop_limits: (limits != (None, None)).then(|| v1::LoopLimits {
-            max_handoffs: limits.0.unwrap_or_default(),
-            max_handoffs_per_pair: limits.1.unwrap_or_default(),
-        }),
+        loop_limits: args.loop_limits.to_proto(),
         priority: args.priority.to_proto().into(),
         fairness_key: args.fairness_key.map(|key| key.to_string()).unwrap_or_default(),
         initial_context_summary: args.summary,

@@ -6,6 +6,7 @@ use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
     handoff,
+    handoff_request::LoopLimitArgs,
     output::{self, Output},
 };
 use baton_client::{
@@ -41,27 +42,18 @@ pub(super) struct CreateArgs {
     /// The outer conversation that the task belongs to, for example the id of a chat.
     #[arg(long, value_name = "CONVERSATION")]
     conversation: Option<String>,
-    /// The most completed handoffs of the task. Only a number below the broker's limit has an effect.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    max_handoffs: Option<u32>,
-    /// The most completed handoffs of the task from one agent to the same other one. Only a number below the broker's limit
-    /// has an effect.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    max_handoffs_per_pair: Option<u32>,
+    #[command(flatten)]
+    loop_limits: LoopLimitArgs,
 }
 
 pub(super) async fn run(args: CreateArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
-    let limits = (args.max_handoffs, args.max_handoffs_per_pair);
     let payload = v1::TaskCreate {
         task_type: args.task_type,
         summary: args.summary,
         parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
         conversation_id: args.conversation.unwrap_or_default(),
-        loop_limits: (limits != (None, None)).then(|| v1::LoopLimits {
-            max_handoffs: limits.0.unwrap_or_default(),
-            max_handoffs_per_pair: limits.1.unwrap_or_default(),
-        }),
+        loop_limits: args.loop_limits.to_proto(),
     };
     let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
     let envelope = composer.encode("", MessageType::TaskCreate, &About::task(&task, 1), &payload);

@@ -16,7 +16,17 @@ use crate::{
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::new(CONFIGURATION, error.to_string())
+        // The error of the TOML parser ends with a line feed.
+        let mut message = error.to_string().trim_end().to_owned();
+        match error {
+            ConfigError::Read { .. } => {}
+            ConfigError::Parse { .. } | ConfigError::Environment { .. } | ConfigError::Refused(_) => {
+                message.push_str(
+                    "\n  docs/configuration.md describes each key, and deploy/baton.toml has each with its default",
+                );
+            }
+        }
+        Self::new(CONFIGURATION, message)
     }
 }
 

@@ -562,7 +562,8 @@ fn client_errors() -> Vec<ClientError> {
         ClientError::Untimely { .. } => ClientError::Untimely {
             server: server(), problem: "invalid peer certificate: certificate expired".into() };
         ClientError::Refused(_) => refused("LIMIT_EXCEEDED"), refused("IDENTITY_MISSING"), refused("TOKEN_INVALID"),
-            refused("TIMESTAMP_OUTSIDE_WINDOW");
+            refused("TIMESTAMP_OUTSIDE_WINDOW"), refused("TLS_REQUIRED"), refused("STALE_EPOCH"), refused("HANDOFF_STATE"),
+            refused("RECEIVER_UNKNOWN"), refused("DEAD_LETTER_UNKNOWN"), refused("AGENT_BUSY");
         ClientError::Answer(_) => ClientError::Answer("it has no receipt".into());
         ClientError::Unverified { .. } => ClientError::Unverified {
             reason: "SIGNATURE_INVALID", problem: "the receipt is not signed by the broker".into() };

@@ -185,6 +185,7 @@ fn a_whole_handoff_by_hand() {
     assert_eq!(mail["envelope"]["payload"]["initialContextSummary"], "crash");
     check(exit_of(&mut with(&["handoff", "accept", handoff], &alice, &[])), 8, "NOT_CANDIDATE");
     json_of(&mut with(&["handoff", "accept", handoff], &bob, &[]));
+    check(exit_of(&mut with(&["handoff", "complete", handoff, "--yes"], &bob, &[])), 8, "HANDOFF_STATE");
     write(&folder.path().join("context.json"), r#"{"notes": {"seen": ["log"]}, "goal": "fix it"}"#);
     json_of(&mut with(&["handoff", "context", handoff, "--file", "context.json"], &alice, &[]));
     let done = json_of(&mut with(&["handoff", "complete", handoff, "--yes"], &bob, &[]));

@@ -56,10 +56,17 @@ pub(super) fn run(args: &BackupArgs, output: &Output) -> Result<(), Failure> {
     let (data, out) = (&args.data, &args.out);
     let (source, target) = (real(data), real(out));
     if source.starts_with(&target) || target.starts_with(&source) {
-        return Err(Failure::usage(format!("{} and {} are inside one another", data.display(), out.display())));
+        return Err(Failure::usage(format!(
+            "{} and {} are inside one another; name a folder outside the data folder",
+            data.display(),
+            out.display()
+        )));
     }
     if !is_empty(out)? {
-        return Err(Failure::failed(format!("{} is not empty; nothing was changed", out.display())));
+        return Err(Failure::failed(format!(
+            "{} is not empty; nothing was changed. Name a folder that is missing or empty",
+            out.display()
+        )));
     }
     let mut partial = out.clone().into_os_string();
     partial.push(".partial");

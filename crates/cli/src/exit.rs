@@ -163,16 +163,25 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// The error as text for the command line.
+/// The error as text for the command line, without advice.
 pub(super) fn describe(error: &ClientError) -> String {
     match error {
-        ClientError::Refused(refused) => of_refusal(refused).to_string(),
+        ClientError::Refused(refused) => without_advice(refused).to_string(),
         _ => output::line(&error.to_string()).into_owned(),
     }
 }
 
-/// The failure of a refused call. Each text from the broker stays on one line, and the advice names the flag that helps.
+/// The failure of a refused call, with the flag or the command that helps.
 fn of_refusal(refused: &Refused) -> Failure {
+    let failure = without_advice(refused);
+    match advice(&refused.reason) {
+        Some(advice) => failure.with_advice(advice),
+        None => failure,
+    }
+}
+
+/// The failure of a refused call. Each text from the broker stays on one line.
+fn without_advice(refused: &Refused) -> Failure {
     // Escaped part by part: the whole text has line feeds of its own, which must stay.
     let line = |text: &str| output::line(text).into_owned();
     let mut message = line(&refused.message);
@@ -182,24 +191,32 @@ fn of_refusal(refused: &Refused) -> Failure {
     if let Some(wait) = refused.retry_after {
         message.push_str(&format!("\n  try again in {wait:?}"));
     }
-    let advice = match refused.reason.as_str() {
+    // A status without a code comes from a proxy. Its gRPC code is then all that is known.
+    let name = if refused.reason.is_empty() { format!("{:?}", refused.code) } else { line(&refused.reason) };
+    Failure::refused(name, message)
+}
+
+/// What helps against a refusal with this code, where its text does not say it.
+fn advice(code: &str) -> Option<&'static str> {
+    match code {
         "IDENTITY_MISSING" => Some(
             "authenticate with --token TOKEN, the token of an operator or of an agent (`baton token --id AGENT --key FILE` prints \
-             one), or with a client certificate, --cert FILE --cert-key FILE",
+             one), or with a client certificate, --cert FILE --cert-key FILE. A new agent registers with --invitation",
         ),
         "TOKEN_INVALID" => Some(
             "the token came from --token, BATON_TOKEN, a token file or ./baton-data/operator.token. Tokens of agents end when the \
              broker restarts: `baton token --id AGENT --key FILE` prints a new one",
         ),
+        "TLS_REQUIRED" => Some("give --server as HOST:PORT, without http://, and the CA of the broker with --ca"),
+        "NOT_OWNER" | "STALE_EPOCH" | "EPOCH_AHEAD" => Some("`baton task show TASK` shows the owner and the epoch"),
+        "HANDOFF_STATE" | "HANDOFF_FINAL" | "NOT_CANDIDATE" => {
+            Some("`baton handoff show TASK` shows the state, the candidate and whose turn it is")
+        }
+        "RECEIVER_UNKNOWN" | "AGENT_UNKNOWN" => Some("`baton agent list` lists the registered agents"),
+        "DEAD_LETTER_UNKNOWN" | "NOTHING_MATCHES" => Some("`baton dlq list --state all` lists the dead letters"),
+        "AGENT_BUSY" => Some("as an operator: `baton agent deregister AGENT --force`"),
         "TIMESTAMP_OUTSIDE_WINDOW" => Some("the clocks of this machine and the broker differ: synchronise them (NTP)"),
         _ => None,
-    };
-    // A status without a code comes from a proxy. Its gRPC code is then all that is known.
-    let name = if refused.reason.is_empty() { format!("{:?}", refused.code) } else { line(&refused.reason) };
-    let failure = Failure::refused(name, message);
-    match advice {
-        Some(advice) => failure.with_advice(advice),
-        None => failure,
     }
 }
 

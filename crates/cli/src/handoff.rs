@@ -62,7 +62,7 @@ pub(super) enum HandoffCommand {
         /// An agent that may be better suited. May be repeated.
         #[arg(long = "suggest", value_name = "AGENT")]
         suggestions: Vec<AgentId>,
-        /// The time after which the broker may ask this agent once more, if no other candidate is left.
+        /// The time after which the broker asks this agent again, if no other candidate takes the task before.
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         retry_after: Option<Duration>,
     },
@@ -222,8 +222,12 @@ async fn complete(
     let request = v1::GetHandoffRequest { handoff_id, include_context: true };
     let found = client.answer(client.handoffs().get_handoff(request).await)?;
     let handoff = found.handoff.unwrap_or_default();
-    // The broker refuses a completion in any other state, and its refusal names the state.
-    let mut payload = v1::HandoffComplete { outcome: v1::HandoffOutcome::Success.into(), ..Default::default() };
+    // The broker refuses a completion in any other state, and its refusal names the state. No context has this digest.
+    let mut payload = v1::HandoffComplete {
+        outcome: v1::HandoffOutcome::Success.into(),
+        context_digest: bytes::Bytes::from_static(&[0; 32]),
+        ..Default::default()
+    };
     if handoff.state() == v1::HandoffState::ContextSent {
         let context = verified_context(&client, &handoff, found.context).await?;
         payload = completion_of(&context);

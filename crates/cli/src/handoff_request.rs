@@ -88,7 +88,7 @@ pub(super) struct RequestArgs {
     /// returns. Default: silence is not judged.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     silence_timeout: Option<Duration>,
-    /// Whether an abandoned task returns to the sender.
+    /// Return an abandoned task to the sender. Needs --silence-timeout. Default: the sender is told.
     #[arg(long, requires = "silence_timeout", conflicts_with = "delegate")]
     return_when_abandoned: bool,
     /// The task that the new task is a part of.
@@ -122,7 +122,7 @@ pub(super) struct RequestArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Timeouts")]
 struct TimeoutArgs {
-    /// The time for the candidate's decision, from the delivery of the request. Default: the broker's, 30s.
+    /// The time for the candidate's decision, from the ack of the request. Default: the broker's, 30s.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     accept_timeout: Option<Duration>,
     /// The time for the context, from the accept. Default: the broker's, 60s.

@@ -23,7 +23,7 @@ use super::{
 
 Exit codes: 1 for unavailable and stopping, 9 for untrusted and unreachable.")]
 pub(super) struct HealthArgs {
-    /// Ask the broker that runs on this data folder, whatever --server says. Its certificate is not verified, because it
+    /// Ask the broker that runs on this data folder, in place of --server. Its certificate is not verified, because it
     /// need not name this machine, and the question has no secret.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,

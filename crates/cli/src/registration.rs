@@ -66,7 +66,7 @@ pub(super) struct VersionArgs {
 /// The etag of a name.
 #[derive(Debug, Args)]
 pub(super) struct EtagArg {
-    /// The etag of the name that the change is based on: a change that another one has overtaken fails. Default: any.
+    /// Make the change only if the name still has this etag. Default: any.
     #[arg(long, value_name = "ETAG", default_value = "", hide_default_value = true)]
     pub(super) etag: String,
 }

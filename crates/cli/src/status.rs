@@ -25,7 +25,7 @@ const RENEWAL_DAYS: i64 = 30;
 /// Show a broker: address, version, health, clock, store, certificate, and who you are to it.
 ///
 /// The version needs an identity, and the store an operator's. The clock's difference is that between this machine and the
-/// broker. Everything that can be learned is shown, also of a broker that is not ready or whose certificate is not trusted.
+/// broker. A broker that is not ready, or whose certificate is not trusted, is shown as far as it answers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton status

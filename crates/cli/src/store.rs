@@ -65,7 +65,7 @@ fn create(args: &StoreArgs) -> Result<(), Failure> {
         Err(error) => return Err(Failure::file(&path, error)),
     };
     if is_there {
-        return Err(Failure::failed(format!("{} is not empty; nothing was changed", path.display())));
+        return Err(Failure::failed(format!("{} has a store, or other files; nothing was changed", path.display())));
     }
     disk::keep_to_owner();
     drop(EmbeddedStore::open(&path)?);

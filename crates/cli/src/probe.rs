@@ -98,7 +98,7 @@ impl Health {
                 Err(Failure::failed(format!("the broker at {server} is not ready: {reason}")).named("NOT_READY"))
             }
             Self::Untrusted(problem) => {
-                let problem = format!("the certificate of {server} is not trusted: {problem}");
+                let problem = format!("the certificate of {server} is not trusted: {problem}; name its CA with --ca");
                 Err(Failure::unreachable(problem).named("CERTIFICATE_UNTRUSTED"))
             }
             Self::Unreachable(problem) => {

@@ -161,13 +161,14 @@ async fn the_command_line_puts_gets_and_releases_blobs() {
     std::fs::write(&file, &bytes).unwrap();
     let key = broker.folder.path().join("a.pem");
     identity("a").key.write(&key).unwrap();
-    let run = |args: &[&str]| {
+    let act = |group: &str, args: &[&str]| {
         let key = key.to_str().unwrap();
-        let mut command = broker.command(&[&["blob"], args, &["--id", "a", "--key", key]].concat());
+        let mut command = broker.command(&[&[group], args, &["--id", "a", "--key", key]].concat());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
+    let run = |args: &[&str]| act("blob", args);
     let text = |path: &Path| path.display().to_string();
     let put = run(&["put", &text(&file), "--for", workspace.as_str(), "--media-type", "image/png", "-o", "json"]);
     assert!(put.contains("image/png"), "{put}");
@@ -178,6 +179,9 @@ async fn the_command_line_puts_gets_and_releases_blobs() {
     assert!(std::fs::read(&out).unwrap() == bytes);
     assert!(run(&["stat", &format!("baton:blob/{sha256}"), "-o", "table"]).contains(&sha256));
     assert!(run(&["list", workspace.as_str(), "-o", "table"]).contains(&sha256));
+    let reference = format!("baton:blob/{sha256}");
+    act("workspace", &["append", workspace.as_str(), "pages", "--reference", &reference, "--sha256", &sha256]);
+    assert!(act("workspace", &["list", workspace.as_str(), "-o", "json"]).contains(&(MIB + 9).to_string()));
     run(&["rm", &sha256, "--for", workspace.as_str()]);
     assert!(!run(&["list", workspace.as_str(), "-o", "table"]).contains(&sha256));
 }

@@ -20,6 +20,9 @@ use baton_client::{
     {About, Client},
 };
 
+/// What the address of a blob begins with.
+const BLOB: &str = "baton:blob/";
+
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   baton workspace append task:crash-7 findings --id bob --key bob.pem --json '{\"cause\": \"use after free\"}'
@@ -238,10 +241,16 @@ async fn append(args: AppendArgs, connection: &ConnectionArgs, output: &Output) 
         (None, None, uri, sha256) => {
             let sha256 = hex::decode(sha256.unwrap_or_default());
             let sha256 = sha256.map_err(|error| Failure::usage(format!("--sha256 is not hex: {error}")))?;
+            let uri = uri.unwrap_or_default();
+            // The broker knows the size of a blob, and refuses another one.
+            let size_bytes = match (uri.starts_with(BLOB), <&[u8; 32]>::try_from(sha256.as_slice())) {
+                (true, Ok(digest)) => client.stat_blob(digest).await?.size_bytes,
+                _ => 0,
+            };
             Entry::Reference(v1::ContextReference {
-                uri: uri.unwrap_or_default(),
+                uri,
                 sha256: sha256.into(),
-                size_bytes: 0,
+                size_bytes,
                 media_type: args.media_type,
             })
         }

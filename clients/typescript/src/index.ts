@@ -12,7 +12,9 @@ export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, Negotia
 export { type CallOptions, type KeyCallOptions } from "./following.js";
 export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";
 export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
-export { checkHistory, HISTORY_SCHEMA_ID, HISTORY_SCHEMA_VERSION, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, settled } from "./history.js";
+export {
+  checkHistory, HISTORY_SCHEMA_ID, HISTORY_SCHEMA_VERSION, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, latestOf, settled, withoutToolCalls,
+} from "./history.js";
 export { type JsonObject, jsonText, type JsonValue, parseJson } from "./json.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { describe, test } from "node:test";
-import { type HistoryEntry, HistoryError, settled, type ShapedMessage } from "../src/index.js";
-import { latestOf } from "../src/history.js";
+import { type HistoryEntry, HistoryError, latestOf, settled, type ShapedMessage, withoutToolCalls } from "../src/index.js";
 import * as shapes from "../src/shapes.js";
 
 // Histories in the shapes of models, by the vectors.
@@ -93,4 +92,5 @@ test("open calls and lost results are left out", () => {
   assert.deepEqual(settled([entry]), []);
   assert.deepEqual(settled([{ ...entry, content: "I look" }]), [{ role: "assistant", content: "I look" }]);
   assert.deepEqual(latestOf([entry, result], 1), [entry, result]);
+  assert.deepEqual(withoutToolCalls([entry, result, { ...entry, content: "I look" }]), [{ role: "assistant", content: "I look" }]);
 });

@@ -69,6 +69,17 @@ levels. The fields have names that end in `_json`. The clients write and read th
 | TypeScript | `JsonObject` | `number`, and `bigint` beyond 2^53 - 1; 42.0 becomes 42 | `jsonText`, `parseJson` |
 | Go | `map[string]any`, or `ResultInto(&v)` | `json.Number`, or `int64` in `v` | `JSONText`, `JSONObject` |
 | Java | `Map<String, Object>` | `Long`, and `BigInteger` beyond it | `Json.text`, `Json.object` |
+
+## Histories in each client
+
+A conversation has one shape, `baton.history` version 1. The clients convert it from and to five shapes of models
+([which](how-to/agent-frameworks.md#one-shape-of-histories)):
+
+| client | a conversion | the section of a history | the latest entries | without calls of tools | without open calls |
+|---|---|---|---|---|---|
+| Python | `shapes.from_openai_chat` | `history_section` | `history.latest` | `history.without_tool_calls` | `history.settled` |
+| TypeScript | `fromOpenAIChat` | `historySection` | `latestOf` | `withoutToolCalls` | `settled` |
+| Go | `FromOpenAIChat` | `HistorySection` | `HistoryLatest` | `HistoryWithoutToolCalls` | `HistorySettled` |
 """
 
 MESSAGES = "The clients make {names} by a message on their session, or by `BrokerService.Send`. The effect is the same."

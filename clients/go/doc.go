@@ -6,7 +6,8 @@
 // task to another agent, Delegate lends it. After a restart, Options.Resume, OwnedTasks, ResumeHandOver and ResumeAsk
 // continue the work of the earlier process. OwnedTask.Ask asks another agent a question, and Handlers.Prompt answers
 // one. FindAgents and WatchAgents read the directory, WatchTask and WatchHandoffs follow tasks and handoffs. A
-// Workspace has the shared entries of a task, and a Run the turns of models that route through a graph. Send and the
+// Workspace has the shared entries of a task, and a Run the turns of models that route through a graph. FromOpenAIChat,
+// ToAnthropic and their like convert conversations from and to the shapes of models. Send and the
 // methods for the single steps of a handoff (RequestHandoff, Accept, SendContext, Complete and so on) verify and return
 // the broker's signed receipt. The messages are those of package batonv1, generated from the broker's schema.
 // OptionsFromEnv reads the Options of Connect from the environment, or from a profile of the command line.

@@ -70,6 +70,34 @@ func ExampleAgent_HandOver() {
 	}
 }
 
+// A conversation with a model of OpenAI goes on with a model of Anthropic.
+func ExampleToAnthropic() {
+	history, err := baton.FromOpenAIChat(`[
+		{"role": "system", "content": "Be brief."},
+		{"role": "user", "content": "Where is order 7?"},
+		{"role": "assistant", "content": null, "tool_calls": [
+			{"id": "c1", "type": "function", "function": {"name": "find_order", "arguments": "{\"id\":7}"}}
+		]},
+		{"role": "tool", "tool_call_id": "c1", "content": "shelf 9"}
+	]`)
+	if err != nil {
+		log.Fatal(err)
+	}
+	system, messages, err := baton.ToAnthropic(history)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(system)
+	for _, message := range messages {
+		fmt.Println(message["role"], message["content"])
+	}
+	// Output:
+	// Be brief.
+	// user Where is order 7?
+	// assistant [map[id:c1 input:map[id:7] name:find_order type:tool_use]]
+	// user [map[content:shelf 9 tool_use_id:c1 type:tool_result]]
+}
+
 // After a restart: continues the work of an earlier process of this agent.
 func ExampleAgent_OwnedTasks() {
 	var alice *baton.Agent

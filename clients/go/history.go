@@ -17,8 +17,25 @@ const (
 	HistorySchemaVersion = "1"
 )
 
-// ErrHistory is the cause of an error of HistoryOf and HistorySection: a value is not of the shape baton.history, version 1.
+// ErrHistory is the cause of an error of HistoryOf and HistorySection, and of the conversions of histories: a value is not of
+// the shape baton.history, version 1, or has no form in the other shape.
 var ErrHistory = errors.New("baton: no history")
+
+// HistoryError is the error of a value that is no history, or that a conversion has no form for. ErrHistory is its cause.
+type HistoryError struct {
+	// Pointer is the JSON Pointer of the part that does not fit, in the value that was read.
+	Pointer string
+	// Problem says what is wrong with it.
+	Problem string
+}
+
+// Error names the place and the problem.
+func (e *HistoryError) Error() string {
+	return fmt.Sprintf("%v: %q %s", ErrHistory, e.Pointer, e.Problem)
+}
+
+// Unwrap returns ErrHistory.
+func (e *HistoryError) Unwrap() error { return ErrHistory }
 
 // HistoryEntry is an entry of a chat history in the shape baton.history, version 1. Filters of a history work on this shape
 // and on no other, because a list of another shape may keep tool calls where a filter does not know them.
@@ -86,6 +103,23 @@ func HistoryOf(text string) ([]HistoryEntry, error) {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
 	return entries, nil
+}
+
+// checkEntries fails with a HistoryError for entries that are not of the shape.
+func checkEntries(entries []HistoryEntry) error {
+	if entries == nil {
+		entries = []HistoryEntry{}
+	}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return &HistoryError{"", fmt.Sprintf("cannot be written: %v", err)}
+	}
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return &HistoryError{"", fmt.Sprintf("cannot be read: %v", err)}
+	}
+	_, err = checkHistory(value)
+	return err
 }
 
 // MarshalJSON writes the content as a text or as parts, and the id of the call of each result.
@@ -164,31 +198,100 @@ func (part *HistoryPart) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// latestOf returns the last entries, and more where the first one would be the result of a call before it.
-func latestOf(entries []any, last uint32) []any {
-	start := max(len(entries)-int(min(uint64(last), uint64(len(entries)))), 0)
-	calls := callsOfResults(entries)
-	for at := len(entries) - 1; at >= start; at-- {
-		start = min(start, calls[at])
-	}
-	return entries[start:]
+// HistoryLatest returns the latest entries: as many as last, or more where the first one would be the result of a call before
+// it.
+func HistoryLatest(entries []HistoryEntry, last int) []HistoryEntry {
+	calls := callsOfResults(len(entries), func(at int) (called []string, result string, isResult bool) {
+		for _, call := range entries[at].ToolCalls {
+			called = append(called, call.ID)
+		}
+		return called, entries[at].ToolCallID, entries[at].Role == "tool"
+	})
+	return entries[latestStart(calls, max(last, 0)):]
 }
 
-// callsOfResults returns for each entry the index of its call, or its own index.
-func callsOfResults(entries []any) []int {
-	known := map[any]int{}
-	var found []int
-	for index, entry := range entries {
-		members := entry.(map[string]any)
+// HistoryWithoutToolCalls returns the entries without calls of tools and without their results. An entry that only calls
+// tools is left out.
+func HistoryWithoutToolCalls(entries []HistoryEntry) []HistoryEntry {
+	kept := []HistoryEntry{}
+	for _, entry := range entries {
+		if entry.Role == "tool" || len(entry.ToolCalls) > 0 && entry.saysNothing() {
+			continue
+		}
+		entry.ToolCalls = nil
+		kept = append(kept, entry)
+	}
+	return kept
+}
+
+// HistorySettled returns the entries without calls that have no result yet, and without results of unknown calls: interfaces
+// of models refuse such a history. A handoff leaves them, because the call of a handoff is open while it is made.
+func HistorySettled(entries []HistoryEntry) []HistoryEntry {
+	answered, known := map[string]bool{}, map[string]bool{}
+	for _, entry := range entries {
+		if entry.Role == "tool" {
+			answered[entry.ToolCallID] = true
+		}
+	}
+	kept := []HistoryEntry{}
+	for _, entry := range entries {
+		calls := slices.DeleteFunc(slices.Clone(entry.ToolCalls), func(call HistoryCall) bool { return !answered[call.ID] })
+		for _, call := range calls {
+			known[call.ID] = true
+		}
+		isLost := entry.Role == "tool" && !known[entry.ToolCallID]
+		if isLost || len(entry.ToolCalls) > 0 && len(calls) == 0 && entry.saysNothing() {
+			continue
+		}
+		if entry.ToolCalls = calls; len(calls) == 0 {
+			entry.ToolCalls = nil
+		}
+		kept = append(kept, entry)
+	}
+	return kept
+}
+
+// saysNothing says whether the content is empty.
+func (entry HistoryEntry) saysNothing() bool { return len(entry.Parts) == 0 && entry.Content == "" }
+
+// latestOf returns the last entries, and more where the first one would be the result of a call before it.
+func latestOf(entries []any, last uint32) []any {
+	calls := callsOfResults(len(entries), func(at int) (called []string, result string, isResult bool) {
+		members := entries[at].(map[string]any)
 		calls, _ := members["tool_calls"].([]any)
 		for _, call := range calls {
-			known[call.(map[string]any)["id"]] = index
+			called = append(called, call.(map[string]any)["id"].(string))
 		}
-		call, isKnown := known[members["tool_call_id"]]
-		if !isKnown {
-			call = index
+		result, isResult = members["tool_call_id"].(string)
+		return called, result, isResult
+	})
+	return entries[latestStart(calls, int(min(uint64(last), uint64(len(entries))))):]
+}
+
+// latestStart returns the index where the latest entries begin: as many as last, or more where the first one would be the
+// result of a call before it.
+func latestStart(calls []int, last int) int {
+	start := max(len(calls)-last, 0)
+	for at := len(calls) - 1; at >= start; at-- {
+		start = min(start, calls[at])
+	}
+	return start
+}
+
+// callsOfResults returns for each entry the index of its call, or its own index. idsOf returns the ids of an entry's calls,
+// and the id of the call whose result it is.
+func callsOfResults(count int, idsOf func(at int) (called []string, result string, isResult bool)) []int {
+	known := map[string]int{}
+	found := make([]int, count)
+	for index := range found {
+		called, result, isResult := idsOf(index)
+		for _, id := range called {
+			known[id] = index
 		}
-		found = append(found, call)
+		found[index] = index
+		if call, isKnown := known[result]; isKnown && isResult {
+			found[index] = call
+		}
 	}
 	return found
 }
@@ -337,5 +440,5 @@ func textsOf(at string, members map[string]any, names ...string) error {
 }
 
 func noHistory(pointer, problem string) error {
-	return fmt.Errorf("%w: %q %s", ErrHistory, pointer, problem)
+	return &HistoryError{pointer, problem}
 }

@@ -80,6 +80,7 @@ A conversation has one shape, `baton.history` version 1. The clients convert it 
 | Python | `shapes.from_openai_chat` | `history_section` | `history.latest` | `history.without_tool_calls` | `history.settled` |
 | TypeScript | `fromOpenAIChat` | `historySection` | `latestOf` | `withoutToolCalls` | `settled` |
 | Go | `FromOpenAIChat` | `HistorySection` | `HistoryLatest` | `HistoryWithoutToolCalls` | `HistorySettled` |
+| Java | `Shapes.fromOpenAiChat` | `History.section` | `History.latest` | `History.withoutToolCalls` | `History.settled` |
 """
 
 MESSAGES = "The clients make {names} by a message on their session, or by `BrokerService.Send`. The effect is the same."

@@ -1,10 +1,9 @@
 package dev.baton;
 
-import com.google.gson.Gson;
-import com.google.gson.GsonBuilder;
 import dev.baton.v1.ContextSection;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -14,6 +13,7 @@ import java.util.TreeMap;
 /**
  * Chat histories in the one shape of the section schema {@code baton.history}, version 1. Filters of a history work on this
  * shape and on no other, because a list of another shape may keep tool calls where a filter does not know them.
+ * {@link Shapes} converts from and to the shapes of models.
  */
 public final class History {
     /** The id of the schema. Every broker knows it without a registration. */
@@ -26,9 +26,6 @@ public final class History {
     private static final Set<String> MEDIA = Set.of("type", "url", "data", "media_type", "name");
     private static final List<String> CALL = List.of("id", "name", "arguments");
     private static final Set<String> ROLES = Set.of("system", "user", "assistant", "tool");
-
-    private static final Gson GSON =
-            new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
 
     private History() {}
 
@@ -74,15 +71,23 @@ public final class History {
         public static Entry result(String callId, String text) {
             return new Entry("tool", text, null, List.of(), callId, null, null);
         }
+
+        boolean saysNothing() {
+            return "".equals(content) || List.of().equals(content);
+        }
+
+        Entry withCalls(List<Call> calls) {
+            return new Entry(role, content, name, calls, toolCallId, agentId, time);
+        }
     }
 
     /**
-     * Returns a section with a history, marked as one of {@code baton.history}. Throws {@link SectionException}, which
+     * Returns a section with a history, marked as one of {@code baton.history}. Throws {@link HistoryException}, which
      * names the first part that does not fit.
      */
     public static ContextSection section(String name, List<Entry> entries) {
         List<Object> values = new ArrayList<>();
-        entries.forEach(entry -> values.add(membersOf(entry)));
+        entries.forEach(entry -> values.add(membersOf(entry, plain(entry.content()))));
         check(values);
         return ContextSection.newBuilder()
                 .setName(name)
@@ -93,8 +98,8 @@ public final class History {
     }
 
     /**
-     * Reads the JSON of a section as a history. Throws {@link SectionException}, which names the first part that does not
-     * fit.
+     * Reads the JSON of a section as a history. Throws {@link HistoryException}, which names the first part that does not
+     * fit, and {@link SectionException} for a text that is no JSON.
      */
     public static List<Entry> read(String json) {
         List<Entry> entries = new ArrayList<>();
@@ -117,7 +122,64 @@ public final class History {
         return entries;
     }
 
-    /** Returns the entries of a parsed value. Throws {@link SectionException}. */
+    /**
+     * Returns the latest entries: as many as {@code last}, or more where the first one would be the result of a call
+     * before it.
+     */
+    public static List<Entry> latest(List<Entry> entries, int last) {
+        Map<String, Integer> known = new HashMap<>();
+        int[] calls = new int[entries.size()];
+        for (int index = 0; index < calls.length; index++) {
+            for (Call call : entries.get(index).toolCalls()) {
+                known.put(call.id(), index);
+            }
+            calls[index] = known.getOrDefault(entries.get(index).toolCallId(), index);
+        }
+        return List.copyOf(entries.subList(start(calls, Math.max(last, 0)), calls.length));
+    }
+
+    /**
+     * Returns the entries without calls of tools and without their results. An entry that only calls tools is left out.
+     */
+    public static List<Entry> withoutToolCalls(List<Entry> entries) {
+        return entries.stream()
+                .filter(entry -> !"tool".equals(entry.role()))
+                .filter(entry -> entry.toolCalls().isEmpty() || !entry.saysNothing())
+                .map(entry -> entry.withCalls(List.of()))
+                .toList();
+    }
+
+    /**
+     * Returns the entries without calls that have no result yet, and without results of unknown calls: interfaces of models
+     * refuse such a history. A handoff leaves them, because the call of a handoff is open while it is made.
+     */
+    public static List<Entry> settled(List<Entry> entries) {
+        Set<String> answered = new HashSet<>();
+        entries.stream().filter(entry -> "tool".equals(entry.role())).forEach(entry -> answered.add(entry.toolCallId()));
+        Set<String> known = new HashSet<>();
+        List<Entry> kept = new ArrayList<>();
+        for (Entry entry : entries) {
+            List<Call> calls = entry.toolCalls().stream()
+                    .filter(call -> answered.contains(call.id()))
+                    .toList();
+            calls.forEach(call -> known.add(call.id()));
+            boolean isLost = "tool".equals(entry.role()) && !known.contains(entry.toolCallId());
+            boolean isEmpty = !entry.toolCalls().isEmpty() && calls.isEmpty() && entry.saysNothing();
+            if (!isLost && !isEmpty) {
+                kept.add(entry.withCalls(calls));
+            }
+        }
+        return kept;
+    }
+
+    /** Throws {@link HistoryException} for entries that are not of the shape. */
+    static void checkEntries(List<Entry> entries) {
+        List<Object> values = new ArrayList<>();
+        entries.forEach(entry -> values.add(membersOf(entry, entry.content())));
+        check(values);
+    }
+
+    /** Returns the entries of a parsed value. Throws {@link HistoryException}. */
     static List<?> check(Object value) {
         if (!(value instanceof List<?> entries)) {
             throw wrong("", "must be a list");
@@ -132,17 +194,22 @@ public final class History {
      * Returns the last entries, and more where the first one would be the result of a call before it. The number is
      * unsigned.
      */
-    static List<?> latest(List<?> entries, int last) {
-        int[] calls = callsOfResults(entries);
-        int start = Integer.compareUnsigned(last, entries.size()) >= 0 ? 0 : entries.size() - last;
-        for (int at = entries.size() - 1; at >= start; at--) {
+    static List<?> latestValues(List<?> entries, int last) {
+        int bounded = Integer.compareUnsigned(last, entries.size()) >= 0 ? entries.size() : last;
+        return entries.subList(start(callsOfResults(entries), bounded), entries.size());
+    }
+
+    /** Returns the index of the first of the latest entries. {@code calls} has for each entry the index of its call. */
+    private static int start(int[] calls, int last) {
+        int start = Math.max(calls.length - last, 0);
+        for (int at = calls.length - 1; at >= start; at--) {
             start = Math.min(start, calls[at]);
         }
-        return entries.subList(start, entries.size());
+        return start;
     }
 
     /** Returns the entries without calls of tools and their results. An entry that only calls is left out. */
-    static List<Object> withoutToolCalls(List<?> entries) {
+    static List<Object> valuesWithoutToolCalls(List<?> entries) {
         List<Object> kept = new ArrayList<>();
         for (Object value : entries) {
             Map<Object, Object> entry = new HashMap<>((Map<?, ?>) value);
@@ -247,10 +314,10 @@ public final class History {
         return members;
     }
 
-    private static Map<String, Object> membersOf(Entry entry) {
+    private static Map<String, Object> membersOf(Entry entry, Object content) {
         Map<String, Object> members = new TreeMap<>();
         members.put("role", entry.role());
-        members.put("content", plain(entry.content()));
+        members.put("content", content);
         put(members, "name", entry.name());
         put(members, "tool_call_id", entry.toolCallId());
         put(members, "agent_id", entry.agentId());
@@ -274,7 +341,7 @@ public final class History {
         if (content == null || content instanceof String) {
             return content;
         }
-        return CanonicalJson.parse(GSON.toJson(content));
+        return CanonicalJson.parse(ModelJson.text(content));
     }
 
     private static void put(Map<String, Object> members, String name, String text) {
@@ -306,7 +373,7 @@ public final class History {
         return (String) members.get(name);
     }
 
-    private static SectionException wrong(String pointer, String problem) {
-        return new SectionException("no " + SCHEMA_ID + " of version " + SCHEMA_VERSION + ": \"" + pointer + "\" " + problem);
+    private static HistoryException wrong(String pointer, String problem) {
+        return new HistoryException(pointer, problem);
     }
 }

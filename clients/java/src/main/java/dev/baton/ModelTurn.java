@@ -1,11 +1,9 @@
 package dev.baton;
 
-import com.google.gson.Gson;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParseException;
-import com.google.gson.JsonParser;
 import com.google.gson.JsonPrimitive;
 import dev.baton.v1.ToolCall;
 import dev.baton.v1.ToolResult;
@@ -26,7 +24,6 @@ import java.util.stream.Collectors;
 public record ModelTurn(Shape shape, List<ToolCall> calls, String output, boolean isFinished) {
     private static final String TRANSFER_PREFIX = "transfer_to_";
     private static final Set<String> ENDS = Set.of("end_turn", "stop_sequence", "endTurn", "stopSequence");
-    private static final Gson GSON = new Gson();
 
     /** The interface that a response belongs to. */
     public enum Shape {
@@ -67,7 +64,7 @@ public record ModelTurn(Shape shape, List<ToolCall> calls, String output, boolea
             ToolCall call = call("call", text(params.get("name")), written(params.get("arguments")));
             return new ModelTurn(Shape.MCP_CALL, List.of(call), "", false);
         }
-        if (text(read.get("role")).equals("assistant") && read.has("content")) {
+        if (text(read.get("role")).equals("assistant") && !written(read.get("content")).isEmpty()) {
             return ofMessage(read);
         }
         throw unknown(response, null);
@@ -180,27 +177,10 @@ public record ModelTurn(Shape shape, List<ToolCall> calls, String output, boolea
 
     private static JsonElement json(Object response) {
         try {
-            if (response instanceof String text) {
-                return JsonParser.parseString(text);
-            }
-            String name = response.getClass().getName();
-            for (String sdk : List.of("com.openai.", "com.anthropic.")) {
-                if (name.startsWith(sdk)) {
-                    return JsonParser.parseString(writtenBy(sdk + "core.ObjectMappers", response));
-                }
-            }
-            return response instanceof JsonElement read ? read : GSON.toJsonTree(response);
+            return ModelJson.of(response);
         } catch (JsonParseException | ReflectiveOperationException e) {
             throw unknown(response, e);
         }
-    }
-
-    /** Returns what the mapper of an SDK writes. The client does not depend on the SDK, so it asks by name. */
-    private static String writtenBy(String mappers, Object response) throws ReflectiveOperationException {
-        Class<?> found = Class.forName(mappers, true, response.getClass().getClassLoader());
-        Object mapper = found.getMethod("jsonMapper").invoke(null);
-        return (String)
-                mapper.getClass().getMethod("writeValueAsString", Object.class).invoke(mapper, response);
     }
 
     private static ToolCall call(String id, String name, String arguments) {

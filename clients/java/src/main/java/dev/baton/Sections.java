@@ -104,10 +104,10 @@ public final class Sections {
         }
         List<?> entries = History.check(value);
         return switch (filter.getHistory()) {
-            case HISTORY_FILTER_LAST -> CanonicalJson.write(History.latest(entries, filter.getLast()));
+            case HISTORY_FILTER_LAST -> CanonicalJson.write(History.latestValues(entries, filter.getLast()));
             case HISTORY_FILTER_WITHOUT_TOOL_CALLS -> {
-                List<Object> kept = History.withoutToolCalls(entries);
-                yield CanonicalJson.write(filter.getLast() == 0 ? kept : History.latest(kept, filter.getLast()));
+                List<Object> kept = History.valuesWithoutToolCalls(entries);
+                yield CanonicalJson.write(filter.getLast() == 0 ? kept : History.latestValues(kept, filter.getLast()));
             }
             case HISTORY_FILTER_SUMMARY -> CanonicalJson.write(
                     Map.of("summary", summary, "entries", (double) entries.size()));

@@ -44,6 +44,25 @@ async def test_agents_are_found_best_first_with_reasons(broker):
 
 
 @needs_broker
+async def test_agents_are_listed_by_their_ids_over_all_pages(broker, monkeypatch):
+    monkeypatch.setattr("baton.registry._PAGE_SIZE", 1)
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob, broker.agent("carol") as carol:
+        await begin(alice)
+        for agent in (carol, bob):
+            await agent.register(agent_types=["clerk"], skills=[v1.AgentSkill(name="finance.tax.de")])
+        assert [one.card.agent_id async for one in alice.list_agents(agent_type="clerk")] == ["bob", "carol"]
+        assert [one.card.agent_id async for one in alice.list_agents(skill="finance.tax")] == ["bob", "carol"]
+        await bob.prove_identity()
+        await bob.deregister()
+        assert [one.card.agent_id async for one in alice.list_agents(agent_type="clerk")] == ["carol"]
+        listed = [one.card.agent_id async for one in alice.list_agents(include_deregistered=True)]
+        assert [one for one in listed if one in ("alice", "bob", "carol")] == ["alice", "bob", "carol"]
+        with pytest.raises(BatonError) as refused:
+            await anext(alice.list_agents(agent_type="no type"))
+        assert refused.value.reason == "FIELD_INVALID"
+
+
+@needs_broker
 async def test_a_card_changes_by_field_and_etag(broker):
     async with broker.agent("alice", capacity=2) as alice:
         await begin(alice)

@@ -514,6 +514,7 @@ def test_ctrl_c_lets_handlers_end_their_work(broker, tmp_path):
         begin(alice)
         process = script(broker, tmp_path, "bob", "serve")
         until(lambda: [one for one in alice.find_agents() if one.agent_id == "bob"])
+        assert {"alice", "bob"} <= {one.card.agent_id for one in alice.list_agents()}
         lent = in_background(alice.delegate, "bob", TASK, REQUEST, SECTIONS)
         assert process.stdout.readline() == "ready\n"
         interrupt(process)

@@ -1,10 +1,12 @@
 /** The directory of agents: find, change, deregister, watch. */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
-import { type Caller, follow } from "./following.js";
+import { type Caller, type CallOptions, follow } from "./following.js";
 import * as v1 from "./v1.js";
+import { pages } from "./watching.js";
 
 const PAGE_MAX = 1000;
+const PAGE_SIZE = 200;
 const FIELDS = ["agentTypes", "description", "skills", "capacity", "metadata"] as const;
 const PATHS: Readonly<Record<(typeof FIELDS)[number], string>> = {
   agentTypes: "agent_types",
@@ -19,6 +21,9 @@ export type CardChanges = Pick<MessageInitShape<typeof v1.AgentCardSchema> & obj
 
 /** A search for agents. All filters that are set must match; the paging is the client's. */
 export type Search = Omit<MessageInitShape<typeof v1.FindAgentsRequestSchema>, "$typeName" | "$unknown" | "pageSize" | "pageToken">;
+
+/** The filters of a list of agents. All that are set must match. */
+export type AgentFilter = Omit<MessageInitShape<typeof v1.ListAgentsRequestSchema>, "$typeName" | "$unknown" | "pageSize" | "pageToken">;
 
 /** One event of `Directory.watch`. */
 export interface DirectoryChange {
@@ -71,6 +76,15 @@ export class Directory {
       if (pageToken === "") break;
     }
     return found;
+  }
+
+  /** Yields the agents that match all filters, in the order of their ids. Throws BatonError, for example FIELD_INVALID. */
+  list(filter: AgentFilter = {}, options: CallOptions = {}): AsyncGenerator<v1.Agent, void> {
+    return pages(async (pageToken) => {
+      const request = { ...filter, pageSize: PAGE_SIZE, pageToken };
+      const { agents: items, nextPageToken } = await this.#caller.call((wire) => this.#agents.listAgents(request, wire));
+      return { items, nextPageToken };
+    }, options);
   }
 
   /**

@@ -5,7 +5,7 @@ export { Agent, type AgentOptions, type ServeOptions } from "./agent.js";
 export { type BlobOptions, type BlobRange, blobReference, Blobs, type OnProgress } from "./blobs.js";
 export { Contexts } from "./contexts.js";
 export { Delivery, type Waiting } from "./delivery.js";
-export { type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
+export { type AgentFilter, type CardChanges, Directory, type DirectoryChange, explain, type Search, type WatchOptions } from "./directory.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
 export { type Environment, type EnvironmentOptions, optionsFromEnv } from "./environment.js";
 export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";

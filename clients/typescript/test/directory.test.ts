@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { create } from "@bufbuild/protobuf";
-import { type Agent, explain, v1 } from "../src/index.js";
+import { type Agent, type AgentFilter, explain, v1 } from "../src/index.js";
 import { Agents, Broker, patient, refusal, unique } from "./broker.js";
 
 // The directory of agents: find, change, deregister, watch.
@@ -58,6 +58,23 @@ test("agents are found best first, with reasons", async () => {
   assert.deepEqual((await alice.directory.find(search, 1)).map(({ agentId }) => agentId), [carol.id]);
   assert.deepEqual(await alice.directory.find({ requiredSkills: ["plumbing"] }), []);
   await assert.rejects(alice.directory.find({ asSenderId: bob.id }), refusal("SENDER_MISMATCH"));
+});
+
+test("agents are listed by their ids", async () => {
+  const type = unique("clerk");
+  const alice = await agents.named("alice");
+  const cards = { agentTypes: [type], skills: [{ name: "finance.tax.de" }] };
+  const [carol, bob] = [await carded("carol", cards), await carded("bob", cards)];
+  const listed = async (filter: AgentFilter): Promise<(string | undefined)[]> => {
+    const found = [];
+    for await (const { card } of alice.directory.list(filter)) found.push(card?.agentId);
+    return found;
+  };
+  assert.deepEqual(await listed({ agentType: type, skill: "finance.tax" }), [bob.id, carol.id]);
+  await bob.directory.deregister();
+  assert.deepEqual(await listed({ agentType: type }), [carol.id]);
+  assert.ok((await listed({ includeDeregistered: true })).includes(bob.id));
+  await assert.rejects(listed({ agentType: "no type" }), refusal("FIELD_INVALID"));
 });
 
 test("a card changes by field and etag", async () => {

@@ -16,6 +16,7 @@ from baton.following import follow_changes
 from baton.keys import public_bytes
 
 _FOUND_PAGE_MAX = 1000
+_PAGE_SIZE = 200
 
 
 class Registry:
@@ -183,6 +184,40 @@ class Registry:
             if not page.next_page_token:
                 break
         return found
+
+    async def list_agents(
+        self,
+        *,
+        agent_type: str = "",
+        skill: str = "",
+        tag: str = "",
+        language: str = "",
+        task_type: str = "",
+        presence: v1.Presence = v1.PRESENCE_UNSPECIFIED,
+        include_deregistered: bool = False,
+    ) -> AsyncGenerator[v1.Agent, None]:
+        """Yields the agents that match all filters, in the order of their ids.
+
+        `skill` also matches a more specific one. `presence` is a PRESENCE_*, by default any. Raises BatonError, for
+        example FIELD_INVALID.
+        """
+        request = v1.ListAgentsRequest(
+            page_size=_PAGE_SIZE,
+            agent_type=agent_type,
+            skill=skill,
+            tag=tag,
+            language=language,
+            task_type=task_type,
+            presence=presence,
+            include_deregistered=include_deregistered,
+        )
+        while True:
+            page = await self._connection.call(self._connection.agents.ListAgents, request)
+            for agent in page.agents:
+                yield agent
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     async def watch_agents(
         self, *, after_cursor: int = 0, agent_type: str = "", skill: str = "", cards_only: bool = False

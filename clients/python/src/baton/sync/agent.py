@@ -191,6 +191,14 @@ class Agent:
             )
         )
 
+    def list_agents(
+        self, *, agent_type: str = "", skill: str = "", include_deregistered: bool = False
+    ) -> Generator[v1.Agent, None, None]:
+        """Yields the agents that match, in the order of their ids. See `baton.Agent.list_agents`."""
+        return self.iterate(
+            self.wrapped.list_agents(agent_type=agent_type, skill=skill, include_deregistered=include_deregistered)
+        )
+
     def watch_agents(
         self, *, after_cursor: int = 0, agent_type: str = "", skill: str = "", cards_only: bool = False
     ) -> Generator[v1.WatchAgentsResponse, None, None]:

@@ -438,6 +438,9 @@ func (read *shapeReader) geminiContent(content *shaped) {
 				continue
 			}
 			text := HistoryPart{Type: "text", Text: responseText(response.get("response"))}
+			if extra := response.get("parts"); extra.has() && string(extra.raw) != "[]" {
+				extra.fail("are what baton.history has no form for in a result")
+			}
 			read.addResult(read.open[at].ID, []HistoryPart{text})
 			read.open = slices.Delete(read.open, at, at+1)
 		case part.isText():
@@ -505,8 +508,8 @@ func (read *shapeReader) langChainMessage(message *shaped) {
 	case !data.checkObject():
 		return
 	}
-	content := message.get("content")
-	content.raw = data.get("content").raw // The place does not name "data", which a message's object does not have.
+	data.at = message.at // A message's object does not have "data", so places do not name it.
+	content := data.get("content")
 	entry := HistoryEntry{Name: data.get("name").optional()}
 	switch strings.ToLower(strings.TrimSuffix(message.kind(), "MessageChunk")) {
 	case "tool":
@@ -527,7 +530,7 @@ func (read *shapeReader) langChainMessage(message *shaped) {
 	for _, call := range data.get("invalid_tool_calls").list() {
 		entry.ToolCalls = append(entry.ToolCalls, callOf(call.get("id"), call.get("name"), call.get("args").optional()))
 	}
-	read.add(entry, partsOf(content, read.langChainPart), message)
+	read.add(entry, partsOf(content, read.langChainPart), data.get("tool_calls"))
 }
 
 func (read *shapeReader) langChainPart(part *shaped) []HistoryPart {

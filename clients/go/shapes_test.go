@@ -51,7 +51,7 @@ func withoutSystem(
 func shapeCases(t *testing.T) []shapeCase {
 	t.Helper()
 	cases := loadVectors[struct{ Cases []shapeCase }](t, "history-v1.json").Cases
-	if len(cases) < 17 {
+	if len(cases) < 29 {
 		t.Fatalf("%d cases", len(cases))
 	}
 	return cases

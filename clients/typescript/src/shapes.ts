@@ -28,10 +28,10 @@ export function fromOpenAIChat(messages: readonly object[]): HistoryEntry[] {
   return read(messages, (at, message) => {
     const role = get(message, "role") === "developer" ? "system" : get(message, "role");
     if (get(message, "function_call") !== undefined && get(message, "function_call") !== null) throw new HistoryError(`${at}/function_call`, "has no id: use tool_calls");
-    const calls = list(get(message, "tool_calls")).map((call) => {
-      const [used, custom] = [get(call, "function"), get(call, "custom")];
-      if (used !== undefined) return callOf(at, get(call, "id"), get(used, "name"), get(used, "arguments"));
-      return callOf(at, get(call, "id"), get(custom, "name"), json(get(custom, "input")));
+    const calls = list(get(message, "tool_calls")).map((call, number) => {
+      const [place, used, custom] = [`${at}/tool_calls/${number}`, get(call, "function"), get(call, "custom")];
+      if (used !== undefined) return callOf([`${place}/id`, get(call, "id")], [`${place}/function/name`, get(used, "name")], get(used, "arguments"));
+      return callOf([`${place}/id`, get(call, "id")], [`${place}/custom/name`, get(custom, "name")], json(get(custom, "input")));
     });
     const name = role === "tool" ? undefined : get(message, "name");
     const entry = entryOf(role, contentOf(at, get(message, "content") ?? get(message, "refusal"), chatPart), calls, name);
@@ -68,14 +68,14 @@ export function fromOpenAIResponses(items: readonly object[]): HistoryEntry[] {
         break;
       }
       case "function_call":
-        addCall(history, callOf(at, get(item, "call_id"), get(item, "name"), get(item, "arguments")));
+        addCall(history, callOf([`${at}/call_id`, get(item, "call_id")], [`${at}/name`, get(item, "name")], get(item, "arguments")));
         break;
       case "custom_tool_call":
-        addCall(history, callOf(at, get(item, "call_id"), get(item, "name"), json(get(item, "input"))));
+        addCall(history, callOf([`${at}/call_id`, get(item, "call_id")], [`${at}/name`, get(item, "name")], json(get(item, "input"))));
         break;
       case "function_call_output":
       case "custom_tool_call_output":
-        history.push(resultOf(get(item, "call_id"), contentOf(at, get(item, "output"), responsesPart, "output")));
+        history.push(resultOf(`${at}/call_id`, get(item, "call_id"), contentOf(at, get(item, "output"), responsesPart, "output")));
         break;
       case "reasoning":
       case "item_reference":
@@ -115,8 +115,8 @@ export function fromAnthropic(messages: readonly object[], system?: string | rea
     const [parts, calls]: [HistoryPart[], HistoryCall[]] = [[], []];
     for (const [number, block] of (blocks as unknown[]).entries()) {
       const [place, type] = [`${at}/content/${number}`, get(block, "type")];
-      if (type === "tool_use") calls.push(callOf(place, get(block, "id"), get(block, "name"), json(get(block, "input") ?? {})));
-      else if (type === "tool_result") history.push(resultOf(get(block, "tool_use_id"), contentOf(place, get(block, "content"), anthropicPart)));
+      if (type === "tool_use") calls.push(callOf([`${place}/id`, get(block, "id")], [`${place}/name`, get(block, "name")], json(get(block, "input") ?? {})));
+      else if (type === "tool_result") history.push(resultOf(`${place}/tool_use_id`, get(block, "tool_use_id"), contentOf(place, get(block, "content"), anthropicPart)));
       else if (typeof type !== "string" || !(type === "server_tool_use" || REASONING.includes(type) || type.endsWith("_tool_result"))) parts.push(...anthropicPart(place, block));
     }
     if (parts.length > 0 || calls.length > 0 || blocks.length === 0) history.push(entryOf(role, joined(parts), calls));
@@ -168,13 +168,14 @@ export function fromGemini(contents: readonly object[], system?: string | object
         count++;
         const id = text(get(call, "id")) || `call_${count}`;
         open.push({ id, name: get(call, "name") });
-        calls.push(callOf(place, id, get(call, "name"), json(get(call, "args") ?? {})));
+        calls.push(callOf([place, id], [`${place}/functionCall/name`, get(call, "name")], json(get(call, "args") ?? {})));
       } else if (response !== undefined) {
         const byId = open.findIndex(({ id }) => id === get(response, "id"));
         const at = byId >= 0 ? byId : open.findIndex(({ name }) => name === get(response, "name"));
         const [known] = at < 0 ? [] : open.splice(at, 1);
         if (known === undefined) throw new HistoryError(place, "is the result of no call");
-        history.push(resultOf(known.id, responseText(get(response, "response"))));
+        if (list(get(response, "parts")).length > 0) throw new HistoryError(`${place}/functionResponse/parts`, "are what baton.history has no form for in a result");
+        history.push(resultOf(place, known.id, responseText(get(response, "response"))));
       } else {
         found.push(...geminiPart(place, part));
       }
@@ -226,9 +227,14 @@ export function fromLangChain(messages: readonly (object | string)[]): HistoryEn
     const content = contentOf(at, get(data, "content"), langChainPart);
     const role = { human: "user", ai: "assistant", system: "system", developer: "system", tool: "tool" }[type.replace(/MessageChunk$/, "").toLowerCase()];
     if (role === undefined) throw unknown(`${at}/type`, type);
-    if (role === "tool") return [resultOf(get(data, "tool_call_id"), content)];
-    const calls = list(get(data, "tool_calls")).map((call) => callOf(at, get(call, "id"), get(call, "name"), json(get(call, "args") ?? {})));
-    const broken = list(get(data, "invalid_tool_calls")).map((call) => callOf(at, get(call, "id"), get(call, "name"), get(call, "args")));
+    if (role === "tool") return [resultOf(`${at}/tool_call_id`, get(data, "tool_call_id"), content)];
+    const read = (member: string, args: (call: unknown) => unknown): HistoryCall[] =>
+      list(get(data, member)).map((call, number) => {
+        const place = `${at}/${member}/${number}`;
+        return callOf([`${place}/id`, get(call, "id")], [`${place}/name`, get(call, "name")], args(call));
+      });
+    const calls = read("tool_calls", (call) => json(get(call, "args") ?? {}));
+    const broken = read("invalid_tool_calls", (call) => get(call, "args"));
     return [entryOf(role, content, [...calls, ...broken], get(data, "name"))];
   });
 }
@@ -254,11 +260,11 @@ const chatPart: ReadPart = (at, part) => {
   const [image, file, audio] = [get(part, "image_url"), get(part, "file"), get(part, "input_audio")];
   switch (get(part, "type")) {
     case "text":
-      return [plain(at, get(part, "text"))];
+      return [plain(`${at}/text`, get(part, "text"))];
     case "refusal":
-      return [plain(at, get(part, "refusal"))];
+      return [plain(`${at}/refusal`, get(part, "refusal"))];
     case "image_url":
-      return [media(at, "image", typeof image === "string" ? image : get(image, "url"))];
+      return [typeof image === "string" ? media(at, "image", image) : media(`${at}/image_url/url`, "image", get(image, "url"))];
     case "file":
       if (get(file, "file_data") !== undefined) return [media(at, "file", get(file, "file_data"), get(file, "filename"))];
       break;
@@ -273,9 +279,9 @@ const responsesPart: ReadPart = (at, part) => {
     case "input_text":
     case "output_text":
     case "text":
-      return [plain(at, get(part, "text"))];
+      return [plain(`${at}/text`, get(part, "text"))];
     case "refusal":
-      return [plain(at, get(part, "refusal"))];
+      return [plain(`${at}/refusal`, get(part, "refusal"))];
     case "input_image":
       if (text(get(part, "image_url"))) return [media(at, "image", get(part, "image_url"))];
       break;
@@ -287,7 +293,7 @@ const responsesPart: ReadPart = (at, part) => {
 
 const anthropicPart: ReadPart = (at, block) => {
   const [type, source, name] = [get(block, "type"), get(block, "source"), text(get(block, "title"))];
-  if (type === "text") return [plain(at, get(block, "text"))];
+  if (type === "text") return [plain(`${at}/text`, get(block, "text"))];
   if (type === "image" || type === "document") {
     const kind = type === "image" ? "image" : "file";
     switch (get(source, "type")) {
@@ -296,7 +302,7 @@ const anthropicPart: ReadPart = (at, block) => {
       case "url":
         return [{ type: kind, url: text(get(source, "url")), ...(name && { name }) }];
       case "text":
-        return [plain(at, get(source, "data"))];
+        return [plain(`${at}/source/data`, get(source, "data"))];
     }
   }
   throw unknown(`${at}/type`, type);
@@ -305,7 +311,7 @@ const anthropicPart: ReadPart = (at, block) => {
 const geminiPart: ReadPart = (at, part) => {
   if (get(part, "thought") === true || either(part, "executableCode") !== undefined || either(part, "codeExecutionResult") !== undefined) return [];
   if (typeof part === "string") return [{ type: "text", text: part }];
-  if (typeof get(part, "text") === "string") return [plain(at, get(part, "text"))];
+  if (typeof get(part, "text") === "string") return [plain(`${at}/text`, get(part, "text"))];
   const held = either(part, "inlineData") ?? either(part, "fileData");
   if (held === undefined) throw new HistoryError(at, "is no part that baton.history has a form for");
   const [type, name, data] = [text(either(held, "mimeType")), text(either(held, "displayName")), text(get(held, "data"))];
@@ -317,7 +323,7 @@ const langChainPart: ReadPart = (at, part) => {
   const type = get(part, "type");
   if (typeof type !== "string") throw unknown(`${at}/type`, type);
   if (["text", "image_url", "refusal", "input_audio"].includes(type)) return chatPart(at, part);
-  if (["input_text", "output_text"].includes(type)) return [plain(at, get(part, "text"))];
+  if (["input_text", "output_text"].includes(type)) return [plain(`${at}/text`, get(part, "text"))];
   if (REASONING.includes(type) || REPEATED.includes(type)) return [];
   if (!["image", "file", "audio", "video"].includes(type)) throw unknown(`${at}/type`, type);
   if (get(part, "source") !== undefined) return anthropicPart(at, part);
@@ -433,8 +439,8 @@ function entryOf(role: unknown, content: Content, calls: HistoryCall[] = [], nam
   return entry as HistoryEntry;
 }
 
-function resultOf(callId: unknown, content: Content): HistoryEntry {
-  return { role: "tool", content, tool_call_id: callId as string };
+function resultOf(at: string, callId: unknown, content: Content): HistoryEntry {
+  return { role: "tool", content, tool_call_id: textAt(at, callId) };
 }
 
 /** Adds a call to the assistant's entry that is the last one. */
@@ -444,9 +450,14 @@ function addCall(history: HistoryEntry[], call: HistoryCall): void {
   (last.tool_calls ??= []).push(call);
 }
 
-function callOf(at: string, id: unknown, name: unknown, written: unknown): HistoryCall {
-  if (typeof id !== "string" || typeof name !== "string") throw new HistoryError(at, "has a call without an id or a name");
-  return { id, name, arguments: text(written) || "{}" };
+/** Returns a call of an id and a name, each with its place. */
+function callOf(id: [string, unknown], name: [string, unknown], written: unknown): HistoryCall {
+  return { id: textAt(...id), name: textAt(...name), arguments: text(written) || "{}" };
+}
+
+function textAt(at: string, value: unknown): string {
+  if (typeof value !== "string") throw new HistoryError(at, value === undefined || value === null ? "is missing" : "must be a text");
+  return value;
 }
 
 /** Returns the arguments of a call. A model may write what is no object; its text stays. */
@@ -480,8 +491,7 @@ function urlOf({ url, data, media_type: mediaType }: { url?: string; data?: stri
 }
 
 function plain(at: string, value: unknown): HistoryPart {
-  if (typeof value !== "string") throw new HistoryError(at, "has no text");
-  return { type: "text", text: value };
+  return { type: "text", text: textAt(at, value) };
 }
 
 function textOf(part: HistoryPart): string {

@@ -27,6 +27,17 @@ _REPEATED = {"tool_use", "tool_call", "tool_call_chunk", "function_call", "input
 _Arguments = ParamSpec("_Arguments")
 
 
+class _Members(dict[str, Any]):
+    """An object of a message with its JSON Pointer. A member that is not there, but must be, is a HistoryError."""
+
+    def __init__(self, at: str, members: Mapping[str, Any]) -> None:
+        super().__init__(members)
+        self.at = at
+
+    def __missing__(self, name: str) -> Any:
+        raise HistoryError(f"{self.at}/{name}", "is missing")
+
+
 def _reader(read: Callable[_Arguments, list[Entry]]) -> Callable[_Arguments, list[Entry]]:
     """Makes a HistoryError of what a missing or odd member of a message raises."""
 
@@ -204,7 +215,7 @@ def from_gemini(contents: Iterable[Any], system: Any = None) -> list[Entry]:
     """
     history: list[Entry] = []
     if system:
-        parts = system if isinstance(system, str) else _dumped(system).get("parts")
+        parts = system if isinstance(system, str) else _dumped(system, "/system").get("parts")
         history.append(_entry("system", _content("/system", parts, _gemini_part)))
     open_calls: list[tuple[str, str]] = []
     count = 0
@@ -226,6 +237,8 @@ def from_gemini(contents: Iterable[Any], system: Any = None) -> list[Entry]:
                 if known is None:
                     raise HistoryError(f"{at}/parts/{index}", "is the result of no call")
                 open_calls.remove(known)
+                if response.get("parts"):
+                    raise HistoryError(f"{response.at}/parts", "are what baton.history has no form for in a result")
                 history.append(_result(known[1], _response_text(response.get("response"))))
             else:
                 parts += _gemini_part(f"{at}/parts/{index}", part)
@@ -272,7 +285,8 @@ def from_langchain(messages: Iterable[Any]) -> list[Entry]:
     """Converts messages of LangChain: objects, dicts of messages_to_dict or with `role`, `(role, text)` and texts."""
     history: list[Entry] = []
     for index, one in enumerate(messages):
-        at, message = f"/{index}", _langchain(one)
+        at = f"/{index}"
+        message = _langchain(one, at)
         kind, data = message.get("type"), message.get("data")
         if not isinstance(kind, str) or not isinstance(data, dict):
             raise _unknown(at, kind)
@@ -504,9 +518,12 @@ def _content(at: str, content: Any, read: Callable[[str, Message], list[Part]], 
     """Returns a content of an entry: of a text, of parts, or "" of none."""
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, list | tuple):
+        raise HistoryError(f"{at}/{name}", "must be a text or a list")
     parts: list[Part] = []
     for index, part in enumerate(content):
-        parts += [_text(part)] if isinstance(part, str) else read(f"{at}/{name}/{index}", _dumped(part))
+        place = f"{at}/{name}/{index}"
+        parts += [_text(part)] if isinstance(part, str) else read(place, _dumped(part, place))
     return _joined(parts)
 
 
@@ -596,23 +613,25 @@ def _entries(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, Entry]]:
 
 def _plain(messages: Iterable[Any]) -> list[tuple[str, Message]]:
     """Returns each message as parsed JSON, with its pointer."""
-    return [(f"/{index}", _dumped(message)) for index, message in enumerate(messages)]
+    return [(f"/{index}", _dumped(message, f"/{index}")) for index, message in enumerate(messages)]
 
 
-def _dumped(value: Any) -> Any:
+def _dumped(value: Any, at: str) -> Any:
     """Returns an object of an SDK as parsed JSON."""
     if hasattr(value, "model_dump"):
         value = value.model_dump(exclude_none=True)
+    if isinstance(value, _Members):
+        return value
     if isinstance(value, Mapping):
-        return {name: _dumped(member) for name, member in value.items()}
+        return _Members(at, {name: _dumped(member, f"{at}/{name}") for name, member in value.items()})
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, list | tuple):
-        return [_dumped(item) for item in value]
+        return [_dumped(item, f"{at}/{index}") for index, item in enumerate(value)]
     return value
 
 
-def _langchain(message: Any) -> Message:
+def _langchain(message: Any, at: str) -> Message:
     """Returns a message in the form of messages_to_dict; one in the form of OpenAI as of the type openai."""
     if isinstance(message, str):
         return {"type": "human", "data": {"content": message}}
@@ -621,9 +640,12 @@ def _langchain(message: Any) -> Message:
         if role in ("human", "ai"):
             return {"type": role, "data": {"content": content}}
         return {"type": "openai", "data": {"message": {"role": role, "content": content}}}
-    if isinstance(message, Mapping):
-        return _dumped(message) if "data" in message else {"type": "openai", "data": {"message": _dumped(message)}}
-    return {"type": getattr(message, "type", type(message).__name__), "data": _dumped(message)}
+    if not isinstance(message, Mapping):
+        return {"type": getattr(message, "type", type(message).__name__), "data": _dumped(message, at)}
+    if "data" in message:
+        # An object does not have "data", so places do not name it.
+        return {"type": message.get("type"), "data": _dumped(message["data"], at)}
+    return {"type": "openai", "data": {"message": _dumped(message, at)}}
 
 
 def _shifted(index: int, message: Message) -> list[Entry]:

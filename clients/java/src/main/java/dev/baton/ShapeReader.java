@@ -466,6 +466,9 @@ final class ShapeReader {
                 open.add(made);
                 calls.add(made);
             } else if (response.has()) {
+                if (!response.get("parts").list().isEmpty()) {
+                    throw response.get("parts").wrong("are what baton.history has no form for in a result");
+                }
                 addResult(
                         callOf(part, response).id(),
                         List.of(part("text", "text", responseText(response.get("response")))));
@@ -535,15 +538,14 @@ final class ShapeReader {
             return;
         }
         message.checkObject();
-        Place data = message.get("data");
-        if (!data.has()) {
+        if (!message.get("data").has()) {
             chatMessage(message, langChainRole(message));
             return;
         }
-        data.checkObject();
-        // The place does not name "data", which a message's object does not have.
-        Place content = new Place(message.at() + "/content", data.get("content").value());
-        List<Map<String, Object>> parts = partsOf(content, ShapeReader::langChainPart);
+        message.get("data").checkObject();
+        // A message's object does not have "data", so places do not name it.
+        Place data = new Place(message.at(), message.get("data").value());
+        List<Map<String, Object>> parts = partsOf(data.get("content"), ShapeReader::langChainPart);
         String kind = message.kind().replaceFirst("MessageChunk$", "").toLowerCase(Locale.ROOT);
         String role = switch (kind) {
             case "tool" -> "tool";
@@ -563,7 +565,7 @@ final class ShapeReader {
         for (Place call : data.get("invalid_tool_calls").list()) {
             calls.add(call(call.get("id"), call.get("name"), call.get("args").optional()));
         }
-        add(role, data.get("name").optional(), parts, calls, message);
+        add(role, data.get("name").optional(), parts, calls, data.get("tool_calls"));
     }
 
     private void langChainPair(Place message) {

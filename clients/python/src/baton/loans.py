@@ -352,6 +352,16 @@ async def end_at_deadline(agent: Handoffs, results: Conversation, request: v1.En
         return _without_news(agent, lent, task)
 
 
+def _check_loan(agent: Handoffs, handoff: v1.Handoff) -> None:
+    """Raises BatonError for a handoff that is no loan of this agent."""
+    if handoff.sender_id != agent.agent_id:
+        text = f"handoff {handoff.handoff_id} was asked for by {handoff.sender_id}"
+        raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
+    if handoff.mode != v1.HANDOFF_MODE_DELEGATE:
+        text = f"handoff {handoff.handoff_id} hands the task over for good"
+        raise BatonError(grpc.StatusCode.FAILED_PRECONDITION, text, reason="NOT_LENT")
+
+
 class Loans(Handoffs, Watching):
     """The calls about lent tasks. `Agent` has them."""
 
@@ -368,13 +378,15 @@ class Loans(Handoffs, Watching):
         loan_timeout: timedelta | None = None,
         on_view: OnView | None = None,
         on_progress: OnProgress | None = None,
+        take_back_on_cancel: bool = True,
     ) -> Outcome:
         """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
 
         On return this agent owns the task again, at the next epoch. `loan_timeout`, 1 s to 30 days, is the time after
         the completion at which the broker returns the task without a result. Default: the request's, else `timeout`,
         else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
-        the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
+        the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without
+        `take_back_on_cancel` a cancelled call leaves the task to `wait_for_loan`. Without `timeout` the
         whole timeout of the handoff and the loan timeout limit the call. `parent_task_id` is as for `hand_over`.
         `on_progress`, a function or a coroutine function, gets each status update of the lent task in order, the final
         one too. An error of that watch does not end the call.
@@ -382,9 +394,9 @@ class Loans(Handoffs, Watching):
         Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
         RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
         `reason` is NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as for `hand_over`.
-        After a restart, `owned_tasks` lists the task once it is back, and the TaskStatusUpdate handler gets its final
-        status. Raises BatonError, HANDOFF_OPEN, and sends nothing, while another call of this process waits for the
-        task.
+        After a restart `wait_for_loan` goes on with the wait; without it, `owned_tasks` lists the task once it is back,
+        and the TaskStatusUpdate handler gets its final status. Raises BatonError, HANDOFF_OPEN, and sends nothing,
+        while another call of this process waits for the task.
         """
         sections = list(context)
         handoffs.check_context(sections)
@@ -392,13 +404,84 @@ class Loans(Handoffs, Watching):
         self._refuse_second(task_id, epoch, is_loan=True)
         made = self.new_request(terms.request, receiver_id, task_id, epoch, parent_task_id)
         try:
-            back = await self._delegate(made, sections, terms, on_view or (lambda _: None), on_progress)
+            back = await self._delegate(
+                made,
+                sections,
+                terms,
+                on_view=on_view or (lambda _: None),
+                on_progress=on_progress,
+                take_back_on_cancel=take_back_on_cancel,
+            )
         except TaskRecalledError as recalled:
             if recalled.is_owner:
                 self.work.back(task_id, recalled.epoch)
             raise
         self.work.back(task_id, back.epoch)
         return back
+
+    async def wait_for_loan(
+        self,
+        handoff_id: str,
+        context: Iterable[v1.ContextSection] | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Outcome:
+        """Waits for the final status of a task that a handoff of this agent lends, also one of an earlier process.
+
+        Returns or raises as `delegate`, also when the loan has ended meanwhile. Of a handoff that is still open,
+        `context` is sent to the agent that accepts; without it the context provider does that, or another call. The end
+        of this wait ends nothing: a cancelled call leaves the loan as it is, and the call has no time limit of its own.
+        `on_progress` gets each status update of the lent task from the first one on, the final one too.
+
+        Raises BatonError: HANDOFF_UNKNOWN; NOT_OWNER if another agent requested the handoff; NOT_LENT if it lends
+        nothing, or if the task has been handed on since the loan ended; HANDOFF_OPEN while another call of this process
+        waits for the task.
+        """
+        sections = None if context is None else list(context)
+        if sections is not None:
+            handoffs.check_context(sections)
+        handoff = await self.get_handoff(handoff_id)
+        _check_loan(self, handoff)
+        task_id, epoch = handoff.task_id, handoff.epoch
+        self._refuse_second(task_id, epoch, is_loan=True)
+        with self._dispatcher.results(task_id, epoch + 1, handoff_id) as results:
+            lent = await self._lent_by(handoff, sections)
+            try:
+                await self._check_latest(lent)
+                results.look()
+                async with self._progress_of(lent, on_progress):
+                    back = await outcome(self, results, lent)
+            except TaskRecalledError as recalled:
+                if recalled.is_owner:
+                    self.work.back(task_id, recalled.epoch)
+                raise
+        self.work.back(task_id, back.epoch)
+        return back
+
+    async def _lent_by(self, handoff: v1.Handoff, sections: list[v1.ContextSection] | None) -> HandedOver:
+        """Goes on with a handoff until it has lent the task. Raises HandoffFailedError."""
+        handoff_id, task_id, epoch = handoff.handoff_id, handoff.task_id, handoff.epoch
+        if sections is not None and handoffs.is_open(handoff):
+            return await self.resume_hand_over(handoff_id, sections)
+        if handoffs.is_open(handoff):
+            async with contextlib.aclosing(self.watch_handoff(handoff_id)) as steps:
+                async for step in steps:
+                    handoff = step
+        self._dispatcher.known(handoff_id)
+        over = Handover(self, Conversation(), [], handoff_id=handoff_id, task_id=task_id, epoch=epoch)
+        lent = await over.go_on_from(handoff)
+        if lent is None:
+            raise AssertionError(f"handoff {handoff_id} is final and has no end")
+        return lent
+
+    async def _check_latest(self, lent: HandedOver) -> None:
+        """Raises BatonError, NOT_LENT if this agent has handed the task on after the loan ended."""
+        task = await self.get_task(lent.task_id)
+        is_lent = any(loan.handoff_id == lent.handoff_id for loan in task.loans)
+        later = [hop for hop in task.hops if hop.sender_id == self.agent_id and hop.epoch > lent.epoch]
+        if later and not is_lent:
+            text = f"handoff {lent.handoff_id} lends nothing any more: {later[-1].handoff_id} has moved the task since"
+            raise BatonError(grpc.StatusCode.FAILED_PRECONDITION, text, reason="NOT_LENT")
 
     @contextlib.asynccontextmanager
     async def _progress_of(self, lent: HandedOver, on_progress: OnProgress | None) -> AsyncIterator[None]:
@@ -419,8 +502,10 @@ class Loans(Handoffs, Watching):
         made: NewRequest,
         sections: list[v1.ContextSection],
         terms: Terms,
+        *,
         on_view: OnView,
         on_progress: OnProgress | None,
+        take_back_on_cancel: bool,
     ) -> Outcome:
         # A limit that is the loan timeout too races with it: either may end the loan, and the limit is the reason.
         of_limit = {RecallReason.LOAN_TIMEOUT} if terms.is_one_time else set()
@@ -437,7 +522,8 @@ class Loans(Handoffs, Watching):
                 if not clock.expired():
                     raise
             except asyncio.CancelledError:
-                await take_back_of_cancelled(self, envelope)
+                if take_back_on_cancel:
+                    await take_back_of_cancelled(self, envelope)
                 raise
             # A loan that has ended by now without news has ended by the limit.
             with by_limit(*of_limit, RecallReason.RECALL):

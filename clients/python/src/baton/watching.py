@@ -40,6 +40,10 @@ class Progress:
     details: str
     question: str
     """The question that the agent asks; empty: none."""
+    question_id: str = ""
+    """The message_id of the status update, which an answer names; empty without a question."""
+    asked_agent_id: str = ""
+    """The agent that is asked; empty without a question."""
 
 
 OnProgress = Callable[[Progress], Awaitable[None] | None]
@@ -52,6 +56,7 @@ def progress_of(entry: v1.CustodyLogEntry) -> Progress | None:
         return None
     update = v1.TaskStatusUpdate.FromString(envelope.payload.value)
     progress = update.progress if update.HasField("progress") else None
+    asked = entry.entry.accepted.resolved_agent_ids if update.HasField("prompt") else ()
     return Progress(
         envelope.task_id,
         envelope.sender_id,
@@ -60,6 +65,8 @@ def progress_of(entry: v1.CustodyLogEntry) -> Progress | None:
         progress,
         update.details,
         update.prompt.question,
+        envelope.message_id if asked else "",
+        asked[0] if asked else "",
     )
 
 

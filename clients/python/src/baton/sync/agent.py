@@ -278,6 +278,22 @@ class Agent:
             )
         )
 
+    def wait_for_loan(
+        self,
+        handoff_id: str,
+        context: Iterable[v1.ContextSection] | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> loans.Outcome:
+        """Waits for the final status of a task that a handoff of this agent lends, also one of an earlier process.
+
+        See `baton.Agent.wait_for_loan`. Ctrl-C leaves the loan as it is.
+        """
+        sections = None if context is None else list(context)
+        return self._calls.wait(
+            lambda call: self.wrapped.wait_for_loan(handoff_id, sections, on_progress=call.progress(on_progress))
+        )
+
     def recall(self, handoff_id: str, reason: str = "") -> OwnedTask:
         """Takes back the task that a handoff of this agent lent. See `baton.Agent.recall`."""
         return OwnedTask(self._calls, self.wait(self.wrapped.recall(handoff_id, reason)))

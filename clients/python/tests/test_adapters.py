@@ -197,7 +197,7 @@ async def test_an_output_of_pydantic_ai_is_a_handoff(pair):
     from pydantic_ai.models.function import FunctionModel
     from with_pydantic_ai import triage
 
-    from baton.adapters.pydantic_ai import handoff
+    from baton.adapters.pydantic_ai import handoff_tool
 
     alice, seen = pair
     asked = {"summary": "What does 4711 owe?", "details": "customer 4711"}
@@ -218,7 +218,7 @@ async def test_an_output_of_pydantic_ai_is_a_handoff(pair):
             return ModelResponse(parts=[TextPart(str(returned[0].content))])
         return ModelResponse(parts=[ToolCallPart("book", asked)])
 
-    book = handoff(alice, "bob", "travel", name="book", description="Books a trip.")
+    book = handoff_tool(alice, "bob", "travel", name="book", description="Books a trip.")
     other = framework.Agent(FunctionModel(give_up), tools=[book])
     result = await asyncio.wait_for(other.run("To Rome."), PATIENCE_SECONDS)
     assert "NO_CANDIDATE" in result.output

@@ -1,19 +1,54 @@
-"""A handoff as a node of a LangGraph graph. Needs `langgraph`, the extra `langgraph` of the package."""
+"""A handoff as a node of a LangGraph graph, and a graph as an agent of baton. Needs the extra `langgraph`."""
 
+import asyncio
 import contextlib
 import dataclasses
+import inspect
 import json
+import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, messages_from_dict
+from langgraph.config import get_config, get_stream_writer
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from baton import Agent, history_section, json_section, v1
-from baton.adapters._outcome import delegate, shown
-from baton.shapes import from_langchain
+from baton import Agent, BatonError, HandoffFailedError, Progress, TaskRecalledError, history_section, json_section, v1
+from baton.adapters import _serving
+from baton.adapters._lending import (
+    FAILURES,
+    Asked,
+    Found,
+    Loan,
+    OnQuestion,
+    Reply,
+    answered,
+    conversation_of,
+    derived_id,
+    end,
+    end_with,
+    failure,
+    latest,
+    lend,
+    shown,
+    summary_of,
+    type_of,
+)
+from baton.loans import loan_terms
+from baton.shapes import from_langchain, to_langchain
+from baton.watching import progress_of
+
+_LOG = logging.getLogger("baton")
+
+_KIND = "langgraph"
+_OPEN = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
+# The answer to an interrupt that only has a node look at its loan again.
+_LOOK = {"baton": "look"}
 
 
 class Node(Protocol):
@@ -26,36 +61,317 @@ class Node(Protocol):
 def handoff_node(
     agent: Agent,
     receiver_id: str,
-    task_type: str,
+    task_type: str = "",
     *,
     result_key: str = "handoff",
     summary: Callable[[Mapping[str, Any]], str] | None = None,
     timeout: timedelta | None = None,
     loan_timeout: timedelta | None = None,
+    wait: Literal["call", "interrupt"] = "call",
+    on_failure: Literal["raise", "state"] = "raise",
+    on_question: OnQuestion | None = None,
 ) -> Node:
     """Returns a node that delegates the graph's state as a task and returns the result.
 
     The state is the context: see `state_sections`, which raises ValueError for what JSON has no form for. The update is
-    `{result_key: {"task_id", "status", "result", "details"}}`. A delegation that no agent takes raises
-    HandoffFailedError, one that comes back without a result TaskRecalledError; both end the run unless the node has a
-    retry policy or an error handler. `timeout` and `loan_timeout` are those of `Agent.delegate`.
+    `{result_key: {"task_id", "status", "result", "details"}}`. By default the task type is the receiver's name. A
+    delegation that no agent takes raises HandoffFailedError, one that comes back without a result TaskRecalledError;
+    both end the run unless the node has a retry policy or an error handler. With `on_failure="state"` the update is
+    `{result_key: {"task_id", "error", "message"}}` instead. `timeout` and `loan_timeout` are those of `Agent.delegate`.
 
-        graph.add_node("billing", handoff_node(agent, "type:billing", "invoice-question"))
+    The id of the task comes from the thread and the place of the call in the graph, so a graph that is resumed in
+    another process finds the first task. A cancelled run takes the task back. The thread's id is the task's
+    conversation_id. The reports of the other agent go to the stream of the mode `custom`.
+
+    A question of the other agent to this agent goes to `on_question`, to a handler of `Agent.on_prompt`, or interrupts
+    the graph: the value is `{"task_id", "agent_id", "question", "schema"}`, and `Command(resume=…)` has the answer, a
+    text or an object. Without a thread it ends the call as a failure.
+
+    With `wait="interrupt"` the node lends the task and interrupts the graph, so that the process may end;
+    `resume_when_done` resumes the thread. This needs a checkpointer, and no `timeout`.
+
+        graph.add_node("billing", handoff_node(agent, "type:billing"))
     """
+    if wait == "interrupt" and timeout is not None:
+        raise ValueError("a node that interrupts has no timeout: use loan_timeout")
+    kind = type_of(receiver_id, task_type)
 
     async def node(state: Mapping[str, Any]) -> dict[str, Any]:
+        place = _place()
         request = v1.HandoffRequest(
-            task_type=task_type,
+            task_type=kind,
             reason=v1.HANDOFF_REASON_WORKFLOW,
-            initial_context_summary=summary(state) if summary else "",
+            initial_context_summary=summary_of(summary(state)) if summary else "",
+            conversation_id=conversation_of(place.thread_id),
         )
-        task_id = f"langgraph-{uuid.uuid4()}"
-        outcome = await delegate(
-            agent, receiver_id, task_id, request, state_sections(state), timeout=timeout, loan_timeout=loan_timeout
+        writer = get_stream_writer()
+
+        def report(progress: Progress) -> None:
+            writer(_report_of(progress))
+
+        may_interrupt = place.thread_id is not None and agent._dispatcher.prompt_handler is None  # noqa: SLF001
+        loan = Loan(
+            agent,
+            receiver_id,
+            derived_id(_KIND, agent, receiver_id, kind, place.thread_id, place.namespace),
+            request,
+            state_sections(state),
+            timeout=timeout,
+            loan_timeout=loan_timeout,
+            on_question=on_question or (_interrupted if may_interrupt else None),
+            on_report=report,
+            keeps=(GraphInterrupt,),
         )
+        task_id = loan.task_id
+        try:
+            task_id, outcome = await (lend(loan) if wait == "call" else _lend_and_interrupt(loan))
+        except FAILURES as error:
+            if on_failure == "raise":
+                raise
+            return {result_key: {"task_id": task_id} | failure(error)}
         return {result_key: {"task_id": task_id} | shown(outcome)}
 
     return node
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """The place of a call in a graph. It is the same when the graph is resumed, and no other call has it."""
+
+    thread_id: str | None
+    namespace: str
+
+
+def _place() -> _Place:
+    configurable = get_config().get("configurable", {})
+    thread_id = configurable.get("thread_id")
+    return _Place(None if thread_id is None else str(thread_id), configurable.get("checkpoint_ns") or str(uuid.uuid4()))
+
+
+def _report_of(progress: Progress) -> dict[str, Any]:
+    status = v1.TaskStatus.Name(progress.status).removeprefix("TASK_STATUS_")
+    return {
+        "task_id": progress.task_id,
+        "agent_id": progress.agent_id,
+        "status": status,
+        "progress": progress.progress,
+        "details": progress.details,
+        "question": progress.question,
+    }
+
+
+def _interrupted(asked: Asked) -> Reply:
+    """Interrupts the graph with a question. Returns the answer when it is resumed."""
+    reply = _next_of(
+        {"task_id": asked.task_id, "agent_id": asked.agent_id, "question": asked.text, "schema": asked.schema}
+    )
+    if isinstance(reply, str | Mapping):
+        return reply
+    return json.dumps(to_jsonable_python(reply), ensure_ascii=False)
+
+
+def _next_of(value: Mapping[str, Any]) -> Any:
+    """Returns the next answer to an interrupt of the node that is not a mere look."""
+    while (reply := interrupt(value)) == _LOOK:
+        pass
+    return reply
+
+
+async def _lend_and_interrupt(loan: Loan) -> tuple[str, Any]:
+    """Lends the task, or looks at the loan of an earlier call, and interrupts the graph while it is lent."""
+    agent = loan.agent
+    task_id, found = await latest(loan)
+    if found is None or not found.is_over:
+        handoff_id = await _lent(loan, task_id, found)
+        found = Found(await agent.get_task(task_id), handoff_id, is_over=False)
+        is_lent = any(one.handoff_id == handoff_id for one in found.task.loans)
+        if is_lent:
+            await _answer_questions(loan, found)
+            waits = {"task_id": task_id, "handoff_id": handoff_id, "waits_for": loan.receiver_id}
+            while True:  # each resumption that came before now has an answer, and the next one ends the call
+                interrupt(waits)
+    try:
+        outcome = await agent.wait_for_loan(found.handoff_id)
+    except (HandoffFailedError, TaskRecalledError) as error:
+        await end(agent, task_id, v1.TASK_STATUS_CANCELED, str(error))
+        raise
+    await end_with(agent, outcome)
+    return task_id, outcome
+
+
+async def _lent(loan: Loan, task_id: str, found: Found | None) -> str:
+    """Returns the handoff that lends the task, once it is lent. Raises HandoffFailedError."""
+    agent = loan.agent
+    try:
+        if found is None or not found.handoff_id:
+            terms = loan_terms(loan.request, None, loan.loan_timeout)
+            epoch = 1 if found is None else found.task.epoch
+            handed = await agent.hand_over(loan.receiver_id, task_id, terms.request, loan.context, epoch=epoch)
+            return handed.handoff_id
+        if found.task.open_handoff_id == found.handoff_id:
+            await agent.resume_hand_over(found.handoff_id, loan.context)
+    except HandoffFailedError as error:
+        await end(agent, task_id, v1.TASK_STATUS_CANCELED, str(error))
+        raise
+    return found.handoff_id
+
+
+async def _answer_questions(loan: Loan, found: Found) -> None:
+    """Answers the open question to this agent. The earlier ones have taken the earlier answers to interrupts."""
+    last = found.task.custody_length
+    async with contextlib.aclosing(loan.agent.watch_task(found.task.task_id)) as entries:
+        async for entry in entries:
+            told = progress_of(entry)
+            if told is not None and told.question_id and told.asked_agent_id == loan.agent.agent_id:
+                await answered(loan, told)
+            if entry.entry.number >= last:
+                return
+
+
+async def resume_when_done(
+    agent: Agent, graph: Any, *, every: timedelta = timedelta(seconds=5), on_state: Callable[[Any], Any] | None = None
+) -> None:
+    """Resumes the threads of a graph whose nodes wait with `wait="interrupt"`, until the call is cancelled.
+
+    A thread is resumed when its loan has ended, or when the other agent asks a question, which then interrupts the
+    graph. Looks at the broker's records each time `every` has passed. `on_state` gets the state of each thread after
+    it was resumed. An error of a graph is logged. One process at a time does this for a graph.
+    """
+    while True:
+        try:
+            tasks = await _tasks_to_look_at(agent)
+        except BatonError as error:
+            if not error.is_passing:
+                raise
+            _LOG.info("the loans of a graph could not be looked at: %s", error)
+            tasks = []
+        for task in tasks:
+            try:
+                await _resume(graph, task, on_state)
+            except Exception:  # noqa: BLE001
+                _LOG.exception("thread %s could not be resumed", task.conversation_id)
+        await asyncio.sleep(every.total_seconds())
+
+
+async def _resume(graph: Any, task: v1.Task, on_state: Callable[[Any], Any] | None) -> None:
+    """Has the nodes that wait for a task look at it, if there are any."""
+    config = {"configurable": {"thread_id": task.conversation_id}}
+    state = await graph.aget_state(config)
+    waiting = [one.id for one in state.interrupts if _waits_for(one.value, task.task_id)]
+    if not waiting:
+        return
+    values = await graph.ainvoke(Command(resume=dict.fromkeys(waiting, _LOOK)), config)
+    done = None if on_state is None else on_state(values)
+    if inspect.isawaitable(done):
+        await done
+
+
+async def _tasks_to_look_at(agent: Agent) -> list[v1.Task]:
+    """Returns the tasks of nodes that are back, or in which the other agent asks this one."""
+    found = [task async for task in agent.list_tasks(owner_id=agent.agent_id, statuses=_OPEN)]
+    asked = [task.task_id async for task in agent.list_tasks(asked_agent_id=agent.agent_id)]
+    found += [await agent.get_task(task_id) for task_id in asked]
+    return [task for task in found if task.task_id.startswith(f"{_KIND}-") and task.conversation_id and task.hops]
+
+
+def _waits_for(value: Any, task_id: str) -> bool:
+    return isinstance(value, Mapping) and "waits_for" in value and value.get("task_id") == task_id
+
+
+async def serve(
+    agent: Agent,
+    graph: Any,
+    *,
+    types: Iterable[str] = (),
+    description: str = "",
+    config: Mapping[str, Any] | None = None,
+    result: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> None:
+    """Has a compiled graph work on the tasks that baton delivers, until the agent is closed.
+
+    Registers the agent with these types; without types its card stays as it is. Each task is a thread with the task's
+    id. The input is `messages`, from history_log and the description of the task, without the system prompts of others,
+    and the values of session_variables. Each node that ends is reported. The result has the values that are not
+    those of the input, and `response`, the text of the last message of a model; or it is what `result` makes of the
+    state. A run that raises ends the task as FAILED, and the run of a recalled task is cancelled. With a checkpointer a
+    task of an earlier process goes on where it was, and an interrupt of the graph asks the agent that handed the task
+    over.
+
+        async with Agent.from_env() as agent:
+            await serve(agent, graph.compile(), types=["billing"])
+    """
+
+    async def work(job: _serving.Job) -> Any:
+        settings = dict(config or {})
+        settings["configurable"] = {"thread_id": job.task.task_id} | dict(settings.get("configurable", {}))
+        begun = _input_of(job)
+        given: Any = begun
+        values: Mapping[str, Any] = {}
+        is_again = job.task.resumed and bool(graph.checkpointer)
+        if is_again:
+            state = await graph.aget_state(settings)
+            values = state.values
+            given = None if state.next else begun
+            if values and not state.next:
+                return _output(begun, values, result)  # the earlier process has come to its end
+        while True:
+            asked: list[Any] = []
+            async for mode, one in graph.astream(given, settings, stream_mode=["updates", "values"]):
+                if mode == "values":
+                    values = one
+                    continue
+                asked += one.pop("__interrupt__", ())
+                for name in one:
+                    await job.report(f"{name} is done")
+            if not asked:
+                return _output(begun, values, result)
+            given = Command(resume={one.id: await _answer(job, one.value, is_again=is_again) for one in asked})
+            is_again = False
+
+    await _serving.serve(agent, work, types, description)
+
+
+def _input_of(job: _serving.Job) -> dict[str, Any]:
+    messages: list[BaseMessage] = messages_from_dict(to_langchain(job.history))
+    variables = dict(job.variables)
+    state = variables.pop("session_variables", {})
+    text = dataclasses.replace(job, variables=variables).prompt
+    if text or not messages:
+        messages.append(HumanMessage(text))
+    return (state if isinstance(state, dict) else {}) | {"messages": messages}
+
+
+async def _answer(job: _serving.Job, value: Any, *, is_again: bool) -> Any:
+    """Asks the agent that handed the task over for the answer to an interrupt.
+
+    After a restart the question may be open already, or answered, and is not asked twice.
+    """
+    plain = to_jsonable_python(value, serialize_unknown=True)
+    question = plain.get("question") if isinstance(plain, dict) else None
+    text = question if isinstance(question, str) and question else json.dumps(plain, ensure_ascii=False)
+    agent, task_id = job.task.agent, job.task.task_id
+    if is_again:
+        task = await agent.get_task(task_id)
+        earlier = task.open_prompt if task.HasField("open_prompt") else task.last_answer.question
+        if earlier.prompt.question == text:
+            answer = await agent.resume_ask(task_id)
+            return answer.data or answer.text
+    answer = await job.task.ask(text, job.sender_id)
+    return answer.data or answer.text
+
+
+def _output(
+    begun: Mapping[str, Any],
+    values: Mapping[str, Any],
+    result: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None,
+) -> Mapping[str, Any]:
+    """Returns the result of a run: the values that are not those of the input, and what a model said last."""
+    if result is not None:
+        return result(values)
+    plain = {key: to_jsonable_python(value, bytes_mode="base64") for key, value in values.items() if key != "messages"}
+    found = {key: value for key, value in plain.items() if key not in begun or begun[key] != value}
+    messages: list[AnyMessage] = [one for one in values.get("messages", []) if getattr(one, "type", "") == "ai"]
+    return found | ({"response": messages[-1].text} if messages else {})
 
 
 def state_sections(state: Any) -> list[v1.ContextSection]:

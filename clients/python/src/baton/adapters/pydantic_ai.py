@@ -1,13 +1,14 @@
-"""A handoff as a tool or an output of Pydantic AI. Needs `pydantic-ai-slim`, the extra `pydantic-ai` of the package."""
+"""A handoff as a tool or an output of Pydantic AI, and its agents as agents of baton. Needs the extra `pydantic-ai`."""
 
 import base64
 import json
-import uuid
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -28,63 +29,128 @@ from pydantic_ai.messages import (
     VideoUrl,
 )
 
-from baton import Agent, HandoffFailedError, HistoryError, TaskRecalledError, history_section, json_section, v1
-from baton.adapters._outcome import delegate, shown
+from baton import Agent, HistoryError, history_section, json_section, v1
+from baton.adapters import _serving
+from baton.adapters._lending import (
+    FAILURES,
+    Loan,
+    OnQuestion,
+    OnReport,
+    conversation_of,
+    derived_id,
+    failure,
+    lend,
+    shown,
+    summary_of,
+    type_of,
+)
 from baton.history import Entry, check_history, settled
 
 Handoff = Callable[[RunContext[Any], str, str], Awaitable[dict[str, Any]]]
 
 
-def handoff(
+def handoff_tool(
     agent: Agent,
     receiver_id: str,
-    task_type: str,
+    task_type: str = "",
     *,
-    name: str,
-    description: str,
+    name: str = "",
+    description: str = "",
     timeout: timedelta | None = None,
     loan_timeout: timedelta | None = None,
+    on_question: OnQuestion | None = None,
+    on_progress: OnReport | None = None,
 ) -> Handoff:
     """Returns a function for `tools=[…]`, or for `output_type=[…]` to end the run with the other agent's result.
 
     The model calls it with `summary` and `details`, and the function delegates a task with these and the run's messages
     as its context: the sections task_description and history_log. It returns `status`, `result` and `details`. If no
-    agent takes the task, or it comes back without a result, it raises
-    ModelRetry, so that the model continues by other means. `timeout` and `loan_timeout` are those of `Agent.delegate`.
+    agent takes the task, if it comes back without a result, or if the broker refuses, it raises
+    ModelRetry, so that the model continues by other means. By default the task type is the receiver's name, and the
+    tool's name `transfer_to_NAME`. `timeout` and `loan_timeout` are those of `Agent.delegate`.
 
-        pydantic_ai.Agent(model, output_type=[handoff(agent, "type:billing", "invoice-question", name="…", …), str])
+    The id of the task comes from the ids of the run and of the call, so a run that is repeated with the same `run_id`
+    finds the first task; a cancelled run takes it back. `on_progress` gets each report of the other agent.
+    `on_question` gets a question of it to this agent, and returns a text, or data for programs. Without `on_question`
+    and without a handler of `Agent.on_prompt`, the function takes the task back and gives the model the question, for a
+    call with the answer.
+
+        pydantic_ai.Agent(model, tools=[handoff_tool(agent, "type:billing", description="Answers on invoices.")])
     """
+    kind = type_of(receiver_id, task_type)
+    plain = receiver_id.removeprefix("type:")
 
     async def hand_off(context: RunContext[Any], summary: str, details: str) -> dict[str, Any]:
-        request = v1.HandoffRequest(
-            task_type=task_type, reason=v1.HANDOFF_REASON_SKILL, initial_context_summary=summary
-        )
         # Without the calls that have no result yet: that of this handoff is one of them.
         history = settled(from_pydantic_ai(context.messages))
         asked = {"summary": summary, "details": details}
-        sections = [history_section(history), json_section("task_description", asked)]
+        loan = Loan(
+            agent,
+            receiver_id,
+            derived_id("tool", agent, receiver_id, kind, context.run_id, context.tool_call_id, asked),
+            v1.HandoffRequest(
+                task_type=kind,
+                reason=v1.HANDOFF_REASON_SKILL,
+                initial_context_summary=summary_of(summary),
+                conversation_id=conversation_of(context.conversation_id),
+            ),
+            [history_section(history), json_section("task_description", asked)],
+            timeout=timeout,
+            loan_timeout=loan_timeout,
+            on_question=on_question,
+            on_report=on_progress,
+        )
         try:
-            outcome = await delegate(
-                agent,
-                receiver_id,
-                f"tool-{uuid.uuid4()}",
-                request,
-                sections,
-                timeout=timeout,
-                loan_timeout=loan_timeout,
-            )
-        except (HandoffFailedError, TaskRecalledError) as error:
-            raise ModelRetry(f"the handoff did not succeed: {error}") from error
+            _, outcome = await lend(loan)
+        except FAILURES as error:
+            raise ModelRetry(f"the handoff did not succeed: {json.dumps(failure(error))}") from error
         return shown(outcome)
 
     # The framework makes the tool's name and description of these.
-    hand_off.__name__ = hand_off.__qualname__ = name
+    hand_off.__name__ = hand_off.__qualname__ = name or "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", plain)
     hand_off.__doc__ = (
-        f"{description}\n\nArgs:\n"
+        f"{description or f'Hands a task over to {plain} and returns its result.'}\n\nArgs:\n"
         "    summary: What is to be done, in one or two sentences.\n"
         "    details: Everything that the other agent needs to know for it.\n"
     )
     return hand_off
+
+
+async def serve(
+    agent: Agent,
+    worker: AbstractAgent[Any, Any],
+    *,
+    types: Iterable[str] = (),
+    description: str = "",
+    deps: Any = None,
+    result: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> None:
+    """Has an agent of Pydantic AI work on the tasks that baton delivers, until the agent is closed.
+
+    Registers the agent with these types; without types its card stays as it is. Each task is a run: the messages are
+    those of history_log, without the system prompts of others, and the prompt is the description of the task. Calls of
+    tools are reported. The output is the result: an object as it is, a text as `response`, or what `result` makes of
+    it. A run that raises ends the task as FAILED. A task of an earlier process runs again, and the run of a recalled
+    task is cancelled. `deps` is that of `Agent.run`.
+
+        async with Agent.from_env() as agent:
+            await serve(agent, pydantic_ai.Agent(model, instructions="…"), types=["billing"])
+    """
+
+    async def work(job: _serving.Job) -> Any:
+        history = to_pydantic_ai(job.history)
+        prompt = job.prompt if job.prompt or not history else None
+        async with worker.iter(prompt, message_history=history, deps=deps) as run:
+            async for node in run:
+                if worker.is_call_tools_node(node):
+                    for call in node.model_response.parts:
+                        if isinstance(call, ToolCallPart):
+                            await job.report(f"calls {call.tool_name}")
+        if run.result is None:
+            raise RuntimeError("the run has no result")
+        return run.result.output if result is None else result(run.result.output)
+
+    await _serving.serve(agent, work, types, description)
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Entry]:

@@ -28,6 +28,7 @@ diff -r "$work/src/gen" src/gen
 rm -rf build
 echo "# build, tests"
 npm test
+npm run test-newest
 echo "# conformance"
 "$BATON_BIN" conformance --patience 2m --client "node build/test/harness.js" --jobs 3
 echo "# lint"

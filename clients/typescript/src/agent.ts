@@ -17,7 +17,7 @@ import { Workspace } from "./workspace.js";
 import { clipped, Delivery, type Waiting } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, NoAnswer, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
-import { type HandedOver, HandOver, type OnView } from "./handovers.js";
+import { endedBy, type HandedOver, HandOver, type OnView } from "./handovers.js";
 import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
@@ -25,8 +25,8 @@ import { AuditLog, DeadLetters } from "./operators.js";
 import type { JsonObject } from "./json.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, FRAME_BYTES_MAX } from "./limits.js";
-import { byLimit, type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
-import { type Conversation, Mail, WaitedFor } from "./mail.js";
+import { byLimit, checkLoan, type DelegateOptions, endAtDeadline, isLentBy, loanOf, type Outcome, outcomeOf, takeBackOfAborted, type WaitForLoanOptions } from "./loans.js";
+import { type Conversation, Mail, NEWS_MS, WaitedFor } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { type Answer, answerOf, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Negotiation, Negotiations, type Negotiator, TaskRequests } from "./negotiations.js";
@@ -745,6 +745,12 @@ export class Agent implements TaskOwner, Negotiator {
     { signal }: CallOptions = {},
   ): Promise<HandedOver> {
     checkContext(sections);
+    const handed = await this.#resumeHandOver(handoffId, sections, signal);
+    this.#left(handed.taskId, handed.epoch - 1n);
+    return handed;
+  }
+
+  async #resumeHandOver(handoffId: string, sections: readonly v1.ContextSection[], signal?: AbortSignal): Promise<HandedOver> {
     const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
     try {
       // Read after the conversation is registered: an earlier end shows in this state, and a later end arrives as mail.
@@ -754,9 +760,7 @@ export class Agent implements TaskOwner, Negotiator {
       const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
       const release = isFinalState(handoff.state) ? undefined : this.mail.handsAlso(taskId, epoch);
       try {
-        const handed = await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
-        this.#left(taskId, epoch);
-        return handed;
+        return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
       } finally {
         release?.();
         unwatch();
@@ -781,8 +785,8 @@ export class Agent implements TaskOwner, Negotiator {
    * if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as `handOver`; and
    * the reason of `signal`.
    *
-   * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and `ownedTasks` lists the task
-   * from then on. Throws WaitedFor if another call of this object hands the task over, or waits for its result.
+   * A process that restarts while the task is lent goes on by `waitForLoan`. Without it, it gets the final status as a
+   * TaskStatusUpdate, and `ownedTasks` lists the task from then on. Throws WaitedFor if another call of this object hands the task over, or waits for its result.
    */
   async delegate(
     receiverId: string,
@@ -799,6 +803,59 @@ export class Agent implements TaskOwner, Negotiator {
     } finally {
       release();
     }
+  }
+
+  /**
+   * Waits for the final status of a task that a handoff of this agent lends, also one of an earlier process. Returns or throws as
+   * `delegate`, also when the loan has ended meanwhile. Of a handoff that is still open, `sections` go to the agent that accepts;
+   * without them the handler `context` of `serve` gives them, or another call. The end of this wait ends nothing: if `signal` aborts,
+   * the loan stays as it is, and the call has no time limit of its own.
+   *
+   * Throws BatonError: HANDOFF_UNKNOWN; NOT_OWNER if another agent requested the handoff; NOT_LENT if it lends nothing, or if the task
+   * has been handed on since the loan ended. Throws WaitedFor while another call of this object waits for the task.
+   */
+  async waitForLoan(handoffId: string, { sections, signal, onProgress }: WaitForLoanOptions = {}): Promise<Outcome> {
+    if (sections) checkContext(sections);
+    const handoff = await this.getHandoff(handoffId);
+    checkLoan(this.id, handoff);
+    const { taskId, epoch } = handoff;
+    const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: epoch, signal });
+    const unwatch = this.mail.watch(taskId, epoch, (recalled) => {
+      results.fail(lossOf(recalled));
+      return false;
+    });
+    const progress = onProgress && Progress.ofLoan(this, taskId, epoch, onProgress);
+    try {
+      const lent =
+        sections && !isFinalState(handoff.state)
+          ? await this.#resumeHandOver(handoffId, sections, signal)
+          : endedBy(await this.#endOf(handoff, signal), { handoffId, taskId, epoch });
+      const isLent = isLentBy(lent, this.id, await this.getTask(taskId));
+      this.holdings.lent(taskId, epoch, true);
+      progress?.start();
+      const outcome = await outcomeOf(this, results, lent, signal, isLent ? this.mail.lookAfterMs : NEWS_MS);
+      this.holdings.moved(taskId, epoch, outcome.epoch);
+      await progress?.readUpTo(outcome.epoch);
+      return outcome;
+    } catch (error) {
+      if (error instanceof TaskRecalled && error.isOwner) this.holdings.moved(taskId, epoch, error.epoch);
+      else if (error instanceof TaskRecalled) this.#left(taskId, epoch);
+      throw error;
+    } finally {
+      progress?.stop();
+      this.holdings.lent(taskId, epoch, false);
+      unwatch();
+      results.close();
+    }
+  }
+
+  /** Waits for the end of a handoff that another call goes on with. */
+  async #endOf(handoff: v1.Handoff, signal?: AbortSignal): Promise<v1.Handoff> {
+    let last = handoff;
+    if (isFinalState(last.state)) return last;
+    for await (const step of this.handoffRecords.watch(handoff.handoffId, signal ? { signal } : {})) last = step;
+    signal?.throwIfAborted();
+    return last;
   }
 
   async #delegate(
@@ -1031,6 +1088,7 @@ export class Agent implements TaskOwner, Negotiator {
     const { offer } = handlers;
     const resumption = resume && offer ? new Resumption(this, offer, () => credit - jobs.size) : undefined;
     const leave = new AbortController();
+    this.mail.answersQuestions = handlers.prompt !== undefined || handlers.taskStatusUpdate !== undefined;
     try {
       if (resumption) {
         this.#resumptions.add(resumption);
@@ -1042,6 +1100,7 @@ export class Agent implements TaskOwner, Negotiator {
         if (resumption) void done.then(() => { resumption.slotFreed(); });
       }
     } finally {
+      this.mail.answersQuestions = false;
       leave.abort(new Stopped("the agent stops"));
       if (resumption) this.#resumptions.delete(resumption);
       const timeoutMs = this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000);

@@ -1,11 +1,17 @@
-/** A handoff as a tool of the Vercel AI SDK. Needs the package `ai`; import from `@baton-broker/client/ai`. */
-import { jsonSchema, type ModelMessage, tool, type Tool } from "ai";
+/** Handoffs for the Vercel AI SDK. Needs the package `ai`; import from `@baton-broker/client/ai`. */
+import { randomUUID } from "node:crypto";
+import { generateText, jsonSchema, type LanguageModel, type ModelMessage, tool, type Tool, type ToolSet } from "ai";
 import type { Agent } from "./agent.js";
-import { jsonSection, newMessageId } from "./envelopes.js";
-import { BatonError, HandoffFailed, TaskRecalled } from "./errors.js";
+import { jsonSection } from "./envelopes.js";
+import { BatonError } from "./errors.js";
 import { checkHistory, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, settled } from "./history.js";
 import type { JsonObject } from "./json.js";
-import { HandoffReason, RejectReason, TaskStatus } from "./v1.js";
+import { type Asked, derivedId, type Failure, failureOf, lend, type OnQuestion, summaryOf } from "./lending.js";
+import type { Offer, Takeover } from "./offers.js";
+import type { OwnedTask } from "./tasks.js";
+import { HandoffReason, TaskStatus } from "./v1.js";
+
+export type { Asked, OnQuestion };
 
 /** The call of the tool by a model. */
 export interface HandoffInput {
@@ -15,19 +21,25 @@ export interface HandoffInput {
   details: string;
 }
 
-/** The answer of the tool to the model: the delegate's final status, or the reason why there is none. */
+/** The answer of the tool to the model: the delegate's final status, or the reason why there is none; before it, reports. */
 export type HandoffOutput =
   | { status: keyof typeof TaskStatus; result: object; details: string }
-  | { error: string; message: string; rejections?: string[] };
+  | { status: keyof typeof TaskStatus; progress?: number; details: string; question?: string }
+  | Failure;
 
 /** The options of `handoffTool`. */
 export interface HandoffToolOptions {
   /** The purpose of the other agent, for the model. */
-  description: string;
+  description?: string;
   /** The time limit of the whole call: see `DelegateOptions`. */
   timeoutMs?: number;
   /** The time limit of the loan at the broker: see `DelegateOptions`. */
   loanTimeoutMs?: number;
+  /**
+   * Answers a question of the other agent to this agent by a text, or by data for programs. Without it, and without a handler
+   * `prompt` of `serve`, the tool takes the task back and gives the model the question, for a call with the answer.
+   */
+  onQuestion?: OnQuestion;
 }
 
 const INPUT = jsonSchema<HandoffInput>({
@@ -44,32 +56,138 @@ const INPUT = jsonSchema<HandoffInput>({
  * Returns a tool that delegates a task, with the model's call and the messages before it as its context (task_description and
  * history_log), and gives the model the result; or `error` and
  * `message` if no agent took the task, if it came back without a result, or if the broker refused, so that the model continues by
- * other means. An integer beyond 2^53 - 1 in the result is a text. When the SDK aborts the call, the agent takes the task back.
+ * other means. The reports of the other agent are preliminary results of the tool. An integer beyond 2^53 - 1 in the result is a text.
+ * By default the task type is the name of the receiver.
  *
- *     generateText({ model, prompt, tools: { transfer_to_billing: handoffTool(agent, "type:billing", "invoice-question", { description: "…" }) } })
+ * The id of the task comes from the id of the model's call and its input, so a repeated call finds the first task. When the SDK aborts
+ * the call, the agent takes the task back.
+ *
+ *     generateText({ model, prompt, tools: { transfer_to_billing: handoffTool(agent, "type:billing") } })
  */
 export function handoffTool(
   agent: Agent,
   receiverId: string,
-  taskType: string,
-  { description, timeoutMs, loanTimeoutMs }: HandoffToolOptions,
+  taskType = "",
+  options: HandoffToolOptions = {},
 ): Tool<HandoffInput, HandoffOutput> {
-  const execute = async (input: HandoffInput, { messages, abortSignal }: { messages: ModelMessage[]; abortSignal?: AbortSignal }): Promise<HandoffOutput> => {
-    const request = { taskType, reason: HandoffReason.SKILL, initialContextSummary: input.summary };
-    const limits = {
-      ...(timeoutMs !== undefined && { timeoutMs }),
-      ...(loanTimeoutMs !== undefined && { loanTimeoutMs }),
-      ...(abortSignal && { signal: abortSignal }),
-    };
+  const { timeoutMs, loanTimeoutMs, onQuestion } = options;
+  const plain = receiverId.replace(/^type:/, "");
+  const kind = taskType || plain;
+  const { description = `Hands a task over to ${plain} and returns its result.` } = options;
+  const execute = async function* (
+    input: HandoffInput,
+    { messages, toolCallId, abortSignal: signal }: { messages: ModelMessage[]; toolCallId: string; abortSignal?: AbortSignal },
+  ): AsyncGenerator<HandoffOutput, void> {
     try {
-      const sections = [historySection(settled(fromModelMessages(messages))), jsonSection("task_description", input)];
-      const { status, result, details } = await agent.delegate(receiverId, `tool-${newMessageId()}`, request, sections, limits);
-      return { status: TaskStatus[status] as keyof typeof TaskStatus, result: plain(result), details };
+      const lending = lend({
+        agent,
+        receiverId,
+        taskId: derivedId("tool", agent, receiverId, kind, toolCallId || randomUUID(), input),
+        request: { taskType: kind, reason: HandoffReason.SKILL, initialContextSummary: summaryOf(input.summary) },
+        sections: [historySection(settled(fromModelMessages(messages))), jsonSection("task_description", input)],
+        timeoutMs,
+        loanTimeoutMs,
+        signal,
+        onQuestion,
+      });
+      for (;;) {
+        const step = await lending.next();
+        if (step.done === true) {
+          const { status, result, details } = step.value;
+          yield { status: TaskStatus[status] as keyof typeof TaskStatus, result: plainOf(result), details };
+          return;
+        }
+        const { status, progress, details, prompt } = step.value;
+        const more = { ...(progress !== undefined && { progress }), ...(prompt && { question: prompt.question }) };
+        yield { status: TaskStatus[status] as keyof typeof TaskStatus, details, ...more };
+      }
     } catch (error) {
-      return failureOf(error);
+      yield failureOf(error);
     }
   };
   return tool({ description, inputSchema: INPUT, execute });
+}
+
+/** The worker of `serveModel`. */
+export interface ModelWorker {
+  model: LanguageModel;
+  /** The instructions of the model. */
+  system?: string;
+  tools?: ToolSet;
+  /** The types of the agent. Its card stays as it is without them. */
+  types?: readonly string[];
+  /** The maximum number of steps of a run; default 10. */
+  maxSteps?: number;
+  /** Ends the work: see `Agent.serve`. */
+  signal?: AbortSignal;
+}
+
+/**
+ * Has a model work on the tasks that baton delivers, until `signal` aborts or the agent ends. Each task is a run of `generateText`: the
+ * messages are those of history_log, without the system prompts of others, and the description of the task. Calls of tools are
+ * reported. The result is `response`, the text of the last step. A run that throws ends the task as FAILED. A task of an earlier
+ * process runs again, and the run of a recalled task is aborted.
+ *
+ *     await serveModel(agent, { model, system: "You bill.", tools, types: ["billing"] });
+ */
+export async function serveModel(agent: Agent, worker: ModelWorker): Promise<void> {
+  const { model, system, tools, types = [], maxSteps = 10, signal } = worker;
+  if (types.length > 0) await agent.directory.update({ agentTypes: [...types] });
+  const offer = async (offered: Offer): Promise<void> => {
+    const takeover = await offered.accept();
+    let messages: ModelMessage[];
+    try {
+      messages = messagesOf(takeover, offered.request?.initialContextSummary ?? "");
+    } catch (error) {
+      if (!(error instanceof HistoryError)) throw error;
+      await takeover.fail(`history_log is no baton.history: ${error.message}`);
+      return;
+    }
+    const task = await takeover.complete();
+    const { text } = await generateText({
+      model,
+      messages,
+      ...(system !== undefined && { system }),
+      ...(tools && { tools }),
+      stopWhen: ({ steps }) => steps.length >= maxSteps,
+      abortSignal: offered.signal,
+      onStepFinish: ({ toolCalls }) => reportCalls(agent, task, toolCalls.map(({ toolName }) => toolName)),
+    });
+    await task.finish({ response: text });
+  };
+  await agent.serve({ offer }, { resume: true, ...(signal && { signal }) });
+}
+
+/** Reports calls of tools. A report that the broker does not take is left out. */
+async function reportCalls(agent: Agent, task: OwnedTask, names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    try {
+      await task.report(`called ${name}`);
+    } catch (error) {
+      if (!(error instanceof BatonError)) throw error;
+      agent.log(`a step of task ${task.taskId} was not reported`, error);
+    }
+  }
+}
+
+/** Returns the messages for a model that works on a task. */
+function messagesOf(takeover: Takeover, summary: string): ModelMessage[] {
+  const log = takeover.json("history_log");
+  const history = settled(log === undefined ? [] : checkHistory(log)).filter(({ role }) => role !== "system");
+  const others = takeover.sections.filter(({ name, content }) => content.case === "json" && !["history_log", "task_description"].includes(name));
+  const texts = [textOfTask(takeover.json("task_description")) || summary];
+  for (const { name, content } of others) texts.push(`${name}:\n${content.value as string}`);
+  const text = texts.filter((one) => one !== "").join("\n\n");
+  const messages = toModelMessages(history);
+  return text !== "" || messages.length === 0 ? [...messages, { role: "user", content: text }] : messages;
+}
+
+function textOfTask(description: unknown): string {
+  if (description === undefined) return "";
+  if (typeof description === "string") return description;
+  const { summary, details, ...rest } = description as Record<string, unknown>;
+  const isCall = Object.keys(rest).length === 0 && (typeof summary === "string" || typeof details === "string");
+  return isCall ? [summary, details].filter(Boolean).join("\n\n") : JSON.stringify(plainOf(description as JsonObject));
 }
 
 /**
@@ -178,17 +296,6 @@ function inputOf(written: string): unknown {
 }
 
 /** Returns JSON without `bigint`, which the SDK cannot write: a text has all digits. */
-function plain(result: JsonObject): object {
+function plainOf(result: JsonObject): object {
   return JSON.parse(JSON.stringify(result, (_, value: unknown) => (typeof value === "bigint" ? String(value) : value))) as object;
-}
-
-/** Returns what the model is told about a failed handoff. Throws any other error. */
-function failureOf(error: unknown): HandoffOutput {
-  if (error instanceof HandoffFailed) {
-    const rejections = error.rejections.map(({ agentId, reason, text }) => `${agentId}: ${text || RejectReason[reason]}`);
-    return { error: error.reason, message: error.message, rejections };
-  }
-  if (error instanceof TaskRecalled) return { error: "TASK_RECALLED", message: error.message };
-  if (error instanceof BatonError && error.reason !== "") return { error: error.reason, message: error.text };
-  throw error;
 }

@@ -17,13 +17,13 @@ export {
 } from "./history.js";
 export { type JsonObject, jsonText, type JsonValue, parseJson } from "./json.js";
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
-export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome } from "./loans.js";
+export { type DelegateOptions, LOAN_TIMEOUT_MS, type Outcome, type WaitForLoanOptions } from "./loans.js";
 export { WaitedFor } from "./mail.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { AuditLog, DeadLetters, type RedriveOptions } from "./operators.js";
 export { Plan, type PlanInit, Plans, type SubtaskInit, type SubtaskInputs } from "./plans.js";
-export { type OnProgress as OnTaskProgress } from "./progress.js";
+export { type OnProgress as OnTaskProgress, type UpdateSource } from "./progress.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type Recalled } from "./recalls.js";
 export { type NodeTools, Routing, Run, Step, type ToolShapeName, type TurnReport } from "./runs.js";

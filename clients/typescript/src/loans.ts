@@ -11,11 +11,14 @@ import { Later } from "./jobs.js";
 import { type JsonObject, parseObject } from "./json.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
 import type { OnProgress } from "./progress.js";
+import { refusal } from "./refusals.js";
 import { sleep } from "./session.js";
 import { isFinalState, isFinalStatus } from "./states.js";
 import {
+  type ContextSection,
   type Envelope,
   ErrorCode,
+  type Handoff,
   HandoffMode,
   HandoffRequestSchema,
   type HandoffRequest,
@@ -66,6 +69,14 @@ export interface DelegateOptions extends CallOptions {
   onProgress?: OnProgress;
 }
 
+/** The options of `waitForLoan`. */
+export interface WaitForLoanOptions extends CallOptions {
+  /** The context for the agent that accepts, if the handoff is still open. */
+  sections?: readonly ContextSection[];
+  /** Gets each status update of the lent task that is not final, from the takeover on: see `DelegateOptions`. */
+  onProgress?: OnProgress;
+}
+
 /** The outcome of a delegated task, which this agent owns again. */
 export interface Outcome {
   readonly taskId: string;
@@ -108,12 +119,32 @@ export function byLimit(error: unknown, ...others: RecallReason[]): unknown {
   return new TaskRecalled(error.taskId, error.handoffId, "DEADLINE", error.text, error.epoch, true);
 }
 
+/** Throws BatonError, NOT_OWNER or NOT_LENT, for a handoff that is no loan of this agent. */
+export function checkLoan(agentId: string, { handoffId, senderId, mode }: Handoff): void {
+  if (senderId !== agentId) {
+    throw refusal("NOT_OWNER", `handoff ${handoffId} was asked for by ${senderId}`, [], Code.PermissionDenied);
+  }
+  if (mode !== HandoffMode.DELEGATE) throw notLent(`handoff ${handoffId} hands the task over for good`);
+}
+
+/** Throws BatonError, NOT_LENT, if this agent has handed the task on after the loan ended. Returns whether it is lent. */
+export function isLentBy({ handoffId, epoch }: HandedOver, agentId: string, { loans, hops }: Task): boolean {
+  if (loans.some((loan) => loan.handoffId === handoffId)) return true;
+  const later = hops.findLast((hop) => hop.senderId === agentId && hop.epoch > epoch);
+  if (later) throw notLent(`handoff ${handoffId} lends nothing any more: ${later.handoffId} has moved the task since`);
+  return false;
+}
+
+function notLent(text: string): BatonError {
+  return refusal("NOT_LENT", text, [], Code.FailedPrecondition);
+}
+
 /** Waits for the final status of a delegated task. Throws TaskRecalled. */
 export async function outcomeOf(
   agent: AgentCore,
   results: Conversation,
   lent: HandedOver,
-  signal: AbortSignal,
+  signal: AbortSignal | undefined,
   lookAfterMs = agent.mail.lookAfterMs,
 ): Promise<Outcome> {
   for (let isBack = false; ;) {
@@ -200,7 +231,7 @@ async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Prom
  * Cancels the handoff of this request, or recalls the task that it lent. Returns the receipt of the recall; undefined if the
  * task was not lent or its loan has ended. Throws BatonError if the broker cannot be reached within 10 s.
  */
-async function takeBack(agent: AgentCore, request: Envelope, text: string): Promise<Receipt | undefined> {
+export async function takeBack(agent: AgentCore, request: Pick<Envelope, "messageId" | "taskId" | "epoch">, text: string): Promise<Receipt | undefined> {
   const { messageId: correlationId, taskId, epoch } = request;
   const signal = AbortSignal.timeout(TAKE_BACK_MS);
   let last: BatonError | undefined;

@@ -15,6 +15,7 @@ export const LATER_MS = 2_000;
 export const NEWS_MS = 1_000;
 /** The maximum number of letters in one conversation. The broker delivers one message of a task at a time. */
 const LETTERS_MAX = 16;
+const KNOWN_MAX = 4_096;
 
 /**
  * A call would wait for what another call of this `Agent` waits for: a second `delegate` or `handOver` of a task, or a second
@@ -154,6 +155,8 @@ export class Mail {
    * may have expired.
    */
   lookAfterMs = 5_000;
+  /** Whether a handler of this agent answers questions. */
+  answersQuestions = false;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
   /** The ownerships of tasks that calls hand over, with the number of these calls. */
@@ -161,6 +164,8 @@ export class Mail {
   readonly #works = new Set<Work>();
   readonly #letters: Jobs;
   readonly #queue = new Queue<Delivery>();
+  /** The messages whose content a call has read at the broker. */
+  readonly #known = new Set<string>();
   #news: NodeJS.Timeout | undefined;
   #isTaking = false;
   #isRead = false;
@@ -235,6 +240,12 @@ export class Mail {
     }
   }
 
+  /** Has a message acked that is still to come and that no code waits for: a call has read its content at the broker. */
+  known(messageId: string): void {
+    if (this.#known.size >= KNOWN_MAX) this.#known.clear();
+    this.#known.add(messageId);
+  }
+
   /** Sets the credit of this session and later ones. */
   async setCredit(maxOutstanding: number): Promise<void> {
     this.credit = maxOutstanding;
@@ -283,6 +294,8 @@ export class Mail {
       const letter = new Letter(delivery);
       letter.settled = this.#letters.begin(delivery, (context) => letter.wait(context));
       if (!conversation.put(letter)) void letter.finish(new Later(LATER_MS, "too many messages wait"));
+    } else if (this.#known.has(delivery.envelope.messageId)) {
+      void this.#letters.settle(delivery, undefined);
     } else if (this.#isTaking) {
       this.#queue.push(delivery);
     } else {

@@ -2,10 +2,20 @@
 import type { AgentCore } from "./core.js";
 import { deferred, sleep } from "./session.js";
 import { isFinalStatus } from "./states.js";
-import type { TaskStatusUpdate } from "./v1.js";
+import type { CustodyEntry, TaskStatusUpdate } from "./v1.js";
+
+/** The sender of a status update, and the agent that it asks. */
+export interface UpdateSource {
+  /** The message_id of the update. An answer to its question names it. */
+  readonly messageId: string;
+  readonly agentId: string;
+  readonly epoch: bigint;
+  /** The agent that the update asks; empty if it asks nothing. */
+  readonly askedAgentId: string;
+}
 
 /** Gets each status update of a lent task. */
-export type OnProgress = (update: TaskStatusUpdate) => unknown;
+export type OnProgress = (update: TaskStatusUpdate, source: UpdateSource) => unknown;
 
 /** The time for the last updates, once the loan has ended. */
 const REST_MS = 2_000;
@@ -35,6 +45,11 @@ export class Progress {
     return new Progress(agent, taskId, epoch, after, onProgress);
   }
 
+  /** Prepares the watch of a task that is lent already. The callback gets each update from the takeover on. */
+  static ofLoan(agent: Pick<AgentCore, "tasks" | "log">, taskId: string, epoch: bigint, onProgress: OnProgress): Progress {
+    return new Progress(agent, taskId, epoch, 0n, onProgress);
+  }
+
   /** Begins to watch, once the task is lent. */
   start(): void {
     this.#isStarted = true;
@@ -58,7 +73,7 @@ export class Progress {
     try {
       for await (const { entry, update } of this.agent.tasks.watch(this.taskId, { after: this.after, signal })) {
         this.#lastEpoch = entry.epoch;
-        if (update && entry.epoch > this.epoch && !isFinalStatus(update.status)) await this.#tell(update);
+        if (update && entry.epoch > this.epoch && !isFinalStatus(update.status)) await this.#tell(update, entry);
         if (this.#endEpoch !== undefined && entry.epoch >= this.#endEpoch) return;
       }
     } catch (error) {
@@ -66,9 +81,12 @@ export class Progress {
     }
   }
 
-  async #tell(update: TaskStatusUpdate): Promise<void> {
+  async #tell(update: TaskStatusUpdate, { event, epoch }: CustodyEntry): Promise<void> {
+    if (event.case !== "accepted") return;
+    const { messageId, senderId: agentId, resolvedAgentIds } = event.value;
+    const askedAgentId = (update.prompt && resolvedAgentIds[0]) ?? "";
     try {
-      await this.onProgress(update);
+      await this.onProgress(update, { messageId, agentId, epoch, askedAgentId });
     } catch (error) {
       this.agent.log("a callback of progress failed", error);
     }

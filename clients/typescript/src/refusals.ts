@@ -5,9 +5,9 @@ import { BatonError, type FieldViolation } from "./errors.js";
 import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 
 /** Returns the error of the broker for a message over a limit. */
-export function refusal(reason: string, text: string, fieldViolations: FieldViolation[] = []): BatonError {
+export function refusal(reason: string, text: string, fieldViolations: FieldViolation[] = [], code = Code.InvalidArgument): BatonError {
   const info = create(ErrorInfoSchema, { reason, domain: "baton" });
-  return new BatonError(Code.InvalidArgument, text, { info, badRequest: create(BadRequestSchema, { fieldViolations }) });
+  return new BatonError(code, text, { info, badRequest: create(BadRequestSchema, { fieldViolations }) });
 }
 
 /** Returns the error of the broker for wrong fields: FIELD_INVALID. */

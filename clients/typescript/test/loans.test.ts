@@ -328,3 +328,87 @@ test("the sender sees its views from the first on", async () => {
   const expected = ["IDLE", "HANDOFF_INITIATED", "AWAITING_HANDOFF_ACCEPT", "CONTEXT_PREPARING", "AWAITING_CONTEXT_ACK", "HANDOFF_COMPLETED"];
   assert.deepEqual(names, expected);
 });
+
+/** Begins a loan as a process that is about to die does: it sends the request, and no more. */
+async function requested(alice: Agent, receiverId: string, taskId: string): Promise<string> {
+  const request = { ...SUPPORT, mode: v1.HandoffMode.DELEGATE };
+  return (await alice.requestHandoff(receiverId, taskId, request)).handoffId;
+}
+
+test("a later process gets the result of a loan, whenever it comes", async () => {
+  const [options, bob] = [broker.options("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const alice = await agents.connect(options);
+  const handoffId = await requested(alice, bob.id, ticket);
+  alice.close();
+  const later = await agents.connect(options);
+  const updates: string[] = [];
+  const onProgress = ({ details }: v1.TaskStatusUpdate): void => { updates.push(details); };
+  const waiting = later.waitForLoan(handoffId, { sections: GOALS, onProgress });
+  const task = await taken(worker.owned);
+  await task.report("half of it");
+  await task.finish({ cause: "a loose cable" }, "found");
+  const outcome = await patient(waiting);
+  assert.deepEqual([outcome.status, outcome.result, outcome.epoch], [v1.TaskStatus.COMPLETED, { cause: "a loose cable" }, 3n]);
+  assert.deepEqual(updates, ["half of it"]);
+  // From the records alone, also once the task has ended.
+  assert.deepEqual(await patient(later.waitForLoan(handoffId)), outcome);
+  await later.updateStatus(ticket, 3n, { status: v1.TaskStatus.COMPLETED });
+  assert.deepEqual(await patient(later.waitForLoan(handoffId, { sections: GOALS })), outcome);
+});
+
+test("the end of a wait ends nothing, and a recall ends the wait", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const handoffId = await requested(alice, bob.id, ticket);
+  const abort = new AbortController();
+  const first = alice.waitForLoan(handoffId, { sections: GOALS, signal: abort.signal });
+  first.catch(() => undefined);
+  await taken(worker.owned);
+  await assert.rejects(alice.waitForLoan(handoffId), WaitedFor);
+  abort.abort(new Error("enough"));
+  await assert.rejects(patient(first), /enough/);
+  await isOwned(bob, ticket, 2n);
+  const second = alice.waitForLoan(handoffId);
+  second.catch(() => undefined);
+  while (!alice.mail.isWaitedFor(`task ${ticket}`)) await wait(10);
+  await alice.recall(handoffId);
+  await assert.rejects(patient(second), recalled("RECALL", 3n));
+  await assert.rejects(patient(alice.waitForLoan(handoffId)), recalled("RECALL", 3n));
+});
+
+test("a wait for what is no loan of this agent is refused", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, given, lent] = [new Worker(bob), unique("ticket"), unique("ticket")];
+  const { handoffId } = await patient(alice.handOver(bob.id, given, SUPPORT, GOALS));
+  await assert.rejects(alice.waitForLoan(handoffId), refusal("NOT_LENT"));
+  await assert.rejects(bob.waitForLoan(handoffId), refusal("NOT_OWNER"));
+  await assert.rejects(alice.waitForLoan("00000000-0000-4000-8000-000000000000"), refusal("HANDOFF_UNKNOWN"));
+  await taken(worker.owned);
+  const first = await requested(alice, bob.id, lent);
+  const waiting = alice.waitForLoan(first, { sections: GOALS });
+  await (await taken(worker.owned)).finish();
+  const { epoch } = await patient(waiting);
+  const again = alice.delegate(bob.id, lent, SUPPORT, GOALS, { epoch });
+  await (await taken(worker.owned)).finish();
+  await patient(again);
+  await assert.rejects(alice.waitForLoan(first), refusal("NOT_LENT"));
+});
+
+test("a wait for a handoff that has failed throws its end, and one without a context leaves it to the provider", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const reject = { reason: v1.RejectReason.OTHER, reasonText: "not mine" };
+  let isWilling = false;
+  const offer = async (one: Parameters<NonNullable<Parameters<Agent["serve"]>[0]["offer"]>>[0]): Promise<void> => {
+    if (isWilling) await (await (await one.accept()).complete()).finish({ n: 1 });
+    else await one.reject(reject);
+  };
+  bob.serve({ offer }).catch(() => undefined);
+  const failed = await requested(alice, bob.id, unique("ticket"));
+  const isRejected = (error: unknown): boolean => error instanceof HandoffFailed && error.rejections[0]?.text === "not mine";
+  await assert.rejects(patient(alice.waitForLoan(failed)), isRejected);
+  isWilling = true;
+  alice.serve({ context: () => GOALS }).catch(() => undefined);
+  const handoffId = await requested(alice, bob.id, unique("ticket"));
+  assert.deepEqual((await patient(alice.waitForLoan(handoffId))).result, { n: 1 });
+});

@@ -22,6 +22,7 @@ const (
 	takeBackTime     = 10 * time.Second
 	takeBackAttempts = 10
 	attemptWait      = 200 * time.Millisecond
+	lastNewsTime     = time.Second
 )
 
 // Outcome is the outcome of a delegated task, which this agent owns again.
@@ -260,8 +261,8 @@ func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTas
 // ended. Where the loan timeout is the deadline of ctx, RecalledByDeadline is the reason of both. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
 // when ctx ends, and others as HandOver.
 //
-// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and OwnedTasks lists the
-// task from then on.
+// A process that restarts while the task is lent goes on by WaitForLoan. Without it, it gets the final status as a
+// TaskStatusUpdate, and OwnedTasks lists the task from then on.
 func (a *Agent) Delegate(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*Outcome, error) {
@@ -499,4 +500,97 @@ func (a *Agent) takeBack(ctx context.Context, request *v1.Envelope, text string)
 		return nil, last
 	}
 	return nil, nil
+}
+
+// WaitForLoan waits for the final status of a task that a handoff of this agent lends, also one of an earlier process. It
+// returns or fails as Delegate, also when the loan has ended meanwhile. Of a handoff that is still open, the sections go to
+// the agent that accepts; without any, Handlers.Context gives them, or another call. The end of this wait ends nothing: when
+// ctx ends, the loan stays as it is. WithProgress shows the delegate's reports from the takeover on.
+//
+// WaitForLoan fails with an Error: HANDOFF_UNKNOWN; NOT_OWNER if another agent requested the handoff; NOT_LENT if it lends
+// nothing, or if the task has been handed on since the loan ended. It fails with ErrWaitedFor while another call of this
+// Agent waits for the task.
+func (a *Agent) WaitForLoan(ctx context.Context, handoffID string, sections ...*v1.ContextSection) (*Outcome, error) {
+	if err := checkContext(sections); err != nil {
+		return nil, err
+	}
+	handoff, err := a.GetHandoff(ctx, handoffID)
+	if err != nil {
+		return nil, err
+	}
+	taskID, epoch := handoff.GetTaskId(), handoff.GetEpoch()
+	switch {
+	case handoff.GetSenderId() != a.ID():
+		text := fmt.Sprintf("handoff %s was asked for by %s", handoffID, handoff.GetSenderId())
+		return nil, &Error{Code: codes.PermissionDenied, Reason: "NOT_OWNER", Message: text}
+	case handoff.GetMode() != v1.HandoffMode_HANDOFF_MODE_DELEGATE:
+		return nil, notLent(fmt.Sprintf("handoff %s hands the task over for good", handoffID))
+	}
+	results, err := a.converse(ctx, ofTask(taskID), epoch)
+	if err != nil {
+		return nil, err
+	}
+	defer results.close()
+	defer a.watch(taskID, epoch, func(r *Recalled) bool {
+		results.fail(r.lost())
+		return false
+	})()
+	lent, err := a.lentBy(ctx, handoff, sections)
+	if err != nil {
+		return nil, err
+	}
+	lookAfter, err := a.lookAfterOf(ctx, lent)
+	if err != nil {
+		return nil, err
+	}
+	showLast := a.showProgress(ctx, lent)
+	outcome, err := a.outcomeOf(ctx, results, lent, lookAfter)
+	showLast()
+	a.moved(taskID, epoch, backAt(outcome, err))
+	return outcome, err
+}
+
+// lentBy goes on with a handoff until it has lent the task. It fails with a HandoffFailedError.
+func (a *Agent) lentBy(ctx context.Context, handoff *v1.Handoff, sections []*v1.ContextSection) (*HandedOver, error) {
+	if len(sections) > 0 && !isFinalState(handoff.GetState()) {
+		return a.ResumeHandOver(ctx, handoff.GetHandoffId(), sections...)
+	}
+	if !isFinalState(handoff.GetState()) {
+		for step, err := range a.WatchHandoff(ctx, handoff.GetHandoffId()) {
+			if err != nil {
+				return nil, err
+			}
+			handoff = step
+		}
+	}
+	h := &handOver{agent: a, epoch: handoff.GetEpoch(), view: func(v1.SenderView) {}}
+	h.HandoffID, h.TaskID = handoff.GetHandoffId(), handoff.GetTaskId()
+	h.knows(handoff)
+	a.settled.add(h.HandoffID)
+	return h.ended(handoff)
+}
+
+// lookAfterOf returns the silence after which the wait for a loan looks at the broker: a short one if the loan has ended,
+// for the message about its end. It fails with NOT_LENT if this agent has handed the task on since.
+func (a *Agent) lookAfterOf(ctx context.Context, lent *HandedOver) (time.Duration, error) {
+	task, err := a.GetTask(ctx, lent.TaskID)
+	if err != nil {
+		return 0, err
+	}
+	for _, loan := range task.GetLoans() {
+		if loan.GetHandoffId() == lent.HandoffID {
+			return a.lookAfter, nil
+		}
+	}
+	for _, hop := range task.GetHops() {
+		if hop.GetSenderId() == a.ID() && hop.GetEpoch() > lent.Epoch {
+			text := "handoff %s lends nothing any more: %s has moved the task since"
+			return 0, notLent(fmt.Sprintf(text, lent.HandoffID, hop.GetHandoffId()))
+		}
+	}
+	return min(lastNewsTime, a.lookAfter), nil
+}
+
+func notLent(text string) error {
+	return &Error{Code: codes.FailedPrecondition, Reason: "NOT_LENT", Message: text}
 }

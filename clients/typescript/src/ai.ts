@@ -1,6 +1,6 @@
 /** Handoffs for the Vercel AI SDK. Needs the package `ai`; import from `@baton-broker/client/ai`. */
 import { randomUUID } from "node:crypto";
-import { generateText, jsonSchema, type LanguageModel, type ModelMessage, tool, type Tool, type ToolSet } from "ai";
+import { convertToModelMessages, generateText, jsonSchema, type LanguageModel, type ModelMessage, tool, type Tool, type ToolSet, type UIMessage } from "ai";
 import type { Agent } from "./agent.js";
 import { jsonSection } from "./envelopes.js";
 import { BatonError } from "./errors.js";
@@ -224,6 +224,48 @@ export function toModelMessages(history: readonly HistoryEntry[]): ModelMessage[
       }
     }
   });
+}
+
+/** Converts UI messages of the AI SDK, as `useChat` has them, to a history. Otherwise as `fromModelMessages`. */
+export async function fromUIMessages(messages: readonly UIMessage[]): Promise<HistoryEntry[]> {
+  return fromModelMessages(await convertToModelMessages([...messages]));
+}
+
+/**
+ * Converts a history to UI messages of the AI SDK. A message has the id `history-N`, by its place. The result of a call is in the part of
+ * the call; a call without a result is one whose input is there.
+ */
+export function toUIMessages(history: readonly HistoryEntry[]): UIMessage[] {
+  const messages: UIMessage[] = [];
+  const calls = new Map<string | undefined, { parts: UIMessage["parts"]; index: number }>();
+  checkHistory(history).forEach((entry, index) => {
+    const at = `/${index}`;
+    if (entry.role === "tool") {
+      const call = calls.get(entry.tool_call_id);
+      if (call === undefined) throw new HistoryError(`${at}/tool_call_id`, "is that of no call");
+      Object.assign(call.parts[call.index] ?? {}, { state: "output-available", output: textOf(at, entry) });
+      return;
+    }
+    const parts: UIMessage["parts"] = typeof entry.content === "string" ? textParts(entry.content) : entry.content.map(toUIPart);
+    for (const { id: toolCallId, name: toolName, arguments: written } of entry.tool_calls ?? []) {
+      calls.set(toolCallId, { parts, index: parts.length });
+      parts.push({ type: "dynamic-tool", toolName, toolCallId, state: "input-available", input: inputOf(written) });
+    }
+    messages.push({ id: `history-${index}`, role: entry.role, parts });
+  });
+  return messages;
+}
+
+function textParts(text: string): UIMessage["parts"] {
+  return text === "" ? [] : [{ type: "text", text }];
+}
+
+function toUIPart(part: HistoryPart): UIMessage["parts"][number] {
+  const shown = toPart(part);
+  if (shown.type === "text") return shown;
+  const { mediaType, filename } = shown;
+  const url = typeof shown.data === "string" ? `data:${mediaType};base64,${shown.data}` : shown.data.href;
+  return { type: "file", mediaType, url, ...(filename !== undefined && { filename }) };
 }
 
 function ofMessage(at: string, { role, content }: ModelMessage): HistoryEntry[] {

@@ -7,10 +7,10 @@ import { text } from "node:stream/consumers";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { jsonSchema, type ModelMessage, tool } from "ai";
+import { jsonSchema, type ModelMessage, tool, type UIMessage } from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 import { triage } from "../examples/with-ai-sdk.js";
-import { type Asked, fromModelMessages, type HandoffOutput, handoffTool, serveModel, toModelMessages } from "../src/ai.js";
+import { type Asked, fromModelMessages, fromUIMessages, type HandoffOutput, handoffTool, serveModel, toModelMessages, toUIMessages } from "../src/ai.js";
 import { type Agent, HistoryError, historySection, jsonSection, type Offer, type OwnedTask, saveKey, v1 } from "../src/index.js";
 import { Agents, Broker, patient, temporaryFolder } from "./broker.js";
 
@@ -281,4 +281,34 @@ test("messages of the SDK become a history and come back", () => {
   assert.deepEqual(fromModelMessages(toModelMessages(history)), history);
   const image = { type: "image" as const, url: "https://example.com/a.png" };
   assert.throws(() => toModelMessages([{ role: "assistant", content: [image] }]), HistoryError);
+});
+
+test("UI messages of the SDK become a history and come back", async () => {
+  const messages: UIMessage[] = [
+    { id: "1", role: "system", parts: [{ type: "text", text: "be brief" }] },
+    { id: "2", role: "user", parts: [{ type: "text", text: "where is it?" }, { type: "file", mediaType: "image/png", url: "data:image/png;base64,aGk=" }] },
+    {
+      id: "3",
+      role: "assistant",
+      parts: [
+        { type: "reasoning", text: "hm" },
+        { type: "text", text: "I look." },
+        { type: "tool-find", toolCallId: "c1", state: "output-available", input: { id: 7 }, output: { shelf: 9 } },
+        { type: "step-start" },
+        { type: "text", text: "On its way." },
+      ],
+    },
+  ];
+  const history = await fromUIMessages(messages);
+  assert.deepEqual(history, [
+    { role: "system", content: "be brief" },
+    { role: "user", content: [{ type: "text", text: "where is it?" }, { type: "image", data: "aGk=", media_type: "image/png" }] },
+    { role: "assistant", content: "I look.", tool_calls: [{ id: "c1", name: "find", arguments: '{"id":7}' }] },
+    { role: "tool", content: '{"shelf":9}', tool_call_id: "c1" },
+    { role: "assistant", content: "On its way." },
+  ]);
+  const back = toUIMessages(history);
+  assert.deepEqual(back.map(({ role }) => role), ["system", "user", "assistant", "assistant"]);
+  assert.deepEqual(await fromUIMessages(back), history);
+  assert.throws(() => toUIMessages([{ role: "tool", content: "9", tool_call_id: "c9" }]), HistoryError);
 });

@@ -295,7 +295,8 @@ function ofMessage(at: string, { role, content }: ModelMessage): HistoryEntry[] 
   return [...(role !== "tool" && (said !== "" || calls.length > 0) ? [entry] : []), ...results];
 }
 
-function mediaOf(at: string, type: "image" | "file", data: unknown, mediaType?: string, name?: string): HistoryPart {
+function mediaOf(at: string, type: "image" | "file", given: unknown, mediaType?: string, name?: string): HistoryPart {
+  const data = contentOf(given);
   const more = { ...(mediaType !== undefined && { media_type: mediaType }), ...(name !== undefined && { name }) };
   const [, ofUrl, inUrl] = /^data:([^;,]*);base64,(.*)$/s.exec(String(data)) ?? [];
   if (inUrl !== undefined) return { type, data: inUrl, ...(ofUrl && { media_type: ofUrl }), ...more };
@@ -305,6 +306,13 @@ function mediaOf(at: string, type: "image" | "file", data: unknown, mediaType?: 
   if (data instanceof Uint8Array) return { type, data: Buffer.from(data).toString("base64"), ...more };
   if (data instanceof ArrayBuffer) return { type, data: Buffer.from(data).toString("base64"), ...more };
   throw new HistoryError(at, "is a file that only the provider has");
+}
+
+/** Returns the content of a file, which the SDK marks with its kind from version 7 on. */
+function contentOf(data: unknown): unknown {
+  if (data === null || typeof data !== "object" || !("type" in data)) return data;
+  if (data.type === "url" && "url" in data) return data.url;
+  return data.type === "data" && "data" in data ? data.data : data;
 }
 
 function outputOf(output: { type: string; value?: unknown; reason?: string }): string {

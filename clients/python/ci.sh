@@ -64,7 +64,7 @@ echo "# format, lint, types"
 ruff format --check .
 ruff check .
 mypy
-python pages.py "$work/pages" README.md ../../docs/tutorials/python.md
+python pages.py "$work/pages" README.md ../../docs/tutorials/python.md ../../docs/how-to/agent-frameworks.md
 mypy "$work"/pages/*.py
 echo "# tests"
 # Without its framework an adapter's test is skipped.

@@ -627,8 +627,8 @@ public final class Agent implements AutoCloseable {
      * was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the limit, and others as {@link #handOver};
      * {@link WaitedForException} if another call of this object hands the task over, or waits for its result. The
      * call reads the state at the broker at least every 5 s, so it ends as well if another process of this agent got the
-     * result. After a restart, {@link #ownedTasks} lists the task once it is back, and the listener of TaskStatusUpdate
-     * gets its final status.
+     * result. After a restart, {@link #waitForLoan} goes on with the wait; without it, {@link #ownedTasks} lists the
+     * task once it is back, and the listener of TaskStatusUpdate gets its final status.
      */
     public Outcome delegate(
             String receiverId,
@@ -732,6 +732,74 @@ public final class Agent implements AutoCloseable {
             }
             return loan.endAtDeadline();
         }
+    }
+
+    /** As {@link #waitForLoan(String, List, ProgressListener)}, without a context and a listener. */
+    public Outcome waitForLoan(String handoffId) throws InterruptedException {
+        return waitForLoan(handoffId, null, null);
+    }
+
+    /**
+     * Waits for the final status of a task that a handoff of this agent lends, also one of an earlier process. Returns or
+     * throws as {@link #delegate(String, String, long, HandoffRequest, List, Duration)}, also when the loan has ended
+     * meanwhile. Of a handoff that is still open, the context goes to the agent that accepts; without one, null, the
+     * context provider gives it, or another call. The end of this wait ends nothing: an interrupted call leaves the loan
+     * as it is, and the call has no time limit of its own. The listener, or null, gets each status update of the lent
+     * task from the takeover on.
+     *
+     * <p>Throws {@link BatonException}: HANDOFF_UNKNOWN; NOT_OWNER if another agent requested the handoff; NOT_LENT if it
+     * lends nothing, or if the task has been handed on since the loan ended. Throws {@link WaitedForException} while
+     * another call of this object waits for the task.
+     */
+    public Outcome waitForLoan(String handoffId, List<ContextSection> context, ProgressListener onProgress)
+            throws InterruptedException {
+        if (context != null) {
+            Handover.checkContext(context);
+        }
+        Handoff handoff = getHandoff(handoffId);
+        Loan.check(this, handoff);
+        String taskId = handoff.getTaskId();
+        Tenure tenure = workload.of(taskId, handoff.getEpoch());
+        Conversation results = dispatcher.results(taskId, handoff.getEpoch() + 1);
+        try {
+            HandedOver lent = lentBy(handoff, context);
+            Envelope request = Envelope.newBuilder()
+                    .setMessageId(handoffId)
+                    .setTaskId(taskId)
+                    .setEpoch(handoff.getEpoch())
+                    .build();
+            Outcome outcome = new Loan(this, results, request, onProgress).outcomeOfEarlier(lent);
+            tenure.owned(outcome.epoch());
+            return outcome;
+        } catch (TaskRecalledException e) {
+            if (e.isOwner() && e.reason() != TaskRecalledException.Reason.CANCELED) {
+                tenure.owned(e.epoch());
+            } else {
+                workload.over(tenure);
+            }
+            throw e;
+        } finally {
+            dispatcher.closeResults(taskId, results);
+        }
+    }
+
+    /** Goes on with a handoff until it has lent the task. Throws {@link HandoffFailedException}. */
+    private HandedOver lentBy(Handoff handoff, List<ContextSection> context) throws InterruptedException {
+        String handoffId = handoff.getHandoffId();
+        if (context != null && Handover.isOpen(handoff)) {
+            return resumeHandOver(handoffId, context);
+        }
+        Handoff last = handoff;
+        if (Handover.isOpen(handoff)) {
+            try (Watch<Handoff> steps = handoffs().watch(handoffId)) {
+                while (!steps.isOver()) {
+                    last = steps.next(NOTICE_TIME).orElse(last);
+                }
+            }
+        }
+        Handover over =
+                new Handover(this, new Conversation("", 0), List.of(), handoffId, last.getTaskId(), last.getEpoch());
+        return over.goOnFrom(last);
     }
 
     /**

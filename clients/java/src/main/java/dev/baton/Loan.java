@@ -11,6 +11,7 @@ import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffState;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskHop;
 import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
@@ -18,6 +19,7 @@ import io.grpc.Status;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 
 /** A delegated task, from its request to its return. */
 final class Loan {
@@ -32,6 +34,8 @@ final class Loan {
     private final Conversation results;
     private final Envelope request;
     private final ProgressListener onProgress;
+    /** Whether the loan was seen to have ended. Then its notice arrives soon, or another process has it. */
+    private boolean isBack;
 
     /** A null listener stands for none. */
     Loan(Agent agent, Conversation results, Envelope request, ProgressListener onProgress) {
@@ -39,6 +43,40 @@ final class Loan {
         this.results = results;
         this.request = request;
         this.onProgress = onProgress;
+    }
+
+    /** Throws {@link BatonException}, NOT_OWNER or NOT_LENT, for a handoff that is no loan of this agent. */
+    static void check(Agent agent, Handoff handoff) {
+        String handoffId = handoff.getHandoffId();
+        if (!handoff.getSenderId().equals(agent.id())) {
+            String text = "handoff " + handoffId + " was asked for by " + handoff.getSenderId();
+            throw new BatonException(Status.Code.PERMISSION_DENIED, text, "NOT_OWNER", Map.of(), List.of(), null);
+        }
+        if (handoff.getMode() != HandoffMode.HANDOFF_MODE_DELEGATE) {
+            throw notLent("handoff " + handoffId + " hands the task over for good");
+        }
+    }
+
+    private static BatonException notLent(String text) {
+        return new BatonException(Status.Code.FAILED_PRECONDITION, text, "NOT_LENT", Map.of(), List.of(), null);
+    }
+
+    /**
+     * As {@link #outcome}, for a loan that may have ended before. Throws {@link BatonException}, NOT_LENT, if this agent
+     * has handed the task on since.
+     */
+    Outcome outcomeOfEarlier(HandedOver lent) throws InterruptedException {
+        Task task = agent.getTask(lent.taskId());
+        if (task.getLoansList().stream().noneMatch(loan -> loan.getHandoffId().equals(lent.handoffId()))) {
+            for (TaskHop hop : task.getHopsList()) {
+                if (hop.getSenderId().equals(agent.id()) && hop.getEpoch() > lent.epoch()) {
+                    String text = "handoff " + lent.handoffId() + " lends nothing any more: " + hop.getHandoffId();
+                    throw notLent(text + " has moved the task since");
+                }
+            }
+            isBack = true;
+        }
+        return outcome(lent, Deadline.none());
     }
 
     /** Returns the request of a delegation. A null limit stands for none. */
@@ -70,7 +108,6 @@ final class Loan {
     }
 
     private Outcome await(HandedOver lent, Deadline deadline) throws InterruptedException {
-        boolean isBack = false;
         while (true) {
             Duration wait = isBack ? Agent.NOTICE_TIME : agent.lookInterval();
             Delivery<?> delivery = results.next(deadline.leftAtMost(wait));

@@ -169,7 +169,11 @@ fn main() {
     let (memory, disk) = (resident_bytes(), disk_bytes(&folder));
     for number in 0..many {
         match kind {
-            "plans" => load.send("", MessageType::PlanSubmission, &v1::PlanSubmission { plan: Some(plan(number)) }),
+            "plans" => load.send(
+                "",
+                MessageType::PlanSubmission,
+                &v1::PlanSubmission { plan: Some(plan(number)), ..Default::default() },
+            ),
             "requests" => load.send("all:worker", MessageType::TaskRequest, &v1::TaskRequest::default()),
             "runs" => {
                 let by = Some(AgentId::parse("alice").expect("a name"));

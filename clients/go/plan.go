@@ -123,6 +123,40 @@ func (p *Plan) Cancel(ctx context.Context, reason string) (*v1.PlanRun, error) {
 	return answer.GetPlan(), err
 }
 
+// Extend signs and adds subtasks to the plan while it runs; they may depend on those that it has. defaults, or nil, stand for
+// what they leave out. The same extension again changes nothing. It fails with an Error: PLAN_INVALID, whose Fields name each
+// problem, PLAN_FINAL if the plan has ended, or CONFLICT if another extension came first.
+func (p *Plan) Extend(ctx context.Context, defaults *v1.SubtaskDefaults, subtasks ...*v1.Subtask) error {
+	extension := &v1.PlanExtension{PlanId: p.id, Subtasks: subtasks, Defaults: defaults}
+	_, err := p.agent.Send(ctx, "", About{}, &v1.PlanSubmission{Extension: extension})
+	return err
+}
+
+// CancelSubtask ends one subtask at once, and returns the plan. It fails with an Error: SUBTASK_UNKNOWN, SUBTASK_STATE if the
+// subtask has ended otherwise, or PLAN_FINAL.
+func (p *Plan) CancelSubtask(ctx context.Context, subtaskID, reason string) (*v1.PlanRun, error) {
+	request := &v1.CancelSubtaskRequest{PlanId: p.id, SubtaskId: subtaskID, ReasonText: reason}
+	answer, err := call(ctx, p.agent, p.agent.plans.CancelSubtask, request)
+	return answer.GetPlan(), err
+}
+
+// RetrySubtask starts one subtask again that did not complete, and returns the plan. It fails with an Error: SUBTASK_UNKNOWN,
+// SUBTASK_STATE in another state, or PLAN_FINAL.
+func (p *Plan) RetrySubtask(ctx context.Context, subtaskID string) (*v1.PlanRun, error) {
+	request := &v1.RetrySubtaskRequest{PlanId: p.id, SubtaskId: subtaskID}
+	answer, err := call(ctx, p.agent, p.agent.plans.RetrySubtask, request)
+	return answer.GetPlan(), err
+}
+
+// ReassignSubtask gives one subtask to another agent, or to one of "type:NAME", and returns the plan. It fails with an Error:
+// SUBTASK_UNKNOWN, SUBTASK_STATE if the subtask has ended, RECEIVER_UNKNOWN, RECEIVER_INVALID if the agent lacks what the
+// subtask demands, AGENT_GONE, or PLAN_FINAL.
+func (p *Plan) ReassignSubtask(ctx context.Context, subtaskID, to, reason string) (*v1.PlanRun, error) {
+	request := &v1.ReassignSubtaskRequest{PlanId: p.id, SubtaskId: subtaskID, To: to, ReasonText: reason}
+	answer, err := call(ctx, p.agent, p.agent.plans.ReassignSubtask, request)
+	return answer.GetPlan(), err
+}
+
 // Retry starts again what did not complete, and returns the plan. It fails with an Error: PLAN_RUNNING, or PLAN_FINAL if
 // nothing is left to retry.
 func (p *Plan) Retry(ctx context.Context) (*v1.PlanRun, error) {
@@ -132,6 +166,19 @@ func (p *Plan) Retry(ctx context.Context) (*v1.PlanRun, error) {
 
 // SubtaskResults are results of subtasks, by their ids.
 type SubtaskResults map[string]*v1.SubtaskResult
+
+// Element is an element of the list that a subtask works on.
+type Element struct {
+	// The place in the list, from 0 on.
+	Index int `json:"index"`
+	// The number of elements of the list.
+	Count int `json:"count"`
+	// The value as JSON; ValueInto decodes it.
+	Value json.RawMessage `json:"value"`
+}
+
+// ValueInto decodes the value, as json.Unmarshal does.
+func (e *Element) ValueInto(into any) error { return json.Unmarshal(e.Value, into) }
 
 // Subtask is a subtask of a plan as its agent sees it: what is to be done, and what it gets for it. Offer.Subtask and
 // Takeover.Subtask return it.
@@ -148,6 +195,8 @@ type Subtask struct {
 	Attempt uint64
 	// Whether the work undoes that of the subtask, whose result is in DependencyResults. False before the context has arrived.
 	IsCompensation bool
+	// The element of the list of which this work is a part; nil: the work is the whole subtask.
+	Element *Element
 	// What the plan gives to this subtask; nil for nothing. A number is a json.Number, which keeps each digit.
 	Input map[string]any
 	// What the plan gives to every subtask; nil for nothing.
@@ -204,6 +253,10 @@ func (t *Takeover) Subtask() *Subtask {
 	}
 	// A section that is missing, or of another form, is none.
 	s.Input, s.PlanInput = t.object("input"), t.object("plan_input")
+	if t.Section("element") != nil {
+		s.Element = &Element{}
+		_ = t.JSON("element", s.Element)
+	}
 	var previous, direct map[string]subtaskResult
 	var consumed map[string]map[string]subtaskResult
 	_ = t.JSON("previous_results", &previous)

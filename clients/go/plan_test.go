@@ -252,3 +252,58 @@ func TestAFailingPlanUndoesWhatHasCompleted(t *testing.T) {
 		t.Error(inputs)
 	}
 }
+
+// TestAPlanGrowsAndItsSubtasksChange adds a list of subtasks, cancels one, starts it again, and gives it to another agent.
+func TestAPlanGrowsAndItsSubtasksChange(t *testing.T) {
+	b := newBroker(t, "")
+	alice, kind := b.agent(t, "alice"), unique("scout")
+	extended, elements := make(chan struct{}), make(chan *Element, 8)
+	subtaskWorker(t, b, kind, func(_ context.Context, subtask *Subtask) (map[string]any, error) {
+		if subtask.Element != nil {
+			elements <- subtask.Element
+			return map[string]any{"place": subtask.Element.Index}, nil
+		}
+		<-extended
+		return map[string]any{"response": "found", "all": []any{"x", map[string]any{"y": 1}}}, nil
+	})
+	idle := b.options(t, "idle")
+	idle.Card = &v1.AgentCard{AgentTypes: []string{kind + "-idle"}}
+	connected(t, idle)
+	wait := &v1.Subtask{Id: "wait", AgentType: kind + "-idle", Optional: true}
+	plan := ok[*Plan](t)(alice.SubmitPlan(patient(t), &v1.Plan{
+		PlanId: unique("growth"), WholeTimeout: durationpb.New(3 * patience), Subtasks: []*v1.Subtask{{Id: "find", AgentType: kind}, wait},
+	}))
+	look := &v1.Subtask{Id: "look", Dependencies: []string{"find"}, ForEach: &v1.ForEach{SubtaskId: "find", Pointer: "/result/all"}}
+	for range 2 {
+		if err := plan.Extend(patient(t), &v1.SubtaskDefaults{AgentType: kind}, look); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(t, plan.Extend(patient(t), nil, &v1.Subtask{Id: "find", AgentType: kind}), "PLAN_INVALID")
+	_, err := plan.CancelSubtask(patient(t), "missing", "")
+	refused(t, err, "SUBTASK_UNKNOWN")
+	_, err = plan.RetrySubtask(patient(t), "wait")
+	refused(t, err, "SUBTASK_STATE")
+	_, err = plan.ReassignSubtask(patient(t), "wait", alice.ID(), "")
+	refused(t, err, "RECEIVER_INVALID")
+	ok[*v1.PlanRun](t)(plan.ReassignSubtask(patient(t), "wait", "type:"+kind+"-idle", "no answer"))
+	ok[*v1.PlanRun](t)(plan.CancelSubtask(patient(t), "wait", "enough"))
+	again := ok[*v1.PlanRun](t)(plan.RetrySubtask(patient(t), "wait"))
+	if again.GetRound() != 2 {
+		t.Error(again)
+	}
+	ok[*v1.PlanRun](t)(plan.CancelSubtask(patient(t), "wait", "enough"))
+	close(extended)
+	if ended := ok[*v1.PlanRun](t)(plan.Ended(patient(t))); ended.GetState() != v1.PlanState_PLAN_STATE_COMPLETED {
+		t.Error(ended)
+	}
+	for range 2 {
+		if element := await(t, elements); element.Count != 2 || len(element.Value) == 0 {
+			t.Error(element)
+		}
+	}
+	results := ok[map[string]*v1.SubtaskResult](t)(plan.Results(patient(t)))
+	if got := results["look"].GetResultJson(); got != `{"results":[{"place":0},{"place":1}]}` {
+		t.Error(got)
+	}
+}

@@ -180,7 +180,7 @@ fn the_requests_of_plans_take_the_turns_of_their_submitters() {
             subtasks: (0..many).map(|number| subtask(format!("{submitter}{number}"))).collect(),
             ..Default::default()
         };
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
         // The ids of the requests come from that of the submission, so those of this test must be as random as others.
         let message_id = format!("0198c0de-0000-7000-8000-{}", submitter.repeat(12));
         let envelope = world.envelope(submitter, "", MessageType::PlanSubmission, &payload);

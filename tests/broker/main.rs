@@ -27,6 +27,7 @@ mod participants;
 mod parts;
 mod patience;
 mod plan_branches;
+mod plan_growth;
 mod plan_readers;
 mod plan_shapes;
 mod plans;

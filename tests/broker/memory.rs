@@ -60,7 +60,7 @@ fn plans_take_about_what_is_estimated() {
             ..Default::default()
         };
         let plan = v1::Plan { plan_id: "q".into(), subtasks: (0..many).map(subtask).collect(), ..Default::default() };
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
         world.send(world.envelope("alice", "", v1::MessageType::PlanSubmission, &payload)).unwrap();
         let id = PlanId::parse("q").unwrap();
         let plan = world.estimate_and_count(&EntityId::Plan(id.clone()), Table::Plans, None);

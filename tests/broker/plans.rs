@@ -70,7 +70,7 @@ pub(crate) struct Workers {
 
 impl World {
     pub(crate) fn submit(&mut self, plan: v1::Plan) -> Result<v1::Receipt, Refusal> {
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
         self.send(self.envelope("alice", "", v1::MessageType::PlanSubmission, &payload))
     }
 
@@ -570,7 +570,7 @@ fn the_same_plan_again_is_the_same_plan() {
     let again = world.submit(report()).unwrap();
     assert_eq!(again.resource, "plan:q3");
     assert_refused(world.submit(plan_of(vec![subtask("other", &[])])), ErrorCode::PlanExists);
-    let payload = v1::PlanSubmission { plan: Some(report()) };
+    let payload = v1::PlanSubmission { plan: Some(report()), ..Default::default() };
     let stolen = world.envelope("mallory", "", v1::MessageType::PlanSubmission, &payload);
     assert_refused(world.send(stolen), ErrorCode::PlanExists);
     assert_eq!(world.rows(Table::Plans), 1);
@@ -593,7 +593,7 @@ fn running_plans_of_one_agent_are_bounded_also_over_a_restart() {
     world.submit(named("q5")).unwrap();
     assert_refused(world.change_plan(plan::Input::Retry { by }), ErrorCode::LimitExceeded);
     assert_eq!(world.plan().state(), v1::PlanState::Cancelled);
-    let payload = v1::PlanSubmission { plan: Some(named("q6")) };
+    let payload = v1::PlanSubmission { plan: Some(named("q6")), ..Default::default() };
     let of_bob = world.envelope("bob", "", v1::MessageType::PlanSubmission, &payload);
     world.send(of_bob).expect("the limit is each agent's own");
 }

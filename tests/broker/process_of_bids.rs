@@ -227,7 +227,7 @@ fn failed_plan(is_gone: bool) -> (World, Session, Option<Session>) {
         subtasks: vec![subtask],
         ..Default::default()
     };
-    let submission = v1::PlanSubmission { plan: Some(plan) };
+    let submission = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
     world.send_from(Q, world.envelope("a", "", MessageType::PlanSubmission, &submission)).unwrap();
     let q = match is_gone {
         true => {

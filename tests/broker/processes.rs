@@ -206,7 +206,7 @@ fn a_subtask_is_of_the_process_that_accepts_it_and_not_of_the_one_that_submitted
         subtasks: vec![subtask],
         ..Default::default()
     };
-    let submission = v1::PlanSubmission { plan: Some(plan) };
+    let submission = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
     world.send_from(Q, world.envelope("b", "", MessageType::PlanSubmission, &submission)).unwrap();
     let offer = world.take_and_ack(&mut p);
     let accept = world.accept("b", "baton.coordinator", &offer.message_id, offer.epoch);

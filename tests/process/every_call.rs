@@ -77,7 +77,16 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         envelope.encode_to_vec().into()
     };
     let submission = |ids: &Ids| {
-        let payload = v1::PlanSubmission { plan: Some(a_plan(&ids.plan)) };
+        let payload = v1::PlanSubmission { plan: Some(a_plan(&ids.plan)), ..Default::default() };
+        let kind = v1::MessageType::PlanSubmission;
+        let mut envelope = composer("forger").compose("", kind, &About::default(), &payload);
+        envelope.sender_id.clone_from(&ids.agent);
+        envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
+        envelope.encode_to_vec().into()
+    };
+    let extension = |ids: &Ids| {
+        let extension = v1::PlanExtension { plan_id: ids.plan.clone(), ..Default::default() };
+        let payload = v1::PlanSubmission { extension: Some(extension), ..Default::default() };
         let kind = v1::MessageType::PlanSubmission;
         let mut envelope = composer("forger").compose("", kind, &About::default(), &payload);
         envelope.sender_id.clone_from(&ids.agent);
@@ -285,6 +294,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         both!("PlanService/ValidatePlan", Identity, |_ids| v1::ValidatePlanRequest::default()),
         both!("PlanService/SubmitPlan", Nothing, |ids| v1::SubmitPlanRequest { envelope: submission(ids) }),
+        both!("PlanService/ExtendPlan", Nothing, |ids| v1::ExtendPlanRequest { envelope: extension(ids) }),
         both!("PlanService/GetPlan", Permission, |ids| v1::GetPlanRequest {
             plan_id: ids.plan.clone(),
             ..Default::default()
@@ -300,6 +310,21 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         both!("PlanService/CancelPlan", Permission, |ids| v1::CancelPlanRequest {
             plan_id: ids.plan.clone(),
+            ..Default::default()
+        }),
+        both!("PlanService/CancelSubtask", Permission, |ids| v1::CancelSubtaskRequest {
+            plan_id: ids.plan.clone(),
+            subtask_id: "a".to_owned(),
+            ..Default::default()
+        }),
+        both!("PlanService/RetrySubtask", Permission, |ids| v1::RetrySubtaskRequest {
+            plan_id: ids.plan.clone(),
+            subtask_id: "a".to_owned(),
+        }),
+        both!("PlanService/ReassignSubtask", Permission, |ids| v1::ReassignSubtaskRequest {
+            plan_id: ids.plan.clone(),
+            subtask_id: "a".to_owned(),
+            to: "agent-a".to_owned(),
             ..Default::default()
         }),
         both!("PlanService/RetryPlan", Permission, |ids| v1::RetryPlanRequest { plan_id: ids.plan.clone() }),

@@ -37,6 +37,30 @@ async fn a_list_of_ids_and_dependencies_is_a_plan() {
     }
 }
 
+#[tokio::test]
+async fn a_plan_grows_and_its_subtasks_change_by_commands() {
+    let broker = Broker::start();
+    drop(broker.agent("bob").await);
+    drop(broker.agent("carol").await);
+    let alice = Submitter::new(&broker, "growth", &json!([{"id": "a", "agent_id": "bob"}]));
+    alice.submit(&broker);
+    let more = Submitter::new(&broker, "more", &json!([{"id": "b", "dependencies": ["a"]}]));
+    let file = more.file.to_str().unwrap();
+    let run = |arguments: &[&str]| broker.lines(&alice.with_identity(arguments)).remove(0);
+    let plan = run(&["plan", "extend", "growth", file, "--agent", "bob"]);
+    assert_eq!(plan["subtasks"][1]["state"], "SUBTASK_STATE_PENDING", "{plan}");
+    assert_eq!(plan["extensionIds"].as_array().map(Vec::len), Some(1));
+    let of = |arguments: &[&str]| run(&[&["plan", "subtask"], arguments].concat())["subtasks"][0].clone();
+    assert_eq!(of(&["reassign", "growth", "a", "--to", "carol"])["turnAgentId"], "carol");
+    assert_eq!(of(&["cancel", "growth", "a", "--reason", "enough"])["state"], "SUBTASK_STATE_CANCELLED");
+    let retry = ["plan", "subtask", "retry", "growth", "a"];
+    let (code, stderr) = exit_of(&mut broker.command(&alice.with_identity(&retry)));
+    assert!(code != Some(0) && stderr.contains("PLAN_FINAL"), "it was the last one: {code:?} {stderr}");
+    let shown = broker.command(&alice.with_identity(&["plan", "show", "growth", "-o", "mermaid"])).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("n0 --> n1"), "the diagram has the extension: {shown}");
+}
+
 #[test]
 fn without_workspaces_reads_and_appends_are_not_supported() {
     let broker = Broker::serve("", "[workspace]\nenabled = false\n");

@@ -31,6 +31,8 @@ pub(crate) struct Plans {
     results: HashSet<(PlanId, u32, String)>,
     /// The results that a compensation has undone, by their entries of the log.
     undone: HashSet<(PlanId, u64)>,
+    /// The elements with a result: the plan, the subtask, the round of the task, and the place in the list.
+    elements: HashSet<(PlanId, String, u32, u32)>,
 }
 
 impl Plans {
@@ -58,6 +60,7 @@ impl Plans {
                     self.plans.remove(&gone.id);
                     self.results.retain(|(plan, ..)| *plan != gone.id);
                     self.undone.retain(|(plan, _)| *plan != gone.id);
+                    self.elements.retain(|(plan, ..)| *plan != gone.id);
                     *counts.entry("plans removed").or_default() += 1;
                 }
                 (Table::PlanLog, Some(record)) => {
@@ -108,7 +111,9 @@ impl Plans {
             );
             *counts.entry("PLAN RETRIED").or_default() += retries as u64;
         }
-        let active = plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
+        self.see_growth(plan, &spec, before, &entries, counts);
+        let elements = plan.elements.iter().map(|element| &element.run);
+        let active = plan.subtasks.iter().chain(elements).filter(|run| run.holds_slot()).count();
         assert!(active <= spec.terms.max_concurrency as usize, "law 13: {active} subtasks of {} run", plan.id);
         self.see_compensations(plan, &spec, before, &entries, counts);
         let was_undone = |place: usize| {
@@ -116,7 +121,7 @@ impl Plans {
             undoing.any(|known| known.of == place && known.run.state == SubtaskState::Completed)
         };
         for (place, subtask) in plan.subtasks.iter().enumerate() {
-            let former = before.map(|before| &before.subtasks[place]);
+            let former = before.and_then(|before| before.subtasks.get(place));
             assert!(
                 former.is_none_or(|former| former.state != SubtaskState::Completed)
                     || subtask.state == SubtaskState::Completed
@@ -130,8 +135,10 @@ impl Plans {
                 let is_new = former.is_none_or(|former| !former.is_excluded());
                 *counts.entry("SUBTASK EXCLUDED").or_default() += u64::from(is_new);
             }
-            let has_started =
-                subtask.state.is_active() && former.is_none_or(|former| former.handoff != subtask.handoff);
+            let is_new = former.is_none_or(|former| {
+                former.handoff != subtask.handoff || subtask.elements.is_some() && former.elements.is_none()
+            });
+            let has_started = subtask.state.is_active() && is_new;
             for need in needs(&spec, place).filter(|_| has_started) {
                 let state = plan.subtasks[need].state;
                 let is_met = state == SubtaskState::Completed
@@ -160,10 +167,63 @@ impl Plans {
             let start = (real, spec.terms.whole_timeout, unseen);
             // A plan that begins to compensate has its whole time anew.
             if before.is_some_and(|before| before.compensations.is_empty() && !plan.compensations.is_empty()) {
+                self.began.retain(|(id, _), _| *id != plan.id);
                 self.began.insert(round, start);
             } else {
                 self.began.entry(round).or_insert(start);
             }
+        }
+    }
+
+    /// Extensions only add, and each element of a list has one result, which is in the result of its subtask.
+    fn see_growth(
+        &mut self,
+        plan: &Plan,
+        spec: &Spec,
+        before: Option<&Plan>,
+        entries: &[v1::PlanEntry],
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        assert_eq!(plan.subtasks.len(), spec.subtasks.len(), "law 13: {} has other subtasks than its spec", plan.id);
+        let former = before.map_or(plan.subtasks.len(), |before| before.subtasks.len());
+        let mut added = 0;
+        for entry in entries {
+            match &entry.event {
+                Some(Event::Extended(extended)) => {
+                    added += extended.subtask_ids.len();
+                    *counts.entry("PLAN EXTENDED").or_default() += 1;
+                }
+                Some(Event::Element(change)) if change.state() == v1::SubtaskState::Completed => {
+                    let key = (plan.id.clone(), change.subtask_id.clone(), change.task_round, change.element.unwrap());
+                    let is_first = self.elements.insert(key);
+                    assert!(is_first, "law 13: an element of {} of {} has two results", change.subtask_id, plan.id);
+                    *counts.entry("ELEMENT COMPLETED").or_default() += 1;
+                }
+                Some(Event::Subtask(change)) if change.result.is_some() => {
+                    let place = spec.place(&change.subtask_id).unwrap();
+                    let Some(many) = plan.subtasks[place].elements else { continue };
+                    let json = &change.result.as_ref().unwrap().result_json;
+                    let result: serde_json::Value = serde_json::from_str(json).unwrap();
+                    let listed = result["results"].as_array().unwrap();
+                    assert_eq!(listed.len(), many as usize, "law 13: the list of {} of {}", change.subtask_id, plan.id);
+                    let is_whole = listed.iter().all(|result| !result.is_null());
+                    assert!(
+                        is_whole || spec.subtasks[place].is_optional,
+                        "law 13: a result of {} is left out",
+                        plan.id
+                    );
+                    *counts.entry("LIST COMPLETED").or_default() += 1;
+                }
+                Some(Event::Reassigned(_)) => *counts.entry("SUBTASK REASSIGNED").or_default() += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(plan.subtasks.len(), former + added, "law 13: the subtasks of {}", plan.id);
+        for element in &plan.elements {
+            let run = &plan.subtasks[element.of];
+            assert!(run.state == SubtaskState::Running && run.elements.is_some(), "law 13: an element of {}", plan.id);
+            let most = spec.subtasks[element.of].attempts_max;
+            assert!(element.run.attempts <= most, "law 13: too many attempts of an element of {}", plan.id);
         }
     }
 
@@ -245,6 +305,21 @@ impl Plans {
     /// The stored plans, and whether each has ended.
     pub(crate) fn known(&self) -> Vec<(PlanId, bool)> {
         self.plans.values().map(|plan| (plan.id.clone(), plan.state.is_final())).collect()
+    }
+
+    /// The plans that have failed and undone a subtask.
+    pub(crate) fn undone(&self) -> Vec<PlanId> {
+        let has_undone = |plan: &&Arc<Plan>| {
+            plan.state == PlanState::Failed
+                && plan.compensations.iter().any(|known| known.run.state == SubtaskState::Completed)
+        };
+        self.plans.values().filter(has_undone).map(|plan| plan.id.clone()).collect()
+    }
+
+    /// The ids of the subtasks of a plan.
+    pub(crate) fn subtasks(&self, plan: &PlanId) -> Vec<String> {
+        let spec = self.specs.get(plan);
+        spec.map(|spec| spec.subtasks.iter().map(|subtask| subtask.id.clone()).collect()).unwrap_or_default()
     }
 }
 

@@ -942,15 +942,35 @@ impl World {
         self.finish();
     }
 
-    /// A submitter cancels a plan that runs, or retries one that has ended. Some look at an earlier state.
+    /// A submitter cancels a plan that runs, or one of its subtasks, or retries what has ended. Some look at an earlier state.
     fn disturb_plan(&mut self) {
-        let known = self.disk.laws.lock().unwrap().plans.known();
+        let (known, undone) = {
+            let laws = self.disk.laws.lock().unwrap();
+            (laws.plans.known(), laws.plans.undone())
+        };
         if self.engine.is_none() || known.is_empty() {
             return;
         }
-        let (plan, has_ended) = self.rng.pick(&known);
+        // A plan that has undone its work, is retried and fails again has most to lose.
+        let (plan, has_ended) = match undone.is_empty() || self.rng.once_in(3) {
+            true => self.rng.pick(&known),
+            false => (self.rng.pick(&undone), true),
+        };
         let by = "sim".to_owned();
-        let input = if has_ended != self.rng.once_in(10) {
+        let subtasks = self.disk.laws.lock().unwrap().plans.subtasks(&plan);
+        let input = if !has_ended && !subtasks.is_empty() && !self.rng.once_in(3) {
+            self.counts.add("changes of subtasks");
+            let (subtask, reason) = (self.rng.pick(&subtasks), String::new());
+            match self.rng.roll(4) {
+                0 => plan::Input::CancelSubtask { subtask, by, reason },
+                1 => plan::Input::RetrySubtask { subtask, by },
+                _ => {
+                    let of_type = self.rng.once_in(3);
+                    let to = if of_type { "type:worker".to_owned() } else { self.rng.pick(&self.names) };
+                    plan::Input::ReassignSubtask { subtask, to, by, reason }
+                }
+            }
+        } else if has_ended != self.rng.once_in(10) {
             self.counts.add("retries of plans");
             plan::Input::Retry { by }
         } else {

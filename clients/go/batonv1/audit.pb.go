@@ -70,6 +70,12 @@ const (
 	AuditAction_AUDIT_ACTION_NAME_REMOVED AuditAction = 19
 	// A task was taken from its owner and given to baton.coordinator, which hands it on.
 	AuditAction_AUDIT_ACTION_TASK_REASSIGNED AuditAction = 20
+	// A subtask of a plan was cancelled by another caller than the submitter.
+	AuditAction_AUDIT_ACTION_SUBTASK_CANCELLED AuditAction = 21
+	// A subtask of a plan was started again by another caller than the submitter.
+	AuditAction_AUDIT_ACTION_SUBTASK_RETRIED AuditAction = 22
+	// A subtask of a plan was given to another agent by another caller than the submitter.
+	AuditAction_AUDIT_ACTION_SUBTASK_REASSIGNED AuditAction = 23
 )
 
 // Enum value maps for AuditAction.
@@ -96,6 +102,9 @@ var (
 		18: "AUDIT_ACTION_NAME_RETIRED",
 		19: "AUDIT_ACTION_NAME_REMOVED",
 		20: "AUDIT_ACTION_TASK_REASSIGNED",
+		21: "AUDIT_ACTION_SUBTASK_CANCELLED",
+		22: "AUDIT_ACTION_SUBTASK_RETRIED",
+		23: "AUDIT_ACTION_SUBTASK_REASSIGNED",
 	}
 	AuditAction_value = map[string]int32{
 		"AUDIT_ACTION_UNSPECIFIED":           0,
@@ -119,6 +128,9 @@ var (
 		"AUDIT_ACTION_NAME_RETIRED":          18,
 		"AUDIT_ACTION_NAME_REMOVED":          19,
 		"AUDIT_ACTION_TASK_REASSIGNED":       20,
+		"AUDIT_ACTION_SUBTASK_CANCELLED":     21,
+		"AUDIT_ACTION_SUBTASK_RETRIED":       22,
+		"AUDIT_ACTION_SUBTASK_REASSIGNED":    23,
 	}
 )
 
@@ -160,7 +172,7 @@ type AuditEntry struct {
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// The kind of act.
 	Action AuditAction `protobuf:"varint,4,opt,name=action,proto3,enum=baton.v1.AuditAction" json:"action,omitempty"`
-	// The object of the act: an agent's id, a task's id, the number of a dead letter, the digest of an invitation, a file
+	// The object of the act: an agent's id, a task's id, a subtask as "PLAN/SUBTASK", the number of a dead letter, the digest of an invitation, a file
 	// name, or a name in a registry, for example "graph:search".
 	Subject string `protobuf:"bytes,5,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Details, for example a key's id or the reason of a decision. It contains no secret and no payload.
@@ -324,7 +336,7 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\ventry_bytes\x18\x02 \x01(\fR\n" +
 	"entryBytes\x12\x1d\n" +
 	"\n" +
-	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xe1\x05\n" +
+	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xcc\x06\n" +
 	"\vAuditAction\x12\x1c\n" +
 	"\x18AUDIT_ACTION_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAUDIT_ACTION_AGENT_REGISTERED\x10\x01\x12\x1e\n" +
@@ -347,7 +359,10 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\x1dAUDIT_ACTION_NAME_TRANSFERRED\x10\x11\x12\x1d\n" +
 	"\x19AUDIT_ACTION_NAME_RETIRED\x10\x12\x12\x1d\n" +
 	"\x19AUDIT_ACTION_NAME_REMOVED\x10\x13\x12 \n" +
-	"\x1cAUDIT_ACTION_TASK_REASSIGNED\x10\x14B\x95\x01\n" +
+	"\x1cAUDIT_ACTION_TASK_REASSIGNED\x10\x14\x12\"\n" +
+	"\x1eAUDIT_ACTION_SUBTASK_CANCELLED\x10\x15\x12 \n" +
+	"\x1cAUDIT_ACTION_SUBTASK_RETRIED\x10\x16\x12#\n" +
+	"\x1fAUDIT_ACTION_SUBTASK_REASSIGNED\x10\x17B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"AuditProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

@@ -319,12 +319,16 @@ const (
 	ErrorCode_ERROR_CODE_WORKSPACE_UNKNOWN ErrorCode = 206
 	// No plan has this plan_id. NOT_FOUND.
 	ErrorCode_ERROR_CODE_PLAN_UNKNOWN ErrorCode = 207
+	// The plan has no subtask with this subtask_id. NOT_FOUND.
+	ErrorCode_ERROR_CODE_SUBTASK_UNKNOWN ErrorCode = 212
 	// The workspace is closed: its task has ended. It can still be read. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_WORKSPACE_CLOSED ErrorCode = 246
 	// The plan has ended, or nothing of it is left to retry. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_PLAN_FINAL ErrorCode = 247
 	// The plan has not ended. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_PLAN_RUNNING ErrorCode = 265
+	// The subtask is in a state in which it cannot be changed so; ErrorInfo.metadata has the state. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_SUBTASK_STATE ErrorCode = 267
 	// The entry has more than 1048576 bytes. Store the content elsewhere, and append a reference. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_ENTRY_TOO_LARGE ErrorCode = 274
 	// The plan has errors. The details name each. INVALID_ARGUMENT.
@@ -420,6 +424,8 @@ const (
 	ErrorCode_ERROR_CODE_DEPENDENCY_FAILED ErrorCode = 312
 	// In records only: a subtask was skipped, because its dependencies did not end in time.
 	ErrorCode_ERROR_CODE_DEPENDENCY_TIMEOUT ErrorCode = 313
+	// In records only: the value that the for_each of a subtask names is no list, or has more than 256 elements.
+	ErrorCode_ERROR_CODE_FOR_EACH_INVALID ErrorCode = 314
 )
 
 // Enum value maps for ErrorCode.
@@ -508,9 +514,11 @@ var (
 		278: "ERROR_CODE_BLOB_DAMAGED",
 		206: "ERROR_CODE_WORKSPACE_UNKNOWN",
 		207: "ERROR_CODE_PLAN_UNKNOWN",
+		212: "ERROR_CODE_SUBTASK_UNKNOWN",
 		246: "ERROR_CODE_WORKSPACE_CLOSED",
 		247: "ERROR_CODE_PLAN_FINAL",
 		265: "ERROR_CODE_PLAN_RUNNING",
+		267: "ERROR_CODE_SUBTASK_STATE",
 		274: "ERROR_CODE_ENTRY_TOO_LARGE",
 		275: "ERROR_CODE_PLAN_INVALID",
 		281: "ERROR_CODE_SEQUENCE_CONFLICT",
@@ -551,6 +559,7 @@ var (
 		311: "ERROR_CODE_SUBTASK_FAILED",
 		312: "ERROR_CODE_DEPENDENCY_FAILED",
 		313: "ERROR_CODE_DEPENDENCY_TIMEOUT",
+		314: "ERROR_CODE_FOR_EACH_INVALID",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":               0,
@@ -636,9 +645,11 @@ var (
 		"ERROR_CODE_BLOB_DAMAGED":              278,
 		"ERROR_CODE_WORKSPACE_UNKNOWN":         206,
 		"ERROR_CODE_PLAN_UNKNOWN":              207,
+		"ERROR_CODE_SUBTASK_UNKNOWN":           212,
 		"ERROR_CODE_WORKSPACE_CLOSED":          246,
 		"ERROR_CODE_PLAN_FINAL":                247,
 		"ERROR_CODE_PLAN_RUNNING":              265,
+		"ERROR_CODE_SUBTASK_STATE":             267,
 		"ERROR_CODE_ENTRY_TOO_LARGE":           274,
 		"ERROR_CODE_PLAN_INVALID":              275,
 		"ERROR_CODE_SEQUENCE_CONFLICT":         281,
@@ -679,6 +690,7 @@ var (
 		"ERROR_CODE_SUBTASK_FAILED":            311,
 		"ERROR_CODE_DEPENDENCY_FAILED":         312,
 		"ERROR_CODE_DEPENDENCY_TIMEOUT":        313,
+		"ERROR_CODE_FOR_EACH_INVALID":          314,
 	}
 )
 
@@ -822,7 +834,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xd3\x1f\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xb5 \n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -907,10 +919,12 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1cERROR_CODE_BLOB_OUT_OF_RANGE\x10\x95\x02\x12\x1c\n" +
 	"\x17ERROR_CODE_BLOB_DAMAGED\x10\x96\x02\x12!\n" +
 	"\x1cERROR_CODE_WORKSPACE_UNKNOWN\x10\xce\x01\x12\x1c\n" +
-	"\x17ERROR_CODE_PLAN_UNKNOWN\x10\xcf\x01\x12 \n" +
+	"\x17ERROR_CODE_PLAN_UNKNOWN\x10\xcf\x01\x12\x1f\n" +
+	"\x1aERROR_CODE_SUBTASK_UNKNOWN\x10\xd4\x01\x12 \n" +
 	"\x1bERROR_CODE_WORKSPACE_CLOSED\x10\xf6\x01\x12\x1a\n" +
 	"\x15ERROR_CODE_PLAN_FINAL\x10\xf7\x01\x12\x1c\n" +
-	"\x17ERROR_CODE_PLAN_RUNNING\x10\x89\x02\x12\x1f\n" +
+	"\x17ERROR_CODE_PLAN_RUNNING\x10\x89\x02\x12\x1d\n" +
+	"\x18ERROR_CODE_SUBTASK_STATE\x10\x8b\x02\x12\x1f\n" +
 	"\x1aERROR_CODE_ENTRY_TOO_LARGE\x10\x92\x02\x12\x1c\n" +
 	"\x17ERROR_CODE_PLAN_INVALID\x10\x93\x02\x12!\n" +
 	"\x1cERROR_CODE_SEQUENCE_CONFLICT\x10\x99\x02\x12\x1e\n" +
@@ -950,7 +964,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x16ERROR_CODE_PLAN_FAILED\x10\xb6\x02\x12\x1e\n" +
 	"\x19ERROR_CODE_SUBTASK_FAILED\x10\xb7\x02\x12!\n" +
 	"\x1cERROR_CODE_DEPENDENCY_FAILED\x10\xb8\x02\x12\"\n" +
-	"\x1dERROR_CODE_DEPENDENCY_TIMEOUT\x10\xb9\x02B\x95\x01\n" +
+	"\x1dERROR_CODE_DEPENDENCY_TIMEOUT\x10\xb9\x02\x12 \n" +
+	"\x1bERROR_CODE_FOR_EACH_INVALID\x10\xba\x02B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"ErrorProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

@@ -1164,7 +1164,8 @@ type OnBehalfOf struct {
 	PlanId string `protobuf:"bytes,2,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
 	// The id of the subtask.
 	SubtaskId string `protobuf:"bytes,3,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
-	// The digest of the signed submission's content, 32 bytes. PlanService.GetPlan returns the submission.
+	// The digest of the content of the signed submission, or of the extension that has added the subtask, 32 bytes.
+	// PlanService.GetPlan returns both.
 	SubmissionSha256 []byte `protobuf:"bytes,4,opt,name=submission_sha256,json=submissionSha256,proto3" json:"submission_sha256,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache

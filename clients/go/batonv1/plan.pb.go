@@ -219,7 +219,7 @@ const (
 	// Final: a dependency did not complete, or the subtask could not start in time. With error_code 0: the subtask was not
 	// needed, because its condition does not hold or because all that it depends on was not needed.
 	SubtaskState_SUBTASK_STATE_SKIPPED SubtaskState = 8
-	// Final: the plan was cancelled.
+	// Final: the plan or the subtask was cancelled, or another element of the subtask did not complete.
 	SubtaskState_SUBTASK_STATE_CANCELLED SubtaskState = 9
 )
 
@@ -278,11 +278,13 @@ func (SubtaskState) EnumDescriptor() ([]byte, []int) {
 	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
 }
 
-// Payload: an agent submits a plan. The envelope has no receiver and no task.
+// Payload: an agent submits a plan, or extends one that it has submitted. The envelope has no receiver and no task.
 type PlanSubmission struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The plan. Required.
-	Plan          *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	// The plan. Either it or extension is required.
+	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Further subtasks of a running plan of the sender.
+	Extension     *PlanExtension `protobuf:"bytes,2,opt,name=extension,proto3" json:"extension,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +322,78 @@ func (*PlanSubmission) Descriptor() ([]byte, []int) {
 func (x *PlanSubmission) GetPlan() *Plan {
 	if x != nil {
 		return x.Plan
+	}
+	return nil
+}
+
+func (x *PlanSubmission) GetExtension() *PlanExtension {
+	if x != nil {
+		return x.Extension
+	}
+	return nil
+}
+
+// Further subtasks of a running plan. They stand behind those that the plan has. The plan with them must have no error:
+// they may depend on the earlier subtasks and on each other, and produce no topic that an earlier subtask consumes.
+type PlanExtension struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the plan. Required.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The subtasks to add, at least 1. The plan has at most 256 with them.
+	Subtasks []*Subtask `protobuf:"bytes,2,rep,name=subtasks,proto3" json:"subtasks,omitempty"`
+	// What stands for the fields that these subtasks leave out. The defaults of the plan do not.
+	Defaults      *SubtaskDefaults `protobuf:"bytes,3,opt,name=defaults,proto3" json:"defaults,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanExtension) Reset() {
+	*x = PlanExtension{}
+	mi := &file_baton_v1_plan_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanExtension) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanExtension) ProtoMessage() {}
+
+func (x *PlanExtension) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanExtension.ProtoReflect.Descriptor instead.
+func (*PlanExtension) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PlanExtension) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *PlanExtension) GetSubtasks() []*Subtask {
+	if x != nil {
+		return x.Subtasks
+	}
+	return nil
+}
+
+func (x *PlanExtension) GetDefaults() *SubtaskDefaults {
+	if x != nil {
+		return x.Defaults
 	}
 	return nil
 }
@@ -364,7 +438,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_baton_v1_plan_proto_msgTypes[1]
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +450,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[1]
+	mi := &file_baton_v1_plan_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +463,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Plan) GetPlanId() string {
@@ -512,7 +586,7 @@ type TopicSchema struct {
 
 func (x *TopicSchema) Reset() {
 	*x = TopicSchema{}
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +598,7 @@ func (x *TopicSchema) String() string {
 func (*TopicSchema) ProtoMessage() {}
 
 func (x *TopicSchema) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[2]
+	mi := &file_baton_v1_plan_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +611,7 @@ func (x *TopicSchema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicSchema.ProtoReflect.Descriptor instead.
 func (*TopicSchema) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TopicSchema) GetTopic() string {
@@ -573,7 +647,7 @@ type SubtaskDefaults struct {
 
 func (x *SubtaskDefaults) Reset() {
 	*x = SubtaskDefaults{}
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +659,7 @@ func (x *SubtaskDefaults) String() string {
 func (*SubtaskDefaults) ProtoMessage() {}
 
 func (x *SubtaskDefaults) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[3]
+	mi := &file_baton_v1_plan_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +672,7 @@ func (x *SubtaskDefaults) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskDefaults.ProtoReflect.Descriptor instead.
 func (*SubtaskDefaults) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SubtaskDefaults) GetAgentId() string {
@@ -679,14 +753,16 @@ type Subtask struct {
 	// the same way otherwise. Unset: the subtask runs.
 	When *Condition `protobuf:"bytes,21,opt,name=when,proto3" json:"when,omitempty"`
 	// The work that undoes the subtask, if the plan fails after the subtask has completed. Unset: none.
-	Compensate    *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
+	Compensate *Compensation `protobuf:"bytes,24,opt,name=compensate,proto3" json:"compensate,omitempty"`
+	// The list of which each element is a part of the subtask, with a task of its own. Unset: the subtask is one task.
+	ForEach       *ForEach `protobuf:"bytes,25,opt,name=for_each,json=forEach,proto3" json:"for_each,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subtask) Reset() {
 	*x = Subtask{}
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +774,7 @@ func (x *Subtask) String() string {
 func (*Subtask) ProtoMessage() {}
 
 func (x *Subtask) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +787,7 @@ func (x *Subtask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subtask.ProtoReflect.Descriptor instead.
 func (*Subtask) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Subtask) GetId() string {
@@ -847,6 +923,75 @@ func (x *Subtask) GetCompensate() *Compensation {
 	return nil
 }
 
+func (x *Subtask) GetForEach() *ForEach {
+	if x != nil {
+		return x.ForEach
+	}
+	return nil
+}
+
+// A list in the result of a subtask. The subtask with the ForEach runs once for each element, at most max_concurrency
+// elements of a plan at a time, and at most four lists of a plan. An element has the attempts and the timeout of the
+// subtask, and gets its value in the context section element. When all have completed, the subtask completes with
+// result_json {"results": [...]}, in the order of the list: for each element the result of its agent, or {"response": TEXT}
+// of an agent that has reported none. An element that fails ends the subtask as it has ended; the other elements are
+// stopped. In an optional subtask its place in the list is null, and the others go on. An empty list completes at once. A
+// value that is no list, or one of more than 256 elements, fails the subtask with FOR_EACH_INVALID.
+type ForEach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subtask with the list: one that the subtask with the ForEach depends on, directly or not. Required.
+	SubtaskId string `protobuf:"bytes,1,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The place of the list, a JSON pointer into the result as previous_results has it, for example "/result/companies"; at
+	// most 1024 bytes. Required.
+	Pointer       string `protobuf:"bytes,2,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForEach) Reset() {
+	*x = ForEach{}
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForEach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForEach) ProtoMessage() {}
+
+func (x *ForEach) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForEach.ProtoReflect.Descriptor instead.
+func (*ForEach) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ForEach) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *ForEach) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
 // Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
 // subtask's result in the context section dependency_results. The compensations of a plan run one after the other, the
 // latest completed subtask first; one that fails stops nothing.
@@ -883,7 +1028,7 @@ type Compensation struct {
 
 func (x *Compensation) Reset() {
 	*x = Compensation{}
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1040,7 @@ func (x *Compensation) String() string {
 func (*Compensation) ProtoMessage() {}
 
 func (x *Compensation) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1053,7 @@ func (x *Compensation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compensation.ProtoReflect.Descriptor instead.
 func (*Compensation) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Compensation) GetDescription() string {
@@ -1019,7 +1164,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1176,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1189,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Condition) GetSubtaskId() string {
@@ -1133,8 +1278,9 @@ type PlanProblem struct {
 	// Whether the plan can be submitted with it.
 	Severity ProblemSeverity `protobuf:"varint,1,opt,name=severity,proto3,enum=baton.v1.ProblemSeverity" json:"severity,omitempty"`
 	// The stable name: EMPTY, TOO_MANY_SUBTASKS, ID_MISSING, ID_DOUBLED, DEPENDENCY_UNKNOWN, DEPENDENCY_ON_ITSELF, CYCLE,
-	// NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, WHEN_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning
-	// AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
+	// NO_PRODUCER, CONSUMES_ITSELF, PRODUCED_LATE, NO_AGENT, WHEN_NOT_DEPENDENCY,
+	// FOR_EACH_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or
+	// FIELD_INVALID; as a warning AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// The path of the field in the plan, for example "subtasks[2].dependencies".
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
@@ -1150,7 +1296,7 @@ type PlanProblem struct {
 
 func (x *PlanProblem) Reset() {
 	*x = PlanProblem{}
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1308,7 @@ func (x *PlanProblem) String() string {
 func (*PlanProblem) ProtoMessage() {}
 
 func (x *PlanProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1321,7 @@ func (x *PlanProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanProblem.ProtoReflect.Descriptor instead.
 func (*PlanProblem) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanProblem) GetSeverity() ProblemSeverity {
@@ -1249,14 +1395,16 @@ type PlanRun struct {
 	// The time by which the present round ends.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// The time of the end. Unset: the plan runs.
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// The messages of the extensions, oldest first. Empty in lists.
+	ExtensionIds  []string `protobuf:"bytes,14,rep,name=extension_ids,json=extensionIds,proto3" json:"extension_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanRun) Reset() {
 	*x = PlanRun{}
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1416,7 @@ func (x *PlanRun) String() string {
 func (*PlanRun) ProtoMessage() {}
 
 func (x *PlanRun) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1429,7 @@ func (x *PlanRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRun.ProtoReflect.Descriptor instead.
 func (*PlanRun) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanRun) GetPlanId() string {
@@ -1375,6 +1523,13 @@ func (x *PlanRun) GetEndTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *PlanRun) GetExtensionIds() []string {
+	if x != nil {
+		return x.ExtensionIds
+	}
+	return nil
+}
+
 // What has become of a subtask.
 type SubtaskStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1417,14 +1572,20 @@ type SubtaskStatus struct {
 	// The time by which it has to take the step. Unset: none.
 	TurnDeadline *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=turn_deadline,json=turnDeadline,proto3" json:"turn_deadline,omitempty"`
 	// What has become of the subtask's compensation. Unset: it has not been due.
-	Compensation  *SubtaskStatus `protobuf:"bytes,24,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	Compensation *SubtaskStatus `protobuf:"bytes,24,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	// RUNNING with a ForEach only: what has become of each element, in the order of the list.
+	Elements []*SubtaskStatus `protobuf:"bytes,25,rep,name=elements,proto3" json:"elements,omitempty"`
+	// The number of elements of the list. Unset: the subtask has no ForEach, or has not got the list in this round.
+	ElementCount *uint32 `protobuf:"varint,26,opt,name=element_count,json=elementCount,proto3,oneof" json:"element_count,omitempty"`
+	// The agent, or type:NAME, that ReassignSubtask has named for the subtask. Empty: those of the plan.
+	AssignedTo    string `protobuf:"bytes,27,opt,name=assigned_to,json=assignedTo,proto3" json:"assigned_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubtaskStatus) Reset() {
 	*x = SubtaskStatus{}
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1597,7 @@ func (x *SubtaskStatus) String() string {
 func (*SubtaskStatus) ProtoMessage() {}
 
 func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1610,7 @@ func (x *SubtaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskStatus.ProtoReflect.Descriptor instead.
 func (*SubtaskStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SubtaskStatus) GetId() string {
@@ -1585,6 +1746,27 @@ func (x *SubtaskStatus) GetCompensation() *SubtaskStatus {
 	return nil
 }
 
+func (x *SubtaskStatus) GetElements() []*SubtaskStatus {
+	if x != nil {
+		return x.Elements
+	}
+	return nil
+}
+
+func (x *SubtaskStatus) GetElementCount() uint32 {
+	if x != nil && x.ElementCount != nil {
+		return *x.ElementCount
+	}
+	return 0
+}
+
+func (x *SubtaskStatus) GetAssignedTo() string {
+	if x != nil {
+		return x.AssignedTo
+	}
+	return ""
+}
+
 // The result of a subtask.
 type SubtaskResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1611,7 +1793,7 @@ type SubtaskResult struct {
 
 func (x *SubtaskResult) Reset() {
 	*x = SubtaskResult{}
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1805,7 @@ func (x *SubtaskResult) String() string {
 func (*SubtaskResult) ProtoMessage() {}
 
 func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1818,7 @@ func (x *SubtaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskResult.ProtoReflect.Descriptor instead.
 func (*SubtaskResult) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SubtaskResult) GetSubtaskId() string {
@@ -1712,6 +1894,9 @@ type PlanEntry struct {
 	//	*PlanEntry_Retried
 	//	*PlanEntry_Ended
 	//	*PlanEntry_Compensation
+	//	*PlanEntry_Extended
+	//	*PlanEntry_Element
+	//	*PlanEntry_Reassigned
 	Event         isPlanEntry_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1719,7 +1904,7 @@ type PlanEntry struct {
 
 func (x *PlanEntry) Reset() {
 	*x = PlanEntry{}
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1916,7 @@ func (x *PlanEntry) String() string {
 func (*PlanEntry) ProtoMessage() {}
 
 func (x *PlanEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1929,7 @@ func (x *PlanEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEntry.ProtoReflect.Descriptor instead.
 func (*PlanEntry) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanEntry) GetNumber() uint64 {
@@ -1822,6 +2007,33 @@ func (x *PlanEntry) GetCompensation() *SubtaskChanged {
 	return nil
 }
 
+func (x *PlanEntry) GetExtended() *PlanExtended {
+	if x != nil {
+		if x, ok := x.Event.(*PlanEntry_Extended); ok {
+			return x.Extended
+		}
+	}
+	return nil
+}
+
+func (x *PlanEntry) GetElement() *SubtaskChanged {
+	if x != nil {
+		if x, ok := x.Event.(*PlanEntry_Element); ok {
+			return x.Element
+		}
+	}
+	return nil
+}
+
+func (x *PlanEntry) GetReassigned() *SubtaskReassigned {
+	if x != nil {
+		if x, ok := x.Event.(*PlanEntry_Reassigned); ok {
+			return x.Reassigned
+		}
+	}
+	return nil
+}
+
 type isPlanEntry_Event interface {
 	isPlanEntry_Event()
 }
@@ -1856,6 +2068,21 @@ type PlanEntry_Compensation struct {
 	Compensation *SubtaskChanged `protobuf:"bytes,13,opt,name=compensation,proto3,oneof"`
 }
 
+type PlanEntry_Extended struct {
+	// The submitter has added subtasks.
+	Extended *PlanExtended `protobuf:"bytes,14,opt,name=extended,proto3,oneof"`
+}
+
+type PlanEntry_Element struct {
+	// The element of a subtask has changed its state.
+	Element *SubtaskChanged `protobuf:"bytes,15,opt,name=element,proto3,oneof"`
+}
+
+type PlanEntry_Reassigned struct {
+	// A subtask was given to another agent.
+	Reassigned *SubtaskReassigned `protobuf:"bytes,16,opt,name=reassigned,proto3,oneof"`
+}
+
 func (*PlanEntry_Submitted) isPlanEntry_Event() {}
 
 func (*PlanEntry_Subtask) isPlanEntry_Event() {}
@@ -1868,6 +2095,12 @@ func (*PlanEntry_Ended) isPlanEntry_Event() {}
 
 func (*PlanEntry_Compensation) isPlanEntry_Event() {}
 
+func (*PlanEntry_Extended) isPlanEntry_Event() {}
+
+func (*PlanEntry_Element) isPlanEntry_Event() {}
+
+func (*PlanEntry_Reassigned) isPlanEntry_Event() {}
+
 // See PlanEntry.
 type PlanSubmitted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1879,7 +2112,7 @@ type PlanSubmitted struct {
 
 func (x *PlanSubmitted) Reset() {
 	*x = PlanSubmitted{}
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2124,7 @@ func (x *PlanSubmitted) String() string {
 func (*PlanSubmitted) ProtoMessage() {}
 
 func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2137,7 @@ func (x *PlanSubmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSubmitted.ProtoReflect.Descriptor instead.
 func (*PlanSubmitted) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanSubmitted) GetSubmitterId() string {
@@ -1912,6 +2145,70 @@ func (x *PlanSubmitted) GetSubmitterId() string {
 		return x.SubmitterId
 	}
 	return ""
+}
+
+// See PlanEntry.
+type PlanExtended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message with the subtasks.
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// The digest of the message's content, 32 bytes.
+	ContentSha256 []byte `protobuf:"bytes,2,opt,name=content_sha256,json=contentSha256,proto3" json:"content_sha256,omitempty"`
+	// The ids of the new subtasks, in their order.
+	SubtaskIds    []string `protobuf:"bytes,3,rep,name=subtask_ids,json=subtaskIds,proto3" json:"subtask_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanExtended) Reset() {
+	*x = PlanExtended{}
+	mi := &file_baton_v1_plan_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanExtended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanExtended) ProtoMessage() {}
+
+func (x *PlanExtended) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanExtended.ProtoReflect.Descriptor instead.
+func (*PlanExtended) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PlanExtended) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *PlanExtended) GetContentSha256() []byte {
+	if x != nil {
+		return x.ContentSha256
+	}
+	return nil
+}
+
+func (x *PlanExtended) GetSubtaskIds() []string {
+	if x != nil {
+		return x.SubtaskIds
+	}
+	return nil
 }
 
 // See PlanEntry.
@@ -1934,14 +2231,16 @@ type SubtaskChanged struct {
 	// The same, for people to read.
 	Cause string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
 	// COMPLETED only: the result.
-	Result        *SubtaskResult `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
+	Result *SubtaskResult `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
+	// The place of the element in its list, from 0 on. Unset: the change is that of the whole subtask.
+	Element       *uint32 `protobuf:"varint,10,opt,name=element,proto3,oneof" json:"element,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubtaskChanged) Reset() {
 	*x = SubtaskChanged{}
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2252,7 @@ func (x *SubtaskChanged) String() string {
 func (*SubtaskChanged) ProtoMessage() {}
 
 func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2265,7 @@ func (x *SubtaskChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubtaskChanged.ProtoReflect.Descriptor instead.
 func (*SubtaskChanged) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SubtaskChanged) GetSubtaskId() string {
@@ -2032,6 +2331,13 @@ func (x *SubtaskChanged) GetResult() *SubtaskResult {
 	return nil
 }
 
+func (x *SubtaskChanged) GetElement() uint32 {
+	if x != nil && x.Element != nil {
+		return *x.Element
+	}
+	return 0
+}
+
 // See PlanEntry.
 type ResultNotAppended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2049,7 +2355,7 @@ type ResultNotAppended struct {
 
 func (x *ResultNotAppended) Reset() {
 	*x = ResultNotAppended{}
-	mi := &file_baton_v1_plan_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2367,7 @@ func (x *ResultNotAppended) String() string {
 func (*ResultNotAppended) ProtoMessage() {}
 
 func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2380,7 @@ func (x *ResultNotAppended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultNotAppended.ProtoReflect.Descriptor instead.
 func (*ResultNotAppended) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResultNotAppended) GetSubtaskId() string {
@@ -2111,14 +2417,16 @@ type PlanRetried struct {
 	// The new round.
 	Round uint32 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
 	// Who asked for it.
-	Caller        string `protobuf:"bytes,2,opt,name=caller,proto3" json:"caller,omitempty"`
+	Caller string `protobuf:"bytes,2,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The subtask that starts again by itself, with the subtasks that were skipped because of it. Empty: all of the plan.
+	SubtaskId     string `protobuf:"bytes,3,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanRetried) Reset() {
 	*x = PlanRetried{}
-	mi := &file_baton_v1_plan_proto_msgTypes[15]
+	mi := &file_baton_v1_plan_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2438,7 @@ func (x *PlanRetried) String() string {
 func (*PlanRetried) ProtoMessage() {}
 
 func (x *PlanRetried) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[15]
+	mi := &file_baton_v1_plan_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2451,7 @@ func (x *PlanRetried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetried.ProtoReflect.Descriptor instead.
 func (*PlanRetried) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanRetried) GetRound() uint32 {
@@ -2156,6 +2464,86 @@ func (x *PlanRetried) GetRound() uint32 {
 func (x *PlanRetried) GetCaller() string {
 	if x != nil {
 		return x.Caller
+	}
+	return ""
+}
+
+func (x *PlanRetried) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+// See PlanEntry.
+type SubtaskReassigned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the subtask.
+	SubtaskId string `protobuf:"bytes,1,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The agent, or type:NAME.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Who asked for it.
+	Caller string `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
+	// Why, for people to read.
+	ReasonText    string `protobuf:"bytes,4,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubtaskReassigned) Reset() {
+	*x = SubtaskReassigned{}
+	mi := &file_baton_v1_plan_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubtaskReassigned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubtaskReassigned) ProtoMessage() {}
+
+func (x *SubtaskReassigned) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubtaskReassigned.ProtoReflect.Descriptor instead.
+func (*SubtaskReassigned) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SubtaskReassigned) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *SubtaskReassigned) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *SubtaskReassigned) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *SubtaskReassigned) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
 	}
 	return ""
 }
@@ -2173,7 +2561,7 @@ type PlanEnded struct {
 
 func (x *PlanEnded) Reset() {
 	*x = PlanEnded{}
-	mi := &file_baton_v1_plan_proto_msgTypes[16]
+	mi := &file_baton_v1_plan_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2573,7 @@ func (x *PlanEnded) String() string {
 func (*PlanEnded) ProtoMessage() {}
 
 func (x *PlanEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_proto_msgTypes[16]
+	mi := &file_baton_v1_plan_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2586,7 @@ func (x *PlanEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEnded.ProtoReflect.Descriptor instead.
 func (*PlanEnded) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_plan_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanEnded) GetState() PlanState {
@@ -2219,9 +2607,14 @@ var File_baton_v1_plan_proto protoreflect.FileDescriptor
 
 const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
+	"\x13baton/v1/plan.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x16baton/v1/routing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"k\n" +
 	"\x0ePlanSubmission\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\"\xaf\x06\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.baton.v1.PlanR\x04plan\x125\n" +
+	"\textension\x18\x02 \x01(\v2\x17.baton.v1.PlanExtensionR\textension\"\x8e\x01\n" +
+	"\rPlanExtension\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12-\n" +
+	"\bsubtasks\x18\x02 \x03(\v2\x11.baton.v1.SubtaskR\bsubtasks\x125\n" +
+	"\bdefaults\x18\x03 \x01(\v2\x19.baton.v1.SubtaskDefaultsR\bdefaults\"\xaf\x06\n" +
 	"\x04Plan\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12-\n" +
@@ -2253,7 +2646,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"agent_type\x18\x02 \x01(\tR\tagentType\x12'\n" +
 	"\x0frequired_skills\x18\x03 \x03(\tR\x0erequiredSkills\x123\n" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12!\n" +
-	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\xe7\x05\n" +
+	"\fattempts_max\x18\x05 \x01(\rR\vattemptsMax\"\x95\x06\n" +
 	"\aSubtask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
@@ -2277,8 +2670,13 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\x04when\x18\x15 \x01(\v2\x13.baton.v1.ConditionR\x04when\x126\n" +
 	"\n" +
 	"compensate\x18\x18 \x01(\v2\x16.baton.v1.CompensationR\n" +
-	"compensateJ\x04\b\n" +
-	"\x10\vR\x05input\"\xf6\x03\n" +
+	"compensate\x12,\n" +
+	"\bfor_each\x18\x19 \x01(\v2\x11.baton.v1.ForEachR\aforEachJ\x04\b\n" +
+	"\x10\vR\x05input\"B\n" +
+	"\aForEach\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x18\n" +
+	"\apointer\x18\x02 \x01(\tR\apointer\"\xf6\x03\n" +
 	"\fCompensation\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x19\n" +
@@ -2313,7 +2711,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\vsubtask_ids\x18\x04 \x03(\tR\n" +
 	"subtaskIds\x12\x14\n" +
 	"\x05topic\x18\x05 \x01(\tR\x05topic\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\xad\x04\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\xd2\x04\n" +
 	"\aPlanRun\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12!\n" +
 	"\fsubmitter_id\x18\x02 \x01(\tR\vsubmitterId\x12#\n" +
@@ -2331,7 +2729,8 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\vupdate_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x126\n" +
 	"\bdeadline\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x125\n" +
-	"\bend_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\x9a\x06\n" +
+	"\bend_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12#\n" +
+	"\rextension_ids\x18\x0e \x03(\tR\fextensionIds\"\xac\a\n" +
 	"\rSubtaskStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x16.baton.v1.SubtaskStateR\x05state\x12\x17\n" +
@@ -2356,9 +2755,14 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\adetails\x18\x15 \x01(\tR\adetails\x12\"\n" +
 	"\rturn_agent_id\x18\x16 \x01(\tR\vturnAgentId\x12?\n" +
 	"\rturn_deadline\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\fturnDeadline\x12;\n" +
-	"\fcompensation\x18\x18 \x01(\v2\x17.baton.v1.SubtaskStatusR\fcompensationB\x10\n" +
+	"\fcompensation\x18\x18 \x01(\v2\x17.baton.v1.SubtaskStatusR\fcompensation\x123\n" +
+	"\belements\x18\x19 \x03(\v2\x17.baton.v1.SubtaskStatusR\belements\x12(\n" +
+	"\relement_count\x18\x1a \x01(\rH\x02R\felementCount\x88\x01\x01\x12\x1f\n" +
+	"\vassigned_to\x18\x1b \x01(\tR\n" +
+	"assignedToB\x10\n" +
 	"\x0e_numeric_valueB\v\n" +
-	"\t_progress\"\x92\x02\n" +
+	"\t_progressB\x10\n" +
+	"\x0e_element_count\"\x92\x02\n" +
 	"\rSubtaskResult\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x1a\n" +
@@ -2372,7 +2776,7 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"resultJson\x12\x18\n" +
 	"\asummary\x18\n" +
 	" \x01(\tR\asummaryB\x10\n" +
-	"\x0e_numeric_value\"\xad\x03\n" +
+	"\x0e_numeric_value\"\xd8\x04\n" +
 	"\tPlanEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
@@ -2381,10 +2785,21 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\fnot_appended\x18\x05 \x01(\v2\x1b.baton.v1.ResultNotAppendedH\x00R\vnotAppended\x121\n" +
 	"\aretried\x18\x06 \x01(\v2\x15.baton.v1.PlanRetriedH\x00R\aretried\x12+\n" +
 	"\x05ended\x18\a \x01(\v2\x13.baton.v1.PlanEndedH\x00R\x05ended\x12>\n" +
-	"\fcompensation\x18\r \x01(\v2\x18.baton.v1.SubtaskChangedH\x00R\fcompensationB\a\n" +
+	"\fcompensation\x18\r \x01(\v2\x18.baton.v1.SubtaskChangedH\x00R\fcompensation\x124\n" +
+	"\bextended\x18\x0e \x01(\v2\x16.baton.v1.PlanExtendedH\x00R\bextended\x124\n" +
+	"\aelement\x18\x0f \x01(\v2\x18.baton.v1.SubtaskChangedH\x00R\aelement\x12=\n" +
+	"\n" +
+	"reassigned\x18\x10 \x01(\v2\x1b.baton.v1.SubtaskReassignedH\x00R\n" +
+	"reassignedB\a\n" +
 	"\x05event\"2\n" +
 	"\rPlanSubmitted\x12!\n" +
-	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"\xcb\x02\n" +
+	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"u\n" +
+	"\fPlanExtended\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tR\tmessageId\x12%\n" +
+	"\x0econtent_sha256\x18\x02 \x01(\fR\rcontentSha256\x12\x1f\n" +
+	"\vsubtask_ids\x18\x03 \x03(\tR\n" +
+	"subtaskIds\"\xf6\x02\n" +
 	"\x0eSubtaskChanged\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12,\n" +
@@ -2398,17 +2813,30 @@ const file_baton_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"error_code\x18\a \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12\x14\n" +
 	"\x05cause\x18\b \x01(\tR\x05cause\x12/\n" +
-	"\x06result\x18\t \x01(\v2\x17.baton.v1.SubtaskResultR\x06result\"\x90\x01\n" +
+	"\x06result\x18\t \x01(\v2\x17.baton.v1.SubtaskResultR\x06result\x12\x1d\n" +
+	"\aelement\x18\n" +
+	" \x01(\rH\x00R\aelement\x88\x01\x01B\n" +
+	"\n" +
+	"\b_element\"\x90\x01\n" +
 	"\x11ResultNotAppended\x12\x1d\n" +
 	"\n" +
 	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x122\n" +
 	"\n" +
 	"error_code\x18\x03 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12\x12\n" +
-	"\x04text\x18\x04 \x01(\tR\x04text\";\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\"Z\n" +
 	"\vPlanRetried\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\rR\x05round\x12\x16\n" +
-	"\x06caller\x18\x02 \x01(\tR\x06caller\"N\n" +
+	"\x06caller\x18\x02 \x01(\tR\x06caller\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x03 \x01(\tR\tsubtaskId\"{\n" +
+	"\x11SubtaskReassigned\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x01 \x01(\tR\tsubtaskId\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
+	"\x06caller\x18\x03 \x01(\tR\x06caller\x12\x1f\n" +
+	"\vreason_text\x18\x04 \x01(\tR\n" +
+	"reasonText\"N\n" +
 	"\tPlanEnded\x12)\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x13.baton.v1.PlanStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*m\n" +
@@ -2453,86 +2881,98 @@ func file_baton_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_baton_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_baton_v1_plan_proto_goTypes = []any{
 	(PlanMode)(0),                 // 0: baton.v1.PlanMode
 	(DataFlowCheck)(0),            // 1: baton.v1.DataFlowCheck
 	(PlanState)(0),                // 2: baton.v1.PlanState
 	(SubtaskState)(0),             // 3: baton.v1.SubtaskState
 	(*PlanSubmission)(nil),        // 4: baton.v1.PlanSubmission
-	(*Plan)(nil),                  // 5: baton.v1.Plan
-	(*TopicSchema)(nil),           // 6: baton.v1.TopicSchema
-	(*SubtaskDefaults)(nil),       // 7: baton.v1.SubtaskDefaults
-	(*Subtask)(nil),               // 8: baton.v1.Subtask
-	(*Compensation)(nil),          // 9: baton.v1.Compensation
-	(*Condition)(nil),             // 10: baton.v1.Condition
-	(*PlanProblem)(nil),           // 11: baton.v1.PlanProblem
-	(*PlanRun)(nil),               // 12: baton.v1.PlanRun
-	(*SubtaskStatus)(nil),         // 13: baton.v1.SubtaskStatus
-	(*SubtaskResult)(nil),         // 14: baton.v1.SubtaskResult
-	(*PlanEntry)(nil),             // 15: baton.v1.PlanEntry
-	(*PlanSubmitted)(nil),         // 16: baton.v1.PlanSubmitted
-	(*SubtaskChanged)(nil),        // 17: baton.v1.SubtaskChanged
-	(*ResultNotAppended)(nil),     // 18: baton.v1.ResultNotAppended
-	(*PlanRetried)(nil),           // 19: baton.v1.PlanRetried
-	(*PlanEnded)(nil),             // 20: baton.v1.PlanEnded
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(Priority)(0),                 // 22: baton.v1.Priority
-	(*HandoffTimeouts)(nil),       // 23: baton.v1.HandoffTimeouts
-	(ProblemSeverity)(0),          // 24: baton.v1.ProblemSeverity
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 26: baton.v1.ErrorCode
+	(*PlanExtension)(nil),         // 5: baton.v1.PlanExtension
+	(*Plan)(nil),                  // 6: baton.v1.Plan
+	(*TopicSchema)(nil),           // 7: baton.v1.TopicSchema
+	(*SubtaskDefaults)(nil),       // 8: baton.v1.SubtaskDefaults
+	(*Subtask)(nil),               // 9: baton.v1.Subtask
+	(*ForEach)(nil),               // 10: baton.v1.ForEach
+	(*Compensation)(nil),          // 11: baton.v1.Compensation
+	(*Condition)(nil),             // 12: baton.v1.Condition
+	(*PlanProblem)(nil),           // 13: baton.v1.PlanProblem
+	(*PlanRun)(nil),               // 14: baton.v1.PlanRun
+	(*SubtaskStatus)(nil),         // 15: baton.v1.SubtaskStatus
+	(*SubtaskResult)(nil),         // 16: baton.v1.SubtaskResult
+	(*PlanEntry)(nil),             // 17: baton.v1.PlanEntry
+	(*PlanSubmitted)(nil),         // 18: baton.v1.PlanSubmitted
+	(*PlanExtended)(nil),          // 19: baton.v1.PlanExtended
+	(*SubtaskChanged)(nil),        // 20: baton.v1.SubtaskChanged
+	(*ResultNotAppended)(nil),     // 21: baton.v1.ResultNotAppended
+	(*PlanRetried)(nil),           // 22: baton.v1.PlanRetried
+	(*SubtaskReassigned)(nil),     // 23: baton.v1.SubtaskReassigned
+	(*PlanEnded)(nil),             // 24: baton.v1.PlanEnded
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(Priority)(0),                 // 26: baton.v1.Priority
+	(*HandoffTimeouts)(nil),       // 27: baton.v1.HandoffTimeouts
+	(ProblemSeverity)(0),          // 28: baton.v1.ProblemSeverity
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 30: baton.v1.ErrorCode
 }
 var file_baton_v1_plan_proto_depIdxs = []int32{
-	5,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
-	8,  // 1: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
-	0,  // 2: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
-	21, // 3: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
-	21, // 4: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
-	1,  // 5: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
-	22, // 6: baton.v1.Plan.priority:type_name -> baton.v1.Priority
-	7,  // 7: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
-	6,  // 8: baton.v1.Plan.topic_schemas:type_name -> baton.v1.TopicSchema
-	21, // 9: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
-	21, // 10: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
-	23, // 11: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	21, // 12: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
-	10, // 13: baton.v1.Subtask.when:type_name -> baton.v1.Condition
-	9,  // 14: baton.v1.Subtask.compensate:type_name -> baton.v1.Compensation
-	21, // 15: baton.v1.Compensation.timeout:type_name -> google.protobuf.Duration
-	23, // 16: baton.v1.Compensation.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
-	21, // 17: baton.v1.Compensation.silence_timeout:type_name -> google.protobuf.Duration
-	24, // 18: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
-	2,  // 19: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
-	13, // 20: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
-	25, // 21: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
-	25, // 22: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
-	25, // 23: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
-	25, // 24: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
-	3,  // 25: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
-	26, // 26: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
-	25, // 27: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	25, // 28: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
-	25, // 29: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
-	25, // 30: baton.v1.SubtaskStatus.turn_deadline:type_name -> google.protobuf.Timestamp
-	13, // 31: baton.v1.SubtaskStatus.compensation:type_name -> baton.v1.SubtaskStatus
-	25, // 32: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
-	16, // 33: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
-	17, // 34: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
-	18, // 35: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
-	19, // 36: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
-	20, // 37: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
-	17, // 38: baton.v1.PlanEntry.compensation:type_name -> baton.v1.SubtaskChanged
-	3,  // 39: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
-	26, // 40: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
-	14, // 41: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
-	26, // 42: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
-	2,  // 43: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	6,  // 0: baton.v1.PlanSubmission.plan:type_name -> baton.v1.Plan
+	5,  // 1: baton.v1.PlanSubmission.extension:type_name -> baton.v1.PlanExtension
+	9,  // 2: baton.v1.PlanExtension.subtasks:type_name -> baton.v1.Subtask
+	8,  // 3: baton.v1.PlanExtension.defaults:type_name -> baton.v1.SubtaskDefaults
+	9,  // 4: baton.v1.Plan.subtasks:type_name -> baton.v1.Subtask
+	0,  // 5: baton.v1.Plan.mode:type_name -> baton.v1.PlanMode
+	25, // 6: baton.v1.Plan.dependency_timeout:type_name -> google.protobuf.Duration
+	25, // 7: baton.v1.Plan.whole_timeout:type_name -> google.protobuf.Duration
+	1,  // 8: baton.v1.Plan.data_flow_check:type_name -> baton.v1.DataFlowCheck
+	26, // 9: baton.v1.Plan.priority:type_name -> baton.v1.Priority
+	8,  // 10: baton.v1.Plan.defaults:type_name -> baton.v1.SubtaskDefaults
+	7,  // 11: baton.v1.Plan.topic_schemas:type_name -> baton.v1.TopicSchema
+	25, // 12: baton.v1.SubtaskDefaults.timeout:type_name -> google.protobuf.Duration
+	25, // 13: baton.v1.Subtask.timeout:type_name -> google.protobuf.Duration
+	27, // 14: baton.v1.Subtask.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	25, // 15: baton.v1.Subtask.silence_timeout:type_name -> google.protobuf.Duration
+	12, // 16: baton.v1.Subtask.when:type_name -> baton.v1.Condition
+	11, // 17: baton.v1.Subtask.compensate:type_name -> baton.v1.Compensation
+	10, // 18: baton.v1.Subtask.for_each:type_name -> baton.v1.ForEach
+	25, // 19: baton.v1.Compensation.timeout:type_name -> google.protobuf.Duration
+	27, // 20: baton.v1.Compensation.handoff_timeouts:type_name -> baton.v1.HandoffTimeouts
+	25, // 21: baton.v1.Compensation.silence_timeout:type_name -> google.protobuf.Duration
+	28, // 22: baton.v1.PlanProblem.severity:type_name -> baton.v1.ProblemSeverity
+	2,  // 23: baton.v1.PlanRun.state:type_name -> baton.v1.PlanState
+	15, // 24: baton.v1.PlanRun.subtasks:type_name -> baton.v1.SubtaskStatus
+	29, // 25: baton.v1.PlanRun.create_time:type_name -> google.protobuf.Timestamp
+	29, // 26: baton.v1.PlanRun.update_time:type_name -> google.protobuf.Timestamp
+	29, // 27: baton.v1.PlanRun.deadline:type_name -> google.protobuf.Timestamp
+	29, // 28: baton.v1.PlanRun.end_time:type_name -> google.protobuf.Timestamp
+	3,  // 29: baton.v1.SubtaskStatus.state:type_name -> baton.v1.SubtaskState
+	30, // 30: baton.v1.SubtaskStatus.error_code:type_name -> baton.v1.ErrorCode
+	29, // 31: baton.v1.SubtaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	29, // 32: baton.v1.SubtaskStatus.end_time:type_name -> google.protobuf.Timestamp
+	29, // 33: baton.v1.SubtaskStatus.deadline:type_name -> google.protobuf.Timestamp
+	29, // 34: baton.v1.SubtaskStatus.turn_deadline:type_name -> google.protobuf.Timestamp
+	15, // 35: baton.v1.SubtaskStatus.compensation:type_name -> baton.v1.SubtaskStatus
+	15, // 36: baton.v1.SubtaskStatus.elements:type_name -> baton.v1.SubtaskStatus
+	29, // 37: baton.v1.PlanEntry.time:type_name -> google.protobuf.Timestamp
+	18, // 38: baton.v1.PlanEntry.submitted:type_name -> baton.v1.PlanSubmitted
+	20, // 39: baton.v1.PlanEntry.subtask:type_name -> baton.v1.SubtaskChanged
+	21, // 40: baton.v1.PlanEntry.not_appended:type_name -> baton.v1.ResultNotAppended
+	22, // 41: baton.v1.PlanEntry.retried:type_name -> baton.v1.PlanRetried
+	24, // 42: baton.v1.PlanEntry.ended:type_name -> baton.v1.PlanEnded
+	20, // 43: baton.v1.PlanEntry.compensation:type_name -> baton.v1.SubtaskChanged
+	19, // 44: baton.v1.PlanEntry.extended:type_name -> baton.v1.PlanExtended
+	20, // 45: baton.v1.PlanEntry.element:type_name -> baton.v1.SubtaskChanged
+	23, // 46: baton.v1.PlanEntry.reassigned:type_name -> baton.v1.SubtaskReassigned
+	3,  // 47: baton.v1.SubtaskChanged.state:type_name -> baton.v1.SubtaskState
+	30, // 48: baton.v1.SubtaskChanged.error_code:type_name -> baton.v1.ErrorCode
+	16, // 49: baton.v1.SubtaskChanged.result:type_name -> baton.v1.SubtaskResult
+	30, // 50: baton.v1.ResultNotAppended.error_code:type_name -> baton.v1.ErrorCode
+	2,  // 51: baton.v1.PlanEnded.state:type_name -> baton.v1.PlanState
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_proto_init() }
@@ -2543,29 +2983,33 @@ func file_baton_v1_plan_proto_init() {
 	file_baton_v1_error_proto_init()
 	file_baton_v1_handoff_proto_init()
 	file_baton_v1_routing_proto_init()
-	file_baton_v1_plan_proto_msgTypes[1].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[6].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[2].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[8].OneofWrappers = []any{
 		(*Condition_EqualJson)(nil),
 		(*Condition_Less)(nil),
 		(*Condition_Present)(nil),
 	}
-	file_baton_v1_plan_proto_msgTypes[9].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[10].OneofWrappers = []any{}
-	file_baton_v1_plan_proto_msgTypes[11].OneofWrappers = []any{
+	file_baton_v1_plan_proto_msgTypes[11].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[12].OneofWrappers = []any{}
+	file_baton_v1_plan_proto_msgTypes[13].OneofWrappers = []any{
 		(*PlanEntry_Submitted)(nil),
 		(*PlanEntry_Subtask)(nil),
 		(*PlanEntry_NotAppended)(nil),
 		(*PlanEntry_Retried)(nil),
 		(*PlanEntry_Ended)(nil),
 		(*PlanEntry_Compensation)(nil),
+		(*PlanEntry_Extended)(nil),
+		(*PlanEntry_Element)(nil),
+		(*PlanEntry_Reassigned)(nil),
 	}
+	file_baton_v1_plan_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_plan_proto_rawDesc), len(file_baton_v1_plan_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

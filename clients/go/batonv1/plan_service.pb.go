@@ -216,6 +216,107 @@ func (x *SubmitPlanResponse) GetPlan() *PlanRun {
 	return nil
 }
 
+// See PlanService.ExtendPlan.
+type ExtendPlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A signed envelope of type PLAN_SUBMISSION with an extension. Required.
+	Envelope      *Envelope `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendPlanRequest) Reset() {
+	*x = ExtendPlanRequest{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendPlanRequest) ProtoMessage() {}
+
+func (x *ExtendPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendPlanRequest.ProtoReflect.Descriptor instead.
+func (*ExtendPlanRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ExtendPlanRequest) GetEnvelope() *Envelope {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+// See PlanService.ExtendPlan.
+type ExtendPlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The receipt of the extension.
+	Receipt *Receipt `protobuf:"bytes,1,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// The plan.
+	Plan          *PlanRun `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendPlanResponse) Reset() {
+	*x = ExtendPlanResponse{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendPlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendPlanResponse) ProtoMessage() {}
+
+func (x *ExtendPlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendPlanResponse.ProtoReflect.Descriptor instead.
+func (*ExtendPlanResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ExtendPlanResponse) GetReceipt() *Receipt {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
+}
+
+func (x *ExtendPlanResponse) GetPlan() *PlanRun {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
 // See PlanService.GetPlan.
 type GetPlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -223,13 +324,15 @@ type GetPlanRequest struct {
 	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
 	// Whether the answer has the submission: the plan as its submitter has signed it.
 	IncludeSubmission bool `protobuf:"varint,2,opt,name=include_submission,json=includeSubmission,proto3" json:"include_submission,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// With include_submission: the message of an extension, which the answer then has as submission. Empty: that of the plan.
+	ExtensionId   string `protobuf:"bytes,3,opt,name=extension_id,json=extensionId,proto3" json:"extension_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetPlanRequest) Reset() {
 	*x = GetPlanRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +344,7 @@ func (x *GetPlanRequest) String() string {
 func (*GetPlanRequest) ProtoMessage() {}
 
 func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[4]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +357,7 @@ func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPlanRequest.ProtoReflect.Descriptor instead.
 func (*GetPlanRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetPlanRequest) GetPlanId() string {
@@ -271,12 +374,19 @@ func (x *GetPlanRequest) GetIncludeSubmission() bool {
 	return false
 }
 
+func (x *GetPlanRequest) GetExtensionId() string {
+	if x != nil {
+		return x.ExtensionId
+	}
+	return ""
+}
+
 // See PlanService.GetPlan.
 type GetPlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The plan.
 	Plan *PlanRun `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// The signed submission. Unset: not asked for.
+	// The signed submission, or the signed extension that the request names. Unset: not asked for.
 	Submission    *Envelope `protobuf:"bytes,2,opt,name=submission,proto3" json:"submission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -284,7 +394,7 @@ type GetPlanResponse struct {
 
 func (x *GetPlanResponse) Reset() {
 	*x = GetPlanResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +406,7 @@ func (x *GetPlanResponse) String() string {
 func (*GetPlanResponse) ProtoMessage() {}
 
 func (x *GetPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[5]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +419,7 @@ func (x *GetPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPlanResponse.ProtoReflect.Descriptor instead.
 func (*GetPlanResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetPlanResponse) GetPlan() *PlanRun {
@@ -341,7 +451,7 @@ type ListPlansRequest struct {
 
 func (x *ListPlansRequest) Reset() {
 	*x = ListPlansRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +463,7 @@ func (x *ListPlansRequest) String() string {
 func (*ListPlansRequest) ProtoMessage() {}
 
 func (x *ListPlansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[6]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +476,7 @@ func (x *ListPlansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPlansRequest.ProtoReflect.Descriptor instead.
 func (*ListPlansRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListPlansRequest) GetPageSize() uint32 {
@@ -403,7 +513,7 @@ type ListPlansResponse struct {
 
 func (x *ListPlansResponse) Reset() {
 	*x = ListPlansResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +525,7 @@ func (x *ListPlansResponse) String() string {
 func (*ListPlansResponse) ProtoMessage() {}
 
 func (x *ListPlansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[7]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +538,7 @@ func (x *ListPlansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPlansResponse.ProtoReflect.Descriptor instead.
 func (*ListPlansResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListPlansResponse) GetPlans() []*PlanRun {
@@ -460,7 +570,7 @@ type ListPlanResultsRequest struct {
 
 func (x *ListPlanResultsRequest) Reset() {
 	*x = ListPlanResultsRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +582,7 @@ func (x *ListPlanResultsRequest) String() string {
 func (*ListPlanResultsRequest) ProtoMessage() {}
 
 func (x *ListPlanResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[8]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +595,7 @@ func (x *ListPlanResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPlanResultsRequest.ProtoReflect.Descriptor instead.
 func (*ListPlanResultsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPlanResultsRequest) GetPlanId() string {
@@ -522,7 +632,7 @@ type ListPlanResultsResponse struct {
 
 func (x *ListPlanResultsResponse) Reset() {
 	*x = ListPlanResultsResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +644,7 @@ func (x *ListPlanResultsResponse) String() string {
 func (*ListPlanResultsResponse) ProtoMessage() {}
 
 func (x *ListPlanResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[9]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +657,7 @@ func (x *ListPlanResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPlanResultsResponse.ProtoReflect.Descriptor instead.
 func (*ListPlanResultsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListPlanResultsResponse) GetResults() []*SubtaskResult {
@@ -577,7 +687,7 @@ type WatchPlanRequest struct {
 
 func (x *WatchPlanRequest) Reset() {
 	*x = WatchPlanRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +699,7 @@ func (x *WatchPlanRequest) String() string {
 func (*WatchPlanRequest) ProtoMessage() {}
 
 func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[10]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +712,7 @@ func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlanRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchPlanRequest) GetPlanId() string {
@@ -636,7 +746,7 @@ type WatchPlanResponse struct {
 
 func (x *WatchPlanResponse) Reset() {
 	*x = WatchPlanResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +758,7 @@ func (x *WatchPlanResponse) String() string {
 func (*WatchPlanResponse) ProtoMessage() {}
 
 func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[11]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +771,7 @@ func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlanResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchPlanResponse) GetUpdate() isWatchPlanResponse_Update {
@@ -734,7 +844,7 @@ type PlanCaughtUp struct {
 
 func (x *PlanCaughtUp) Reset() {
 	*x = PlanCaughtUp{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +856,7 @@ func (x *PlanCaughtUp) String() string {
 func (*PlanCaughtUp) ProtoMessage() {}
 
 func (x *PlanCaughtUp) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[12]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +869,7 @@ func (x *PlanCaughtUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCaughtUp.ProtoReflect.Descriptor instead.
 func (*PlanCaughtUp) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanCaughtUp) GetNumber() uint64 {
@@ -782,7 +892,7 @@ type CancelPlanRequest struct {
 
 func (x *CancelPlanRequest) Reset() {
 	*x = CancelPlanRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +904,7 @@ func (x *CancelPlanRequest) String() string {
 func (*CancelPlanRequest) ProtoMessage() {}
 
 func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[13]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +917,7 @@ func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanRequest.ProtoReflect.Descriptor instead.
 func (*CancelPlanRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelPlanRequest) GetPlanId() string {
@@ -835,7 +945,7 @@ type CancelPlanResponse struct {
 
 func (x *CancelPlanResponse) Reset() {
 	*x = CancelPlanResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +957,7 @@ func (x *CancelPlanResponse) String() string {
 func (*CancelPlanResponse) ProtoMessage() {}
 
 func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[14]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +970,7 @@ func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanResponse.ProtoReflect.Descriptor instead.
 func (*CancelPlanResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CancelPlanResponse) GetPlan() *PlanRun {
@@ -881,7 +991,7 @@ type RetryPlanRequest struct {
 
 func (x *RetryPlanRequest) Reset() {
 	*x = RetryPlanRequest{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[15]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1003,7 @@ func (x *RetryPlanRequest) String() string {
 func (*RetryPlanRequest) ProtoMessage() {}
 
 func (x *RetryPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[15]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1016,7 @@ func (x *RetryPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPlanRequest.ProtoReflect.Descriptor instead.
 func (*RetryPlanRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RetryPlanRequest) GetPlanId() string {
@@ -927,7 +1037,7 @@ type RetryPlanResponse struct {
 
 func (x *RetryPlanResponse) Reset() {
 	*x = RetryPlanResponse{}
-	mi := &file_baton_v1_plan_service_proto_msgTypes[16]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1049,7 @@ func (x *RetryPlanResponse) String() string {
 func (*RetryPlanResponse) ProtoMessage() {}
 
 func (x *RetryPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_plan_service_proto_msgTypes[16]
+	mi := &file_baton_v1_plan_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,10 +1062,341 @@ func (x *RetryPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPlanResponse.ProtoReflect.Descriptor instead.
 func (*RetryPlanResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RetryPlanResponse) GetPlan() *PlanRun {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+// See PlanService.CancelSubtask.
+type CancelSubtaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the plan.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The id of the subtask. Required.
+	SubtaskId string `protobuf:"bytes,2,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The reason, for people to read, at most 1024 bytes.
+	ReasonText    string `protobuf:"bytes,3,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelSubtaskRequest) Reset() {
+	*x = CancelSubtaskRequest{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelSubtaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelSubtaskRequest) ProtoMessage() {}
+
+func (x *CancelSubtaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelSubtaskRequest.ProtoReflect.Descriptor instead.
+func (*CancelSubtaskRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CancelSubtaskRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *CancelSubtaskRequest) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *CancelSubtaskRequest) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+// See PlanService.CancelSubtask.
+type CancelSubtaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plan.
+	Plan          *PlanRun `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelSubtaskResponse) Reset() {
+	*x = CancelSubtaskResponse{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelSubtaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelSubtaskResponse) ProtoMessage() {}
+
+func (x *CancelSubtaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelSubtaskResponse.ProtoReflect.Descriptor instead.
+func (*CancelSubtaskResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CancelSubtaskResponse) GetPlan() *PlanRun {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+// See PlanService.RetrySubtask.
+type RetrySubtaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the plan.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The id of the subtask. Required.
+	SubtaskId     string `protobuf:"bytes,2,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetrySubtaskRequest) Reset() {
+	*x = RetrySubtaskRequest{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetrySubtaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetrySubtaskRequest) ProtoMessage() {}
+
+func (x *RetrySubtaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetrySubtaskRequest.ProtoReflect.Descriptor instead.
+func (*RetrySubtaskRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RetrySubtaskRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *RetrySubtaskRequest) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+// See PlanService.RetrySubtask.
+type RetrySubtaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plan.
+	Plan          *PlanRun `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetrySubtaskResponse) Reset() {
+	*x = RetrySubtaskResponse{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetrySubtaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetrySubtaskResponse) ProtoMessage() {}
+
+func (x *RetrySubtaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetrySubtaskResponse.ProtoReflect.Descriptor instead.
+func (*RetrySubtaskResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RetrySubtaskResponse) GetPlan() *PlanRun {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+// See PlanService.ReassignSubtask.
+type ReassignSubtaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the plan.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The id of the subtask. Required.
+	SubtaskId string `protobuf:"bytes,2,opt,name=subtask_id,json=subtaskId,proto3" json:"subtask_id,omitempty"`
+	// The agent, or type:NAME, that has the type and the skills that the subtask demands. It stays so in later rounds.
+	// Required.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// The reason, for people to read, at most 1024 bytes.
+	ReasonText    string `protobuf:"bytes,4,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignSubtaskRequest) Reset() {
+	*x = ReassignSubtaskRequest{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignSubtaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignSubtaskRequest) ProtoMessage() {}
+
+func (x *ReassignSubtaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignSubtaskRequest.ProtoReflect.Descriptor instead.
+func (*ReassignSubtaskRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReassignSubtaskRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *ReassignSubtaskRequest) GetSubtaskId() string {
+	if x != nil {
+		return x.SubtaskId
+	}
+	return ""
+}
+
+func (x *ReassignSubtaskRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *ReassignSubtaskRequest) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+// See PlanService.ReassignSubtask.
+type ReassignSubtaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plan.
+	Plan          *PlanRun `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignSubtaskResponse) Reset() {
+	*x = ReassignSubtaskResponse{}
+	mi := &file_baton_v1_plan_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignSubtaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignSubtaskResponse) ProtoMessage() {}
+
+func (x *ReassignSubtaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_plan_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignSubtaskResponse.ProtoReflect.Descriptor instead.
+func (*ReassignSubtaskResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_plan_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReassignSubtaskResponse) GetPlan() *PlanRun {
 	if x != nil {
 		return x.Plan
 	}
@@ -975,10 +1416,16 @@ const file_baton_v1_plan_service_proto_rawDesc = "" +
 	"\benvelope\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"h\n" +
 	"\x12SubmitPlanResponse\x12+\n" +
 	"\areceipt\x18\x01 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12%\n" +
-	"\x04plan\x18\x02 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"X\n" +
+	"\x04plan\x18\x02 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"C\n" +
+	"\x11ExtendPlanRequest\x12.\n" +
+	"\benvelope\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"h\n" +
+	"\x12ExtendPlanResponse\x12+\n" +
+	"\areceipt\x18\x01 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12%\n" +
+	"\x04plan\x18\x02 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"{\n" +
 	"\x0eGetPlanRequest\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12-\n" +
-	"\x12include_submission\x18\x02 \x01(\bR\x11includeSubmission\"l\n" +
+	"\x12include_submission\x18\x02 \x01(\bR\x11includeSubmission\x12!\n" +
+	"\fextension_id\x18\x03 \x01(\tR\vextensionId\"l\n" +
 	"\x0fGetPlanResponse\x12%\n" +
 	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\x122\n" +
 	"\n" +
@@ -1019,17 +1466,45 @@ const file_baton_v1_plan_service_proto_rawDesc = "" +
 	"\x10RetryPlanRequest\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\":\n" +
 	"\x11RetryPlanResponse\x12%\n" +
-	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan2\xda\x04\n" +
+	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"o\n" +
+	"\x14CancelSubtaskRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x02 \x01(\tR\tsubtaskId\x12\x1f\n" +
+	"\vreason_text\x18\x03 \x01(\tR\n" +
+	"reasonText\">\n" +
+	"\x15CancelSubtaskResponse\x12%\n" +
+	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"M\n" +
+	"\x13RetrySubtaskRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x02 \x01(\tR\tsubtaskId\"=\n" +
+	"\x14RetrySubtaskResponse\x12%\n" +
+	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan\"\x81\x01\n" +
+	"\x16ReassignSubtaskRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1d\n" +
+	"\n" +
+	"subtask_id\x18\x02 \x01(\tR\tsubtaskId\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x1f\n" +
+	"\vreason_text\x18\x04 \x01(\tR\n" +
+	"reasonText\"@\n" +
+	"\x17ReassignSubtaskResponse\x12%\n" +
+	"\x04plan\x18\x01 \x01(\v2\x11.baton.v1.PlanRunR\x04plan2\x9c\a\n" +
 	"\vPlanService\x12M\n" +
 	"\fValidatePlan\x12\x1d.baton.v1.ValidatePlanRequest\x1a\x1e.baton.v1.ValidatePlanResponse\x12G\n" +
 	"\n" +
-	"SubmitPlan\x12\x1b.baton.v1.SubmitPlanRequest\x1a\x1c.baton.v1.SubmitPlanResponse\x12>\n" +
+	"SubmitPlan\x12\x1b.baton.v1.SubmitPlanRequest\x1a\x1c.baton.v1.SubmitPlanResponse\x12G\n" +
+	"\n" +
+	"ExtendPlan\x12\x1b.baton.v1.ExtendPlanRequest\x1a\x1c.baton.v1.ExtendPlanResponse\x12>\n" +
 	"\aGetPlan\x12\x18.baton.v1.GetPlanRequest\x1a\x19.baton.v1.GetPlanResponse\x12D\n" +
 	"\tListPlans\x12\x1a.baton.v1.ListPlansRequest\x1a\x1b.baton.v1.ListPlansResponse\x12V\n" +
 	"\x0fListPlanResults\x12 .baton.v1.ListPlanResultsRequest\x1a!.baton.v1.ListPlanResultsResponse\x12F\n" +
 	"\tWatchPlan\x12\x1a.baton.v1.WatchPlanRequest\x1a\x1b.baton.v1.WatchPlanResponse0\x01\x12G\n" +
 	"\n" +
-	"CancelPlan\x12\x1b.baton.v1.CancelPlanRequest\x1a\x1c.baton.v1.CancelPlanResponse\x12D\n" +
+	"CancelPlan\x12\x1b.baton.v1.CancelPlanRequest\x1a\x1c.baton.v1.CancelPlanResponse\x12P\n" +
+	"\rCancelSubtask\x12\x1e.baton.v1.CancelSubtaskRequest\x1a\x1f.baton.v1.CancelSubtaskResponse\x12M\n" +
+	"\fRetrySubtask\x12\x1d.baton.v1.RetrySubtaskRequest\x1a\x1e.baton.v1.RetrySubtaskResponse\x12V\n" +
+	"\x0fReassignSubtask\x12 .baton.v1.ReassignSubtaskRequest\x1a!.baton.v1.ReassignSubtaskResponse\x12D\n" +
 	"\tRetryPlan\x12\x1a.baton.v1.RetryPlanRequest\x1a\x1b.baton.v1.RetryPlanResponseB\x9b\x01\n" +
 	"\fcom.baton.v1B\x10PlanServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 
@@ -1045,72 +1520,94 @@ func file_baton_v1_plan_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_plan_service_proto_rawDescData
 }
 
-var file_baton_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_baton_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_baton_v1_plan_service_proto_goTypes = []any{
 	(*ValidatePlanRequest)(nil),     // 0: baton.v1.ValidatePlanRequest
 	(*ValidatePlanResponse)(nil),    // 1: baton.v1.ValidatePlanResponse
 	(*SubmitPlanRequest)(nil),       // 2: baton.v1.SubmitPlanRequest
 	(*SubmitPlanResponse)(nil),      // 3: baton.v1.SubmitPlanResponse
-	(*GetPlanRequest)(nil),          // 4: baton.v1.GetPlanRequest
-	(*GetPlanResponse)(nil),         // 5: baton.v1.GetPlanResponse
-	(*ListPlansRequest)(nil),        // 6: baton.v1.ListPlansRequest
-	(*ListPlansResponse)(nil),       // 7: baton.v1.ListPlansResponse
-	(*ListPlanResultsRequest)(nil),  // 8: baton.v1.ListPlanResultsRequest
-	(*ListPlanResultsResponse)(nil), // 9: baton.v1.ListPlanResultsResponse
-	(*WatchPlanRequest)(nil),        // 10: baton.v1.WatchPlanRequest
-	(*WatchPlanResponse)(nil),       // 11: baton.v1.WatchPlanResponse
-	(*PlanCaughtUp)(nil),            // 12: baton.v1.PlanCaughtUp
-	(*CancelPlanRequest)(nil),       // 13: baton.v1.CancelPlanRequest
-	(*CancelPlanResponse)(nil),      // 14: baton.v1.CancelPlanResponse
-	(*RetryPlanRequest)(nil),        // 15: baton.v1.RetryPlanRequest
-	(*RetryPlanResponse)(nil),       // 16: baton.v1.RetryPlanResponse
-	(*Plan)(nil),                    // 17: baton.v1.Plan
-	(*PlanProblem)(nil),             // 18: baton.v1.PlanProblem
-	(*Envelope)(nil),                // 19: baton.v1.Envelope
-	(*Receipt)(nil),                 // 20: baton.v1.Receipt
-	(*PlanRun)(nil),                 // 21: baton.v1.PlanRun
-	(PlanState)(0),                  // 22: baton.v1.PlanState
-	(*SubtaskResult)(nil),           // 23: baton.v1.SubtaskResult
-	(*PlanEntry)(nil),               // 24: baton.v1.PlanEntry
-	(*WatchGap)(nil),                // 25: baton.v1.WatchGap
+	(*ExtendPlanRequest)(nil),       // 4: baton.v1.ExtendPlanRequest
+	(*ExtendPlanResponse)(nil),      // 5: baton.v1.ExtendPlanResponse
+	(*GetPlanRequest)(nil),          // 6: baton.v1.GetPlanRequest
+	(*GetPlanResponse)(nil),         // 7: baton.v1.GetPlanResponse
+	(*ListPlansRequest)(nil),        // 8: baton.v1.ListPlansRequest
+	(*ListPlansResponse)(nil),       // 9: baton.v1.ListPlansResponse
+	(*ListPlanResultsRequest)(nil),  // 10: baton.v1.ListPlanResultsRequest
+	(*ListPlanResultsResponse)(nil), // 11: baton.v1.ListPlanResultsResponse
+	(*WatchPlanRequest)(nil),        // 12: baton.v1.WatchPlanRequest
+	(*WatchPlanResponse)(nil),       // 13: baton.v1.WatchPlanResponse
+	(*PlanCaughtUp)(nil),            // 14: baton.v1.PlanCaughtUp
+	(*CancelPlanRequest)(nil),       // 15: baton.v1.CancelPlanRequest
+	(*CancelPlanResponse)(nil),      // 16: baton.v1.CancelPlanResponse
+	(*RetryPlanRequest)(nil),        // 17: baton.v1.RetryPlanRequest
+	(*RetryPlanResponse)(nil),       // 18: baton.v1.RetryPlanResponse
+	(*CancelSubtaskRequest)(nil),    // 19: baton.v1.CancelSubtaskRequest
+	(*CancelSubtaskResponse)(nil),   // 20: baton.v1.CancelSubtaskResponse
+	(*RetrySubtaskRequest)(nil),     // 21: baton.v1.RetrySubtaskRequest
+	(*RetrySubtaskResponse)(nil),    // 22: baton.v1.RetrySubtaskResponse
+	(*ReassignSubtaskRequest)(nil),  // 23: baton.v1.ReassignSubtaskRequest
+	(*ReassignSubtaskResponse)(nil), // 24: baton.v1.ReassignSubtaskResponse
+	(*Plan)(nil),                    // 25: baton.v1.Plan
+	(*PlanProblem)(nil),             // 26: baton.v1.PlanProblem
+	(*Envelope)(nil),                // 27: baton.v1.Envelope
+	(*Receipt)(nil),                 // 28: baton.v1.Receipt
+	(*PlanRun)(nil),                 // 29: baton.v1.PlanRun
+	(PlanState)(0),                  // 30: baton.v1.PlanState
+	(*SubtaskResult)(nil),           // 31: baton.v1.SubtaskResult
+	(*PlanEntry)(nil),               // 32: baton.v1.PlanEntry
+	(*WatchGap)(nil),                // 33: baton.v1.WatchGap
 }
 var file_baton_v1_plan_service_proto_depIdxs = []int32{
-	17, // 0: baton.v1.ValidatePlanRequest.plan:type_name -> baton.v1.Plan
-	18, // 1: baton.v1.ValidatePlanResponse.problems:type_name -> baton.v1.PlanProblem
-	19, // 2: baton.v1.SubmitPlanRequest.envelope:type_name -> baton.v1.Envelope
-	20, // 3: baton.v1.SubmitPlanResponse.receipt:type_name -> baton.v1.Receipt
-	21, // 4: baton.v1.SubmitPlanResponse.plan:type_name -> baton.v1.PlanRun
-	21, // 5: baton.v1.GetPlanResponse.plan:type_name -> baton.v1.PlanRun
-	19, // 6: baton.v1.GetPlanResponse.submission:type_name -> baton.v1.Envelope
-	22, // 7: baton.v1.ListPlansRequest.states:type_name -> baton.v1.PlanState
-	21, // 8: baton.v1.ListPlansResponse.plans:type_name -> baton.v1.PlanRun
-	23, // 9: baton.v1.ListPlanResultsResponse.results:type_name -> baton.v1.SubtaskResult
-	24, // 10: baton.v1.WatchPlanResponse.entry:type_name -> baton.v1.PlanEntry
-	25, // 11: baton.v1.WatchPlanResponse.gap:type_name -> baton.v1.WatchGap
-	12, // 12: baton.v1.WatchPlanResponse.caught_up:type_name -> baton.v1.PlanCaughtUp
-	21, // 13: baton.v1.CancelPlanResponse.plan:type_name -> baton.v1.PlanRun
-	21, // 14: baton.v1.RetryPlanResponse.plan:type_name -> baton.v1.PlanRun
-	0,  // 15: baton.v1.PlanService.ValidatePlan:input_type -> baton.v1.ValidatePlanRequest
-	2,  // 16: baton.v1.PlanService.SubmitPlan:input_type -> baton.v1.SubmitPlanRequest
-	4,  // 17: baton.v1.PlanService.GetPlan:input_type -> baton.v1.GetPlanRequest
-	6,  // 18: baton.v1.PlanService.ListPlans:input_type -> baton.v1.ListPlansRequest
-	8,  // 19: baton.v1.PlanService.ListPlanResults:input_type -> baton.v1.ListPlanResultsRequest
-	10, // 20: baton.v1.PlanService.WatchPlan:input_type -> baton.v1.WatchPlanRequest
-	13, // 21: baton.v1.PlanService.CancelPlan:input_type -> baton.v1.CancelPlanRequest
-	15, // 22: baton.v1.PlanService.RetryPlan:input_type -> baton.v1.RetryPlanRequest
-	1,  // 23: baton.v1.PlanService.ValidatePlan:output_type -> baton.v1.ValidatePlanResponse
-	3,  // 24: baton.v1.PlanService.SubmitPlan:output_type -> baton.v1.SubmitPlanResponse
-	5,  // 25: baton.v1.PlanService.GetPlan:output_type -> baton.v1.GetPlanResponse
-	7,  // 26: baton.v1.PlanService.ListPlans:output_type -> baton.v1.ListPlansResponse
-	9,  // 27: baton.v1.PlanService.ListPlanResults:output_type -> baton.v1.ListPlanResultsResponse
-	11, // 28: baton.v1.PlanService.WatchPlan:output_type -> baton.v1.WatchPlanResponse
-	14, // 29: baton.v1.PlanService.CancelPlan:output_type -> baton.v1.CancelPlanResponse
-	16, // 30: baton.v1.PlanService.RetryPlan:output_type -> baton.v1.RetryPlanResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	25, // 0: baton.v1.ValidatePlanRequest.plan:type_name -> baton.v1.Plan
+	26, // 1: baton.v1.ValidatePlanResponse.problems:type_name -> baton.v1.PlanProblem
+	27, // 2: baton.v1.SubmitPlanRequest.envelope:type_name -> baton.v1.Envelope
+	28, // 3: baton.v1.SubmitPlanResponse.receipt:type_name -> baton.v1.Receipt
+	29, // 4: baton.v1.SubmitPlanResponse.plan:type_name -> baton.v1.PlanRun
+	27, // 5: baton.v1.ExtendPlanRequest.envelope:type_name -> baton.v1.Envelope
+	28, // 6: baton.v1.ExtendPlanResponse.receipt:type_name -> baton.v1.Receipt
+	29, // 7: baton.v1.ExtendPlanResponse.plan:type_name -> baton.v1.PlanRun
+	29, // 8: baton.v1.GetPlanResponse.plan:type_name -> baton.v1.PlanRun
+	27, // 9: baton.v1.GetPlanResponse.submission:type_name -> baton.v1.Envelope
+	30, // 10: baton.v1.ListPlansRequest.states:type_name -> baton.v1.PlanState
+	29, // 11: baton.v1.ListPlansResponse.plans:type_name -> baton.v1.PlanRun
+	31, // 12: baton.v1.ListPlanResultsResponse.results:type_name -> baton.v1.SubtaskResult
+	32, // 13: baton.v1.WatchPlanResponse.entry:type_name -> baton.v1.PlanEntry
+	33, // 14: baton.v1.WatchPlanResponse.gap:type_name -> baton.v1.WatchGap
+	14, // 15: baton.v1.WatchPlanResponse.caught_up:type_name -> baton.v1.PlanCaughtUp
+	29, // 16: baton.v1.CancelPlanResponse.plan:type_name -> baton.v1.PlanRun
+	29, // 17: baton.v1.RetryPlanResponse.plan:type_name -> baton.v1.PlanRun
+	29, // 18: baton.v1.CancelSubtaskResponse.plan:type_name -> baton.v1.PlanRun
+	29, // 19: baton.v1.RetrySubtaskResponse.plan:type_name -> baton.v1.PlanRun
+	29, // 20: baton.v1.ReassignSubtaskResponse.plan:type_name -> baton.v1.PlanRun
+	0,  // 21: baton.v1.PlanService.ValidatePlan:input_type -> baton.v1.ValidatePlanRequest
+	2,  // 22: baton.v1.PlanService.SubmitPlan:input_type -> baton.v1.SubmitPlanRequest
+	4,  // 23: baton.v1.PlanService.ExtendPlan:input_type -> baton.v1.ExtendPlanRequest
+	6,  // 24: baton.v1.PlanService.GetPlan:input_type -> baton.v1.GetPlanRequest
+	8,  // 25: baton.v1.PlanService.ListPlans:input_type -> baton.v1.ListPlansRequest
+	10, // 26: baton.v1.PlanService.ListPlanResults:input_type -> baton.v1.ListPlanResultsRequest
+	12, // 27: baton.v1.PlanService.WatchPlan:input_type -> baton.v1.WatchPlanRequest
+	15, // 28: baton.v1.PlanService.CancelPlan:input_type -> baton.v1.CancelPlanRequest
+	19, // 29: baton.v1.PlanService.CancelSubtask:input_type -> baton.v1.CancelSubtaskRequest
+	21, // 30: baton.v1.PlanService.RetrySubtask:input_type -> baton.v1.RetrySubtaskRequest
+	23, // 31: baton.v1.PlanService.ReassignSubtask:input_type -> baton.v1.ReassignSubtaskRequest
+	17, // 32: baton.v1.PlanService.RetryPlan:input_type -> baton.v1.RetryPlanRequest
+	1,  // 33: baton.v1.PlanService.ValidatePlan:output_type -> baton.v1.ValidatePlanResponse
+	3,  // 34: baton.v1.PlanService.SubmitPlan:output_type -> baton.v1.SubmitPlanResponse
+	5,  // 35: baton.v1.PlanService.ExtendPlan:output_type -> baton.v1.ExtendPlanResponse
+	7,  // 36: baton.v1.PlanService.GetPlan:output_type -> baton.v1.GetPlanResponse
+	9,  // 37: baton.v1.PlanService.ListPlans:output_type -> baton.v1.ListPlansResponse
+	11, // 38: baton.v1.PlanService.ListPlanResults:output_type -> baton.v1.ListPlanResultsResponse
+	13, // 39: baton.v1.PlanService.WatchPlan:output_type -> baton.v1.WatchPlanResponse
+	16, // 40: baton.v1.PlanService.CancelPlan:output_type -> baton.v1.CancelPlanResponse
+	20, // 41: baton.v1.PlanService.CancelSubtask:output_type -> baton.v1.CancelSubtaskResponse
+	22, // 42: baton.v1.PlanService.RetrySubtask:output_type -> baton.v1.RetrySubtaskResponse
+	24, // 43: baton.v1.PlanService.ReassignSubtask:output_type -> baton.v1.ReassignSubtaskResponse
+	18, // 44: baton.v1.PlanService.RetryPlan:output_type -> baton.v1.RetryPlanResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_plan_service_proto_init() }
@@ -1122,7 +1619,7 @@ func file_baton_v1_plan_service_proto_init() {
 	file_baton_v1_envelope_proto_init()
 	file_baton_v1_plan_proto_init()
 	file_baton_v1_task_service_proto_init()
-	file_baton_v1_plan_service_proto_msgTypes[11].OneofWrappers = []any{
+	file_baton_v1_plan_service_proto_msgTypes[13].OneofWrappers = []any{
 		(*WatchPlanResponse_Entry)(nil),
 		(*WatchPlanResponse_Gap)(nil),
 		(*WatchPlanResponse_CaughtUp)(nil),
@@ -1133,7 +1630,7 @@ func file_baton_v1_plan_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_plan_service_proto_rawDesc), len(file_baton_v1_plan_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,11 +23,15 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PlanService_ValidatePlan_FullMethodName    = "/baton.v1.PlanService/ValidatePlan"
 	PlanService_SubmitPlan_FullMethodName      = "/baton.v1.PlanService/SubmitPlan"
+	PlanService_ExtendPlan_FullMethodName      = "/baton.v1.PlanService/ExtendPlan"
 	PlanService_GetPlan_FullMethodName         = "/baton.v1.PlanService/GetPlan"
 	PlanService_ListPlans_FullMethodName       = "/baton.v1.PlanService/ListPlans"
 	PlanService_ListPlanResults_FullMethodName = "/baton.v1.PlanService/ListPlanResults"
 	PlanService_WatchPlan_FullMethodName       = "/baton.v1.PlanService/WatchPlan"
 	PlanService_CancelPlan_FullMethodName      = "/baton.v1.PlanService/CancelPlan"
+	PlanService_CancelSubtask_FullMethodName   = "/baton.v1.PlanService/CancelSubtask"
+	PlanService_RetrySubtask_FullMethodName    = "/baton.v1.PlanService/RetrySubtask"
+	PlanService_ReassignSubtask_FullMethodName = "/baton.v1.PlanService/ReassignSubtask"
 	PlanService_RetryPlan_FullMethodName       = "/baton.v1.PlanService/RetryPlan"
 )
 
@@ -36,7 +40,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
-// default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+// default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
 // plan.
 type PlanServiceClient interface {
 	// Returns all problems of a plan, and stores nothing.
@@ -45,6 +49,10 @@ type PlanServiceClient interface {
 	// PLAN_INVALID, whose BadRequest names each problem. The same plan again is the same plan; another one with its id is
 	// refused with PLAN_EXISTS.
 	SubmitPlan(ctx context.Context, in *SubmitPlanRequest, opts ...grpc.CallOption) (*SubmitPlanResponse, error)
+	// Adds subtasks to a running plan of the sender, as BrokerService.Send does with the same envelope. The whole plan is
+	// checked: with an error it is refused with PLAN_INVALID. The same extension again changes nothing. A plan that has ended,
+	// or has begun to end, is PLAN_FINAL.
+	ExtendPlan(ctx context.Context, in *ExtendPlanRequest, opts ...grpc.CallOption) (*ExtendPlanResponse, error)
 	// Returns one plan.
 	GetPlan(ctx context.Context, in *GetPlanRequest, opts ...grpc.CallOption) (*GetPlanResponse, error)
 	// Lists plans, the newest first.
@@ -55,6 +63,18 @@ type PlanServiceClient interface {
 	WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error)
 	// Ends a plan at once: its open handoffs are cancelled and its tasks taken back. A cancelled plan stays as it is.
 	CancelPlan(ctx context.Context, in *CancelPlanRequest, opts ...grpc.CallOption) (*CancelPlanResponse, error)
+	// Ends one subtask of a running plan at once, as CANCELLED: its open handoff is cancelled and its task taken back. What
+	// follows is what follows from a subtask that has failed. A cancelled subtask stays as it is; one that has ended otherwise
+	// is SUBTASK_STATE.
+	CancelSubtask(ctx context.Context, in *CancelSubtaskRequest, opts ...grpc.CallOption) (*CancelSubtaskResponse, error)
+	// Starts one subtask of a running plan again, as a further round of the plan: one that is FAILED, TIMED_OUT or CANCELLED,
+	// or SKIPPED with DEPENDENCY_TIMEOUT. The subtasks that were skipped because of it wait again. Another state is
+	// SUBTASK_STATE.
+	RetrySubtask(ctx context.Context, in *RetrySubtaskRequest, opts ...grpc.CallOption) (*RetrySubtaskResponse, error)
+	// Gives one subtask of a running plan to another agent: its open handoff is cancelled, or its task taken back, and the
+	// same attempt begins again with that agent. A subtask that has not begun is handed to it when its turn has come; of a
+	// subtask with a ForEach the elements that have not begun are. One that has ended is SUBTASK_STATE.
+	ReassignSubtask(ctx context.Context, in *ReassignSubtaskRequest, opts ...grpc.CallOption) (*ReassignSubtaskResponse, error)
 	// Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
 	// result.
 	RetryPlan(ctx context.Context, in *RetryPlanRequest, opts ...grpc.CallOption) (*RetryPlanResponse, error)
@@ -82,6 +102,16 @@ func (c *planServiceClient) SubmitPlan(ctx context.Context, in *SubmitPlanReques
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SubmitPlanResponse)
 	err := c.cc.Invoke(ctx, PlanService_SubmitPlan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *planServiceClient) ExtendPlan(ctx context.Context, in *ExtendPlanRequest, opts ...grpc.CallOption) (*ExtendPlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExtendPlanResponse)
+	err := c.cc.Invoke(ctx, PlanService_ExtendPlan_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +177,36 @@ func (c *planServiceClient) CancelPlan(ctx context.Context, in *CancelPlanReques
 	return out, nil
 }
 
+func (c *planServiceClient) CancelSubtask(ctx context.Context, in *CancelSubtaskRequest, opts ...grpc.CallOption) (*CancelSubtaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelSubtaskResponse)
+	err := c.cc.Invoke(ctx, PlanService_CancelSubtask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *planServiceClient) RetrySubtask(ctx context.Context, in *RetrySubtaskRequest, opts ...grpc.CallOption) (*RetrySubtaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetrySubtaskResponse)
+	err := c.cc.Invoke(ctx, PlanService_RetrySubtask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *planServiceClient) ReassignSubtask(ctx context.Context, in *ReassignSubtaskRequest, opts ...grpc.CallOption) (*ReassignSubtaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReassignSubtaskResponse)
+	err := c.cc.Invoke(ctx, PlanService_ReassignSubtask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *planServiceClient) RetryPlan(ctx context.Context, in *RetryPlanRequest, opts ...grpc.CallOption) (*RetryPlanResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RetryPlanResponse)
@@ -162,7 +222,7 @@ func (c *planServiceClient) RetryPlan(ctx context.Context, in *RetryPlanRequest,
 // for forward compatibility.
 //
 // Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
-// default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+// default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
 // plan.
 type PlanServiceServer interface {
 	// Returns all problems of a plan, and stores nothing.
@@ -171,6 +231,10 @@ type PlanServiceServer interface {
 	// PLAN_INVALID, whose BadRequest names each problem. The same plan again is the same plan; another one with its id is
 	// refused with PLAN_EXISTS.
 	SubmitPlan(context.Context, *SubmitPlanRequest) (*SubmitPlanResponse, error)
+	// Adds subtasks to a running plan of the sender, as BrokerService.Send does with the same envelope. The whole plan is
+	// checked: with an error it is refused with PLAN_INVALID. The same extension again changes nothing. A plan that has ended,
+	// or has begun to end, is PLAN_FINAL.
+	ExtendPlan(context.Context, *ExtendPlanRequest) (*ExtendPlanResponse, error)
 	// Returns one plan.
 	GetPlan(context.Context, *GetPlanRequest) (*GetPlanResponse, error)
 	// Lists plans, the newest first.
@@ -181,6 +245,18 @@ type PlanServiceServer interface {
 	WatchPlan(*WatchPlanRequest, grpc.ServerStreamingServer[WatchPlanResponse]) error
 	// Ends a plan at once: its open handoffs are cancelled and its tasks taken back. A cancelled plan stays as it is.
 	CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error)
+	// Ends one subtask of a running plan at once, as CANCELLED: its open handoff is cancelled and its task taken back. What
+	// follows is what follows from a subtask that has failed. A cancelled subtask stays as it is; one that has ended otherwise
+	// is SUBTASK_STATE.
+	CancelSubtask(context.Context, *CancelSubtaskRequest) (*CancelSubtaskResponse, error)
+	// Starts one subtask of a running plan again, as a further round of the plan: one that is FAILED, TIMED_OUT or CANCELLED,
+	// or SKIPPED with DEPENDENCY_TIMEOUT. The subtasks that were skipped because of it wait again. Another state is
+	// SUBTASK_STATE.
+	RetrySubtask(context.Context, *RetrySubtaskRequest) (*RetrySubtaskResponse, error)
+	// Gives one subtask of a running plan to another agent: its open handoff is cancelled, or its task taken back, and the
+	// same attempt begins again with that agent. A subtask that has not begun is handed to it when its turn has come; of a
+	// subtask with a ForEach the elements that have not begun are. One that has ended is SUBTASK_STATE.
+	ReassignSubtask(context.Context, *ReassignSubtaskRequest) (*ReassignSubtaskResponse, error)
 	// Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
 	// result.
 	RetryPlan(context.Context, *RetryPlanRequest) (*RetryPlanResponse, error)
@@ -200,6 +276,9 @@ func (UnimplementedPlanServiceServer) ValidatePlan(context.Context, *ValidatePla
 func (UnimplementedPlanServiceServer) SubmitPlan(context.Context, *SubmitPlanRequest) (*SubmitPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SubmitPlan not implemented")
 }
+func (UnimplementedPlanServiceServer) ExtendPlan(context.Context, *ExtendPlanRequest) (*ExtendPlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExtendPlan not implemented")
+}
 func (UnimplementedPlanServiceServer) GetPlan(context.Context, *GetPlanRequest) (*GetPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPlan not implemented")
 }
@@ -214,6 +293,15 @@ func (UnimplementedPlanServiceServer) WatchPlan(*WatchPlanRequest, grpc.ServerSt
 }
 func (UnimplementedPlanServiceServer) CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelPlan not implemented")
+}
+func (UnimplementedPlanServiceServer) CancelSubtask(context.Context, *CancelSubtaskRequest) (*CancelSubtaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelSubtask not implemented")
+}
+func (UnimplementedPlanServiceServer) RetrySubtask(context.Context, *RetrySubtaskRequest) (*RetrySubtaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetrySubtask not implemented")
+}
+func (UnimplementedPlanServiceServer) ReassignSubtask(context.Context, *ReassignSubtaskRequest) (*ReassignSubtaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReassignSubtask not implemented")
 }
 func (UnimplementedPlanServiceServer) RetryPlan(context.Context, *RetryPlanRequest) (*RetryPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetryPlan not implemented")
@@ -271,6 +359,24 @@ func _PlanService_SubmitPlan_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PlanServiceServer).SubmitPlan(ctx, req.(*SubmitPlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PlanService_ExtendPlan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExtendPlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PlanServiceServer).ExtendPlan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PlanService_ExtendPlan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PlanServiceServer).ExtendPlan(ctx, req.(*ExtendPlanRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -358,6 +464,60 @@ func _PlanService_CancelPlan_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PlanService_CancelSubtask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelSubtaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PlanServiceServer).CancelSubtask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PlanService_CancelSubtask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PlanServiceServer).CancelSubtask(ctx, req.(*CancelSubtaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PlanService_RetrySubtask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetrySubtaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PlanServiceServer).RetrySubtask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PlanService_RetrySubtask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PlanServiceServer).RetrySubtask(ctx, req.(*RetrySubtaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PlanService_ReassignSubtask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReassignSubtaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PlanServiceServer).ReassignSubtask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PlanService_ReassignSubtask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PlanServiceServer).ReassignSubtask(ctx, req.(*ReassignSubtaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PlanService_RetryPlan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RetryPlanRequest)
 	if err := dec(in); err != nil {
@@ -392,6 +552,10 @@ var PlanService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _PlanService_SubmitPlan_Handler,
 		},
 		{
+			MethodName: "ExtendPlan",
+			Handler:    _PlanService_ExtendPlan_Handler,
+		},
+		{
 			MethodName: "GetPlan",
 			Handler:    _PlanService_GetPlan_Handler,
 		},
@@ -406,6 +570,18 @@ var PlanService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelPlan",
 			Handler:    _PlanService_CancelPlan_Handler,
+		},
+		{
+			MethodName: "CancelSubtask",
+			Handler:    _PlanService_CancelSubtask_Handler,
+		},
+		{
+			MethodName: "RetrySubtask",
+			Handler:    _PlanService_RetrySubtask_Handler,
+		},
+		{
+			MethodName: "ReassignSubtask",
+			Handler:    _PlanService_ReassignSubtask_Handler,
 		},
 		{
 			MethodName: "RetryPlan",

@@ -196,3 +196,41 @@ async def test_a_plan_is_followed_over_a_restart_cancelled_and_retried(broker):
         other = await alice.submit_plan(plan_of("q4", [subtask("a", agent_type="support")]))
         assert (await other.cancel("enough")).state == v1.PLAN_STATE_CANCELLED
         assert (await within(other.finished())).reason == "enough"
+
+
+@needs_broker
+async def test_a_plan_grows_and_its_subtasks_change(broker):
+    extended, elements = asyncio.Event(), []
+
+    async def work(inputs):
+        if inputs.element is not None:
+            elements.append(inputs.element)
+            return {"place": inputs.element.index}
+        await extended.wait()
+        return {"response": "found", "all": ["x", {"y": 1}]}
+
+    async with broker.agent("alice") as alice, worker(broker, work), broker.agent("idle") as idle:
+        await begin(alice)
+        await idle.register(agent_types=["idle"])
+        wait = subtask("wait", agent_type="idle", optional=True)
+        plan = await alice.submit_plan(plan_of("growth", [subtask("find", agent_type="worker"), wait]))
+        for_each = v1.ForEach(subtask_id="find", pointer="/result/all")
+        look = subtask("look", dependencies=["find"], for_each=for_each)
+        for _ in range(2):
+            await plan.extend([look], defaults=v1.SubtaskDefaults(agent_type="worker"))
+        with pytest.raises(BatonError, match="PLAN_INVALID"):
+            await plan.extend([subtask("find", agent_type="worker")])
+        with pytest.raises(BatonError, match="SUBTASK_UNKNOWN"):
+            await plan.cancel_subtask("missing")
+        with pytest.raises(BatonError, match="SUBTASK_STATE"):
+            await plan.retry_subtask("wait")
+        with pytest.raises(BatonError, match="RECEIVER_INVALID"):
+            await plan.reassign_subtask("wait", "bob", "no answer")
+        assert (await plan.reassign_subtask("wait", "type:idle")).subtasks[1].assigned_to == "type:idle"
+        assert (await plan.cancel_subtask("wait", "enough")).subtasks[1].state == v1.SUBTASK_STATE_CANCELLED
+        assert (await plan.retry_subtask("wait")).round == 2
+        await plan.cancel_subtask("wait", "enough")
+        extended.set()
+        assert (await within(plan.finished())).state == v1.PLAN_STATE_COMPLETED
+        assert sorted((one.index, one.count, str(one.value)) for one in elements) == [(0, 2, "x"), (1, 2, "{'y': 1}")]
+        assert (await plan.results())["look"].result_json == '{"results":[{"place":0},{"place":1}]}'

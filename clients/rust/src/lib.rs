@@ -98,7 +98,7 @@ pub use mail::HandlerResult;
 pub use negotiations::{Bid, BidEnd, BidOutcome, Heard, Negotiation, StandingOffer};
 pub use offers::Offer;
 pub use pipeline::Pipeline;
-pub use plans::{Plan, SubtaskInputs, SubtaskResults, subtask, subtask_result};
+pub use plans::{Element, Plan, SubtaskInputs, SubtaskResults, subtask, subtask_result};
 pub use progress::Progress;
 pub use proto::v1;
 pub use protocol::TraceContext;

@@ -47,7 +47,7 @@ impl Client {
     /// [`ClientError::Refused`] with PLAN_INVALID, which names each problem, or PLAN_EXISTS.
     pub async fn submit_plan(&self, composer: &Composer, plan: v1::Plan) -> Result<Plan, ClientError> {
         let id = plan.plan_id.clone();
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), extension: None };
         let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), &payload);
         self.send(envelope).await?;
         Ok(self.plan(&id))
@@ -66,7 +66,7 @@ impl Plan {
     ///
     /// [`ClientError::Refused`] with PLAN_UNKNOWN.
     pub async fn state(&self) -> Result<v1::PlanRun, ClientError> {
-        let request = v1::GetPlanRequest { plan_id: self.id.clone(), include_submission: false };
+        let request = v1::GetPlanRequest { plan_id: self.id.clone(), ..Default::default() };
         Ok(self.client.answer(self.client.plans().get_plan(request).await)?.plan.unwrap_or_default())
     }
 
@@ -138,6 +138,66 @@ impl Plan {
         Ok(self.client.answer(self.client.plans().cancel_plan(request).await)?.plan.unwrap_or_default())
     }
 
+    /// Adds subtasks to the plan while it runs, signed by the composer's agent. The same extension again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with PLAN_INVALID, which names each problem, PLAN_FINAL if the plan has ended, or CONFLICT if
+    /// another extension came first.
+    pub async fn extend(
+        &self,
+        composer: &Composer,
+        subtasks: Vec<v1::Subtask>,
+        defaults: Option<v1::SubtaskDefaults>,
+    ) -> Result<(), ClientError> {
+        let extension = Some(v1::PlanExtension { plan_id: self.id.clone(), subtasks, defaults });
+        let payload = v1::PlanSubmission { plan: None, extension };
+        let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), &payload);
+        self.client.send(envelope).await.map(drop)
+    }
+
+    /// Ends one subtask at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with SUBTASK_UNKNOWN, SUBTASK_STATE if it has ended otherwise, or PLAN_FINAL.
+    pub async fn cancel_subtask(&self, subtask_id: &str, reason_text: &str) -> Result<v1::PlanRun, ClientError> {
+        let (plan_id, subtask_id, reason_text) = (self.id.clone(), subtask_id.to_owned(), reason_text.to_owned());
+        let request = v1::CancelSubtaskRequest { plan_id, subtask_id, reason_text };
+        Ok(self.client.answer(self.client.plans().cancel_subtask(request).await)?.plan.unwrap_or_default())
+    }
+
+    /// Starts one subtask again that did not complete.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with SUBTASK_UNKNOWN, SUBTASK_STATE in another state, or PLAN_FINAL.
+    pub async fn retry_subtask(&self, subtask_id: &str) -> Result<v1::PlanRun, ClientError> {
+        let request = v1::RetrySubtaskRequest { plan_id: self.id.clone(), subtask_id: subtask_id.to_owned() };
+        Ok(self.client.answer(self.client.plans().retry_subtask(request).await)?.plan.unwrap_or_default())
+    }
+
+    /// Gives one subtask to another agent, or to one of `type:NAME`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with SUBTASK_UNKNOWN, SUBTASK_STATE if it has ended, RECEIVER_UNKNOWN, RECEIVER_INVALID if
+    /// the agent lacks what the subtask demands, AGENT_GONE, or PLAN_FINAL.
+    pub async fn reassign_subtask(
+        &self,
+        subtask_id: &str,
+        to: &str,
+        reason_text: &str,
+    ) -> Result<v1::PlanRun, ClientError> {
+        let request = v1::ReassignSubtaskRequest {
+            plan_id: self.id.clone(),
+            subtask_id: subtask_id.to_owned(),
+            to: to.to_owned(),
+            reason_text: reason_text.to_owned(),
+        };
+        Ok(self.client.answer(self.client.plans().reassign_subtask(request).await)?.plan.unwrap_or_default())
+    }
+
     /// Starts again what did not complete.
     ///
     /// # Errors
@@ -151,6 +211,17 @@ impl Plan {
 
 /// The results of subtasks, by their ids.
 pub type SubtaskResults = BTreeMap<String, v1::SubtaskResult>;
+
+/// An element of the list that a subtask works on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Element {
+    /// The place in the list, from 0 on.
+    pub index: u64,
+    /// The number of elements of the list.
+    pub count: u64,
+    /// The value.
+    pub value: Value,
+}
 
 /// A subtask as its agent sees it: what is to be done, and the results that it gets. Made by [`Delivered::subtask`] or
 /// [`Link::subtask`].
@@ -168,6 +239,8 @@ pub struct SubtaskInputs {
     pub attempt: u64,
     /// Whether the work undoes that of the subtask, whose result is in `dependency_results`. In an offer it is false.
     pub is_compensation: bool,
+    /// The element of the list of which this work is a part. `None`: the work is the whole subtask, or this is an offer.
+    pub element: Option<Element>,
     /// What the plan gives to this subtask. Null: nothing.
     pub input: Value,
     /// What the plan gives to every subtask. Null: nothing.
@@ -216,6 +289,10 @@ impl SubtaskInputs {
             role: text("role").unwrap_or_default(),
             attempt: description["attempt"].as_u64().unwrap_or(1),
             is_compensation: description["compensates"].is_string(),
+            element: section("element").and_then(|element| {
+                let (index, count) = (element["index"].as_u64()?, element["count"].as_u64()?);
+                Some(Element { index, count, value: element["value"].clone() })
+            }),
             input: section("input").unwrap_or_default(),
             plan_input: section("plan_input").unwrap_or_default(),
             previous_results: results(text_of("previous_results")),

@@ -22,7 +22,7 @@ export { WaitedFor } from "./mail.js";
 export { Bid, Negotiation, Negotiations, offerOf, type OfferWanted, type Terms } from "./negotiations.js";
 export { Offer, type OfferHandler, Takeover } from "./offers.js";
 export { AuditLog, DeadLetters, type RedriveOptions } from "./operators.js";
-export { Plan, type PlanInit, Plans, type SubtaskInit, type SubtaskInputs } from "./plans.js";
+export { type Element, Plan, type PlanInit, Plans, type SubtaskInit, type SubtaskInputs } from "./plans.js";
 export { type OnProgress as OnTaskProgress, type UpdateSource } from "./progress.js";
 export { type Answer, type AskOptions, Question } from "./questions.js";
 export { type Recalled } from "./recalls.js";

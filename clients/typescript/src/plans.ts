@@ -20,15 +20,18 @@ const PAGE_SIZE = 200;
 export class Plan {
   readonly #caller: Caller;
   readonly #service: Client<typeof v1.PlanService>;
+  readonly #send: (submission: v1.PlanSubmission) => Promise<v1.Receipt>;
 
   /** @internal */
   constructor(
     readonly id: string,
     caller: Caller,
     service: Client<typeof v1.PlanService>,
+    send: (submission: v1.PlanSubmission) => Promise<v1.Receipt>,
   ) {
     this.#caller = caller;
     this.#service = service;
+    this.#send = send;
   }
 
   /** Returns the plan as it is now, with the state of each subtask. */
@@ -83,6 +86,39 @@ export class Plan {
     return plan ?? create(v1.PlanRunSchema);
   }
 
+  /**
+   * Signs and adds subtasks to the plan while it runs; they may depend on those that it has. `defaults` stand for what they leave
+   * out. The same extension again changes nothing. Throws PLAN_INVALID with each problem in `fields`, PLAN_FINAL if the plan has
+   * ended, CONFLICT if another extension came first.
+   */
+  async extend(subtasks: SubtaskInit[], defaults?: MessageInitShape<typeof v1.SubtaskDefaultsSchema>): Promise<void> {
+    const extension = { planId: this.id, subtasks: subtasksOf(subtasks, "extension"), ...(defaults && { defaults }) };
+    await this.#send(create(v1.PlanSubmissionSchema, { extension }));
+  }
+
+  /** Ends one subtask at once. Throws SUBTASK_UNKNOWN; SUBTASK_STATE if it has ended otherwise; PLAN_FINAL. */
+  async cancelSubtask(subtaskId: string, reasonText = ""): Promise<v1.PlanRun> {
+    const request = { planId: this.id, subtaskId, reasonText };
+    const { plan } = await this.#caller.call((options) => this.#service.cancelSubtask(request, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
+  /** Starts one subtask again that did not complete. Throws SUBTASK_UNKNOWN; SUBTASK_STATE in another state; PLAN_FINAL. */
+  async retrySubtask(subtaskId: string): Promise<v1.PlanRun> {
+    const { plan } = await this.#caller.call((options) => this.#service.retrySubtask({ planId: this.id, subtaskId }, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
+  /**
+   * Gives one subtask to another agent, or to one of `type:NAME`. Throws SUBTASK_UNKNOWN; SUBTASK_STATE if it has ended;
+   * RECEIVER_UNKNOWN; RECEIVER_INVALID if the agent lacks what the subtask demands; AGENT_GONE; PLAN_FINAL.
+   */
+  async reassignSubtask(subtaskId: string, to: string, reasonText = ""): Promise<v1.PlanRun> {
+    const request = { planId: this.id, subtaskId, to, reasonText };
+    const { plan } = await this.#caller.call((options) => this.#service.reassignSubtask(request, options));
+    return plan ?? create(v1.PlanRunSchema);
+  }
+
   /** Starts again what did not complete. Throws PLAN_RUNNING; PLAN_FINAL if nothing is left. */
   async retry(): Promise<v1.PlanRun> {
     const { plan } = await this.#caller.call((options) => this.#service.retryPlan({ planId: this.id }, options));
@@ -114,11 +150,16 @@ function planOf({ input, subtasks = [], ...plan }: PlanInit): MessageInitShape<t
   return {
     ...plan,
     ...(input !== undefined && { inputJson: jsonText(input, "plan.input_json") }),
-    subtasks: subtasks.map(({ input, ...subtask }, at) => ({
-      ...subtask,
-      ...(input !== undefined && { inputJson: jsonText(input, `plan.subtasks[${at}].input_json`) }),
-    })),
+    subtasks: subtasksOf(subtasks, "plan"),
   };
+}
+
+/** Returns the messages of subtasks. */
+function subtasksOf(subtasks: SubtaskInit[], path: string): Exclude<MessageInitShape<typeof v1.SubtaskSchema>, Message>[] {
+  return subtasks.map(({ input, ...subtask }, at) => ({
+    ...subtask,
+    ...(input !== undefined && { inputJson: jsonText(input, `${path}.subtasks[${at}].input_json`) }),
+  }));
 }
 
 /** The plans, as an agent sees them. All calls throw BatonError if the broker refuses. */
@@ -152,7 +193,7 @@ export class Plans {
 
   /** Returns the plan with this id, without asking the broker. */
   join(planId: string): Plan {
-    return new Plan(planId, this.#caller, this.#service);
+    return new Plan(planId, this.#caller, this.#service, this.#send);
   }
 
   /** Yields the plans in one of these states, by default all, the newest first, without their subtasks. */
@@ -167,6 +208,16 @@ export class Plans {
   }
 }
 
+/** An element of the list that a subtask works on. */
+export interface Element {
+  /** The place in the list, from 0 on. */
+  readonly index: number;
+  /** The number of elements of the list. */
+  readonly count: number;
+  /** The value. Integers beyond 2^53 - 1 are `bigint`. */
+  readonly value: unknown;
+}
+
 /** What a subtask of a plan gets, from the context of its handoff: see `Takeover.subtask`. */
 export interface SubtaskInputs {
   readonly planId: string;
@@ -179,6 +230,8 @@ export interface SubtaskInputs {
   readonly attempt: number;
   /** Whether the work undoes that of the subtask, whose result is in `dependencyResults`. */
   readonly isCompensation: boolean;
+  /** The element of the list of which this work is a part; undefined: the work is the whole subtask. */
+  readonly element: Element | undefined;
   /** What the plan gives to this subtask; undefined: nothing. Integers beyond 2^53 - 1 are `bigint`. */
   readonly input: JsonObject | undefined;
   /** What the plan gives to each subtask; undefined: nothing. */
@@ -236,6 +289,7 @@ export function subtaskOf(sections: readonly v1.ContextSection[]): SubtaskInputs
     role: told.role ?? "",
     attempt: told.attempt ?? 1,
     isCompensation: told.compensates !== undefined,
+    element: section("element") as Element | undefined,
     input: section("input") as JsonObject | undefined,
     planInput: section("plan_input") as JsonObject | undefined,
     previousResults: resultsOf(previous),

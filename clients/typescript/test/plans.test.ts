@@ -197,3 +197,36 @@ test("a plan is followed over a restart, cancelled and retried", async () => {
   assert.equal((await other.cancel("enough")).state, v1.PlanState.CANCELLED);
   assert.equal((await patient(other.finished())).reason, "enough");
 });
+
+test("a plan grows, and its subtasks change", async () => {
+  const [type, idle] = [unique("scout"), unique("idle")];
+  let goOn = (): void => undefined;
+  const extended = new Promise<void>((resolve) => (goOn = resolve));
+  const elements: unknown[] = [];
+  await worker(type, async ({ element }) => {
+    if (element !== undefined) {
+      elements[element.index] = element.value;
+      return { place: element.index };
+    }
+    await extended;
+    return { response: "found", all: ["x", { y: 1 }] };
+  });
+  await agents.connect({ ...broker.options("idle"), card: { agentTypes: [idle] } });
+  const alice = await agents.named("alice");
+  const subtasks = [{ id: "find", agentType: type }, { id: "wait", agentType: idle, optional: true }];
+  const plan = await alice.plans.submit({ planId: unique("growth"), subtasks });
+  const look = { id: "look", dependencies: ["find"], forEach: { subtaskId: "find", pointer: "/result/all" } };
+  for (let time = 0; time < 2; time++) await plan.extend([look], { agentType: type });
+  await assert.rejects(plan.extend([{ id: "find", agentType: type }]), refusal("PLAN_INVALID"));
+  await assert.rejects(plan.cancelSubtask("missing"), refusal("SUBTASK_UNKNOWN"));
+  await assert.rejects(plan.retrySubtask("wait"), refusal("SUBTASK_STATE"));
+  await assert.rejects(plan.reassignSubtask("wait", alice.id), refusal("RECEIVER_INVALID"));
+  assert.equal((await plan.reassignSubtask("wait", `type:${idle}`, "no answer")).subtasks[1]?.assignedTo, `type:${idle}`);
+  assert.equal((await plan.cancelSubtask("wait", "enough")).subtasks[1]?.state, v1.SubtaskState.CANCELLED);
+  assert.equal((await plan.retrySubtask("wait")).round, 2);
+  await plan.cancelSubtask("wait", "enough");
+  goOn();
+  assert.equal((await patient(plan.finished())).state, v1.PlanState.COMPLETED);
+  assert.deepEqual(elements, ["x", { y: 1 }]);
+  assert.equal((await plan.results()).get("look")?.resultJson, '{"results":[{"place":0},{"place":1}]}');
+});

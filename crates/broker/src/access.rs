@@ -480,7 +480,8 @@ impl Access<'_> {
         self.check(caller, Action::ReadPlan, Resource::Plan(shared)).is_ok()
     }
 
-    /// Checks that the caller may cancel or retry this plan. Only its submitter takes part in that.
+    /// Checks that the caller may cancel or retry this plan or a subtask of it, or give one to another agent. Only its submitter
+    /// takes part in that.
     pub fn may_cancel_plan(self, caller: &Caller, plan: &Plan) -> Result<(), BrokerError> {
         let shared = Shared { id: plan.id.as_str(), participants: &[plan.submitter.as_str()] };
         self.check(caller, Action::CancelPlan, Resource::Plan(shared))

@@ -10,6 +10,7 @@ mod topics;
 
 use std::sync::Arc;
 
+use prost::Message as _;
 use serde_json::Value;
 
 use self::context::short_context;
@@ -25,12 +26,12 @@ use crate::{
         mailbox::EnvelopePlace,
         plan::{Problem, Spec},
     },
-    envelope::{self, Body, VerifiedEnvelope},
-    ids::{InstanceId, MessageId, TaskId},
+    envelope::{self, Body, VerifiedEnvelope, signing},
+    ids::{InstanceId, MessageId, PlanId, TaskId},
     json_schema::{CompiledSchemas, LISTED_MAX, Work},
     policy::{Action, Resource},
     proto::v1,
-    records::{MessageRecord, TaskRecord, read_envelope},
+    records::{MessageRecord, PlanRecord, PlanSpecRecord, TaskRecord, read_envelope},
     store::{Key, Record, Store},
 };
 
@@ -58,6 +59,13 @@ pub(crate) enum Findings {
     Result(Vec<FieldViolation>),
     /// A plan that can run, or what is wrong with it.
     Plan(Result<Arc<Spec>, Vec<FieldViolation>>),
+    /// A running plan with the subtasks of an extension.
+    Extension {
+        /// The number of subtasks that it had before.
+        from: usize,
+        /// The plan, or what is wrong with it.
+        plan: Result<Arc<Spec>, Vec<FieldViolation>>,
+    },
 }
 
 /// A context whose sections are checked, for the step that makes a version of it.
@@ -100,7 +108,7 @@ impl PreparedMessage {
                     Some(None) | None => return Err(envelope),
                 }
             }
-            Body::Input { data: Some(_) } | Body::Plan(_) => return Err(envelope),
+            Body::Input { data: Some(_) } | Body::Plan(_) | Body::PlanExtension(_) => return Err(envelope),
             Body::Status { prompt: Some(prompt), .. } if !prompt.answer_schema.is_empty() => return Err(envelope),
             // Of a subtask: the topics that it goes to may have schemas.
             Body::Status { status: TaskStatus::Completed, .. }
@@ -141,7 +149,12 @@ impl PreparedMessage {
     pub(crate) fn bytes(&self) -> usize {
         let results = match &self.findings {
             Findings::Context(context) => context.result_bytes(),
-            Findings::None | Findings::Answer(_) | Findings::Question(_) | Findings::Result(_) | Findings::Plan(_) => 0,
+            Findings::None
+            | Findings::Answer(_)
+            | Findings::Question(_)
+            | Findings::Result(_)
+            | Findings::Plan(_)
+            | Findings::Extension { .. } => 0,
         };
         self.envelope.raw().len() + results
     }
@@ -220,6 +233,7 @@ impl Preparation<'_> {
             }
             Body::Status { status: TaskStatus::Completed, .. } => self.result(envelope, is_last),
             Body::Plan(plan) => Ok(self.plan(envelope, plan)),
+            Body::PlanExtension(extension) => self.extension(envelope, extension, is_last),
             _ => Ok(Findings::None),
         }
     }
@@ -292,6 +306,53 @@ impl Preparation<'_> {
         });
         Findings::Plan(spec)
     }
+
+    /// Checks a running plan with the subtasks of an extension. The engine compares the number of its earlier subtasks.
+    fn extension(
+        &self,
+        envelope: &VerifiedEnvelope,
+        extension: &v1::PlanExtension,
+        is_last: bool,
+    ) -> Result<Findings, Interrupted> {
+        let sender = &envelope.header().sender;
+        let Ok(id) = PlanId::parse(&extension.plan_id) else { return Ok(Findings::None) };
+        let stored = self.store.get(&PlanRecord::key(&id))?;
+        let Some(stored) = stored else { return Self::missing(is_last, Findings::None) };
+        // The engine refuses what is not the submitter's, and what the plan has already or takes no more.
+        let known = PlanRecord::decode(&stored.value)?.plan;
+        if !matches!(known.takes_extension(sender, &extension_digest(extension)), Ok(true)) {
+            return Self::missing(is_last, Findings::None);
+        }
+        let stored = self.store.get(&PlanSpecRecord::key(&id))?;
+        let Some(stored) = stored else { return Self::missing(is_last, Findings::None) };
+        let spec = PlanSpecRecord::decode(&stored.value)?.0;
+        let from = spec.subtasks.len();
+        let plan = envelope::extended_plan(extension, &spec).and_then(|extended| {
+            let violations = extension_violations(&extended.problems_of_extension(from), from);
+            if violations.is_empty() { Ok(Arc::new(extended)) } else { Err(violations) }
+        });
+        Ok(Findings::Extension { from, plan })
+    }
+}
+
+/// The digest of an extension without its message: the same subtasks under another message id are a repeat.
+pub(crate) fn extension_digest(extension: &v1::PlanExtension) -> [u8; 32] {
+    signing::sha256(&[&extension.encode_to_vec()])
+}
+
+/// The errors among the problems of an extended plan, as fields of the extension.
+fn extension_violations(problems: &[Problem], from: usize) -> Vec<FieldViolation> {
+    let of_extension = |path: &str| {
+        let (place, rest) = path.strip_prefix("subtasks[")?.split_once(']')?;
+        let place = place.parse::<usize>().ok()?.checked_sub(from)?;
+        Some(format!("extension.subtasks[{place}]{rest}"))
+    };
+    let mut violations = plan_violations(problems);
+    for violation in &mut violations {
+        let path = violation.path.strip_prefix("plan.").unwrap_or_default();
+        violation.path = of_extension(path).unwrap_or_else(|| "extension.subtasks".to_owned());
+    }
+    violations
 }
 
 /// The errors among the problems of a plan, as fields of its message.

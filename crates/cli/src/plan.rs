@@ -1,4 +1,4 @@
-//! `baton plan`: validate, submit, list, show, results, watch, cancel, retry.
+//! `baton plan`: validate, submit, extend, list, show, results, watch, cancel, retry, subtask.
 
 mod live;
 
@@ -59,6 +59,17 @@ Examples:
   baton plan submit report.json --plan-id q3 --id alice --key alice.pem
   baton plan submit steps.json --agent type:analyst --attempts 2 --id alice --key alice.pem")]
     Submit(Box<SubmitArgs>),
+    /// Add subtasks to a running plan, as the agent that has submitted it.
+    #[command(
+        after_help = "The file has the new subtasks as JSON, an object with subtasks or a bare list of them. They may depend on
+the subtasks that the plan has:
+  [{\"id\": \"translate\", \"agent_type\": \"translator\", \"dependencies\": [\"report\"]}]
+
+Examples:
+  baton plan extend report more.json --id alice --key alice.pem
+  baton plan extend report more.json --agent type:analyst --id alice --key alice.pem"
+    )]
+    Extend(Box<ExtendArgs>),
     /// List plans, newest first.
     #[command(after_help = "Examples:
   baton plan list")]
@@ -111,6 +122,66 @@ Examples:
     #[command(after_help = "Examples:
   baton plan retry report --id alice --key alice.pem")]
     Retry(PlanArgs),
+    /// Cancel, retry or give away one subtask of a running plan.
+    #[command(subcommand)]
+    Subtask(SubtaskCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SubtaskCommand {
+    /// End one subtask at once: take its task back.
+    #[command(after_help = "Examples:
+  baton plan subtask cancel report growth --id alice --key alice.pem
+  baton plan subtask cancel report growth --reason 'no longer needed'")]
+    Cancel {
+        #[command(flatten)]
+        subtask: SubtaskArgs,
+        /// The reason, for people to read.
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Start one subtask again that did not complete.
+    #[command(after_help = "Examples:
+  baton plan subtask retry report growth --id alice --key alice.pem")]
+    Retry(SubtaskArgs),
+    /// Give one subtask to another agent.
+    #[command(after_help = "Examples:
+  baton plan subtask reassign report growth --to bob --id alice --key alice.pem
+  baton plan subtask reassign report growth --to type:analyst --reason 'no answer'")]
+    Reassign {
+        #[command(flatten)]
+        subtask: SubtaskArgs,
+        /// The agent, or type:NAME.
+        #[arg(long, value_name = "AGENT|type:NAME")]
+        to: String,
+        /// The reason, for people to read.
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
+/// A subtask of a plan, and the caller.
+#[derive(Debug, Args)]
+pub(super) struct SubtaskArgs {
+    /// The id of the plan.
+    plan: PlanId,
+    /// The id of the subtask.
+    subtask: String,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
+}
+
+/// The new subtasks of a plan and its submitter.
+#[derive(Debug, Args)]
+pub(super) struct ExtendArgs {
+    /// The id of the plan.
+    plan: PlanId,
+    /// The subtasks as JSON.
+    file: PathBuf,
+    #[command(flatten)]
+    defaults: DefaultsArgs,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 /// The plan and its submitter.
@@ -189,14 +260,17 @@ pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, outpu
             validate(&client.answer(client.plans().validate_plan(request).await)?.problems, *output)
         }
         PlanCommand::Submit(args) => {
-            let payload = v1::PlanSubmission { plan: Some(read(&args.file, args.plan_id.as_ref(), &args.defaults)?) };
-            let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
-            let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), &payload);
-            let receipt = client.send(envelope).await?;
-            let plan_id = receipt.resource.trim_start_matches("plan:").to_owned();
-            let request = v1::GetPlanRequest { plan_id, include_submission: false };
-            output.one(&client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default(), lines)
+            let plan = Some(read(&args.file, args.plan_id.as_ref(), &args.defaults)?);
+            let payload = v1::PlanSubmission { plan, extension: None };
+            send(&args.identity, &payload, connection, *output).await
         }
+        PlanCommand::Extend(args) => {
+            let v1::Plan { plan_id, subtasks, defaults, .. } = read(&args.file, Some(&args.plan), &args.defaults)?;
+            let extension = Some(v1::PlanExtension { plan_id, subtasks, defaults });
+            let payload = v1::PlanSubmission { plan: None, extension };
+            send(&args.identity, &payload, connection, *output).await
+        }
+        PlanCommand::Subtask(command) => subtask(command, connection, *output).await,
         PlanCommand::List { limit, identity } => list(&identity.client(connection).await?, limit, *output).await,
         PlanCommand::Show(args) => show(&args.identity.client(connection).await?, &args.plan, *output).await,
         PlanCommand::Results(args) => {
@@ -238,6 +312,44 @@ pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, outpu
             output.one(&client.answer(client.plans().retry_plan(request).await)?.plan.unwrap_or_default(), lines)
         }
     }
+}
+
+/// Signs and sends a submission, and prints the plan.
+async fn send(
+    identity: &IdentityArgs,
+    payload: &v1::PlanSubmission,
+    connection: &ConnectionArgs,
+    output: Output,
+) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(identity, connection).await?;
+    let envelope = composer.encode("", MessageType::PlanSubmission, &About::default(), payload);
+    let receipt = client.send(envelope).await?;
+    let plan_id = receipt.resource.trim_start_matches("plan:").to_owned();
+    let request = v1::GetPlanRequest { plan_id, ..Default::default() };
+    output.one(&client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default(), lines)
+}
+
+async fn subtask(command: SubtaskCommand, connection: &ConnectionArgs, output: Output) -> Result<(), Failure> {
+    let plan = match command {
+        SubtaskCommand::Cancel { subtask, reason } => {
+            let client = subtask.identity.client(connection).await?;
+            let (plan_id, subtask_id) = (subtask.plan.to_string(), subtask.subtask);
+            let request = v1::CancelSubtaskRequest { plan_id, subtask_id, reason_text: reason };
+            client.answer(client.plans().cancel_subtask(request).await)?.plan
+        }
+        SubtaskCommand::Retry(subtask) => {
+            let client = subtask.identity.client(connection).await?;
+            let request = v1::RetrySubtaskRequest { plan_id: subtask.plan.to_string(), subtask_id: subtask.subtask };
+            client.answer(client.plans().retry_subtask(request).await)?.plan
+        }
+        SubtaskCommand::Reassign { subtask, to, reason } => {
+            let client = subtask.identity.client(connection).await?;
+            let (plan_id, subtask_id) = (subtask.plan.to_string(), subtask.subtask);
+            let request = v1::ReassignSubtaskRequest { plan_id, subtask_id, to, reason_text: reason };
+            client.answer(client.plans().reassign_subtask(request).await)?.plan
+        }
+    };
+    output.one(&plan.unwrap_or_default(), lines)
 }
 
 fn read(path: &Path, id: Option<&PlanId>, defaults: &DefaultsArgs) -> Result<v1::Plan, Failure> {
@@ -340,11 +452,20 @@ async fn list(client: &Client, limit: u32, output: Output) -> Result<(), Failure
 
 async fn show(client: &Client, plan: &PlanId, output: Output) -> Result<(), Failure> {
     let diagram = output.diagram();
-    let request = v1::GetPlanRequest { plan_id: plan.to_string(), include_submission: diagram.is_some() };
+    let include_submission = diagram.is_some();
+    let request = v1::GetPlanRequest { plan_id: plan.to_string(), include_submission, ..Default::default() };
     let answer = client.answer(client.plans().get_plan(request).await)?;
     let run = answer.plan.unwrap_or_default();
     let Some(diagram) = diagram else { return output.one(&run, lines) };
-    let submitted = submitted(&answer.submission).ok_or_else(|| Failure::failed("the submission cannot be read"))?;
+    let unreadable = || Failure::failed("the submission cannot be read");
+    let mut submitted = submitted(&answer.submission).and_then(|sent| sent.plan).ok_or_else(unreadable)?;
+    for extension_id in &run.extension_ids {
+        let (plan_id, extension_id) = (plan.to_string(), extension_id.clone());
+        let request = v1::GetPlanRequest { plan_id, include_submission: true, extension_id };
+        let answer = client.answer(client.plans().get_plan(request).await)?;
+        let sent = self::submitted(&answer.submission).and_then(|sent| sent.extension).ok_or_else(unreadable)?;
+        submitted.subtasks.extend(sent.subtasks);
+    }
     match diagram {
         Diagram::Dot => say_lines!("{}", dot(&submitted, &run)),
         Diagram::Mermaid => say_lines!("{}", mermaid(&submitted, &run)),
@@ -352,11 +473,11 @@ async fn show(client: &Client, plan: &PlanId, output: Output) -> Result<(), Fail
     Ok(())
 }
 
-/// The plan in a submission.
-fn submitted(envelope: &[u8]) -> Option<v1::Plan> {
+/// The content of a signed submission.
+fn submitted(envelope: &[u8]) -> Option<v1::PlanSubmission> {
     use prost::Message as _;
     let payload = v1::Envelope::decode(envelope).ok()?.payload?;
-    v1::PlanSubmission::decode(payload.value).ok()?.plan
+    v1::PlanSubmission::decode(payload.value).ok()
 }
 
 async fn watch(client: &Client, plan: &PlanId, after: Option<u64>, output: &Output) -> Result<(), Failure> {
@@ -382,7 +503,13 @@ async fn print_log(client: &Client, plan: &PlanId, after: u64, output: &Output) 
             end = match event {
                 Event::Ended(ended) => Some(ended.state()),
                 Event::Retried(_) => None,
-                Event::Submitted(_) | Event::Subtask(_) | Event::Compensation(_) | Event::NotAppended(_) => end,
+                Event::Submitted(_)
+                | Event::Extended(_)
+                | Event::Subtask(_)
+                | Event::Element(_)
+                | Event::Reassigned(_)
+                | Event::Compensation(_)
+                | Event::NotAppended(_) => end,
             };
         }
         match &update.update {
@@ -406,10 +533,23 @@ fn event_text(entry: &v1::PlanEntry) -> String {
         Some(Event::Submitted(submitted)) => format!("submitted by {}", submitted.submitter_id),
         Some(Event::Subtask(change)) => change_text(change, ""),
         Some(Event::Compensation(change)) => change_text(change, "compensation "),
+        Some(Event::Element(change)) => {
+            change_text(change, &format!("element {} ", change.element.unwrap_or_default()))
+        }
+        Some(Event::Extended(extended)) => format!("extended by {}", extended.subtask_ids.join(", ")),
+        Some(Event::Reassigned(given)) => {
+            let reason = if given.reason_text.is_empty() { String::new() } else { format!(": {}", given.reason_text) };
+            format!("{:<16} given to {} by {}{reason}", given.subtask_id, given.to, given.caller)
+        }
         Some(Event::NotAppended(not)) => {
             format!("{:<16} result not appended to {}: {}", not.subtask_id, not.topic, not.text)
         }
-        Some(Event::Retried(retried)) => format!("round {}, asked for by {}", retried.round, retried.caller),
+        Some(Event::Retried(retried)) if retried.subtask_id.is_empty() => {
+            format!("round {}, asked for by {}", retried.round, retried.caller)
+        }
+        Some(Event::Retried(retried)) => {
+            format!("{:<16} again in round {}, asked for by {}", retried.subtask_id, retried.round, retried.caller)
+        }
         Some(Event::Ended(ended)) if ended.reason.is_empty() => state(ended.state()),
         Some(Event::Ended(ended)) => format!("{}: {}", state(ended.state()), ended.reason),
         None => String::new(),
@@ -479,10 +619,14 @@ fn status_text(status: &v1::SubtaskStatus) -> String {
 /// What an active subtask says of its work: the progress, whose turn it is, and the details. `None`: nothing.
 fn work(subtask: &v1::SubtaskStatus) -> Option<String> {
     let progress = subtask.progress.map(|progress| format!("{:.0} %", progress * 100.0));
+    let ended = subtask.elements.iter().filter(|element| element.end_time.is_some()).count();
+    let elements = (!subtask.elements.is_empty()).then(|| format!("{ended} of {} elements", subtask.elements.len()));
+    let assigned = Some(subtask.assigned_to.as_str()).filter(|to| !to.is_empty() && *to != subtask.agent_id);
+    let assigned = assigned.filter(|_| subtask.end_time.is_none()).map(|to| format!("given to {to}"));
     let turn = Some(subtask.turn_agent_id.as_str()).filter(|agent| !agent.is_empty() && *agent != subtask.agent_id);
     let turn = turn.map(|agent| format!("turn of {agent}"));
     let details = Some(subtask.details.clone()).filter(|details| !details.is_empty());
-    let parts: Vec<String> = progress.into_iter().chain(turn).chain(details).collect();
+    let parts: Vec<String> = elements.into_iter().chain(progress).chain(assigned).chain(turn).chain(details).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 

@@ -58,6 +58,8 @@ pub enum Order {
         plan: PlanId,
         /// The id of the subtask.
         subtask: String,
+        /// The place of the element in the list of the subtask. `None`: the result is that of the whole subtask.
+        element: Option<usize>,
         /// A topic that the subtask produces.
         topic: Topic,
         /// The result.
@@ -89,6 +91,10 @@ pub struct SubtaskOrder {
     pub place: usize,
     /// Whether the work is the compensation of the subtask.
     pub is_compensation: bool,
+    /// The place of the element in the list of the subtask. `None`: the work is the whole subtask.
+    pub element: Option<usize>,
+    /// The receiver in place of those that the plan names: an agent's id or `type:NAME`.
+    pub assigned_to: Option<String>,
     /// The epoch of the subtask's task; 1 if the request creates it.
     pub epoch: u64,
     /// The round of the task.
@@ -97,8 +103,10 @@ pub struct SubtaskOrder {
     pub attempt: u32,
     /// The agent that submitted the plan. The request has no more rights than this agent.
     pub submitter: AgentId,
-    /// The digest of the submission's content.
+    /// The digest of the submission's content, which is a part of the ids of the plan's tasks.
     pub submission_digest: [u8; 32],
+    /// The digest of the content of the signed message that has the subtask: the submission, or an extension.
+    pub signed_digest: [u8; 32],
     /// The agents of earlier attempts, which are asked after all others.
     pub tried: Vec<AgentId>,
 }

@@ -127,6 +127,7 @@ codes! {
     AgentKeyUnknown = 67 "AGENT_KEY_UNKNOWN" NotFound,
     GraphUnknown = 208 "GRAPH_UNKNOWN" NotFound,
     PlanUnknown = 207 "PLAN_UNKNOWN" NotFound,
+    SubtaskUnknown = 212 "SUBTASK_UNKNOWN" NotFound,
     RunUnknown = 209 "RUN_UNKNOWN" NotFound,
     SpecUnknown = 210 "SPEC_UNKNOWN" NotFound,
     ThreadUnknown = 211 "THREAD_UNKNOWN" NotFound,
@@ -181,6 +182,7 @@ codes! {
     QuotaExceeded = 290 "QUOTA_EXCEEDED" ResourceExhausted,
     PlanFinal = 247 "PLAN_FINAL" FailedPrecondition,
     PlanRunning = 265 "PLAN_RUNNING" FailedPrecondition,
+    SubtaskState = 267 "SUBTASK_STATE" FailedPrecondition,
     NodeNotActive = 248 "NODE_NOT_ACTIVE" FailedPrecondition,
     TransferNotOffered = 249 "TRANSFER_NOT_OFFERED" FailedPrecondition,
     TransferAmbiguous = 250 "TRANSFER_AMBIGUOUS" FailedPrecondition,
@@ -218,6 +220,7 @@ codes! {
     SubtaskFailed = 311 "SUBTASK_FAILED" NotificationOnly,
     DependencyFailed = 312 "DEPENDENCY_FAILED" NotificationOnly,
     DependencyTimeout = 313 "DEPENDENCY_TIMEOUT" NotificationOnly,
+    ForEachInvalid = 314 "FOR_EACH_INVALID" NotificationOnly,
 }
 
 /// An invalid field of a request.

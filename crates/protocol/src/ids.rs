@@ -205,6 +205,13 @@ impl TaskId {
         Self(format!("{}-c{round}.{subtask}", first.0.trim_end_matches('.')).into())
     }
 
+    /// The task of an element of a subtask in a round of its plan, at this place of its list:
+    /// `baton.SUBMISSION-eROUND-PLACE.SUBTASK`. No subtask has a task with such an id, because rounds are numbers.
+    pub fn of_element(submission_digest: &[u8; 32], subtask: &str, round: u32, place: usize) -> Self {
+        let first = Self::of_subtask(submission_digest, "", 1);
+        Self(format!("{}-e{round}-{place}.{subtask}", first.0.trim_end_matches('.')).into())
+    }
+
     /// Whether only the broker creates a task with this id, that of a subtask: it begins with `baton.`.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with("baton.")
@@ -341,6 +348,12 @@ mod tests {
         let undoing = [("a", 1), ("a", 2), ("b", 1)].map(|(id, round)| TaskId::of_compensation(&one, id, round));
         assert_eq!(undoing[1].as_str(), "baton.0101010101010101-c2.a");
         assert_eq!(HashSet::from(undoing).union(&HashSet::from(ids.clone())).count(), ids.len() + 3);
+        let elements = [("a", 1, 0), ("a", 1, 1), ("a", 2, 0)];
+        let elements = elements.map(|(id, round, place)| TaskId::of_element(&one, id, round, place));
+        assert_eq!(elements[1].as_str(), "baton.0101010101010101-e1-1.a");
+        assert_eq!(HashSet::from(elements).union(&HashSet::from(ids.clone())).count(), ids.len() + 3);
+        let longest_of_elements = TaskId::of_element(&one, &"s".repeat(60), u32::MAX, usize::MAX);
+        assert_eq!(TaskId::parse(longest_of_elements.as_str()), Ok(longest_of_elements.clone()));
         let longest_of_undoing = TaskId::of_compensation(&one, &"s".repeat(60), u32::MAX);
         assert_eq!(TaskId::parse(longest_of_undoing.as_str()), Ok(longest_of_undoing.clone()));
         assert!(

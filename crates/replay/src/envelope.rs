@@ -6,7 +6,7 @@
 mod plan;
 
 pub use baton_envelope::envelope::*;
-pub use plan::{plan_of, plan_to_v1, timeouts_to_v1};
+pub use plan::{extended_plan, plan_of, plan_to_v1, timeouts_to_v1};
 
 use crate::{
     domain::{
@@ -39,6 +39,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         | Body::Mail { .. }
         | Body::Append(_)
         | Body::Plan(_)
+        | Body::PlanExtension(_)
         | Body::TaskRequest(_)
         | Body::TaskOffer(_)
         | Body::TaskDecline

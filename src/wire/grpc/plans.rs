@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
@@ -26,7 +27,7 @@ use crate::{
         plan::{self, Plan, PlanState, Problem, ProblemCode, Severity, Spec},
     },
     envelope::{self, Checks},
-    ids::{AgentId, AgentType, PlanId},
+    ids::{AgentId, AgentType, MessageId, PlanId},
     proto::v1::{self, plan_service_server::PlanService},
     records::plan_run_to_v1,
 };
@@ -36,6 +37,13 @@ const REASON_BYTES_MAX: usize = 1024;
 
 pub(super) struct Plans {
     broker: Broker,
+}
+
+/// The kind of submission that a call takes.
+#[derive(Clone, Copy)]
+enum Sent {
+    Plan,
+    Extension,
 }
 
 impl Plans {
@@ -56,6 +64,38 @@ impl Plans {
         let (about, input) = (EntityId::Plan(id.clone()), Box::new(Input::Plan(input)));
         self.broker.ask(|reply| Command::Apply { about, input, reply }).await.map_err(refuse_shared)?;
         self.shown(caller, &id).await
+    }
+
+    /// Sends an envelope that has to be a submission of this kind. Returns its receipt, and the plan as its sender sees it.
+    async fn send(
+        &self,
+        envelope: Bytes,
+        sender: Option<AgentId>,
+        kind: Sent,
+    ) -> Result<(v1::Receipt, Option<v1::PlanRun>), Status> {
+        // Bytes that do not decode are refused by the same check as those of any other call.
+        let decoded = v1::Envelope::decode(envelope.clone()).ok();
+        if let Some(decoded) = &decoded {
+            if decoded.message_type() != v1::MessageType::PlanSubmission {
+                return Err(refuse(field("envelope.message_type", "must be PLAN_SUBMISSION")));
+            }
+            let payload = decoded.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
+            let has_extension = v1::PlanSubmission::decode(payload).is_ok_and(|sent| sent.extension.is_some());
+            match (kind, has_extension) {
+                (Sent::Plan, true) => return Err(refuse(field("envelope.payload.extension", "must not be set"))),
+                (Sent::Extension, false) => return Err(refuse(field("envelope.payload.extension", "must be set"))),
+                (Sent::Plan, false) | (Sent::Extension, true) => {}
+            }
+        }
+        let receipt = super::submit(&self.broker, envelope, sender.as_ref(), None).await?;
+        // The message is stored, so its sender may see the plan.
+        let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
+        let submitter = decoded.and_then(|sent| AgentId::parse(&sent.sender_id).ok());
+        let plan = match (id, submitter) {
+            (Some(id), Some(submitter)) => self.shown(&Caller::Agent(submitter), &id).await.ok(),
+            (None, _) | (_, None) => None,
+        };
+        Ok((receipt, plan))
     }
 
     /// The plan as the caller may see it, with what the tasks of its subtasks say of the work.
@@ -127,32 +167,37 @@ impl PlanService for Plans {
         request: Request<v1::SubmitPlanRequest>,
     ) -> Result<Response<v1::SubmitPlanResponse>, Status> {
         let sender = messages::sender(&self.broker, &request)?;
-        let envelope = request.into_inner().envelope;
-        // Bytes that do not decode are refused by the same check as those of any other call.
-        if let Ok(envelope) = v1::Envelope::decode(envelope.clone())
-            && envelope.message_type() != v1::MessageType::PlanSubmission
-        {
-            return Err(refuse(field("envelope.message_type", "must be PLAN_SUBMISSION")));
-        }
-        let receipt = super::submit(&self.broker, envelope.clone(), sender.as_ref(), None).await?;
-        // The submission is stored, so its sender may see the plan.
-        let id = receipt.resource.strip_prefix("plan:").and_then(|id| PlanId::parse(id).ok());
-        let submitter = v1::Envelope::decode(envelope).ok().and_then(|sent| AgentId::parse(&sent.sender_id).ok());
-        let plan = match (id, submitter) {
-            (Some(id), Some(submitter)) => self.shown(&Caller::Agent(submitter), &id).await.ok(),
-            (None, _) | (_, None) => None,
-        };
+        let (receipt, plan) = self.send(request.into_inner().envelope, sender, Sent::Plan).await?;
         Ok(Response::new(v1::SubmitPlanResponse { receipt: Some(receipt), plan }))
+    }
+
+    async fn extend_plan(
+        &self,
+        request: Request<v1::ExtendPlanRequest>,
+    ) -> Result<Response<v1::ExtendPlanResponse>, Status> {
+        let sender = messages::sender(&self.broker, &request)?;
+        let (receipt, plan) = self.send(request.into_inner().envelope, sender, Sent::Extension).await?;
+        Ok(Response::new(v1::ExtendPlanResponse { receipt: Some(receipt), plan }))
     }
 
     async fn get_plan(&self, request: Request<v1::GetPlanRequest>) -> Result<Response<v1::GetPlanResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadPlans)?;
         let request = request.get_ref();
         let id = parsed_id("plan_id", &request.plan_id, PlanId::parse)?;
+        let extension = match request.extension_id.as_str() {
+            "" => None,
+            text => Some(parsed_id("extension_id", text, MessageId::parse)?),
+        };
         let plan = self.shown(&caller, &id).await?;
         let submission = match request.include_submission {
-            true => read_small(&self.broker, &caller, move |view| view.plan_submission(&id)).await.map_err(refuse)?,
-            false => bytes::Bytes::new(),
+            true => {
+                let read = read_small(&self.broker, &caller, move |view| view.plan_submission(&id, extension));
+                read.await.map_err(refuse)?
+            }
+            false if extension.is_some() => {
+                return Err(refuse(field("extension_id", "must be empty without include_submission")));
+            }
+            false => Bytes::new(),
         };
         Ok(Response::new(v1::GetPlanResponse { plan: Some(plan), submission }))
     }
@@ -237,6 +282,46 @@ impl PlanService for Plans {
         Ok(Response::new(v1::CancelPlanResponse { plan: Some(plan) }))
     }
 
+    async fn cancel_subtask(
+        &self,
+        request: Request<v1::CancelSubtaskRequest>,
+    ) -> Result<Response<v1::CancelSubtaskResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let v1::CancelSubtaskRequest { plan_id, subtask_id, reason_text } = request.into_inner();
+        let id = of_subtask(&plan_id, &subtask_id, &reason_text)?;
+        let input = plan::Input::CancelSubtask { subtask: subtask_id, by: caller.to_string(), reason: reason_text };
+        let plan = self.change(&caller, id, input).await?;
+        Ok(Response::new(v1::CancelSubtaskResponse { plan: Some(plan) }))
+    }
+
+    async fn retry_subtask(
+        &self,
+        request: Request<v1::RetrySubtaskRequest>,
+    ) -> Result<Response<v1::RetrySubtaskResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let v1::RetrySubtaskRequest { plan_id, subtask_id } = request.into_inner();
+        let id = of_subtask(&plan_id, &subtask_id, "")?;
+        let input = plan::Input::RetrySubtask { subtask: subtask_id, by: caller.to_string() };
+        let plan = self.change(&caller, id, input).await?;
+        Ok(Response::new(v1::RetrySubtaskResponse { plan: Some(plan) }))
+    }
+
+    async fn reassign_subtask(
+        &self,
+        request: Request<v1::ReassignSubtaskRequest>,
+    ) -> Result<Response<v1::ReassignSubtaskResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
+        let v1::ReassignSubtaskRequest { plan_id, subtask_id, to, reason_text } = request.into_inner();
+        let id = of_subtask(&plan_id, &subtask_id, &reason_text)?;
+        if to.is_empty() {
+            return Err(refuse(field("to", "must not be empty")));
+        }
+        let (by, reason) = (caller.to_string(), reason_text);
+        let input = plan::Input::ReassignSubtask { subtask: subtask_id, to, by, reason };
+        let plan = self.change(&caller, id, input).await?;
+        Ok(Response::new(v1::ReassignSubtaskResponse { plan: Some(plan) }))
+    }
+
     async fn retry_plan(
         &self,
         request: Request<v1::RetryPlanRequest>,
@@ -247,6 +332,17 @@ impl PlanService for Plans {
         let plan = self.change(&caller, id, retry).await?;
         Ok(Response::new(v1::RetryPlanResponse { plan: Some(plan) }))
     }
+}
+
+/// The plan of a call about one of its subtasks.
+fn of_subtask(plan_id: &str, subtask_id: &str, reason_text: &str) -> Result<PlanId, Status> {
+    let mut checks = Checks::default();
+    checks.text("reason_text", reason_text, REASON_BYTES_MAX);
+    if subtask_id.is_empty() {
+        checks.wrong("subtask_id", "must not be empty");
+    }
+    checked(checks)?;
+    parsed_id("plan_id", plan_id, PlanId::parse)
 }
 
 fn problem(problem: &Problem) -> v1::PlanProblem {

@@ -21,6 +21,9 @@ impl Agent {
     /// Submits a plan with a random graph, which is not always valid.
     pub(super) fn submit_plan(&mut self, others: &[String], ids: &Ids, now: Timestamp) -> Option<Action> {
         let plan_id = format!("plan-{}", self.rng.roll(PLANS));
+        if self.rng.once_in(3) {
+            return Some(self.extend_plan(plan_id, others, ids, now));
+        }
         let many = 1 + self.rng.roll(7);
         let mode = self.rng.pick(&[v1::PlanMode::Hybrid, v1::PlanMode::Hybrid, v1::PlanMode::Sequential]);
         let subtasks = (0..many).map(|place| self.subtask(place, others)).collect();
@@ -33,8 +36,24 @@ impl Agent {
             whole_timeout: span(20 + self.rng.roll(300)),
             ..Default::default()
         };
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
         Some(Action::Send(self.make("", T::PlanSubmission, "", "", 0, &payload, ids, now)))
+    }
+
+    /// Adds subtasks to a plan, which may be that of another agent, or have ended.
+    fn extend_plan(&mut self, plan_id: String, others: &[String], ids: &Ids, now: Timestamp) -> Action {
+        let from = 7 + self.rng.roll(9);
+        let many = 1 + self.rng.roll(2);
+        let mut subtasks: Vec<v1::Subtask> = (from..from + many).map(|place| self.subtask(place, others)).collect();
+        for subtask in &mut subtasks {
+            // Few plans have many subtasks.
+            subtask.dependencies.retain(|need| need.len() == 2 && need.as_str() < "s3" || self.rng.once_in(20));
+            subtask.when = None;
+            subtask.for_each = None;
+        }
+        let extension = Some(v1::PlanExtension { plan_id, subtasks, ..Default::default() });
+        let payload = v1::PlanSubmission { plan: None, extension };
+        Action::Send(self.make("", T::PlanSubmission, "", "", 0, &payload, ids, now))
     }
 
     fn subtask(&mut self, place: u64, others: &[String]) -> v1::Subtask {
@@ -54,9 +73,15 @@ impl Agent {
             comparison: Some(v1::condition::Comparison::Less(if self.rng.once_in(2) { 10.0 } else { 20.0 })),
             negate: self.rng.once_in(2),
         });
+        let for_each = dependencies.last().filter(|_| self.rng.once_in(4)).map(|need| {
+            // A response is no list.
+            let pointer = if self.rng.once_in(8) { "/response" } else { "/tools_used" };
+            v1::ForEach { subtask_id: need.clone(), pointer: pointer.to_owned() }
+        });
         v1::Subtask {
             id: format!("s{place}"),
             when,
+            for_each,
             agent_id,
             agent_type,
             dependencies,
@@ -88,7 +113,8 @@ impl Agent {
         }
         let late = if self.manner == Manner::Slow { 120_000 } else { 4_000 };
         let after = 100 + self.rng.roll(late);
-        let result = json!({"response": "15.3%", "tokens": self.rng.roll(9)});
+        let tools = vec!["tool"; usize::try_from(self.rng.roll(4)).unwrap()];
+        let result = json!({"response": "15.3%", "tokens": self.rng.roll(9), "tools_used": tools});
         actions.push(self.report_subtask(context, &result, after, ids, now));
         if self.manner == Manner::Double {
             // Another message with another result.

@@ -32,7 +32,7 @@ from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.limits import json_object, json_text
 from baton.loans import Outcome, Recalled
 from baton.negotiations import Bid, Negotiation, OfferWanted, offer
-from baton.plans import Plan, SubtaskInputs, plan_of, subtask
+from baton.plans import Element, Plan, SubtaskInputs, plan_of, subtask
 from baton.questions import Answer, Question
 from baton.registry import explain
 from baton.runs import NodeTools, Run, Step
@@ -52,6 +52,7 @@ __all__ = [
     "ConfigurationError",
     "ContextWanted",
     "Delivery",
+    "Element",
     "Entry",
     "FieldViolation",
     "GapError",

@@ -35,12 +35,13 @@ def subtask(
     fallback_candidates: Iterable[str] = (),
     compensate: v1.Compensation | None = None,
     when: v1.Condition | None = None,
+    for_each: v1.ForEach | None = None,
 ) -> v1.Subtask:
     """Returns a subtask for an agent, for the agents of a type, or for those with skills: see `v1.Subtask`.
 
     `data` is what the subtask gets as its input. `timeout` is the time from the takeover, by default 360 s.
     `compensate` undoes the subtask if the plan fails after the subtask has completed. `when` is what must hold for the
-    subtask to run: see `v1.Condition`.
+    subtask to run: see `v1.Condition`. `for_each` is the list of which each element is a part of the subtask.
     """
     made = v1.Subtask(
         id=subtask_id,
@@ -59,6 +60,7 @@ def subtask(
         fallback_candidates=fallback_candidates,
         compensate=compensate,
         when=when,
+        for_each=for_each,
     )
     if data is not None:
         made.input_json = json_text(data, "input_json")
@@ -115,9 +117,10 @@ class Plan:
     All calls raise BatonError if the broker refuses: PLAN_UNKNOWN, PERMISSION_DENIED.
     """
 
-    def __init__(self, connection: Connection, plan_id: str) -> None:
+    def __init__(self, connection: Connection, plan_id: str, send: Callable[..., Awaitable[v1.Receipt]]) -> None:
         self.plan_id = plan_id
         self._connection = connection
+        self._send = send
 
     async def state(self) -> v1.PlanRun:
         """Returns the present state of the plan and of each subtask."""
@@ -163,6 +166,38 @@ class Plan:
         plan: v1.PlanRun = (await self._connection.call(self._connection.plans.CancelPlan, request)).plan
         return plan
 
+    async def extend(self, subtasks: Iterable[v1.Subtask], *, defaults: v1.SubtaskDefaults | None = None) -> None:
+        """Signs and adds subtasks to the plan while it runs. The same extension again changes nothing.
+
+        They may depend on the subtasks that the plan has. `defaults` stand for what the new subtasks leave out. Raises
+        BatonError: PLAN_INVALID with each problem in `field_violations`, PLAN_FINAL if the plan has ended, CONFLICT if
+        another extension came first.
+        """
+        extension = v1.PlanExtension(plan_id=self.plan_id, subtasks=subtasks, defaults=defaults)
+        await self._send(v1.PlanSubmission(extension=extension))
+
+    async def cancel_subtask(self, subtask_id: str, reason: str = "") -> v1.PlanRun:
+        """Ends one subtask at once. Raises BatonError: SUBTASK_UNKNOWN; SUBTASK_STATE if it has ended otherwise."""
+        request = v1.CancelSubtaskRequest(plan_id=self.plan_id, subtask_id=subtask_id, reason_text=reason)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.CancelSubtask, request)).plan
+        return plan
+
+    async def retry_subtask(self, subtask_id: str) -> v1.PlanRun:
+        """Starts one subtask again that did not complete. Raises BatonError: SUBTASK_STATE in another state."""
+        request = v1.RetrySubtaskRequest(plan_id=self.plan_id, subtask_id=subtask_id)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.RetrySubtask, request)).plan
+        return plan
+
+    async def reassign_subtask(self, subtask_id: str, to: str, reason: str = "") -> v1.PlanRun:
+        """Gives one subtask to another agent, or to one of `type:NAME`.
+
+        Raises BatonError: SUBTASK_STATE if it has ended; RECEIVER_UNKNOWN; RECEIVER_INVALID if the agent lacks what the
+        subtask demands; AGENT_GONE.
+        """
+        request = v1.ReassignSubtaskRequest(plan_id=self.plan_id, subtask_id=subtask_id, to=to, reason_text=reason)
+        plan: v1.PlanRun = (await self._connection.call(self._connection.plans.ReassignSubtask, request)).plan
+        return plan
+
     async def retry(self) -> v1.PlanRun:
         """Starts again what did not complete. Raises BatonError: PLAN_RUNNING; PLAN_FINAL if nothing is left."""
         request = v1.RetryPlanRequest(plan_id=self.plan_id)
@@ -191,7 +226,7 @@ class Plans:
 
     def join_plan(self, plan_id: str) -> Plan:
         """Returns the plan with this id, without asking the broker."""
-        return Plan(self._connection, plan_id)
+        return Plan(self._connection, plan_id, self.send)
 
     async def plans(self, *, states: Sequence[v1.PlanState] = ()) -> AsyncGenerator[v1.PlanRun, None]:
         """Yields the plans in one of these states, by default all, the newest first, without their subtasks."""
@@ -203,6 +238,18 @@ class Plans:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of the list that a subtask works on."""
+
+    index: int
+    """The place in the list, from 0 on."""
+    count: int
+    """The number of elements of the list."""
+    value: Any
+    """The value, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +266,8 @@ class SubtaskInputs:
     """The attempt, starting at 1."""
     is_compensation: bool = False
     """Whether the work undoes that of the subtask, whose result is in `dependency_results`."""
+    element: Element | None = None
+    """The element of the list of which this work is a part; None: the work is the whole subtask."""
     input: Any = None
     """What the plan gives to this subtask; None: nothing."""
     plan_input: Any = None
@@ -266,6 +315,7 @@ def subtask_of(sections: Iterable[v1.ContextSection]) -> SubtaskInputs | None:
         role=told.get("role", ""),
         attempt=told.get("attempt", 1),
         is_compensation="compensates" in told,
+        element=Element(**found["element"]) if "element" in found else None,
         input=found.get("input"),
         plan_input=found.get("plan_input"),
         previous_results=_results(previous),

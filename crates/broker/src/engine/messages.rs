@@ -97,6 +97,7 @@ impl Engine {
             }
             Body::Mail { .. } => self.take_mail(transaction, envelope, now),
             Body::Plan(plan) => self.submit_plan(transaction, message, plan, now),
+            Body::PlanExtension(extension) => self.extend_plan(transaction, message, extension, now),
             Body::Append(append) => self.append_entry(transaction, envelope, append, now),
             Body::TaskRequest(request) => self.take_task_request(transaction, envelope, request, now),
             Body::TaskOffer(_) | Body::TaskDecline | Body::TaskAccept { terms: None, .. } => {

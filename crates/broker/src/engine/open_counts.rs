@@ -112,10 +112,17 @@ impl Engine {
         if most != 0 && open.of(kind, agent) >= most {
             return exceeded(what);
         }
-        let is_over = |has: u64, most: u64| most != 0 && has.saturating_add(bytes as u64) > most;
         if kind == Counted::Handoff {
             return Ok(());
         }
+        self.check_open_bytes(agent, bytes)
+    }
+
+    /// Fails if the open negotiations, plans, runs and threads of the agent may not have so many more bytes.
+    pub(super) fn check_open_bytes(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
+        let (open, limits) = (&self.entities.open, &self.env.settings.limits);
+        let exceeded = |what| Err(BrokerError::LimitExceeded { what, retry_after: LIMIT_RETRY });
+        let is_over = |has: u64, most: u64| most != 0 && has.saturating_add(bytes as u64) > most;
         if is_over(open.bytes_of(agent), limits.open_bytes_max) {
             return exceeded("the open negotiations, plans, runs and threads of the agent have too many bytes");
         }

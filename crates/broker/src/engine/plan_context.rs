@@ -16,7 +16,7 @@ use crate::{
     domain::{
         EntityId,
         handoff::Task,
-        plan::{CompensationRun, Event, Mode, Plan, Spec},
+        plan::{CompensationRun, ElementRun, Event, Mode, Plan, Spec},
     },
     envelope::{self, PAYLOAD_BYTES_MAX},
     proto::v1,
@@ -63,8 +63,10 @@ impl Engine {
         let place = spec.place(&of.subtask).ok_or(BrokerError::Internal)?;
         let is_it = |known: &&CompensationRun| plan.compensation_task_id(&spec, known).as_ref() == Some(&task.id);
         let compensation = plan.compensations.iter().find(is_it);
-        let (subtask, run) =
-            (spec.work(place, compensation.is_some()), compensation.map_or(&plan.subtasks[place], |known| &known.run));
+        let is_element = |known: &&ElementRun| plan.element_task_id(&spec, known).as_ref() == Some(&task.id);
+        let element = plan.elements.iter().find(is_element);
+        let of_part = compensation.map(|known| &known.run).or(element.map(|known| &known.run));
+        let (subtask, run) = (spec.work(place, compensation.is_some()), of_part.unwrap_or(&plan.subtasks[place]));
         let mut description = json!({
             "description": subtask.description,
             "role": subtask.role,
@@ -76,7 +78,13 @@ impl Engine {
         if compensation.is_some() {
             description["compensates"] = subtask.id.as_str().into();
         }
+        if let Some(element) = element {
+            description["element"] = element.index.into();
+        }
         let mut sections = vec![section("task_description", description.to_string())];
+        if let Some(element) = element {
+            sections.push(section("element", self.element_text(transaction, &plan, &spec, element)?));
+        }
         let inputs = [("input", &subtask.input), ("plan_input", &spec.input)];
         sections.extend(
             inputs.iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| section(name, (*text).clone())),
@@ -131,6 +139,32 @@ impl Engine {
         let whole = BTreeMap::from([("role", role), ("task_id", id), ("previous_results", previous)]);
         sections.push(section("subtask", object(&whole)));
         Ok(envelope::context_of_sections(sections))
+    }
+
+    /// An element of a list with its place, as JSON.
+    fn element_text(
+        &mut self,
+        transaction: &mut Transaction,
+        plan: &Plan,
+        spec: &Spec,
+        element: &ElementRun,
+    ) -> Result<String, BrokerError> {
+        let for_each = spec.subtasks[element.of].for_each.as_ref().ok_or(BrokerError::Internal)?;
+        let number = spec.place(&for_each.subtask).and_then(|other| plan.subtasks[other].result);
+        let number = number.ok_or(BrokerError::Internal)?;
+        let entry = self.entity_record(transaction, &EntityId::PlanEntry(plan.id.clone(), number))?;
+        let report = match entry.as_deref() {
+            Some(EntityRecord::PlanEntry(entry)) => match &entry.0.event {
+                Event::Subtask(change) => change.report.as_ref(),
+                _ => None,
+            },
+            _ => None,
+        };
+        let elements = for_each.elements(report, element.index + 1).unwrap_or_default();
+        let value = elements.get(element.index).ok_or(BrokerError::Internal)?;
+        let (index, count) = (element.index, plan.subtasks[element.of].elements.unwrap_or_default());
+        // The value stays as the agent wrote it, so it is joined and not parsed.
+        Ok(format!(r#"{{"index":{index},"count":{count},"value":{value}}}"#))
     }
 
     /// The result of a subtask as JSON, if it has completed. One that is larger than what is left is marked as omitted.

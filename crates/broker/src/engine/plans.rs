@@ -26,20 +26,20 @@ use crate::{
     codes::FieldViolation,
     contexts::payload_in,
     domain::{
-        EntityId, Input, MessageType, Signal,
+        EntityId, Input, MessageType, Receiver, Signal,
         admission::AdmissionError,
         coordinator::{Order, SubtaskOrder},
         handoff::{State as HandoffState, Task, TaskStatus},
         mailbox::{EnvelopeOwner, EnvelopePlace},
         matching::Wanted,
-        plan::{self, Plan, PlanSignal, Report, SUMMARY_BYTES_MAX, Spec, Submission},
+        plan::{self, Extension, Plan, PlanSignal, Report, SUMMARY_BYTES_MAX, Spec, Submission, Subtask},
     },
     envelope::{self, Body, Resolved, VerifiedEnvelope, json_members, signing},
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
     policy::{Action, Resource},
-    preparation::{Findings, PreparedMessage},
-    proto::v1,
-    records::{EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
+    preparation::{Findings, PreparedMessage, extension_digest},
+    proto::v1::{self, AuditAction},
+    records::{AuditAct, EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
     refused,
     store::{Key, Order as ScanOrder, Table},
     time::Timestamp,
@@ -105,6 +105,57 @@ impl Engine {
         }
     }
 
+    /// Accepts further subtasks of a running plan.
+    pub(super) fn extend_plan(
+        &mut self,
+        mut transaction: Transaction,
+        message: &PreparedMessage,
+        extension: &v1::PlanExtension,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let envelope = message.envelope();
+        let sender = envelope.header().sender.clone();
+        let id = PlanId::parse(&extension.plan_id).map_err(|error| {
+            let (path, problem) = ("extension.plan_id".to_owned(), error.to_string());
+            refused(BrokerError::Fields { violations: vec![FieldViolation { path, problem }] })
+        })?;
+        let caller = Caller::Agent(sender.clone());
+        self.access().check(&caller, Action::SubmitPlan { plan: id.as_str() }, Resource::Broker).map_err(refused)?;
+        let about = EntityId::Plan(id.clone());
+        let known = self.entity_record(&mut transaction, &about).map_err(refused)?;
+        let known = known.as_deref().and_then(EntityRecord::as_plan).map(|record| record.plan.clone());
+        let Some(known) = known.filter(|known| self.access().may_see_plan(&caller, known)) else {
+            return Err(refused(self.access().no_such_plan(&caller, &id)));
+        };
+        let content_digest = extension_digest(extension);
+        let sequence = self.new_sequence(&mut transaction);
+        let this = ThisMessage { envelope, sequence, owner: EnvelopeOwner::Letter, copy: None };
+        if !known.takes_extension(&sender, &content_digest).map_err(refused)? {
+            return Ok(self.accept(transaction, this, now));
+        }
+        self.check_open_bytes(&sender, envelope.raw().len()).map_err(refused)?;
+        let (from, spec) = match message.findings() {
+            Findings::Extension { from, plan: Ok(spec) } => (*from, spec.clone()),
+            Findings::Extension { from, plan: Err(_) } if *from != known.subtasks.len() => {
+                return Err(refused(plan::Rejection::ExtendedMeanwhile));
+            }
+            Findings::Extension { plan: Err(violations), .. } => {
+                return Err(refused(BrokerError::PlanInvalid { violations: violations.clone() }));
+            }
+            // The plan takes extensions since the preparation.
+            _ => return Err(refused(BrokerError::Conflict)),
+        };
+        let (by, message) = (sender, envelope.header().message_id);
+        let digest = *envelope.content_digest();
+        let extension = Extension { spec, from, by, message, digest, content_digest, sequence };
+        let input = Input::Plan(plan::Input::Extend(Box::new(extension)));
+        let cause = Cause { origin: Origin::Message(this), event: None };
+        match self.run(&mut transaction, &about, &input, cause, now) {
+            Ok(_) => Ok(self.accept(transaction, this, now)),
+            Err(error) => Err(error.into_refusal()),
+        }
+    }
+
     /// Checks before the retry of a plan that its submitter may run another one.
     pub(super) fn check_retry(&mut self, about: &EntityId, input: &Input) -> Result<(), Refused> {
         let Input::Plan(plan::Input::Retry { .. }) = input else { return Ok(()) };
@@ -116,6 +167,89 @@ impl Engine {
             // The step refuses it.
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Checks before a subtask is given to another agent that this agent can take it.
+    pub(super) fn check_subtask_receiver(
+        &mut self,
+        about: &EntityId,
+        input: &Input,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let (EntityId::Plan(id), Input::Plan(plan::Input::ReassignSubtask { subtask, to, .. })) = (about, input) else {
+            return Ok(());
+        };
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::PlanSpec(id.clone())).map_err(refused)?;
+        let Some(EntityRecord::PlanSpec(spec)) = stored.as_deref() else { return Ok(()) };
+        // The step refuses what is no subtask.
+        let Some(place) = spec.0.place(subtask) else { return Ok(()) };
+        self.check_receiver_of(&spec.0.subtasks[place], to, now).map_err(refused)
+    }
+
+    fn check_receiver_of(&self, subtask: &Subtask, to: &str, now: Timestamp) -> Result<(), BrokerError> {
+        let invalid = |problem: String| AdmissionError::ReceiverInvalid { receiver: to.to_owned(), problem };
+        let of_type;
+        let asked: &[AgentId] = match Receiver::parse(to).map_err(|error| invalid(error.to_string()))? {
+            Receiver::Agent(agent) => {
+                let agent = self.registered(&agent)?;
+                let request = v1::HandoffRequest {
+                    desired_agent_type: subtask.agent_type.clone(),
+                    required_skills: subtask.required_skills.clone(),
+                    ..Default::default()
+                };
+                if let Some(problem) = self.lacks(&agent, &request) {
+                    return Err(invalid(problem).into());
+                }
+                // A full mailbox would refuse the request after the subtask has left its agent.
+                self.check_mailbox(&agent)?;
+                of_type = vec![agent];
+                &of_type
+            }
+            Receiver::AnyOf(agent_type) => {
+                of_type = self.best_of(&agent_type, now);
+                if of_type.is_empty() {
+                    return Err(AdmissionError::ReceiverUnknown { receiver: to.to_owned() }.into());
+                }
+                &of_type
+            }
+            Receiver::AllOf(_) | Receiver::Absent => {
+                return Err(invalid("a subtask is given to one agent, or to type:NAME".to_owned()).into());
+            }
+        };
+        if asked.iter().all(|agent| self.env.directory.is_gone(agent, now)) {
+            return Err(BrokerError::AgentGone { agent: to.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Records in the audit log that another caller than the submitter has changed a subtask.
+    pub(super) fn record_subtask_change(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let (EntityId::Plan(id), Input::Plan(input)) = (about, input) else { return Ok(()) };
+        let (action, subtask, by, details) = match input {
+            plan::Input::CancelSubtask { subtask, by, reason } => {
+                (AuditAction::SubtaskCancelled, subtask, by, reason.clone())
+            }
+            plan::Input::RetrySubtask { subtask, by } => (AuditAction::SubtaskRetried, subtask, by, String::new()),
+            plan::Input::ReassignSubtask { subtask, to, by, reason } => {
+                (AuditAction::SubtaskReassigned, subtask, by, format!("to {to}: {reason}"))
+            }
+            plan::Input::Submit(_)
+            | plan::Input::Extend(_)
+            | plan::Input::Cancel { .. }
+            | plan::Input::Retry { .. } => return Ok(()),
+        };
+        let (plan, _) = self.plan_of_task(transaction, id)?;
+        if *by == Caller::Agent(plan.submitter.clone()).to_string() {
+            return Ok(());
+        }
+        let act = AuditAct { actor: by.clone(), action, subject: format!("{id}/{subtask}"), details };
+        self.record(transaction, act, now)
     }
 
     /// The plan and its subtasks, of a task of a plan.
@@ -183,9 +317,12 @@ impl Engine {
     ) -> Result<(), RunError> {
         let subtask = spec.work(order.place, order.is_compensation);
         let (digest, id) = (&order.submission_digest, &subtask.id);
-        let (task, what) = match order.is_compensation {
-            true => (TaskId::of_compensation(digest, id, order.round), "compensation of subtask"),
-            false => (TaskId::of_subtask(digest, id, order.round), "subtask"),
+        let (task, what) = match order.element {
+            _ if order.is_compensation => {
+                (TaskId::of_compensation(digest, id, order.round), "compensation of subtask".to_owned())
+            }
+            Some(index) => (TaskId::of_element(digest, id, order.round, index), format!("element {index} of subtask")),
+            None => (TaskId::of_subtask(digest, id, order.round), "subtask".to_owned()),
         };
         let (receiver, fallbacks) = self.receivers_of_subtask(order, spec, now)?;
         let payload = v1::HandoffRequest {
@@ -205,7 +342,7 @@ impl Engine {
                 submitter_id: order.submitter.to_string(),
                 plan_id: order.plan.to_string(),
                 subtask_id: subtask.id.clone(),
-                submission_sha256: order.submission_digest.to_vec().into(),
+                submission_sha256: order.signed_digest.to_vec().into(),
             }),
             ..Default::default()
         };
@@ -241,6 +378,9 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(String, Vec<String>), BrokerError> {
         let subtask = spec.work(order.place, order.is_compensation);
+        if let Some(receiver) = &order.assigned_to {
+            return Ok((receiver.clone(), Vec::new()));
+        }
         // The most exact wish decides: an agent, then a type, then skills.
         if !subtask.agent.is_empty() {
             return Ok((subtask.agent.clone(), subtask.fallback_candidates.clone()));
@@ -336,12 +476,12 @@ impl Engine {
         order: &Order,
         now: Timestamp,
     ) -> Result<(), RunError> {
-        let Order::Append { plan, subtask, topic, report } = order else { return Ok(()) };
+        let Order::Append { plan, subtask, element, topic, report } = order else { return Ok(()) };
         let workspace = WorkspaceId::of(WorkspaceOwner::Plan, plan.as_str()).map_err(|_| BrokerError::Internal)?;
         let payload = v1::WorkspaceAppend {
             workspace_id: workspace.to_string(),
             topic: topic.as_str().to_owned(),
-            entry: Some(v1::workspace_append::Entry::Json(result_text(report, Some(subtask)))),
+            entry: Some(v1::workspace_append::Entry::Json(result_text(report, Some((subtask.as_str(), *element))))),
             ..Default::default()
         };
         let envelope = v1::Envelope {
@@ -444,6 +584,9 @@ impl Engine {
             if let Some(record) = record {
                 record.listings().into_iter().for_each(|key| transaction.delete(key));
                 transaction.delete(MessageRecord::envelope_key(record.sequence));
+                for extension in &record.plan.extensions {
+                    transaction.delete(MessageRecord::envelope_key(extension.sequence));
+                }
                 transaction.delete(PlanSpecRecord::key(&id));
                 transaction.delete(key);
                 if let Ok(workspace) = WorkspaceId::of(WorkspaceOwner::Plan, id.as_str()) {
@@ -468,16 +611,19 @@ fn offers_of(transaction: &Transaction) -> Vec<AgentId> {
     requested.map(|handoff| handoff.candidate.clone()).collect()
 }
 
-/// A result with its well-known keys, as JSON. `subtask`: the subtask that it is of, if the result names it.
-pub(super) fn result_text(report: &Report, subtask: Option<&str>) -> String {
+/// A result with its well-known keys, as JSON. `of`: the subtask, and the element of its list, if the result names them.
+pub(super) fn result_text(report: &Report, of: Option<(&str, Option<usize>)>) -> String {
     let Report { response, tokens, success, tools_used, result, .. } = report;
     let mut all = Map::new();
     all.insert("response".to_owned(), response.as_str().into());
     all.insert("tokens".to_owned(), (*tokens).into());
     all.insert("success".to_owned(), (*success).into());
     all.insert("tools_used".to_owned(), tools_used.clone().into());
-    if let Some(subtask) = subtask {
+    if let Some((subtask, element)) = of {
         all.insert("subtask_id".to_owned(), subtask.into());
+        if let Some(index) = element {
+            all.insert("element".to_owned(), index.into());
+        }
         // Of an agent that gives none, the beginning of its answer.
         let summary = if report.summary.is_empty() { beginning(response) } else { &report.summary };
         all.insert("summary".to_owned(), summary.into());

@@ -12,8 +12,9 @@ use super::{
 use crate::{
     BrokerError,
     access::Purpose,
+    codes::FieldViolation,
     domain::plan::{Plan, PlanState, Spec},
-    ids::PlanId,
+    ids::{MessageId, PlanId},
     proto::v1::{self, plan_entry::Event},
     records::{List, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
     store::Table,
@@ -42,10 +43,21 @@ impl View<'_> {
         stored.map(|record| record.0).ok_or_else(|| BrokerError::PlanUnknown { plan: id.to_string() })
     }
 
-    /// The signed submission of a plan that the caller may see.
-    pub fn plan_submission(&self, id: &PlanId) -> Result<Bytes, BrokerError> {
+    /// The signed submission of a plan that the caller may see, or the signed extension with this message id.
+    pub fn plan_submission(&self, id: &PlanId, extension: Option<MessageId>) -> Result<Bytes, BrokerError> {
         let record = self.plan_record(id)?;
-        let stored = self.store.get(&MessageRecord::envelope_key(record.sequence))?;
+        let sequence = match extension {
+            None => record.sequence,
+            Some(message) => {
+                let known = record.plan.extensions.iter().find(|known| known.message == message);
+                let problem = || FieldViolation {
+                    path: "extension_id".to_owned(),
+                    problem: format!("is no extension of plan {id}"),
+                };
+                known.ok_or_else(|| BrokerError::Fields { violations: vec![problem()] })?.sequence
+            }
+        };
+        let stored = self.store.get(&MessageRecord::envelope_key(sequence))?;
         stored.map(|record| record.value).ok_or(BrokerError::Internal)
     }
 

@@ -31,6 +31,12 @@ impl View<'_> {
             if let Some(task) = plan.task_id(spec, place) {
                 self.add_work(status, plan.subtasks[place].state, &task)?;
             }
+            let elements = plan.elements.iter().filter(|element| element.of == place);
+            for (element, status) in elements.zip(&mut status.elements) {
+                if let Some(task) = plan.element_task_id(spec, element) {
+                    self.add_work(status, element.run.state, &task)?;
+                }
+            }
             let known = plan.compensations.iter().find(|known| known.of == place);
             if let Some((known, status)) = known.zip(status.compensation.as_deref_mut())
                 && let Some(task) = plan.compensation_task_id(spec, known)

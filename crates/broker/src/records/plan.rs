@@ -15,8 +15,8 @@ use super::{
 use crate::{
     codes::ErrorCode,
     domain::plan::{
-        CompensationRun, Event, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec, SubtaskChange, SubtaskRun,
-        SubtaskState, Terms,
+        CompensationRun, ElementRun, Event, Extended, Plan, PlanEntry, PlanSignal, PlanState, Report, Spec,
+        SubtaskChange, SubtaskRun, SubtaskState, Terms,
     },
     envelope,
     ids::{InstanceId, MessageId, PlanId, TaskId},
@@ -72,7 +72,10 @@ impl PlanRecord {
             let (former, present) = (&before.plan.subtasks, &self.plan.subtasks);
             let same = |one: &SubtaskRun, other: &SubtaskRun| one.agent == other.agent && one.tried == other.tried;
             let (former_undoing, undoing) = (&before.plan.compensations, &self.plan.compensations);
+            let elements = before.plan.elements.iter().zip(&self.plan.elements);
             former.len() == present.len()
+                && before.plan.elements.len() == self.plan.elements.len()
+                && elements.into_iter().all(|(one, other)| same(&one.run, &other.run))
                 && former.iter().zip(present).all(|(one, other)| same(one, other))
                 && former_undoing.len() == undoing.len()
                 && former_undoing.iter().zip(undoing).all(|(one, other)| same(&one.run, &other.run))
@@ -112,6 +115,8 @@ impl PlanRecord {
             trace: self.trace.as_deref().map(place_to_storage),
             submitter_process: process_bytes(self.submitter_process),
             compensations: plan.compensations.iter().map(compensation_to_storage).collect(),
+            elements: plan.elements.iter().map(element_to_storage).collect(),
+            extensions: plan.extensions.iter().map(extension_to_storage).collect(),
         }
         .encode_to_vec()
         .into()
@@ -144,6 +149,16 @@ impl PlanRecord {
                 .compensations
                 .into_iter()
                 .map(|compensation| compensation_from_storage(&reader, compensation))
+                .collect::<Result<_, _>>()?,
+            elements: stored
+                .elements
+                .into_iter()
+                .map(|element| element_from_storage(&reader, element))
+                .collect::<Result<_, _>>()?,
+            extensions: stored
+                .extensions
+                .into_iter()
+                .map(|extension| extension_from_storage(&reader, &extension))
                 .collect::<Result<_, _>>()?,
             log_length: stored.log_length,
             created_at: moment(stored.created_at),
@@ -179,6 +194,48 @@ fn code_of(reader: &Reader, number: i32) -> Result<Option<ErrorCode>, DecodeErro
     }
 }
 
+fn element_to_storage(element: &ElementRun) -> storage::PlanElementRecord {
+    storage::PlanElementRecord {
+        place: u32::try_from(element.of).unwrap_or(u32::MAX),
+        index: u32::try_from(element.index).unwrap_or(u32::MAX),
+        run: Some(subtask_to_storage(&element.run)),
+        bytes: element.bytes as u64,
+        tokens: element.tokens,
+        success: element.is_success,
+    }
+}
+
+fn element_from_storage(reader: &Reader, stored: storage::PlanElementRecord) -> Result<ElementRun, DecodeError> {
+    Ok(ElementRun {
+        of: stored.place as usize,
+        index: stored.index as usize,
+        run: subtask_from_storage(reader, reader.some(stored.run, "run of an element")?)?,
+        bytes: usize::try_from(stored.bytes).unwrap_or(usize::MAX),
+        tokens: stored.tokens,
+        is_success: stored.success,
+    })
+}
+
+fn extension_to_storage(extension: &Extended) -> storage::PlanExtensionRecord {
+    storage::PlanExtensionRecord {
+        message_id: id_bytes(extension.message),
+        digest: Bytes::copy_from_slice(&extension.digest),
+        content_digest: Bytes::copy_from_slice(&extension.content_digest),
+        sequence: extension.sequence,
+        from: u32::try_from(extension.from).unwrap_or(u32::MAX),
+    }
+}
+
+fn extension_from_storage(reader: &Reader, stored: &storage::PlanExtensionRecord) -> Result<Extended, DecodeError> {
+    Ok(Extended {
+        message: reader.message_id(&stored.message_id)?,
+        digest: reader.digest(&stored.digest)?,
+        content_digest: reader.digest(&stored.content_digest)?,
+        sequence: stored.sequence,
+        from: stored.from as usize,
+    })
+}
+
 fn compensation_to_storage(compensation: &CompensationRun) -> storage::CompensationRecord {
     let place = u32::try_from(compensation.of).unwrap_or(u32::MAX);
     storage::CompensationRecord { place, run: Some(subtask_to_storage(&compensation.run)) }
@@ -209,6 +266,10 @@ fn subtask_to_storage(run: &SubtaskRun) -> storage::SubtaskRecord {
         numeric_value: run.numeric_value,
         code: run.code.map_or(0, ErrorCode::number),
         cause: run.cause.clone(),
+        elements: run.elements,
+        ends_as: run.ends_as.map_or(0, SubtaskState::number),
+        assigned_to: run.assigned_to.clone().unwrap_or_default(),
+        reassignments: run.reassignments,
     }
 }
 
@@ -229,6 +290,13 @@ fn subtask_from_storage(reader: &Reader, stored: storage::SubtaskRecord) -> Resu
         numeric_value: stored.numeric_value,
         code: code_of(reader, stored.code)?,
         cause: stored.cause,
+        elements: stored.elements,
+        ends_as: match stored.ends_as {
+            0 => None,
+            number => Some(reader.some(SubtaskState::from_number(number), "end of a subtask")?),
+        },
+        assigned_to: Some(stored.assigned_to).filter(|receiver| !receiver.is_empty()),
+        reassignments: stored.reassignments,
     })
 }
 
@@ -302,7 +370,9 @@ impl PlanEntryRecord {
 /// The message of a plan. `spec`: for the subtasks, which it leaves out otherwise.
 pub fn plan_run_to_v1(plan: &Plan, spec: Option<&Spec>) -> v1::PlanRun {
     let subtasks = spec.map(|spec| (0..plan.subtasks.len()).map(|place| subtask_status(plan, spec, place)).collect());
+    let extensions = plan.extensions.iter().filter(|_| spec.is_some()).map(|extension| extension.message.to_string());
     v1::PlanRun {
+        extension_ids: extensions.collect(),
         plan_id: plan.id.to_string(),
         submitter_id: plan.submitter.to_string(),
         submission_id: plan.submission.to_string(),
@@ -330,7 +400,11 @@ fn subtask_status(plan: &Plan, spec: &Spec, place: usize) -> v1::SubtaskStatus {
     });
     let task = plan.task_id(spec, place);
     let status = status_of_run(run, &spec.subtasks[place].id, task.as_ref());
-    v1::SubtaskStatus { waiting_for: waiting, compensation, ..status }
+    let elements = plan.elements.iter().filter(|element| element.of == place).map(|element| {
+        let task = plan.element_task_id(spec, element);
+        status_of_run(&element.run, &spec.subtasks[place].id, task.as_ref())
+    });
+    v1::SubtaskStatus { waiting_for: waiting, compensation, elements: elements.collect(), ..status }
 }
 
 fn status_of_run(run: &SubtaskRun, id: &str, task: Option<&TaskId>) -> v1::SubtaskStatus {
@@ -348,6 +422,8 @@ fn status_of_run(run: &SubtaskRun, id: &str, task: Option<&TaskId>) -> v1::Subta
         end_time: run.ended_at.map(Into::into),
         deadline: run.deadline.map(Into::into),
         result_entry: run.result.unwrap_or(0),
+        element_count: run.elements,
+        assigned_to: run.assigned_to.clone().unwrap_or_default(),
         ..Default::default()
     }
 }
@@ -383,13 +459,28 @@ fn entry_to_v1(entry: &PlanEntry) -> v1::PlanEntry {
         Event::Submitted { by } => Stored::Submitted(v1::PlanSubmitted { submitter_id: by.to_string() }),
         Event::Subtask(change) => Stored::Subtask(change_to_v1(change)),
         Event::Compensation(change) => Stored::Compensation(change_to_v1(change)),
+        Event::Element(change) => Stored::Element(change_to_v1(change)),
+        Event::Reassigned { subtask, to, by, reason } => Stored::Reassigned(v1::SubtaskReassigned {
+            subtask_id: subtask.clone(),
+            to: to.clone(),
+            caller: by.clone(),
+            reason_text: reason.clone(),
+        }),
         Event::NotAppended { subtask, topic, code, text } => Stored::NotAppended(v1::ResultNotAppended {
             subtask_id: subtask.clone(),
             topic: topic.clone(),
             error_code: code.number(),
             text: text.clone(),
         }),
-        Event::Retried { round, by } => Stored::Retried(v1::PlanRetried { round: *round, caller: by.clone() }),
+        Event::Retried { round, by, subtask } => {
+            let subtask_id = subtask.clone();
+            Stored::Retried(v1::PlanRetried { round: *round, caller: by.clone(), subtask_id })
+        }
+        Event::Extended { message, digest, subtasks } => Stored::Extended(v1::PlanExtended {
+            message_id: message.to_string(),
+            content_sha256: Bytes::copy_from_slice(digest),
+            subtask_ids: subtasks.clone(),
+        }),
         Event::Ended { state, reason } => {
             Stored::Ended(v1::PlanEnded { state: state.number(), reason: reason.clone() })
         }
@@ -408,6 +499,7 @@ fn change_to_v1(change: &SubtaskChange) -> v1::SubtaskChanged {
         error_code: change.code.map_or(0, ErrorCode::number),
         cause: change.cause.clone(),
         result: change.report.as_ref().map(|report| result_to_v1(&change.subtask, report)),
+        element: change.element,
     }
 }
 
@@ -424,6 +516,7 @@ fn change_from_v1(reader: &Reader, change: v1::SubtaskChanged) -> Result<Box<Sub
         code: code_of(reader, change.error_code)?,
         cause: change.cause,
         report: change.result.map(result_from_v1),
+        element: change.element,
         subtask: change.subtask_id,
     }))
 }
@@ -433,13 +526,27 @@ fn entry_from_v1(reader: &Reader, plan: &PlanId, entry: v1::PlanEntry) -> Result
         Stored::Submitted(submitted) => Event::Submitted { by: reader.agent(&submitted.submitter_id)? },
         Stored::Subtask(change) => Event::Subtask(change_from_v1(reader, change)?),
         Stored::Compensation(change) => Event::Compensation(change_from_v1(reader, change)?),
+        Stored::Element(change) => Event::Element(change_from_v1(reader, change)?),
+        Stored::Reassigned(reassigned) => Event::Reassigned {
+            subtask: reassigned.subtask_id,
+            to: reassigned.to,
+            by: reassigned.caller,
+            reason: reassigned.reason_text,
+        },
         Stored::NotAppended(not) => Event::NotAppended {
             subtask: not.subtask_id,
             topic: not.topic,
             code: reader.some(ErrorCode::from_number(not.error_code), "error code")?,
             text: not.text,
         },
-        Stored::Retried(retried) => Event::Retried { round: retried.round, by: retried.caller },
+        Stored::Retried(retried) => {
+            Event::Retried { round: retried.round, by: retried.caller, subtask: retried.subtask_id }
+        }
+        Stored::Extended(extended) => Event::Extended {
+            message: MessageId::parse(&extended.message_id).map_err(|error| reader.error(error.to_string()))?,
+            digest: reader.digest(&extended.content_sha256)?,
+            subtasks: extended.subtask_ids,
+        },
         Stored::Ended(ended) => {
             let state = reader.some(PlanState::from_number(ended.state), "state")?;
             Event::Ended { state, reason: ended.reason }
@@ -564,6 +671,10 @@ mod tests {
             numeric_value: Some(-1.5),
             code: Some(ErrorCode::NoCandidate),
             cause: "no".to_owned(),
+            elements: Some(0),
+            ends_as: Some(SubtaskState::Failed),
+            assigned_to: Some("type:worker".to_owned()),
+            reassignments: 2,
             ..SubtaskRun::pending(at(6))
         };
         let plan = Plan {
@@ -578,7 +689,15 @@ mod tests {
             goes_on: true,
             round: 3,
             subtasks: vec![subtask.clone(), SubtaskRun::pending(at(6))],
+            elements: vec![ElementRun { of: 1, index: 3, run: subtask.clone(), bytes: 4, tokens: 5, is_success: true }],
             compensations: vec![CompensationRun { of: 1, run: subtask }],
+            extensions: vec![Extended {
+                message: id(7),
+                digest: [8; 32],
+                content_digest: [9; 32],
+                sequence: 10,
+                from: 1,
+            }],
             log_length: 12,
             created_at: at(1),
             updated_at: at(2),
@@ -614,14 +733,23 @@ mod tests {
             code: None,
             cause: String::new(),
             report: Some(report),
+            element: None,
         };
         let (subtask, topic, text) = ("a".to_owned(), "t".to_owned(), "full".to_owned());
         let events = [
             Event::Submitted { by: agent("alice") },
             Event::Subtask(Box::new(change.clone())),
-            Event::Compensation(Box::new(change)),
+            Event::Compensation(Box::new(change.clone())),
+            Event::Element(Box::new(SubtaskChange { element: Some(0), ..change })),
+            Event::Reassigned {
+                subtask: "a".to_owned(),
+                to: "bob".to_owned(),
+                by: "operator".to_owned(),
+                reason: "why".to_owned(),
+            },
             Event::NotAppended { subtask, topic, code: ErrorCode::QuotaExceeded, text },
-            Event::Retried { round: 2, by: "agent alice".to_owned() },
+            Event::Retried { round: 2, by: "agent alice".to_owned(), subtask: "a".to_owned() },
+            Event::Extended { message: id(2), digest: [3; 32], subtasks: vec!["b".to_owned()] },
             Event::Ended { state: PlanState::Failed, reason: "why".to_owned() },
         ];
         for event in events {

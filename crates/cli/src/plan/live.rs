@@ -27,7 +27,13 @@ pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, 
         loop {
             tokio::select! {
                 update = updates.next() => match update? {
-                    Some(v1::WatchPlanResponse { update: Some(Update::Entry(entry)) }) => apply(&mut run, &entry),
+                    Some(v1::WatchPlanResponse { update: Some(Update::Entry(entry)) }) => {
+                        if changes_plan(&entry) {
+                            run = get(client, plan).await?;
+                        } else if entry.number > run.log_length {
+                            apply(&mut run, &entry);
+                        }
+                    }
                     Some(v1::WatchPlanResponse { update: Some(Update::Gap(_)) }) => run = get(client, plan).await?,
                     Some(_) => {}
                     None => break,
@@ -50,7 +56,7 @@ pub(super) async fn follow(client: &Client, plan: &PlanId) -> Result<PlanState, 
 }
 
 async fn get(client: &Client, plan: &PlanId) -> Result<v1::PlanRun, Failure> {
-    let request = v1::GetPlanRequest { plan_id: plan.to_string(), include_submission: false };
+    let request = v1::GetPlanRequest { plan_id: plan.to_string(), ..Default::default() };
     Ok(client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default())
 }
 
@@ -65,6 +71,25 @@ fn take_work(run: &mut v1::PlanRun, now: &v1::PlanRun) {
         subtask.details.clone_from(&now.details);
         subtask.turn_agent_id.clone_from(&now.turn_agent_id);
         subtask.turn_deadline = now.turn_deadline;
+        subtask.elements.clone_from(&now.elements);
+        subtask.assigned_to.clone_from(&now.assigned_to);
+    }
+}
+
+/// Whether the entry says too little of its effect on the other subtasks.
+fn changes_plan(entry: &v1::PlanEntry) -> bool {
+    match &entry.event {
+        Some(Event::Extended(_) | Event::Reassigned(_)) => true,
+        Some(Event::Retried(retried)) => !retried.subtask_id.is_empty(),
+        Some(
+            Event::Submitted(_)
+            | Event::Subtask(_)
+            | Event::Element(_)
+            | Event::Compensation(_)
+            | Event::NotAppended(_)
+            | Event::Ended(_),
+        )
+        | None => false,
     }
 }
 
@@ -128,7 +153,10 @@ fn apply(run: &mut v1::PlanRun, entry: &v1::PlanEntry) {
                 };
             }
         }
-        Some(Event::Submitted(_) | Event::NotAppended(_)) | None => {}
+        Some(
+            Event::Submitted(_) | Event::NotAppended(_) | Event::Element(_) | Event::Extended(_) | Event::Reassigned(_),
+        )
+        | None => {}
     }
 }
 

@@ -30,6 +30,7 @@ mod keys;
 mod messages;
 mod negotiations;
 mod parts;
+mod plan_growth;
 mod plan_shapes;
 mod plan_work;
 mod plans;
@@ -158,6 +159,7 @@ pub fn cases() -> Vec<Case> {
         plans::cases(),
         plan_work::cases(),
         plan_shapes::cases(),
+        plan_growth::cases(),
         routing::cases(),
         threads::cases(),
         registries::cases(),

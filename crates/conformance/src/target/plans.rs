@@ -396,7 +396,7 @@ async fn submission_is_signed(world: World) -> Verdict {
     cast.bob.tell("baton.coordinator", &offer.about(), &v1::HandoffAccept::default()).await?;
     let context = cast.next(MessageType::TaskContextTransfer).await?;
     cast.bob.tell("baton.coordinator", &context.about(), &completion_of(&context.payload())).await?;
-    let get = v1::GetPlanRequest { plan_id: cast.plan_id.clone(), include_submission: true };
+    let get = v1::GetPlanRequest { plan_id: cast.plan_id.clone(), include_submission: true, ..Default::default() };
     let bob = &cast.bob;
     let got = bob.call(async { bob.client.answer(bob.client.plans().get_plan(get).await) }).await;
     let submission = answered("bob reads the submission", got)?.submission;

@@ -37,10 +37,42 @@ pub enum Comparison {
     Present,
 }
 
+/// A list in the result of a subtask. Another subtask runs once for each element.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForEach {
+    /// The id of the subtask that has the result.
+    pub subtask: String,
+    /// The place of the list in the result, a JSON pointer.
+    pub pointer: String,
+}
+
+impl ForEach {
+    /// The elements of the list, as JSON text, at most this many. `None`: the value is missing or no list.
+    pub fn elements(&self, report: Option<&Report>, most: usize) -> Option<Vec<String>> {
+        let text = value_at(report?, &self.pointer)?;
+        let mut rest = text.trim_ascii().strip_prefix('[')?.trim_ascii_start();
+        let mut elements = Vec::new();
+        while elements.len() < most && !rest.starts_with(']') {
+            let mut values = Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+            values.next()?.ok()?;
+            let (value, after) = rest.split_at(values.byte_offset());
+            elements.push(value.to_owned());
+            let after = after.trim_ascii_start();
+            rest = after.strip_prefix(',').map_or(after, str::trim_ascii_start);
+        }
+        Some(elements)
+    }
+
+    /// The problem of its own fields. `None`: it has none.
+    pub(super) fn problem(&self) -> Option<(&'static str, String)> {
+        pointer_problem(&self.pointer).map(|problem| ("pointer", problem))
+    }
+}
+
 impl Condition {
     /// Whether the subtask runs. `report`: of the other subtask, if it has completed.
     pub fn holds(&self, report: Option<&Report>) -> bool {
-        let value = report.and_then(|report| self.value(report));
+        let value = report.and_then(|report| value_at(report, &self.pointer));
         let holds = match (&self.comparison, value) {
             (_, None) => false,
             (Comparison::Present, Some(_)) => true,
@@ -53,43 +85,12 @@ impl Condition {
         holds != self.is_negated
     }
 
-    /// The value at the place, as JSON text, in a result as dependents get it.
-    fn value(&self, report: &Report) -> Option<String> {
-        let mut tokens = self.pointer.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~"));
-        let Some(first) = tokens.next() else { return Some("{}".to_owned()) };
-        let json = |value: Value| Some(value.to_string());
-        let top = match first.as_str() {
-            "response" => json(report.response.as_str().into()),
-            "tokens" => json(report.tokens.into()),
-            "success" => json(report.success.into()),
-            "tools_used" => json(report.tools_used.clone().into()),
-            "numeric_value" => {
-                let number = report.numeric_value?;
-                // As the result writes it: a double may not have all of its digits.
-                let stated = member(&report.result, "numeric_value").filter(|text| *text != "null");
-                stated.map(str::to_owned).or_else(|| json(number.into()))
-            }
-            "result" => (!report.result.is_empty()).then(|| report.result.clone()),
-            _ => None,
-        }?;
-        let mut text = top.as_str();
-        for token in tokens {
-            text = member(text, &token)?;
-        }
-        Some(text.to_owned())
-    }
-
     /// The problem of its own fields. `None`: it has none.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let Self { pointer, comparison, .. } = self;
-        if pointer.len() > CONDITION_BYTES_MAX {
-            return Some(("pointer", format!("has {} bytes, and may have {CONDITION_BYTES_MAX}", pointer.len())));
+        if let Some(problem) = pointer_problem(&self.pointer) {
+            return Some(("pointer", problem));
         }
-        let escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-        if !pointer.is_empty() && !pointer.starts_with('/') || !escapes {
-            return Some(("pointer", format!("{pointer:?} is no JSON pointer, such as \"/result/score\"")));
-        }
-        match comparison {
+        match &self.comparison {
             Comparison::Equal(text) if text.len() > CONDITION_BYTES_MAX => {
                 Some(("equal_json", format!("has {} bytes, and may have {CONDITION_BYTES_MAX}", text.len())))
             }
@@ -116,6 +117,41 @@ impl fmt::Display for Condition {
             Comparison::Present => formatter.write_str("present)"),
         }
     }
+}
+
+fn pointer_problem(pointer: &str) -> Option<String> {
+    if pointer.len() > CONDITION_BYTES_MAX {
+        return Some(format!("has {} bytes, and may have {CONDITION_BYTES_MAX}", pointer.len()));
+    }
+    let escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    let is_one = (pointer.is_empty() || pointer.starts_with('/')) && escapes;
+    (!is_one).then(|| format!("{pointer:?} is no JSON pointer, such as \"/result/score\""))
+}
+
+/// The value at the place, as JSON text, in a result as dependents get it.
+fn value_at(report: &Report, pointer: &str) -> Option<String> {
+    let mut tokens = pointer.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~"));
+    let Some(first) = tokens.next() else { return Some("{}".to_owned()) };
+    let json = |value: Value| Some(value.to_string());
+    let top = match first.as_str() {
+        "response" => json(report.response.as_str().into()),
+        "tokens" => json(report.tokens.into()),
+        "success" => json(report.success.into()),
+        "tools_used" => json(report.tools_used.clone().into()),
+        "numeric_value" => {
+            let number = report.numeric_value?;
+            // As the result writes it: a double may not have all of its digits.
+            let stated = member(&report.result, "numeric_value").filter(|text| *text != "null");
+            stated.map(str::to_owned).or_else(|| json(number.into()))
+        }
+        "result" => (!report.result.is_empty()).then(|| report.result.clone()),
+        _ => None,
+    }?;
+    let mut text = top.as_str();
+    for token in tokens {
+        text = member(text, &token)?;
+    }
+    Some(text.to_owned())
 }
 
 fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
@@ -182,6 +218,23 @@ mod tests {
         let (plain, negated) = (of(false).holds(Some(&report())), of(true).holds(Some(&report())));
         assert_ne!(plain, negated, "one of two branches runs");
         plain
+    }
+
+    #[test]
+    fn the_elements_of_a_list_stay_as_they_are_written() {
+        let list = r#" [ 9007199254740993 , {"a": [1, 2]},"x,]", null,[] ] "#;
+        let report = Report { result: format!(r#"{{"all": {list}, "none": [ ], "no": {{"0": 1}}}}"#), ..report() };
+        let of = |pointer: &str, most| {
+            ForEach { subtask: "a".to_owned(), pointer: pointer.to_owned() }.elements(Some(&report), most)
+        };
+        let expected = ["9007199254740993", r#"{"a": [1, 2]}"#, r#""x,]""#, "null", "[]"].map(str::to_owned);
+        assert_eq!(of("/result/all", 256), Some(expected.to_vec()));
+        assert_eq!(of("/result/all", 2), Some(expected[..2].to_vec()));
+        assert_eq!(of("/result/none", 256), Some(Vec::new()));
+        assert_eq!(of("/tools_used", 256), Some(vec!["\"sql\"".to_owned()]));
+        for none in ["", "/result", "/result/no", "/response", "/nothing"] {
+            assert_eq!(of(none, 256), None, "{none}");
+        }
     }
 
     #[test]

@@ -5,8 +5,11 @@
 
 mod compensating;
 mod conditions;
+mod elements;
 mod ending;
+mod extending;
 mod hearing;
+mod steering;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -40,8 +43,18 @@ pub(crate) fn step(
     let known = read_plan(read, id)?;
     match input {
         crate::Input::Plan(Input::Submit(submission)) => submit(known.as_deref(), submission, read, now),
+        crate::Input::Plan(Input::Extend(extension)) => extending::extend(id, known, extension, read, now),
         crate::Input::Plan(Input::Cancel { by, reason }) => cancel(id, known, by, reason, read, now),
         crate::Input::Plan(Input::Retry { by }) => retry(id, known, by, read, now),
+        crate::Input::Plan(Input::CancelSubtask { subtask, by, reason }) => {
+            steering::cancel(&*running(id, known)?, subtask, by, reason, read, now)
+        }
+        crate::Input::Plan(Input::RetrySubtask { subtask, by }) => {
+            steering::retry(&*running(id, known)?, subtask, by, read, now)
+        }
+        crate::Input::Plan(Input::ReassignSubtask { subtask, to, by, reason }) => {
+            steering::reassign(&*running(id, known)?, subtask, to, (by, reason), read, now)
+        }
         crate::Input::Time => match known {
             Some(plan) => pass_time(&plan, read, now),
             None => Ok(Transition::default()),
@@ -72,6 +85,15 @@ fn read_plan(read: &mut dyn Reader, id: &PlanId) -> Result<Option<Arc<Plan>>, Re
         Some(Entity::Plan(plan)) => Some(plan),
         Some(_) | None => None,
     })
+}
+
+/// The plan, if it runs and its end has not begun.
+fn running(id: &PlanId, known: Option<Arc<Plan>>) -> Result<Arc<Plan>, Rejection> {
+    let plan = known.ok_or_else(|| Rejection::Unknown { plan: id.clone() })?;
+    match plan.ending.unwrap_or(plan.state) {
+        PlanState::Running => Ok(plan),
+        state @ (PlanState::Completed | PlanState::Failed | PlanState::Cancelled) => Err(Rejection::Final { state }),
+    }
 }
 
 fn read_spec(read: &mut dyn Reader, id: &PlanId) -> Result<Arc<Spec>, ReadError> {
@@ -117,6 +139,8 @@ fn submit(
         round: 1,
         subtasks: spec.subtasks.iter().map(|_| SubtaskRun::pending(now)).collect(),
         compensations: Vec::new(),
+        elements: Vec::new(),
+        extensions: Vec::new(),
         log_length: 0,
         created_at: now,
         updated_at: now,
@@ -191,13 +215,10 @@ fn retry(
         if subtask.state == SubtaskState::Completed && !undone.contains(&place) {
             continue;
         }
-        // The agents of earlier rounds go on seeing the plan, and are asked after all others.
-        let mut tried = std::mem::take(&mut subtask.tried);
-        tried.extend(subtask.agent.take().filter(|agent| !tried.contains(agent)));
-        *subtask = SubtaskRun { tried, ..SubtaskRun::pending(now) };
+        subtask.start_anew(now);
     }
     let round = builder.plan.round;
-    builder.log(Event::Retried { round, by: by.to_owned() });
+    builder.log(Event::Retried { round, by: by.to_owned(), subtask: String::new() });
     builder.go_on(read)?;
     Ok(builder.done())
 }
@@ -254,6 +275,9 @@ fn on_signal(plan: &Plan, signal: &PlanSignal, read: &mut dyn Reader, now: Times
     };
     if let Some(at) = plan.compensations.iter().position(|compensation| compensation.run.handoff == Some(*handoff)) {
         return builder.on_compensation(at, signal, read);
+    }
+    if let Some(at) = plan.elements.iter().position(|element| element.run.handoff == Some(*handoff)) {
+        return builder.on_element(at, signal, read);
     }
     // An ended attempt, or one that a later attempt has replaced, must not end the present one. The word is late and
     // not wrong, so no error follows.
@@ -312,9 +336,11 @@ impl TransitionBuilder {
     fn done(self) -> Transition {
         let Self { mut plan, spec, entries, effects, now, .. } = self;
         plan.updated_at = now;
-        let runs = || plan.subtasks.iter().chain(plan.compensations.iter().map(|compensation| &compensation.run));
+        let of_elements = plan.elements.iter().map(|element| &element.run);
+        let undoing = plan.compensations.iter().map(|compensation| &compensation.run);
+        let runs = || plan.subtasks.iter().chain(undoing.clone()).chain(of_elements.clone());
         // SPEC 12, law 13.
-        debug_assert!(runs().filter(|run| run.state.is_active()).count() <= spec.terms.max_concurrency as usize);
+        debug_assert!(runs().filter(|run| run.holds_slot()).count() <= spec.terms.max_concurrency as usize);
         debug_assert_eq!(
             plan.state.is_final(),
             runs().all(|run| run.state.is_final()),
@@ -345,8 +371,12 @@ impl TransitionBuilder {
         if is_result {
             self.plan.subtasks[place].result = Some(number);
         }
-        // The timeout is for plans that stand still (SPEC 9). All ancestors count, because a long chain of dependencies
-        // moves while its last subtask waits.
+        self.restart_clocks(place);
+    }
+
+    /// Restarts the clocks of the descendants of a subtask that has moved. The timeout is for plans that stand still (SPEC 9).
+    /// All ancestors count, because a long chain of dependencies moves while its last subtask waits.
+    fn restart_clocks(&mut self, place: usize) {
         for (other, subtask) in self.plan.subtasks.iter_mut().enumerate() {
             if subtask.state == SubtaskState::Pending && self.spec.links.ancestors[other].contains(place) {
                 subtask.waits_since = self.now;
@@ -381,29 +411,42 @@ impl TransitionBuilder {
     }
 
     fn complete(&mut self, place: usize, mut report: Report, read: &mut dyn Reader) -> Result<(), ReadError> {
-        // A number that the agent states counts before one that the broker reads out of its text.
+        self.find_number(&mut report);
+        let subtask = &mut self.plan.subtasks[place];
+        (subtask.code, subtask.cause) = (None, String::new());
+        self.append(place, None, &report);
+        let task = self.task_of(place, read)?;
+        self.end_completed(task.as_deref());
+        self.change(place, SubtaskState::Completed, Some(report));
+        Ok(())
+    }
+
+    /// Looks for the number of a response. A number that the agent states counts before one that the broker reads out of its
+    /// text.
+    fn find_number(&self, report: &mut Report) {
         if report.numeric_value.is_none() && self.spec.terms.extract_numeric {
             report.numeric_value = numeric_value(&report.response);
         }
-        let subtask = &mut self.plan.subtasks[place];
-        (subtask.code, subtask.cause) = (None, String::new());
+    }
+
+    /// Appends a result to the topics of its subtask: one order for each topic, so that a full workspace refuses one of them
+    /// without the result or the other topics.
+    fn append(&mut self, place: usize, element: Option<usize>, report: &Report) {
         let spec = self.spec.clone();
-        // One order for each topic, so that a full workspace refuses one of them without the result or the other
-        // topics.
         for topic in spec.subtasks[place].produces.iter().filter_map(|topic| Topic::parse(topic).ok()) {
             let (plan, subtask) = (self.plan.id.clone(), spec.subtasks[place].id.clone());
-            let order = Order::Append { plan, subtask, topic, report: Box::new(report.clone()) };
+            let order = Order::Append { plan, subtask, element, topic, report: Box::new(report.clone()) };
             self.effects.push(Effect::Order(order));
         }
-        // The agent has ended its loan, not the task: the coordinator owns the task again, and ends it.
-        if let Some(task) = self.task_of(place, read)? {
-            let (task, epoch) = (task.id.clone(), task.epoch);
-            let details = "the plan has the result".to_owned();
-            let order = Order::Status { task, epoch, status: TaskStatus::Completed, details };
-            self.effects.push(Effect::Order(order));
-        }
-        self.change(place, SubtaskState::Completed, Some(report));
-        Ok(())
+    }
+
+    /// Ends a task whose result the plan has. The agent has ended its loan, not the task: the coordinator owns the task again.
+    fn end_completed(&mut self, task: Option<&Task>) {
+        let Some(task) = task else { return };
+        let (task, epoch) = (task.id.clone(), task.epoch);
+        let details = "the plan has the result".to_owned();
+        let order = Order::Status { task, epoch, status: TaskStatus::Completed, details };
+        self.effects.push(Effect::Order(order));
     }
 
     /// The ids of the direct dependencies that have not ended.
@@ -423,12 +466,18 @@ impl TransitionBuilder {
             return self.end_some(state, read);
         }
         let spec = self.spec.clone();
+        self.plan.goes_on = false;
         // Dependencies stand before their dependents, so one pass is enough.
         for place in spec.links.order.iter().copied() {
             if self.plan.subtasks[place].state == SubtaskState::Pending {
                 self.look_at_needs(place, read)?;
             }
+            if spec.subtasks[place].for_each.is_some() {
+                self.work_on_list(place, read)?;
+            }
         }
+        // A list that has ended may make room for one that stands before it.
+        self.plan.goes_on |= self.has_room_for_list();
         // Before the check for the end: a plan with a subtask that can start has not ended.
         self.start_ready(read)?;
         if self.plan.subtasks.iter().all(|subtask| subtask.state.is_final()) {
@@ -485,20 +534,26 @@ impl TransitionBuilder {
 
     fn start_ready(&mut self, read: &mut dyn Reader) -> Result<(), ReadError> {
         let most = self.spec.terms.max_concurrency as usize;
-        let mut active = self.plan.subtasks.iter().filter(|subtask| subtask.state.is_active()).count();
-        self.plan.goes_on = false;
+        let elements = self.plan.elements.iter().map(|element| &element.run);
+        let mut active = self.plan.subtasks.iter().chain(elements).filter(|run| run.holds_slot()).count();
         for place in 0..self.plan.subtasks.len() {
             let subtask = &self.plan.subtasks[place];
+            if subtask.elements.is_some() && subtask.state == SubtaskState::Running {
+                self.start_elements(place, &mut active, most, read)?;
+                continue;
+            }
             if subtask.state != SubtaskState::Ready || subtask.retry_at.is_some_and(|at| at > self.now) {
                 continue;
             }
-            // In the order of the plan, so that of two subtasks for one slot the earlier one starts.
-            if active < most {
+            // In the order of the plan, so that of two subtasks for one slot the earlier one starts. One with a list waits for
+            // the end of another list.
+            if active < most && self.spec.subtasks[place].for_each.is_none() {
                 active += 1;
                 // It keeps its slot until the next step.
                 self.plan.goes_on |= self.has_enough_orders();
                 if !self.plan.goes_on {
-                    self.start(place, read)?;
+                    let epoch = self.task_of(place, read)?.map_or(1, |task| task.epoch);
+                    self.start(place, epoch);
                 }
             // Recorded once, and not at each look while the subtask waits.
             } else if self.newly_ready.contains(&place) {
@@ -511,48 +566,78 @@ impl TransitionBuilder {
         Ok(())
     }
 
-    fn start(&mut self, place: usize, read: &mut dyn Reader) -> Result<(), ReadError> {
-        let (submission, round) = (self.plan.submission, self.plan.round);
-        self.plan.subtasks[place]
-            .begin(round, self.now, |attempt, now| attempt_id(submission, place, round, attempt, now));
-        // The first attempt of a round creates the task, at epoch 1. A later one continues the task at its present
-        // epoch.
-        let epoch = self.task_of(place, read)?.map_or(1, |task| task.epoch);
+    /// Starts an attempt. The first one of a round creates the task, at epoch 1. A later one continues the task at its present
+    /// epoch.
+    fn start(&mut self, place: usize, epoch: u64) {
+        let round = self.plan.round;
+        let reassignments = self.plan.subtasks[place].reassignments;
+        let of = Attempted { submission: self.plan.submission, place, element: None, round, reassignments };
+        self.plan.subtasks[place].begin(round, self.now, |attempt, now| attempt_id(of, attempt, now));
         self.change(place, SubtaskState::HandingOff, None);
-        self.order(place, false, epoch, &self.plan.subtasks[place].clone());
-        Ok(())
+        let assigned_to = self.plan.subtasks[place].assigned_to.clone();
+        self.order(
+            Work { place, is_compensation: false, element: None, assigned_to },
+            epoch,
+            &self.plan.subtasks[place].clone(),
+        );
     }
 
     /// Orders the request of the attempt that has just begun.
-    fn order(&mut self, place: usize, is_compensation: bool, epoch: u64, run: &SubtaskRun) {
+    fn order(&mut self, work: Work, epoch: u64, run: &SubtaskRun) {
+        let Work { place, is_compensation, element, assigned_to } = work;
         let Some(id) = run.handoff else { return };
         self.effects.push(Effect::Order(Order::Subtask(Box::new(SubtaskOrder {
             id,
             plan: self.plan.id.clone(),
             place,
             is_compensation,
+            element,
+            assigned_to,
             epoch,
             round: run.task_round,
             attempt: run.attempts,
             submitter: self.plan.submitter.clone(),
             submission_digest: self.plan.submission_digest,
+            signed_digest: self.plan.signed_digest(place),
             tried: run.tried.clone(),
         }))));
     }
 }
 
+/// The work of an order.
+struct Work {
+    place: usize,
+    is_compensation: bool,
+    element: Option<usize>,
+    assigned_to: Option<String>,
+}
+
+/// What the id of an attempt's handoff is made of, beside the attempt and its time.
+#[derive(Clone, Copy)]
+struct Attempted {
+    submission: MessageId,
+    place: usize,
+    element: Option<usize>,
+    round: u32,
+    reassignments: u32,
+}
+
 /// The id of an attempt's handoff: a UUID of version 7 with this time, and the random part of the submission's id, in
-/// which the subtask, the round and the attempt change four bytes. So each attempt of a plan has an id of its own.
-fn attempt_id(submission: MessageId, place: usize, round: u32, attempt: u32, now: Timestamp) -> MessageId {
+/// which the subtask, the element, the round, the attempt and its reassignments change seven bytes. So each attempt of a plan
+/// has an id of its own.
+fn attempt_id(of: Attempted, attempt: u32, now: Timestamp) -> MessageId {
+    let Attempted { submission, place, element, round, reassignments } = of;
     let mut bytes = *submission.as_bytes();
     let milliseconds = u64::try_from(now.unix_milliseconds()).unwrap_or(0).to_be_bytes();
     bytes[..6].copy_from_slice(&milliseconds[2..]);
     bytes[6] = 0x70 | (bytes[6] & 0x0f);
     bytes[8] = 0x80 | (bytes[8] & 0x3f);
-    let place = u16::try_from(place).unwrap_or(u16::MAX).to_be_bytes();
+    let two = |number: usize| u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();
+    let (place, element) = (two(place), two(element.map_or(0, |index| index + 1)));
     let low = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
-    for (at, own) in [place[0], place[1], low(round), low(attempt)].into_iter().enumerate() {
-        bytes[12 + at] ^= own;
+    let own = [low(reassignments), element[0], element[1], place[0], place[1], low(round), low(attempt)];
+    for (at, own) in own.into_iter().enumerate() {
+        bytes[9 + at] ^= own;
     }
     MessageId::from_bytes(bytes)
 }

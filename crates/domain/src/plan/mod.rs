@@ -14,17 +14,17 @@ mod problems;
 mod run;
 mod spec;
 
-pub use condition::{CONDITION_BYTES_MAX, Comparison, Condition};
+pub use condition::{CONDITION_BYTES_MAX, Comparison, Condition, ForEach};
 pub use links::Links;
 pub(super) use machine::step;
 pub use numeric::numeric_value;
 pub use problems::{Problem, ProblemCode, Severity};
 pub use run::{
-    CompensationRun, Event, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState, Rejection, Report,
-    SUMMARY_BYTES_MAX, Submission, SubtaskChange, SubtaskRun, SubtaskState,
+    CompensationRun, ElementRun, Event, Extended, Extension, Input, Plan, PlanEntry, PlanRef, PlanSignal, PlanState,
+    Rejection, Report, SUMMARY_BYTES_MAX, Submission, SubtaskChange, SubtaskRun, SubtaskState,
 };
 pub use spec::{
-    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, MODES, Mode,
-    PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, ROUNDS_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask,
-    TIMEOUTS, Terms, TopicSchema, WHOLE_TIMEOUT_MAX,
+    ATTEMPTS_MAX, CONCURRENCY_MAX, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, ELEMENTS_MAX, INPUT_BYTES_MAX,
+    LISTS_MAX, MODES, Mode, PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, ROUNDS_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX,
+    SUBTASKS_MAX, Spec, Subtask, TIMEOUTS, Terms, TopicSchema, WHOLE_TIMEOUT_MAX,
 };

@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    ATTEMPTS_MAX, CONCURRENCY_MAX, Condition, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, INPUT_BYTES_MAX, Mode,
-    PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec, Subtask, TIMEOUTS,
-    TopicSchema, WHOLE_TIMEOUT_MAX,
+    ATTEMPTS_MAX, CONCURRENCY_MAX, Condition, DESCRIPTION_BYTES_MAX, DataFlowCheck, EDGES_MAX, ForEach,
+    INPUT_BYTES_MAX, Mode, PLAN_ID_LENGTH_MAX, ROLE_BYTES_MAX, SKILLS_MAX, SUBTASK_ID_LENGTH_MAX, SUBTASKS_MAX, Spec,
+    Subtask, TIMEOUTS, TopicSchema, WHOLE_TIMEOUT_MAX,
 };
 use crate::{
     Receiver,
@@ -53,12 +53,16 @@ pub enum ProblemCode {
     NoProducer,
     /// A subtask consumes a topic that it alone produces.
     ConsumesItself,
+    /// An extension produces a topic that an earlier subtask consumes: it may have started without that result.
+    ProducedLate,
     /// A subtask names no agent, no type and no skill.
     NoAgent,
     /// A warning: the named agent is not registered, or no agent of the type is.
     AgentUnknown,
     /// The condition of a subtask is about a subtask that it does not depend on.
     WhenNotDependency,
+    /// The list of a subtask is in the result of a subtask that it does not depend on.
+    ForEachNotDependency,
     /// A sequential plan has a dependency that stands later.
     Order,
     /// A parallel plan has dependencies or consumed topics.
@@ -86,9 +90,11 @@ impl ProblemCode {
             Self::Cycle => "CYCLE",
             Self::NoProducer => "NO_PRODUCER",
             Self::ConsumesItself => "CONSUMES_ITSELF",
+            Self::ProducedLate => "PRODUCED_LATE",
             Self::NoAgent => "NO_AGENT",
             Self::AgentUnknown => "AGENT_UNKNOWN",
             Self::WhenNotDependency => "WHEN_NOT_DEPENDENCY",
+            Self::ForEachNotDependency => "FOR_EACH_NOT_DEPENDENCY",
             Self::Order => "ORDER",
             Self::ParallelDepends => "PARALLEL_DEPENDS",
             Self::ProducedUnused => "PRODUCED_UNUSED",
@@ -186,6 +192,29 @@ impl Spec {
         found.0
     }
 
+    /// All problems of a running plan with further subtasks, which are those from this place on.
+    pub fn problems_of_extension(&self, from: usize) -> Vec<Problem> {
+        let mut found = Found(self.problems());
+        if self.subtasks.len() <= from {
+            found.add(ProblemCode::Empty, "subtasks", &[], "the extension has no subtask");
+        }
+        if self.subtasks.len() > SUBTASKS_MAX {
+            return found.0;
+        }
+        let (earlier, new) = self.subtasks.split_at(from.min(self.subtasks.len()));
+        let consumed: BTreeSet<&str> =
+            earlier.iter().flat_map(|subtask| &subtask.consumes).map(String::as_str).collect();
+        for (place, subtask) in new.iter().enumerate() {
+            for topic in subtask.produces.iter().take(EDGES_MAX).filter(|topic| consumed.contains(topic.as_str())) {
+                let message = format!("{} produces topic '{topic}', which an earlier subtask consumes", subtask.id);
+                let path = format!("subtasks[{}].produces", from + place);
+                found.add(ProblemCode::ProducedLate, path, &[&subtask.id], message);
+                found.with_topic(Severity::Error, topic);
+            }
+        }
+        found.0
+    }
+
     fn check_terms(&self, found: &mut Found) {
         let mut field = |path: &str, message: String| found.add(ProblemCode::FieldInvalid, path, &[], message);
         let length = self.id.as_str().len();
@@ -241,11 +270,19 @@ impl Spec {
             let message = format!("{id} waits for others in a plan whose subtasks all run at once");
             found.add(ProblemCode::ParallelDepends, path, &[id], message);
         }
-        let Some(when) = &subtask.when else { return };
-        let other = places.get(when.subtask.as_str()).filter(|other| **other != place);
-        if !other.is_some_and(|other| self.links.ancestors[place].contains(*other)) {
+        let depends_on = |other: &str| {
+            let other = places.get(other).filter(|other| **other != place);
+            other.is_some_and(|other| self.links.ancestors[place].contains(*other))
+        };
+        if let Some(when) = subtask.when.as_ref().filter(|when| !depends_on(&when.subtask)) {
             let message = format!("the condition of {id} is about {:?}, which it does not depend on", when.subtask);
             found.add(ProblemCode::WhenNotDependency, format!("subtasks[{place}].when.subtask_id"), &[id], message);
+        }
+        if let Some(for_each) = subtask.for_each.as_ref().filter(|for_each| !depends_on(&for_each.subtask)) {
+            let message =
+                format!("the list of {id} is a result of {:?}, which it does not depend on", for_each.subtask);
+            let path = format!("subtasks[{place}].for_each.subtask_id");
+            found.add(ProblemCode::ForEachNotDependency, path, &[id], message);
         }
     }
 
@@ -372,6 +409,9 @@ fn check_fields(subtask: &Subtask, path: &str, found: &mut Found) {
     }
     if let Some((name, problem)) = subtask.when.as_ref().and_then(Condition::problem) {
         field(&format!("when.{name}"), problem);
+    }
+    if let Some((name, problem)) = subtask.for_each.as_ref().and_then(ForEach::problem) {
+        field(&format!("for_each.{name}"), problem);
     }
     if !SILENCE_TIMEOUT.contains(&subtask.silence_timeout) {
         field("silence_timeout", format!("must be from 5 s to 1 day, not {:?}", subtask.silence_timeout));

@@ -39,6 +39,11 @@ pub struct Plan {
     /// The compensations of the present round, in the order in which they run: the subtask that has completed last comes
     /// first. Empty before the plan has begun to fail.
     pub compensations: Vec<CompensationRun>,
+    /// The elements of the lists that are worked on, by subtask and place in the list. Those of a subtask that has ended are
+    /// left out.
+    pub elements: Vec<ElementRun>,
+    /// The extensions, oldest first.
+    pub extensions: Vec<Extended>,
     /// The number of entries in the log.
     pub log_length: u64,
     /// The time of the submission.
@@ -194,9 +199,22 @@ pub struct SubtaskRun {
     pub code: Option<ErrorCode>,
     /// The same, for people to read.
     pub cause: String,
+    /// The number of elements of its list. `None`: it is one task, or has not got the list in this round.
+    pub elements: Option<u32>,
+    /// The state that follows once its elements have ended. `None`: its end has not begun.
+    pub ends_as: Option<SubtaskState>,
+    /// The receiver that a reassignment has named: an agent's id or `type:NAME`. `None`: those of the plan.
+    pub assigned_to: Option<String>,
+    /// How often it was given to another agent during an attempt. A part of the ids of handoffs.
+    pub reassignments: u32,
 }
 
 impl SubtaskRun {
+    /// Whether the subtask takes a slot. Of one with a list its elements do.
+    pub fn holds_slot(&self) -> bool {
+        self.state.is_active() && self.elements.is_none()
+    }
+
     /// Whether the subtask is not needed in this round: its condition does not hold, or all that it waits for is not
     /// needed. It fails nothing.
     pub fn is_excluded(&self) -> bool {
@@ -222,8 +240,29 @@ impl SubtaskRun {
             numeric_value: None,
             code: None,
             cause: String::new(),
+            elements: None,
+            ends_as: None,
+            assigned_to: None,
+            reassignments: 0,
         }
     }
+}
+
+/// An element of the list of a subtask.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ElementRun {
+    /// The place of the subtask.
+    pub of: usize,
+    /// The place in the list.
+    pub index: usize,
+    /// What has become of it. It is READY until it begins.
+    pub run: SubtaskRun,
+    /// The bytes that its result takes in the list of results. 0: it has none.
+    pub bytes: usize,
+    /// The tokens that its agent has used.
+    pub tokens: u64,
+    /// Whether its agent regards the work as a success.
+    pub is_success: bool,
 }
 
 /// The compensation of a completed subtask, in a plan that fails.
@@ -233,6 +272,21 @@ pub struct CompensationRun {
     pub of: usize,
     /// What has become of it. It is PENDING until its turn has come.
     pub run: SubtaskRun,
+}
+
+/// Subtasks that were added to a running plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extended {
+    /// The message with them.
+    pub message: MessageId,
+    /// The digest of the message's content, which its signature covers.
+    pub digest: [u8; 32],
+    /// The digest of the extension in it, to recognise the same extension.
+    pub content_digest: [u8; 32],
+    /// The sequence of the message, under which it is stored.
+    pub sequence: u64,
+    /// The place of the first of its subtasks. They end before those of the next extension.
+    pub from: usize,
 }
 
 /// The subtask that a task carries out.
@@ -271,6 +325,19 @@ pub enum Event {
     Subtask(Box<SubtaskChange>),
     /// The compensation of a subtask has changed its state.
     Compensation(Box<SubtaskChange>),
+    /// The element of a subtask has changed its state.
+    Element(Box<SubtaskChange>),
+    /// A subtask was given to another agent.
+    Reassigned {
+        /// The id of the subtask.
+        subtask: String,
+        /// The receiver: an agent's id or `type:NAME`.
+        to: String,
+        /// Who asked for it.
+        by: String,
+        /// The reason, for people to read; may be empty.
+        reason: String,
+    },
     /// The result of a subtask was not appended to a topic.
     NotAppended {
         /// The id of the subtask.
@@ -288,6 +355,17 @@ pub enum Event {
         round: u32,
         /// Who asked for it.
         by: String,
+        /// The subtask that starts again by itself. Empty: all of the plan.
+        subtask: String,
+    },
+    /// The submitter has added subtasks.
+    Extended {
+        /// The message with them.
+        message: MessageId,
+        /// The digest of its content.
+        digest: [u8; 32],
+        /// The ids of the subtasks, in their order.
+        subtasks: Vec<String>,
     },
     /// The plan has ended.
     Ended {
@@ -319,6 +397,8 @@ pub struct SubtaskChange {
     pub cause: String,
     /// COMPLETED only: the result.
     pub report: Option<Report>,
+    /// The place of the element in its list. `None`: the change is that of the whole subtask.
+    pub element: Option<u32>,
 }
 
 /// What an agent reports at the end of a subtask.
@@ -348,6 +428,8 @@ pub const SUMMARY_BYTES_MAX: usize = 1024;
 pub enum Input {
     /// An agent submits the plan.
     Submit(Box<Submission>),
+    /// The submitter adds subtasks.
+    Extend(Box<Extension>),
     /// The plan ends at once.
     Cancel {
         /// Who asks for it.
@@ -359,6 +441,33 @@ pub enum Input {
     Retry {
         /// Who asks for it.
         by: String,
+    },
+    /// One subtask ends at once.
+    CancelSubtask {
+        /// The id of the subtask.
+        subtask: String,
+        /// Who asks for it.
+        by: String,
+        /// The reason, for people to read; may be empty.
+        reason: String,
+    },
+    /// One subtask that did not complete starts again.
+    RetrySubtask {
+        /// The id of the subtask.
+        subtask: String,
+        /// Who asks for it.
+        by: String,
+    },
+    /// One subtask is given to another agent.
+    ReassignSubtask {
+        /// The id of the subtask.
+        subtask: String,
+        /// The receiver: an agent's id or `type:NAME`.
+        to: String,
+        /// Who asks for it.
+        by: String,
+        /// The reason, for people to read; may be empty.
+        reason: String,
     },
 }
 
@@ -375,6 +484,25 @@ pub struct Submission {
     pub digest: [u8; 32],
     /// The digest of the plan in it.
     pub content_digest: [u8; 32],
+}
+
+/// Further subtasks of a running plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Extension {
+    /// The plan with them, without an error among its problems.
+    pub spec: Arc<Spec>,
+    /// The number of subtasks that the plan had at the check. Its other subtasks are those of the extension.
+    pub from: usize,
+    /// The sender.
+    pub by: AgentId,
+    /// The id of the message.
+    pub message: MessageId,
+    /// The digest of the message's content.
+    pub digest: [u8; 32],
+    /// The digest of the extension in it.
+    pub content_digest: [u8; 32],
+    /// The sequence of the message.
+    pub sequence: u64,
 }
 
 /// An input from a task of the plan. Each names the handoff that began the attempt, so that one of an earlier attempt
@@ -471,6 +599,27 @@ pub enum Rejection {
     },
     /// The plan has not ended.
     Running,
+    /// The agent has not submitted the plan, and cannot extend it.
+    NotSubmitter {
+        /// The plan that the extension names.
+        plan: PlanId,
+    },
+    /// Another extension came between the check of this one and its step.
+    ExtendedMeanwhile,
+    /// The plan has no such subtask.
+    SubtaskUnknown {
+        /// The id that the call names.
+        subtask: String,
+    },
+    /// The subtask is in a state in which it cannot be changed so.
+    SubtaskState {
+        /// The id of the subtask.
+        subtask: String,
+        /// Its state.
+        state: SubtaskState,
+        /// What does not fit, for people to read.
+        problem: String,
+    },
     /// Nothing of the plan is left to retry, or it has had [`super::ROUNDS_MAX`] rounds.
     NothingToRetry {
         /// The state of the plan.
@@ -489,6 +638,12 @@ impl fmt::Display for Rejection {
             Self::Exists { plan } => write!(formatter, "another plan {plan} exists, with other content"),
             Self::Final { state } => write!(formatter, "the plan has ended: {}", state.name()),
             Self::Running => formatter.write_str("the plan has not ended"),
+            Self::NotSubmitter { plan } => write!(formatter, "only the submitter of plan {plan} extends it"),
+            Self::SubtaskUnknown { subtask } => write!(formatter, "the plan has no subtask {subtask}"),
+            Self::SubtaskState { subtask, state, problem } => {
+                write!(formatter, "subtask {subtask} is {}: {problem}", state.name())
+            }
+            Self::ExtendedMeanwhile => formatter.write_str("another extension of the plan came first"),
             Self::NothingToRetry { state, rounds } => {
                 write!(formatter, "nothing is left to retry: the plan is {}, after {rounds} rounds", state.name())
             }
@@ -503,6 +658,10 @@ impl crate::codes::Refusal for Rejection {
             Self::Exists { .. } => ErrorCode::PlanExists,
             Self::Final { .. } | Self::NothingToRetry { .. } => ErrorCode::PlanFinal,
             Self::Running => ErrorCode::PlanRunning,
+            Self::NotSubmitter { .. } => ErrorCode::PermissionDenied,
+            Self::ExtendedMeanwhile => ErrorCode::Conflict,
+            Self::SubtaskUnknown { .. } => ErrorCode::SubtaskUnknown,
+            Self::SubtaskState { .. } => ErrorCode::SubtaskState,
         }
     }
 
@@ -510,12 +669,40 @@ impl crate::codes::Refusal for Rejection {
         match self {
             Self::Final { state } | Self::NothingToRetry { state, .. } => vec![("state", state.name().to_owned())],
             Self::Running => vec![("state", PlanState::Running.name().to_owned())],
-            Self::Unknown { .. } | Self::Exists { .. } => Vec::new(),
+            Self::SubtaskState { state, .. } => vec![("state", state.name().to_owned())],
+            Self::Unknown { .. }
+            | Self::Exists { .. }
+            | Self::NotSubmitter { .. }
+            | Self::SubtaskUnknown { .. }
+            | Self::ExtendedMeanwhile => Vec::new(),
         }
     }
 }
 
 impl Plan {
+    /// Whether an extension of this agent with this content extends the plan. `false`: the plan has it already.
+    pub fn takes_extension(&self, by: &AgentId, content_digest: &[u8; 32]) -> Result<bool, Rejection> {
+        if *by != self.submitter {
+            return Err(Rejection::NotSubmitter { plan: self.id.clone() });
+        }
+        // A submitter that lost its receipt may sign the extension again, also after the end of the plan.
+        if self.extensions.iter().any(|known| known.content_digest == *content_digest) {
+            return Ok(false);
+        }
+        match self.ending.unwrap_or(self.state) {
+            PlanState::Running => Ok(true),
+            state @ (PlanState::Completed | PlanState::Failed | PlanState::Cancelled) => {
+                Err(Rejection::Final { state })
+            }
+        }
+    }
+
+    /// The digest of the signed message that has this subtask: the submission, or an extension.
+    pub fn signed_digest(&self, place: usize) -> [u8; 32] {
+        let extension = self.extensions.iter().rev().find(|known| known.from <= place);
+        extension.map_or(self.submission_digest, |known| known.digest)
+    }
+
     /// The task of the latest attempt of a subtask. `None`: there was no attempt.
     pub fn task_id(&self, spec: &Spec, place: usize) -> Option<TaskId> {
         let round = self.subtasks[place].task_round;
@@ -526,6 +713,12 @@ impl Plan {
     pub fn compensation_task_id(&self, spec: &Spec, compensation: &CompensationRun) -> Option<TaskId> {
         let (round, id) = (compensation.run.task_round, &spec.subtasks[compensation.of].id);
         (round > 0).then(|| TaskId::of_compensation(&self.submission_digest, id, round))
+    }
+
+    /// The task of the latest attempt of an element. `None`: there was no attempt.
+    pub fn element_task_id(&self, spec: &Spec, element: &ElementRun) -> Option<TaskId> {
+        let (round, id) = (element.run.task_round, &spec.subtasks[element.of].id);
+        (round > 0).then(|| TaskId::of_element(&self.submission_digest, id, round, element.index))
     }
 
     /// The time of the next step without a message: a deadline, or at once while the last step has left work. `None`: the
@@ -552,14 +745,17 @@ impl Plan {
         // A compensation that waits for another one has no time of its own.
         let of_compensations = self.compensations.iter().filter_map(|compensation| compensation.run.retry_at);
         // The deadline of the plan is always among them, so every running plan ends in time (SPEC 12, law 13).
-        let of_subtasks = self.subtasks.iter().filter_map(of_subtask);
+        let elements = self.elements.iter().map(|element| &element.run);
+        let of_subtasks = self.subtasks.iter().chain(elements).filter_map(of_subtask);
         of_subtasks.chain(of_compensations).chain([self.deadline]).chain(rest).min()
     }
 
     /// The agents that take part, sorted, each once: the submitter, and each agent that has taken a subtask.
     pub fn participants(&self) -> Vec<AgentId> {
         // Agents of failed attempts stay participants, so that they can read the log that names them.
-        let runs = self.subtasks.iter().chain(self.compensations.iter().map(|compensation| &compensation.run));
+        let elements = self.elements.iter().map(|element| &element.run);
+        let undoing = self.compensations.iter().map(|compensation| &compensation.run);
+        let runs = self.subtasks.iter().chain(undoing).chain(elements);
         let taken = runs.flat_map(|run| run.tried.iter().chain(&run.agent));
         let mut all: Vec<AgentId> = taken.chain([&self.submitter]).cloned().collect();
         all.sort();

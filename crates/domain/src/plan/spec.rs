@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{Condition, Links};
+use super::{Condition, ForEach, Links};
 use crate::{RequestedTimeouts, handoff::Priority, ids::PlanId, numbered};
 
 /// The most subtasks of a plan.
@@ -21,6 +21,10 @@ pub const DESCRIPTION_BYTES_MAX: usize = 16 * 1024;
 pub const ROLE_BYTES_MAX: usize = 256;
 /// The most bytes of the input of a plan or of a subtask: those of a section of a context, which it becomes.
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
+/// The most elements of the list of a subtask.
+pub const ELEMENTS_MAX: usize = 256;
+/// The most lists of a plan that are worked on at once.
+pub const LISTS_MAX: usize = 4;
 /// The most subtasks that may run at once.
 pub const CONCURRENCY_MAX: u32 = 64;
 /// The most attempts of a subtask in one round.
@@ -166,6 +170,8 @@ pub struct Subtask {
     pub compensate: Option<Box<Self>>,
     /// What must hold for the subtask to run. `None`: it runs.
     pub when: Option<Condition>,
+    /// The list of which each element is a part of the subtask. `None`: the subtask is one task.
+    pub for_each: Option<ForEach>,
 }
 
 impl Spec {

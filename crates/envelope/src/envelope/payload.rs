@@ -106,6 +106,8 @@ pub enum Body {
     NegotiationClosed,
     /// A plan. Its content is not yet checked.
     Plan(Box<v1::Plan>),
+    /// Further subtasks of a running plan. Its content is not yet checked.
+    PlanExtension(Box<v1::PlanExtension>),
     /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
@@ -210,11 +212,17 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
         T::WorkspaceAppend => append(payload),
-        T::PlanSubmission => checked(payload, |body: v1::PlanSubmission, checks| {
-            if body.plan.is_none() {
+        T::PlanSubmission => checked(payload, |body: v1::PlanSubmission, checks| match (body.plan, body.extension) {
+            (None, Some(extension)) => Body::PlanExtension(Box::new(extension)),
+            (Some(plan), None) => Body::Plan(Box::new(plan)),
+            (None, None) => {
                 checks.wrong("envelope.payload.plan", "must be set");
+                Body::Plan(Box::default())
             }
-            Body::Plan(Box::new(body.plan.unwrap_or_default()))
+            (Some(plan), Some(_)) => {
+                checks.wrong("envelope.payload.extension", "must not be set beside plan");
+                Body::Plan(Box::new(plan))
+            }
         }),
         T::TaskRecall => checked(payload, recall),
         T::TaskInput => checked(payload, input),

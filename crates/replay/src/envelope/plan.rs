@@ -9,8 +9,8 @@ use crate::{
         RequestedTimeouts,
         handoff::Priority,
         plan::{
-            ATTEMPTS_MAX, Comparison, Condition, DataFlowCheck, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX, Spec,
-            Subtask, TIMEOUTS, Terms, TopicSchema,
+            ATTEMPTS_MAX, Comparison, Condition, DataFlowCheck, ForEach, INPUT_BYTES_MAX, Links, Mode, SKILLS_MAX,
+            Spec, Subtask, TIMEOUTS, Terms, TopicSchema,
         },
     },
     ids::{AgentId, AgentType, IdError, PlanId, Topic, check_name},
@@ -79,6 +79,31 @@ pub fn plan_of(plan: &v1::Plan, terms: &Terms) -> Result<Spec, Vec<FieldViolatio
         links: Links::default(),
     }
     .linked())
+}
+
+/// Reads an extension of a plan. Returns the plan with its subtasks.
+///
+/// # Errors
+/// The fields without a meaning, as those of [`plan_of`].
+pub fn extended_plan(extension: &v1::PlanExtension, plan: &Spec) -> Result<Spec, Vec<FieldViolation>> {
+    let mut checks = Checks::default();
+    checks.at_most("plan.subtasks", extension.subtasks.len(), READ_MAX, "entries");
+    let defaults = Defaults::of(extension.defaults.as_ref(), &mut checks);
+    let read = extension.subtasks.iter().take(READ_MAX).enumerate();
+    let subtasks: Vec<Subtask> =
+        read.map(|(place, subtask)| subtask_of(subtask, place, &defaults, &mut checks)).collect();
+    checks.finish().map_err(|error| {
+        let mut violations = violations_of(error);
+        for violation in &mut violations {
+            if let Some(path) = violation.path.strip_prefix("plan.") {
+                violation.path = format!("extension.{path}");
+            }
+        }
+        violations
+    })?;
+    let mut extended = plan.clone();
+    extended.subtasks.extend(subtasks);
+    Ok(extended.linked())
 }
 
 /// The violations of an error. An error of another kind is one violation of the whole plan.
@@ -180,6 +205,10 @@ fn subtask_of(subtask: &v1::Subtask, place: usize, defaults: &Defaults<'_>, chec
         fallback_candidates: subtask.fallback_candidates.clone(),
         compensate,
         when,
+        for_each: subtask
+            .for_each
+            .as_ref()
+            .map(|for_each| ForEach { subtask: for_each.subtask_id.clone(), pointer: for_each.pointer.clone() }),
     }
 }
 
@@ -309,6 +338,10 @@ fn subtask_to_v1(subtask: &Subtask) -> v1::Subtask {
         silence_timeout: span(subtask.silence_timeout),
         compensate: subtask.compensate.as_deref().map(compensation_to_v1),
         when: subtask.when.as_ref().map(condition_to_v1),
+        for_each: subtask
+            .for_each
+            .as_ref()
+            .map(|for_each| v1::ForEach { subtask_id: for_each.subtask.clone(), pointer: for_each.pointer.clone() }),
     }
 }
 

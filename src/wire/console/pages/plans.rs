@@ -228,7 +228,10 @@ impl SubtaskRow {
         }
         let undoing = plan.compensations.iter().find(|known| known.of == place).map(|known| &known.run);
         let undoing = undoing.map(|run| format!("compensation {} {}", run.state.name(), cause_of(run)));
-        let cause = std::iter::once(cause_of(run)).chain(undoing).filter(|text| !text.is_empty());
+        let elements = plan.elements.iter().filter(|element| element.of == place);
+        let ended = elements.filter(|element| element.run.state.is_final()).count();
+        let elements = run.elements.filter(|_| !run.state.is_final()).map(|many| format!("{ended} of {many} elements"));
+        let cause = std::iter::once(cause_of(run)).chain(elements).chain(undoing).filter(|text| !text.is_empty());
         Self {
             id: spec.subtasks[place].id.clone(),
             state: run.state.name(),

@@ -55,6 +55,7 @@ impl Engine {
             return Err(refused(BrokerError::StoreUnavailable));
         }
         self.check_retry(about, input)?;
+        self.check_subtask_receiver(about, input, now)?;
         self.check_begin(about, input)?;
         self.check_runs_of_task(about, input)?;
         self.check_stored_by_call(about, input)?;
@@ -63,6 +64,7 @@ impl Engine {
         let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;
         if has_changed {
             self.check_use(&mut transaction, input).map_err(refused)?;
+            self.record_subtask_change(&mut transaction, about, input, now).map_err(refused)?;
             self.stage(transaction);
         }
         Ok(has_changed)

@@ -6,7 +6,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    Event, Plan, PlanSignal, PlanState, Report, SubtaskRun, SubtaskState, TransitionBuilder, attempt_id, hearing,
+    Attempted, Event, Plan, PlanSignal, PlanState, Report, SubtaskRun, SubtaskState, TransitionBuilder, Work,
+    attempt_id, hearing,
 };
 use crate::{
     Effect, ReadError, Reader, StepError, Transition,
@@ -91,10 +92,12 @@ impl TransitionBuilder {
         }
         let (of, submission, round) = (*of, self.plan.submission, self.plan.round);
         let place = of | PLACE_OF_COMPENSATION;
-        run.begin(round, self.now, |attempt, now| attempt_id(submission, place, round, attempt, now));
+        let attempted = Attempted { submission, place, element: None, round, reassignments: 0 };
+        run.begin(round, self.now, |attempt, now| attempt_id(attempted, attempt, now));
         let epoch = self.task_of_compensation(at, read)?.map_or(1, |task| task.epoch);
         self.change_compensation(at, SubtaskState::HandingOff, None);
-        self.order(of, true, epoch, &self.plan.compensations[at].run.clone());
+        let work = Work { place: of, is_compensation: true, element: None, assigned_to: None };
+        self.order(work, epoch, &self.plan.compensations[at].run.clone());
         Ok(())
     }
 
@@ -164,12 +167,7 @@ impl TransitionBuilder {
     /// Forgets the compensations of a round that is over. Their agents go on seeing the plan.
     pub(super) fn forget_compensations(&mut self) {
         for CompensationRun { of, run } in std::mem::take(&mut self.plan.compensations) {
-            let tried = &mut self.plan.subtasks[of].tried;
-            for agent in run.tried.into_iter().chain(run.agent) {
-                if !tried.contains(&agent) {
-                    tried.push(agent);
-                }
-            }
+            self.plan.subtasks[of].remember(run);
         }
     }
 }

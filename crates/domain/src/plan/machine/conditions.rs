@@ -21,9 +21,9 @@ impl TransitionBuilder {
     }
 
     /// The result in this entry of the log, of this step or an earlier one.
-    fn report(&self, number: u64, read: &mut dyn Reader) -> Result<Option<Report>, ReadError> {
+    pub(super) fn report(&self, number: u64, read: &mut dyn Reader) -> Result<Option<Report>, ReadError> {
         let report_of = |entry: &PlanEntry| match &entry.event {
-            Event::Subtask(change) => change.report.clone(),
+            Event::Subtask(change) | Event::Element(change) => change.report.clone(),
             _ => None,
         };
         if let Some(entry) = self.entries.iter().find(|entry| entry.number == number) {

@@ -22,6 +22,9 @@ impl TransitionBuilder {
     /// ended plan (SPEC 12, law 13).
     pub(super) fn end_some(&mut self, state: PlanState, read: &mut dyn Reader) -> Result<(), ReadError> {
         let reason = self.plan.reason.clone();
+        if !self.stop_elements(None, state, &reason, read)? {
+            return Ok(());
+        }
         for place in 0..self.plan.subtasks.len() {
             let (status, ended, code) = match (self.plan.subtasks[place].state, state) {
                 (
@@ -48,6 +51,7 @@ impl TransitionBuilder {
                 return Ok(());
             }
             self.stop(place, status, &reason, read)?;
+            self.forget_elements(place);
             self.end(place, ended, code, &reason);
         }
         self.plan.goes_on = false;
@@ -117,7 +121,7 @@ impl TransitionBuilder {
     }
 }
 
-fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Handoff>>, ReadError> {
+pub(super) fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Handoff>>, ReadError> {
     Ok(match read.entity(&EntityId::Handoff(id))? {
         Some(Entity::Handoff(handoff)) => Some(handoff),
         Some(_) | None => None,

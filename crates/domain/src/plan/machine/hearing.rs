@@ -108,10 +108,31 @@ pub(super) fn heard(
 }
 
 impl SubtaskRun {
+    /// Starts again in a new round. The agents of earlier rounds go on seeing the plan, and are asked after all others. A
+    /// reassignment stays.
+    pub(super) fn start_anew(&mut self, now: Timestamp) {
+        let mut tried = std::mem::take(&mut self.tried);
+        tried.extend(self.agent.take().filter(|agent| !tried.contains(agent)));
+        let assigned_to = self.assigned_to.take();
+        *self = Self { tried, assigned_to, ..Self::pending(now) };
+    }
+
+    /// Keeps the agents of a part of the work that is forgotten, who go on seeing the plan.
+    pub(super) fn remember(&mut self, part: Self) {
+        for agent in part.tried.into_iter().chain(part.agent) {
+            if !self.tried.contains(&agent) {
+                self.tried.push(agent);
+            }
+        }
+    }
+
     /// Begins an attempt.
     pub(super) fn begin(&mut self, round: u32, now: Timestamp, id: impl FnOnce(u32, Timestamp) -> MessageId) {
         self.attempts += 1;
-        self.task_round = round;
+        // The retry of another subtask begins a round, and the task of this one goes on.
+        if self.task_round == 0 {
+            self.task_round = round;
+        }
         self.started_at = Some(now);
         // The agent of the attempt before is asked after all others, since it has just failed or lost the task (SPEC 9).
         if let Some(former) = self.agent.take()
@@ -160,6 +181,7 @@ impl SubtaskRun {
             code: self.code,
             cause: self.cause.clone(),
             report,
+            element: None,
         }
     }
 }

@@ -2,6 +2,9 @@
 
 mod branches;
 mod compensations;
+mod elements;
+mod extensions;
+mod steering;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -37,6 +40,8 @@ struct World {
     /// The words that wait, where words come late.
     outbox: Option<Vec<(EntityId, Signal)>>,
     appended: Vec<(String, String)>,
+    /// The subtasks of requests, with the digests of the messages that have them.
+    signed: Vec<(String, [u8; 32])>,
     failures: usize,
     messages: u64,
     now: i64,
@@ -63,6 +68,7 @@ impl World {
             reports: BTreeMap::new(),
             outbox: None,
             appended: Vec::new(),
+            signed: Vec::new(),
             failures: 0,
             messages: 0,
             now: 1_000_000,
@@ -158,11 +164,17 @@ impl World {
     fn request(&mut self, order: SubtaskOrder) {
         let spec = self.spec();
         let subtask = spec.work(order.place, order.is_compensation);
-        let id = match order.is_compensation {
-            true => TaskId::of_compensation(&order.submission_digest, &subtask.id, order.round),
-            false => TaskId::of_subtask(&order.submission_digest, &subtask.id, order.round),
+        let digest = &order.submission_digest;
+        let id = match order.element {
+            _ if order.is_compensation => TaskId::of_compensation(digest, &subtask.id, order.round),
+            Some(index) => TaskId::of_element(digest, &subtask.id, order.round, index),
+            None => TaskId::of_subtask(digest, &subtask.id, order.round),
         };
-        let mut candidates = vec![agent("bob"), agent("carol")];
+        self.signed.push((subtask.id.clone(), order.signed_digest));
+        let mut candidates = match &order.assigned_to {
+            Some(to) => vec![agent(to)],
+            None => vec![agent("bob"), agent("carol")],
+        };
         candidates.sort_by_key(|candidate| order.tried.contains(candidate));
         let request = Request {
             negotiation: None,
@@ -234,9 +246,15 @@ impl World {
         self.entities.values().filter_map(task).collect()
     }
 
-    /// The state of a subtask and its task, or with `~` before the id those of its compensation.
+    /// The state of a subtask and its task, or with `~` before the id those of its compensation, or with `#` and a place
+    /// behind it those of an element.
     fn run_of(&self, subtask: &str) -> (SubtaskRun, TaskId) {
         let (plan, spec) = (self.plan(), self.spec());
+        if let Some((id, index)) = subtask.split_once('#') {
+            let (place, index) = (spec.place(id).unwrap(), index.parse::<usize>().unwrap());
+            let known = plan.elements.iter().find(|known| known.of == place && known.index == index).unwrap();
+            return (known.run.clone(), plan.element_task_id(&spec, known).unwrap());
+        }
         match subtask.strip_prefix('~') {
             Some(id) => {
                 let place = spec.place(id).unwrap();
@@ -336,7 +354,8 @@ impl World {
     /// Law 13, at every moment.
     fn check(&self) {
         let (plan, spec) = (self.plan(), self.spec());
-        let active = plan.subtasks.iter().filter(|run| run.state.is_active()).count();
+        let elements = plan.elements.iter().map(|element| &element.run);
+        let active = plan.subtasks.iter().chain(elements).filter(|run| run.holds_slot()).count();
         assert!(active <= spec.terms.max_concurrency as usize);
         for (place, run) in plan.subtasks.iter().enumerate() {
             assert!(run.attempts <= spec.subtasks[place].attempts_max);
@@ -348,6 +367,8 @@ impl World {
                     let has_ended = needed.state.is_final() || run.state == SubtaskState::Completed;
                     // So it may one that was not needed in the round before.
                     let was_excluded = run.state == SubtaskState::Completed && spec.subtasks[*need].when.is_some();
+                    let is_again = |number| matches!(self.entry(number), Event::Retried { subtask, .. } if subtask == spec.subtasks[*need].id);
+                    let has_ended = has_ended || (1..=plan.log_length).any(is_again);
                     let may_miss =
                         spec.subtasks[*need].is_optional && has_ended || needed.is_excluded() || was_excluded;
                     assert!(is_done || may_miss, "{}", self.states());
@@ -744,6 +765,9 @@ enum Act {
     Wait(u64),
     Cancel,
     Retry,
+    CancelSubtask(usize),
+    RetrySubtask(usize),
+    Reassign(usize),
     Deliver,
 }
 
@@ -755,6 +779,9 @@ fn acts() -> impl Strategy<Value = Act> {
         1 => any::<usize>().prop_map(Act::Fail),
         2 => (0..120u64).prop_map(Act::Wait),
         1 => Just(Act::Retry),
+        1 => any::<usize>().prop_map(Act::CancelSubtask),
+        1 => any::<usize>().prop_map(Act::RetrySubtask),
+        1 => any::<usize>().prop_map(Act::Reassign),
         4 => Just(Act::Deliver),
         1 => (0..4u8).prop_map(|rng| if rng == 0 { Act::Cancel } else { Act::Wait(30) }),
     ]
@@ -826,6 +853,20 @@ proptest! {
                 Act::Wait(seconds) => world.wait(Duration::from_secs(seconds)),
                 Act::Cancel => drop(world.call(Input::Cancel { by: "alice".to_owned(), reason: String::new() })),
                 Act::Retry => drop(world.call(Input::Retry { by: "alice".to_owned() })),
+                Act::CancelSubtask(number) => {
+                    let subtask = world.spec().subtasks[number % world.spec().subtasks.len()].id.clone();
+                    let (by, reason) = ("alice".to_owned(), String::new());
+                    drop(world.call(Input::CancelSubtask { subtask, by, reason }));
+                }
+                Act::RetrySubtask(number) => {
+                    let subtask = world.spec().subtasks[number % world.spec().subtasks.len()].id.clone();
+                    drop(world.call(Input::RetrySubtask { subtask, by: "alice".to_owned() }));
+                }
+                Act::Reassign(number) => {
+                    let subtask = world.spec().subtasks[number % world.spec().subtasks.len()].id.clone();
+                    let (to, by, reason) = ("dave".to_owned(), "alice".to_owned(), String::new());
+                    drop(world.call(Input::ReassignSubtask { subtask, to, by, reason }));
+                }
                 Act::Deliver => world.empty_outbox_if_any(),
             }
             world.check();

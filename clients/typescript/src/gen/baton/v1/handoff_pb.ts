@@ -262,7 +262,8 @@ export type OnBehalfOf = Message<"baton.v1.OnBehalfOf"> & {
   subtaskId: string;
 
   /**
-   * The digest of the signed submission's content, 32 bytes. PlanService.GetPlan returns the submission.
+   * The digest of the content of the signed submission, or of the extension that has added the subtask, 32 bytes.
+   * PlanService.GetPlan returns both.
    *
    * @generated from field: bytes submission_sha256 = 4;
    */

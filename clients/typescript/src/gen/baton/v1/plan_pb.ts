@@ -20,20 +20,27 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/plan.proto.
  */
 export const file_baton_v1_plan: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSIuCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbiLpBAoEUGxhbhIPCgdwbGFuX2lkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEiMKCHN1YnRhc2tzGAMgAygLMhEuYmF0b24udjEuU3VidGFzaxIgCgRtb2RlGAQgASgOMhIuYmF0b24udjEuUGxhbk1vZGUSFwoPbWF4X2NvbmN1cnJlbmN5GAUgASgNEjUKEmRlcGVuZGVuY3lfdGltZW91dBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIwCg13aG9sZV90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhkKDHBhc3NfcmVzdWx0cxgIIAEoCEgAiAEBEiQKF3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzGAkgASgISAGIAQESHAoPZXh0cmFjdF9udW1lcmljGAogASgISAKIAQESMAoPZGF0YV9mbG93X2NoZWNrGAsgASgOMhcuYmF0b24udjEuRGF0YUZsb3dDaGVjaxIkCghwcmlvcml0eRgMIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhIKCmlucHV0X2pzb24YDiABKAkSKwoIZGVmYXVsdHMYESABKAsyGS5iYXRvbi52MS5TdWJ0YXNrRGVmYXVsdHMSLAoNdG9waWNfc2NoZW1hcxgSIAMoCzIVLmJhdG9uLnYxLlRvcGljU2NoZW1hQg8KDV9wYXNzX3Jlc3VsdHNCGgoYX3Bhc3NfZGVwZW5kZW5jeV9yZXN1bHRzQhIKEF9leHRyYWN0X251bWVyaWNKBAgNEA5SBWlucHV0IjEKC1RvcGljU2NoZW1hEg0KBXRvcGljGAEgASgJEhMKC3NjaGVtYV9qc29uGAIgASgJIpIBCg9TdWJ0YXNrRGVmYXVsdHMSEAoIYWdlbnRfaWQYASABKAkSEgoKYWdlbnRfdHlwZRgCIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYAyADKAkSKgoHdGltZW91dBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxhdHRlbXB0c19tYXgYBSABKA0ijgQKB1N1YnRhc2sSCgoCaWQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDAoEcm9sZRgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgphZ2VudF90eXBlGAUgASgJEhcKD3JlcXVpcmVkX3NraWxscxgGIAMoCRIUCgxkZXBlbmRlbmNpZXMYByADKAkSEAoIcHJvZHVjZXMYCCADKAkSEAoIY29uc3VtZXMYCSADKAkSEQoJdGFza190eXBlGAsgASgJEioKB3RpbWVvdXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GA0gASgNEhAKCG9wdGlvbmFsGA4gASgIEjMKEGhhbmRvZmZfdGltZW91dHMYDyABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSGwoTZmFsbGJhY2tfY2FuZGlkYXRlcxgQIAMoCRIyCg9zaWxlbmNlX3RpbWVvdXQYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaW5wdXRfanNvbhgSIAEoCRIhCgR3aGVuGBUgASgLMhMuYmF0b24udjEuQ29uZGl0aW9uEioKCmNvbXBlbnNhdGUYGCABKAsyFi5iYXRvbi52MS5Db21wZW5zYXRpb25KBAgKEAtSBWlucHV0It8CCgxDb21wZW5zYXRpb24SEwoLZGVzY3JpcHRpb24YASABKAkSDAoEcm9sZRgCIAEoCRIQCghhZ2VudF9pZBgDIAEoCRISCgphZ2VudF90eXBlGAQgASgJEhcKD3JlcXVpcmVkX3NraWxscxgFIAMoCRIRCgl0YXNrX3R5cGUYBiABKAkSKgoHdGltZW91dBgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxhdHRlbXB0c19tYXgYCCABKA0SMwoQaGFuZG9mZl90aW1lb3V0cxgJIAEoCzIZLmJhdG9uLnYxLkhhbmRvZmZUaW1lb3V0cxIbChNmYWxsYmFja19jYW5kaWRhdGVzGAogAygJEjIKD3NpbGVuY2VfdGltZW91dBgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhISCgppbnB1dF9qc29uGAwgASgJIocBCglDb25kaXRpb24SEgoKc3VidGFza19pZBgBIAEoCRIPCgdwb2ludGVyGAIgASgJEhQKCmVxdWFsX2pzb24YAyABKAlIABIOCgRsZXNzGAQgASgBSAASEQoHcHJlc2VudBgFIAEoCEgAEg4KBm5lZ2F0ZRgGIAEoCEIMCgpjb21wYXJpc29uIowBCgtQbGFuUHJvYmxlbRIrCghzZXZlcml0eRgBIAEoDjIZLmJhdG9uLnYxLlByb2JsZW1TZXZlcml0eRIMCgRjb2RlGAIgASgJEg0KBWZpZWxkGAMgASgJEhMKC3N1YnRhc2tfaWRzGAQgAygJEg0KBXRvcGljGAUgASgJEg8KB21lc3NhZ2UYBiABKAkiogMKB1BsYW5SdW4SDwoHcGxhbl9pZBgBIAEoCRIUCgxzdWJtaXR0ZXJfaWQYAiABKAkSFQoNc3VibWlzc2lvbl9pZBgDIAEoCRIZChFzdWJtaXNzaW9uX3NoYTI1NhgEIAEoDBIiCgVzdGF0ZRgFIAEoDjITLmJhdG9uLnYxLlBsYW5TdGF0ZRIOCgZyZWFzb24YBiABKAkSDQoFcm91bmQYByABKA0SKQoIc3VidGFza3MYCCADKAsyFy5iYXRvbi52MS5TdWJ0YXNrU3RhdHVzEhIKCmxvZ19sZW5ndGgYCSABKAQSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghkZWFkbGluZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wItYECg1TdWJ0YXNrU3RhdHVzEgoKAmlkGAEgASgJEiUKBXN0YXRlGAIgASgOMhYuYmF0b24udjEuU3VidGFza1N0YXRlEg8KB3Rhc2tfaWQYAyABKAkSEAoIYXR0ZW1wdHMYBCABKA0SEgoKaGFuZG9mZl9pZBgFIAEoCRIQCghhZ2VudF9pZBgGIAEoCRIaCg1udW1lcmljX3ZhbHVlGAcgASgBSACIAQESJwoKZXJyb3JfY29kZRgIIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgJIAEoCRITCgt3YWl0aW5nX2ZvchgKIAMoCRIuCgpzdGFydF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZGVhZGxpbmUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKDHJlc3VsdF9lbnRyeRgOIAEoBBIVCghwcm9ncmVzcxgUIAEoAUgBiAEBEg8KB2RldGFpbHMYFSABKAkSFQoNdHVybl9hZ2VudF9pZBgWIAEoCRIxCg10dXJuX2RlYWRsaW5lGBcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBItCgxjb21wZW5zYXRpb24YGCABKAsyFy5iYXRvbi52MS5TdWJ0YXNrU3RhdHVzQhAKDl9udW1lcmljX3ZhbHVlQgsKCV9wcm9ncmVzcyK+AQoNU3VidGFza1Jlc3VsdBISCgpzdWJ0YXNrX2lkGAEgASgJEhAKCHJlc3BvbnNlGAIgASgJEg4KBnRva2VucxgDIAEoBBIPCgdzdWNjZXNzGAQgASgIEhIKCnRvb2xzX3VzZWQYBSADKAkSGgoNbnVtZXJpY192YWx1ZRgGIAEoAUgAiAEBEhMKC3Jlc3VsdF9qc29uGAcgASgJEg8KB3N1bW1hcnkYCiABKAlCEAoOX251bWVyaWNfdmFsdWUi4AIKCVBsYW5FbnRyeRIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoJc3VibWl0dGVkGAMgASgLMhcuYmF0b24udjEuUGxhblN1Ym1pdHRlZEgAEisKB3N1YnRhc2sYBCABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAEjMKDG5vdF9hcHBlbmRlZBgFIAEoCzIbLmJhdG9uLnYxLlJlc3VsdE5vdEFwcGVuZGVkSAASKAoHcmV0cmllZBgGIAEoCzIVLmJhdG9uLnYxLlBsYW5SZXRyaWVkSAASJAoFZW5kZWQYByABKAsyEy5iYXRvbi52MS5QbGFuRW5kZWRIABIwCgxjb21wZW5zYXRpb24YDSABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAQgcKBWV2ZW50IiUKDVBsYW5TdWJtaXR0ZWQSFAoMc3VibWl0dGVyX2lkGAEgASgJIvcBCg5TdWJ0YXNrQ2hhbmdlZBISCgpzdWJ0YXNrX2lkGAEgASgJEiUKBXN0YXRlGAIgASgOMhYuYmF0b24udjEuU3VidGFza1N0YXRlEg8KB2F0dGVtcHQYAyABKA0SEgoKdGFza19yb3VuZBgEIAEoDRISCgpoYW5kb2ZmX2lkGAUgASgJEhAKCGFnZW50X2lkGAYgASgJEicKCmVycm9yX2NvZGUYByABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDQoFY2F1c2UYCCABKAkSJwoGcmVzdWx0GAkgASgLMhcuYmF0b24udjEuU3VidGFza1Jlc3VsdCJtChFSZXN1bHROb3RBcHBlbmRlZBISCgpzdWJ0YXNrX2lkGAEgASgJEg0KBXRvcGljGAIgASgJEicKCmVycm9yX2NvZGUYAyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDAoEdGV4dBgEIAEoCSIsCgtQbGFuUmV0cmllZBINCgVyb3VuZBgBIAEoDRIOCgZjYWxsZXIYAiABKAkiPwoJUGxhbkVuZGVkEiIKBXN0YXRlGAEgASgOMhMuYmF0b24udjEuUGxhblN0YXRlEg4KBnJlYXNvbhgCIAEoCSptCghQbGFuTW9kZRIZChVQTEFOX01PREVfVU5TUEVDSUZJRUQQABIYChRQTEFOX01PREVfU0VRVUVOVElBTBABEhYKElBMQU5fTU9ERV9QQVJBTExFTBACEhQKEFBMQU5fTU9ERV9IWUJSSUQQAyppCg1EYXRhRmxvd0NoZWNrEh8KG0RBVEFfRkxPV19DSEVDS19VTlNQRUNJRklFRBAAEhoKFkRBVEFfRkxPV19DSEVDS19TVFJJQ1QQARIbChdEQVRBX0ZMT1dfQ0hFQ0tfTEVOSUVOVBACKooBCglQbGFuU3RhdGUSGgoWUExBTl9TVEFURV9VTlNQRUNJRklFRBAAEhYKElBMQU5fU1RBVEVfUlVOTklORxABEhgKFFBMQU5fU1RBVEVfQ09NUExFVEVEEAISFQoRUExBTl9TVEFURV9GQUlMRUQQAxIYChRQTEFOX1NUQVRFX0NBTkNFTExFRBAEKqcCCgxTdWJ0YXNrU3RhdGUSHQoZU1VCVEFTS19TVEFURV9VTlNQRUNJRklFRBAAEhkKFVNVQlRBU0tfU1RBVEVfUEVORElORxABEhcKE1NVQlRBU0tfU1RBVEVfUkVBRFkQAhIdChlTVUJUQVNLX1NUQVRFX0hBTkRJTkdfT0ZGEAMSGQoVU1VCVEFTS19TVEFURV9SVU5OSU5HEAQSGwoXU1VCVEFTS19TVEFURV9DT01QTEVURUQQBRIYChRTVUJUQVNLX1NUQVRFX0ZBSUxFRBAGEhsKF1NVQlRBU0tfU1RBVEVfVElNRURfT1VUEAcSGQoVU1VCVEFTS19TVEFURV9TS0lQUEVEEAgSGwoXU1VCVEFTS19TVEFURV9DQU5DRUxMRUQQCWIGcHJvdG8z", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS9wbGFuLnByb3RvEghiYXRvbi52MSJaCg5QbGFuU3VibWlzc2lvbhIcCgRwbGFuGAEgASgLMg4uYmF0b24udjEuUGxhbhIqCglleHRlbnNpb24YAiABKAsyFy5iYXRvbi52MS5QbGFuRXh0ZW5zaW9uInIKDVBsYW5FeHRlbnNpb24SDwoHcGxhbl9pZBgBIAEoCRIjCghzdWJ0YXNrcxgCIAMoCzIRLmJhdG9uLnYxLlN1YnRhc2sSKwoIZGVmYXVsdHMYAyABKAsyGS5iYXRvbi52MS5TdWJ0YXNrRGVmYXVsdHMi6QQKBFBsYW4SDwoHcGxhbl9pZBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIjCghzdWJ0YXNrcxgDIAMoCzIRLmJhdG9uLnYxLlN1YnRhc2sSIAoEbW9kZRgEIAEoDjISLmJhdG9uLnYxLlBsYW5Nb2RlEhcKD21heF9jb25jdXJyZW5jeRgFIAEoDRI1ChJkZXBlbmRlbmN5X3RpbWVvdXQYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMAoNd2hvbGVfdGltZW91dBgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIZCgxwYXNzX3Jlc3VsdHMYCCABKAhIAIgBARIkChdwYXNzX2RlcGVuZGVuY3lfcmVzdWx0cxgJIAEoCEgBiAEBEhwKD2V4dHJhY3RfbnVtZXJpYxgKIAEoCEgCiAEBEjAKD2RhdGFfZmxvd19jaGVjaxgLIAEoDjIXLmJhdG9uLnYxLkRhdGFGbG93Q2hlY2sSJAoIcHJpb3JpdHkYDCABKA4yEi5iYXRvbi52MS5Qcmlvcml0eRISCgppbnB1dF9qc29uGA4gASgJEisKCGRlZmF1bHRzGBEgASgLMhkuYmF0b24udjEuU3VidGFza0RlZmF1bHRzEiwKDXRvcGljX3NjaGVtYXMYEiADKAsyFS5iYXRvbi52MS5Ub3BpY1NjaGVtYUIPCg1fcGFzc19yZXN1bHRzQhoKGF9wYXNzX2RlcGVuZGVuY3lfcmVzdWx0c0ISChBfZXh0cmFjdF9udW1lcmljSgQIDRAOUgVpbnB1dCIxCgtUb3BpY1NjaGVtYRINCgV0b3BpYxgBIAEoCRITCgtzY2hlbWFfanNvbhgCIAEoCSKSAQoPU3VidGFza0RlZmF1bHRzEhAKCGFnZW50X2lkGAEgASgJEhIKCmFnZW50X3R5cGUYAiABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAMgAygJEioKB3RpbWVvdXQYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMYXR0ZW1wdHNfbWF4GAUgASgNIrMECgdTdWJ0YXNrEgoKAmlkGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEgwKBHJvbGUYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEgoKYWdlbnRfdHlwZRgFIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYBiADKAkSFAoMZGVwZW5kZW5jaWVzGAcgAygJEhAKCHByb2R1Y2VzGAggAygJEhAKCGNvbnN1bWVzGAkgAygJEhEKCXRhc2tfdHlwZRgLIAEoCRIqCgd0aW1lb3V0GAwgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDGF0dGVtcHRzX21heBgNIAEoDRIQCghvcHRpb25hbBgOIAEoCBIzChBoYW5kb2ZmX3RpbWVvdXRzGA8gASgLMhkuYmF0b24udjEuSGFuZG9mZlRpbWVvdXRzEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYECADKAkSMgoPc2lsZW5jZV90aW1lb3V0GBEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhIKCmlucHV0X2pzb24YEiABKAkSIQoEd2hlbhgVIAEoCzITLmJhdG9uLnYxLkNvbmRpdGlvbhIqCgpjb21wZW5zYXRlGBggASgLMhYuYmF0b24udjEuQ29tcGVuc2F0aW9uEiMKCGZvcl9lYWNoGBkgASgLMhEuYmF0b24udjEuRm9yRWFjaEoECAoQC1IFaW5wdXQiLgoHRm9yRWFjaBISCgpzdWJ0YXNrX2lkGAEgASgJEg8KB3BvaW50ZXIYAiABKAki3wIKDENvbXBlbnNhdGlvbhITCgtkZXNjcmlwdGlvbhgBIAEoCRIMCgRyb2xlGAIgASgJEhAKCGFnZW50X2lkGAMgASgJEhIKCmFnZW50X3R5cGUYBCABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAUgAygJEhEKCXRhc2tfdHlwZRgGIAEoCRIqCgd0aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDGF0dGVtcHRzX21heBgIIAEoDRIzChBoYW5kb2ZmX3RpbWVvdXRzGAkgASgLMhkuYmF0b24udjEuSGFuZG9mZlRpbWVvdXRzEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYCiADKAkSMgoPc2lsZW5jZV90aW1lb3V0GAsgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhIKCmlucHV0X2pzb24YDCABKAkihwEKCUNvbmRpdGlvbhISCgpzdWJ0YXNrX2lkGAEgASgJEg8KB3BvaW50ZXIYAiABKAkSFAoKZXF1YWxfanNvbhgDIAEoCUgAEg4KBGxlc3MYBCABKAFIABIRCgdwcmVzZW50GAUgASgISAASDgoGbmVnYXRlGAYgASgIQgwKCmNvbXBhcmlzb24ijAEKC1BsYW5Qcm9ibGVtEisKCHNldmVyaXR5GAEgASgOMhkuYmF0b24udjEuUHJvYmxlbVNldmVyaXR5EgwKBGNvZGUYAiABKAkSDQoFZmllbGQYAyABKAkSEwoLc3VidGFza19pZHMYBCADKAkSDQoFdG9waWMYBSABKAkSDwoHbWVzc2FnZRgGIAEoCSK5AwoHUGxhblJ1bhIPCgdwbGFuX2lkGAEgASgJEhQKDHN1Ym1pdHRlcl9pZBgCIAEoCRIVCg1zdWJtaXNzaW9uX2lkGAMgASgJEhkKEXN1Ym1pc3Npb25fc2hhMjU2GAQgASgMEiIKBXN0YXRlGAUgASgOMhMuYmF0b24udjEuUGxhblN0YXRlEg4KBnJlYXNvbhgGIAEoCRINCgVyb3VuZBgHIAEoDRIpCghzdWJ0YXNrcxgIIAMoCzIXLmJhdG9uLnYxLlN1YnRhc2tTdGF0dXMSEgoKbG9nX2xlbmd0aBgJIAEoBBIvCgtjcmVhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgNIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFQoNZXh0ZW5zaW9uX2lkcxgOIAMoCSLEBQoNU3VidGFza1N0YXR1cxIKCgJpZBgBIAEoCRIlCgVzdGF0ZRgCIAEoDjIWLmJhdG9uLnYxLlN1YnRhc2tTdGF0ZRIPCgd0YXNrX2lkGAMgASgJEhAKCGF0dGVtcHRzGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSGgoNbnVtZXJpY192YWx1ZRgHIAEoAUgAiAEBEicKCmVycm9yX2NvZGUYCCABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDQoFY2F1c2UYCSABKAkSEwoLd2FpdGluZ19mb3IYCiADKAkSLgoKc3RhcnRfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGRlYWRsaW5lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIUCgxyZXN1bHRfZW50cnkYDiABKAQSFQoIcHJvZ3Jlc3MYFCABKAFIAYgBARIPCgdkZXRhaWxzGBUgASgJEhUKDXR1cm5fYWdlbnRfaWQYFiABKAkSMQoNdHVybl9kZWFkbGluZRgXIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoMY29tcGVuc2F0aW9uGBggASgLMhcuYmF0b24udjEuU3VidGFza1N0YXR1cxIpCghlbGVtZW50cxgZIAMoCzIXLmJhdG9uLnYxLlN1YnRhc2tTdGF0dXMSGgoNZWxlbWVudF9jb3VudBgaIAEoDUgCiAEBEhMKC2Fzc2lnbmVkX3RvGBsgASgJQhAKDl9udW1lcmljX3ZhbHVlQgsKCV9wcm9ncmVzc0IQCg5fZWxlbWVudF9jb3VudCK+AQoNU3VidGFza1Jlc3VsdBISCgpzdWJ0YXNrX2lkGAEgASgJEhAKCHJlc3BvbnNlGAIgASgJEg4KBnRva2VucxgDIAEoBBIPCgdzdWNjZXNzGAQgASgIEhIKCnRvb2xzX3VzZWQYBSADKAkSGgoNbnVtZXJpY192YWx1ZRgGIAEoAUgAiAEBEhMKC3Jlc3VsdF9qc29uGAcgASgJEg8KB3N1bW1hcnkYCiABKAlCEAoOX251bWVyaWNfdmFsdWUi7AMKCVBsYW5FbnRyeRIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoJc3VibWl0dGVkGAMgASgLMhcuYmF0b24udjEuUGxhblN1Ym1pdHRlZEgAEisKB3N1YnRhc2sYBCABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAEjMKDG5vdF9hcHBlbmRlZBgFIAEoCzIbLmJhdG9uLnYxLlJlc3VsdE5vdEFwcGVuZGVkSAASKAoHcmV0cmllZBgGIAEoCzIVLmJhdG9uLnYxLlBsYW5SZXRyaWVkSAASJAoFZW5kZWQYByABKAsyEy5iYXRvbi52MS5QbGFuRW5kZWRIABIwCgxjb21wZW5zYXRpb24YDSABKAsyGC5iYXRvbi52MS5TdWJ0YXNrQ2hhbmdlZEgAEioKCGV4dGVuZGVkGA4gASgLMhYuYmF0b24udjEuUGxhbkV4dGVuZGVkSAASKwoHZWxlbWVudBgPIAEoCzIYLmJhdG9uLnYxLlN1YnRhc2tDaGFuZ2VkSAASMQoKcmVhc3NpZ25lZBgQIAEoCzIbLmJhdG9uLnYxLlN1YnRhc2tSZWFzc2lnbmVkSABCBwoFZXZlbnQiJQoNUGxhblN1Ym1pdHRlZBIUCgxzdWJtaXR0ZXJfaWQYASABKAkiTwoMUGxhbkV4dGVuZGVkEhIKCm1lc3NhZ2VfaWQYASABKAkSFgoOY29udGVudF9zaGEyNTYYAiABKAwSEwoLc3VidGFza19pZHMYAyADKAkimQIKDlN1YnRhc2tDaGFuZ2VkEhIKCnN1YnRhc2tfaWQYASABKAkSJQoFc3RhdGUYAiABKA4yFi5iYXRvbi52MS5TdWJ0YXNrU3RhdGUSDwoHYXR0ZW1wdBgDIAEoDRISCgp0YXNrX3JvdW5kGAQgASgNEhIKCmhhbmRvZmZfaWQYBSABKAkSEAoIYWdlbnRfaWQYBiABKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRINCgVjYXVzZRgIIAEoCRInCgZyZXN1bHQYCSABKAsyFy5iYXRvbi52MS5TdWJ0YXNrUmVzdWx0EhQKB2VsZW1lbnQYCiABKA1IAIgBAUIKCghfZWxlbWVudCJtChFSZXN1bHROb3RBcHBlbmRlZBISCgpzdWJ0YXNrX2lkGAEgASgJEg0KBXRvcGljGAIgASgJEicKCmVycm9yX2NvZGUYAyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSDAoEdGV4dBgEIAEoCSJACgtQbGFuUmV0cmllZBINCgVyb3VuZBgBIAEoDRIOCgZjYWxsZXIYAiABKAkSEgoKc3VidGFza19pZBgDIAEoCSJYChFTdWJ0YXNrUmVhc3NpZ25lZBISCgpzdWJ0YXNrX2lkGAEgASgJEgoKAnRvGAIgASgJEg4KBmNhbGxlchgDIAEoCRITCgtyZWFzb25fdGV4dBgEIAEoCSI/CglQbGFuRW5kZWQSIgoFc3RhdGUYASABKA4yEy5iYXRvbi52MS5QbGFuU3RhdGUSDgoGcmVhc29uGAIgASgJKm0KCFBsYW5Nb2RlEhkKFVBMQU5fTU9ERV9VTlNQRUNJRklFRBAAEhgKFFBMQU5fTU9ERV9TRVFVRU5USUFMEAESFgoSUExBTl9NT0RFX1BBUkFMTEVMEAISFAoQUExBTl9NT0RFX0hZQlJJRBADKmkKDURhdGFGbG93Q2hlY2sSHwobREFUQV9GTE9XX0NIRUNLX1VOU1BFQ0lGSUVEEAASGgoWREFUQV9GTE9XX0NIRUNLX1NUUklDVBABEhsKF0RBVEFfRkxPV19DSEVDS19MRU5JRU5UEAIqigEKCVBsYW5TdGF0ZRIaChZQTEFOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSUExBTl9TVEFURV9SVU5OSU5HEAESGAoUUExBTl9TVEFURV9DT01QTEVURUQQAhIVChFQTEFOX1NUQVRFX0ZBSUxFRBADEhgKFFBMQU5fU1RBVEVfQ0FOQ0VMTEVEEAQqpwIKDFN1YnRhc2tTdGF0ZRIdChlTVUJUQVNLX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU1VCVEFTS19TVEFURV9QRU5ESU5HEAESFwoTU1VCVEFTS19TVEFURV9SRUFEWRACEh0KGVNVQlRBU0tfU1RBVEVfSEFORElOR19PRkYQAxIZChVTVUJUQVNLX1NUQVRFX1JVTk5JTkcQBBIbChdTVUJUQVNLX1NUQVRFX0NPTVBMRVRFRBAFEhgKFFNVQlRBU0tfU1RBVEVfRkFJTEVEEAYSGwoXU1VCVEFTS19TVEFURV9USU1FRF9PVVQQBxIZChVTVUJUQVNLX1NUQVRFX1NLSVBQRUQQCBIbChdTVUJUQVNLX1NUQVRFX0NBTkNFTExFRBAJYgZwcm90bzM", [file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_routing, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
- * Payload: an agent submits a plan. The envelope has no receiver and no task.
+ * Payload: an agent submits a plan, or extends one that it has submitted. The envelope has no receiver and no task.
  *
  * @generated from message baton.v1.PlanSubmission
  */
 export type PlanSubmission = Message<"baton.v1.PlanSubmission"> & {
   /**
-   * The plan. Required.
+   * The plan. Either it or extension is required.
    *
    * @generated from field: baton.v1.Plan plan = 1;
    */
   plan?: Plan | undefined;
+
+  /**
+   * Further subtasks of a running plan of the sender.
+   *
+   * @generated from field: baton.v1.PlanExtension extension = 2;
+   */
+  extension?: PlanExtension | undefined;
 };
 
 /**
@@ -42,6 +49,42 @@ export type PlanSubmission = Message<"baton.v1.PlanSubmission"> & {
  */
 export const PlanSubmissionSchema: GenMessage<PlanSubmission> = /*@__PURE__*/
   messageDesc(file_baton_v1_plan, 0);
+
+/**
+ * Further subtasks of a running plan. They stand behind those that the plan has. The plan with them must have no error:
+ * they may depend on the earlier subtasks and on each other, and produce no topic that an earlier subtask consumes.
+ *
+ * @generated from message baton.v1.PlanExtension
+ */
+export type PlanExtension = Message<"baton.v1.PlanExtension"> & {
+  /**
+   * The id of the plan. Required.
+   *
+   * @generated from field: string plan_id = 1;
+   */
+  planId: string;
+
+  /**
+   * The subtasks to add, at least 1. The plan has at most 256 with them.
+   *
+   * @generated from field: repeated baton.v1.Subtask subtasks = 2;
+   */
+  subtasks: Subtask[];
+
+  /**
+   * What stands for the fields that these subtasks leave out. The defaults of the plan do not.
+   *
+   * @generated from field: baton.v1.SubtaskDefaults defaults = 3;
+   */
+  defaults?: SubtaskDefaults | undefined;
+};
+
+/**
+ * Describes the message baton.v1.PlanExtension.
+ * Use `create(PlanExtensionSchema)` to create a new message.
+ */
+export const PlanExtensionSchema: GenMessage<PlanExtension> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 1);
 
 /**
  * A plan of subtasks. Fields that are left out have the operator's defaults, which are named here.
@@ -161,7 +204,7 @@ export type Plan = Message<"baton.v1.Plan"> & {
  * Use `create(PlanSchema)` to create a new message.
  */
 export const PlanSchema: GenMessage<Plan> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 1);
+  messageDesc(file_baton_v1_plan, 2);
 
 /**
  * The schema of the results that are appended to a topic of a plan.
@@ -191,7 +234,7 @@ export type TopicSchema = Message<"baton.v1.TopicSchema"> & {
  * Use `create(TopicSchemaSchema)` to create a new message.
  */
 export const TopicSchemaSchema: GenMessage<TopicSchema> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 2);
+  messageDesc(file_baton_v1_plan, 3);
 
 /**
  * What stands for the fields that a subtask of a plan leaves out.
@@ -240,7 +283,7 @@ export type SubtaskDefaults = Message<"baton.v1.SubtaskDefaults"> & {
  * Use `create(SubtaskDefaultsSchema)` to create a new message.
  */
 export const SubtaskDefaultsSchema: GenMessage<SubtaskDefaults> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 3);
+  messageDesc(file_baton_v1_plan, 4);
 
 /**
  * A subtask of a plan. It, or the defaults of the plan, names an agent, a type or skills.
@@ -383,6 +426,13 @@ export type Subtask = Message<"baton.v1.Subtask"> & {
    * @generated from field: baton.v1.Compensation compensate = 24;
    */
   compensate?: Compensation | undefined;
+
+  /**
+   * The list of which each element is a part of the subtask, with a task of its own. Unset: the subtask is one task.
+   *
+   * @generated from field: baton.v1.ForEach for_each = 25;
+   */
+  forEach?: ForEach | undefined;
 };
 
 /**
@@ -390,7 +440,42 @@ export type Subtask = Message<"baton.v1.Subtask"> & {
  * Use `create(SubtaskSchema)` to create a new message.
  */
 export const SubtaskSchema: GenMessage<Subtask> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 4);
+  messageDesc(file_baton_v1_plan, 5);
+
+/**
+ * A list in the result of a subtask. The subtask with the ForEach runs once for each element, at most max_concurrency
+ * elements of a plan at a time, and at most four lists of a plan. An element has the attempts and the timeout of the
+ * subtask, and gets its value in the context section element. When all have completed, the subtask completes with
+ * result_json {"results": [...]}, in the order of the list: for each element the result of its agent, or {"response": TEXT}
+ * of an agent that has reported none. An element that fails ends the subtask as it has ended; the other elements are
+ * stopped. In an optional subtask its place in the list is null, and the others go on. An empty list completes at once. A
+ * value that is no list, or one of more than 256 elements, fails the subtask with FOR_EACH_INVALID.
+ *
+ * @generated from message baton.v1.ForEach
+ */
+export type ForEach = Message<"baton.v1.ForEach"> & {
+  /**
+   * The subtask with the list: one that the subtask with the ForEach depends on, directly or not. Required.
+   *
+   * @generated from field: string subtask_id = 1;
+   */
+  subtaskId: string;
+
+  /**
+   * The place of the list, a JSON pointer into the result as previous_results has it, for example "/result/companies"; at
+   * most 1024 bytes. Required.
+   *
+   * @generated from field: string pointer = 2;
+   */
+  pointer: string;
+};
+
+/**
+ * Describes the message baton.v1.ForEach.
+ * Use `create(ForEachSchema)` to create a new message.
+ */
+export const ForEachSchema: GenMessage<ForEach> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 6);
 
 /**
  * Work that undoes a completed subtask after its plan has failed. It names an agent, a type or skills. Its agent gets the
@@ -491,7 +576,7 @@ export type Compensation = Message<"baton.v1.Compensation"> & {
  * Use `create(CompensationSchema)` to create a new message.
  */
 export const CompensationSchema: GenMessage<Compensation> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 5);
+  messageDesc(file_baton_v1_plan, 7);
 
 /**
  * A comparison over the result of a subtask.
@@ -558,7 +643,7 @@ export type Condition = Message<"baton.v1.Condition"> & {
  * Use `create(ConditionSchema)` to create a new message.
  */
 export const ConditionSchema: GenMessage<Condition> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 6);
+  messageDesc(file_baton_v1_plan, 8);
 
 /**
  * A problem of a plan.
@@ -575,8 +660,9 @@ export type PlanProblem = Message<"baton.v1.PlanProblem"> & {
 
   /**
    * The stable name: EMPTY, TOO_MANY_SUBTASKS, ID_MISSING, ID_DOUBLED, DEPENDENCY_UNKNOWN, DEPENDENCY_ON_ITSELF, CYCLE,
-   * NO_PRODUCER, CONSUMES_ITSELF, NO_AGENT, WHEN_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or FIELD_INVALID; as a warning
-   * AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
+   * NO_PRODUCER, CONSUMES_ITSELF, PRODUCED_LATE, NO_AGENT, WHEN_NOT_DEPENDENCY,
+   * FOR_EACH_NOT_DEPENDENCY, ORDER, PARALLEL_DEPENDS or
+   * FIELD_INVALID; as a warning AGENT_UNKNOWN, and as a remark PRODUCED_UNUSED.
    *
    * @generated from field: string code = 2;
    */
@@ -616,7 +702,7 @@ export type PlanProblem = Message<"baton.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 7);
+  messageDesc(file_baton_v1_plan, 9);
 
 /**
  * A plan that runs or has ended.
@@ -715,6 +801,13 @@ export type PlanRun = Message<"baton.v1.PlanRun"> & {
    * @generated from field: google.protobuf.Timestamp end_time = 13;
    */
   endTime?: Timestamp | undefined;
+
+  /**
+   * The messages of the extensions, oldest first. Empty in lists.
+   *
+   * @generated from field: repeated string extension_ids = 14;
+   */
+  extensionIds: string[];
 };
 
 /**
@@ -722,7 +815,7 @@ export type PlanRun = Message<"baton.v1.PlanRun"> & {
  * Use `create(PlanRunSchema)` to create a new message.
  */
 export const PlanRunSchema: GenMessage<PlanRun> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 8);
+  messageDesc(file_baton_v1_plan, 10);
 
 /**
  * What has become of a subtask.
@@ -864,6 +957,27 @@ export type SubtaskStatus = Message<"baton.v1.SubtaskStatus"> & {
    * @generated from field: baton.v1.SubtaskStatus compensation = 24;
    */
   compensation?: SubtaskStatus | undefined;
+
+  /**
+   * RUNNING with a ForEach only: what has become of each element, in the order of the list.
+   *
+   * @generated from field: repeated baton.v1.SubtaskStatus elements = 25;
+   */
+  elements: SubtaskStatus[];
+
+  /**
+   * The number of elements of the list. Unset: the subtask has no ForEach, or has not got the list in this round.
+   *
+   * @generated from field: optional uint32 element_count = 26;
+   */
+  elementCount?: number | undefined;
+
+  /**
+   * The agent, or type:NAME, that ReassignSubtask has named for the subtask. Empty: those of the plan.
+   *
+   * @generated from field: string assigned_to = 27;
+   */
+  assignedTo: string;
 };
 
 /**
@@ -871,7 +985,7 @@ export type SubtaskStatus = Message<"baton.v1.SubtaskStatus"> & {
  * Use `create(SubtaskStatusSchema)` to create a new message.
  */
 export const SubtaskStatusSchema: GenMessage<SubtaskStatus> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 9);
+  messageDesc(file_baton_v1_plan, 11);
 
 /**
  * The result of a subtask.
@@ -942,7 +1056,7 @@ export type SubtaskResult = Message<"baton.v1.SubtaskResult"> & {
  * Use `create(SubtaskResultSchema)` to create a new message.
  */
 export const SubtaskResultSchema: GenMessage<SubtaskResult> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 10);
+  messageDesc(file_baton_v1_plan, 12);
 
 /**
  * An entry of a plan's log.
@@ -1017,6 +1131,30 @@ export type PlanEntry = Message<"baton.v1.PlanEntry"> & {
      */
     value: SubtaskChanged;
     case: "compensation";
+  } | {
+    /**
+     * The submitter has added subtasks.
+     *
+     * @generated from field: baton.v1.PlanExtended extended = 14;
+     */
+    value: PlanExtended;
+    case: "extended";
+  } | {
+    /**
+     * The element of a subtask has changed its state.
+     *
+     * @generated from field: baton.v1.SubtaskChanged element = 15;
+     */
+    value: SubtaskChanged;
+    case: "element";
+  } | {
+    /**
+     * A subtask was given to another agent.
+     *
+     * @generated from field: baton.v1.SubtaskReassigned reassigned = 16;
+     */
+    value: SubtaskReassigned;
+    case: "reassigned";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1025,7 +1163,7 @@ export type PlanEntry = Message<"baton.v1.PlanEntry"> & {
  * Use `create(PlanEntrySchema)` to create a new message.
  */
 export const PlanEntrySchema: GenMessage<PlanEntry> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 11);
+  messageDesc(file_baton_v1_plan, 13);
 
 /**
  * See PlanEntry.
@@ -1046,7 +1184,42 @@ export type PlanSubmitted = Message<"baton.v1.PlanSubmitted"> & {
  * Use `create(PlanSubmittedSchema)` to create a new message.
  */
 export const PlanSubmittedSchema: GenMessage<PlanSubmitted> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 12);
+  messageDesc(file_baton_v1_plan, 14);
+
+/**
+ * See PlanEntry.
+ *
+ * @generated from message baton.v1.PlanExtended
+ */
+export type PlanExtended = Message<"baton.v1.PlanExtended"> & {
+  /**
+   * The message with the subtasks.
+   *
+   * @generated from field: string message_id = 1;
+   */
+  messageId: string;
+
+  /**
+   * The digest of the message's content, 32 bytes.
+   *
+   * @generated from field: bytes content_sha256 = 2;
+   */
+  contentSha256: Uint8Array;
+
+  /**
+   * The ids of the new subtasks, in their order.
+   *
+   * @generated from field: repeated string subtask_ids = 3;
+   */
+  subtaskIds: string[];
+};
+
+/**
+ * Describes the message baton.v1.PlanExtended.
+ * Use `create(PlanExtendedSchema)` to create a new message.
+ */
+export const PlanExtendedSchema: GenMessage<PlanExtended> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 15);
 
 /**
  * See PlanEntry.
@@ -1116,6 +1289,13 @@ export type SubtaskChanged = Message<"baton.v1.SubtaskChanged"> & {
    * @generated from field: baton.v1.SubtaskResult result = 9;
    */
   result?: SubtaskResult | undefined;
+
+  /**
+   * The place of the element in its list, from 0 on. Unset: the change is that of the whole subtask.
+   *
+   * @generated from field: optional uint32 element = 10;
+   */
+  element?: number | undefined;
 };
 
 /**
@@ -1123,7 +1303,7 @@ export type SubtaskChanged = Message<"baton.v1.SubtaskChanged"> & {
  * Use `create(SubtaskChangedSchema)` to create a new message.
  */
 export const SubtaskChangedSchema: GenMessage<SubtaskChanged> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 13);
+  messageDesc(file_baton_v1_plan, 16);
 
 /**
  * See PlanEntry.
@@ -1165,7 +1345,7 @@ export type ResultNotAppended = Message<"baton.v1.ResultNotAppended"> & {
  * Use `create(ResultNotAppendedSchema)` to create a new message.
  */
 export const ResultNotAppendedSchema: GenMessage<ResultNotAppended> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 14);
+  messageDesc(file_baton_v1_plan, 17);
 
 /**
  * See PlanEntry.
@@ -1186,6 +1366,13 @@ export type PlanRetried = Message<"baton.v1.PlanRetried"> & {
    * @generated from field: string caller = 2;
    */
   caller: string;
+
+  /**
+   * The subtask that starts again by itself, with the subtasks that were skipped because of it. Empty: all of the plan.
+   *
+   * @generated from field: string subtask_id = 3;
+   */
+  subtaskId: string;
 };
 
 /**
@@ -1193,7 +1380,49 @@ export type PlanRetried = Message<"baton.v1.PlanRetried"> & {
  * Use `create(PlanRetriedSchema)` to create a new message.
  */
 export const PlanRetriedSchema: GenMessage<PlanRetried> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 15);
+  messageDesc(file_baton_v1_plan, 18);
+
+/**
+ * See PlanEntry.
+ *
+ * @generated from message baton.v1.SubtaskReassigned
+ */
+export type SubtaskReassigned = Message<"baton.v1.SubtaskReassigned"> & {
+  /**
+   * The id of the subtask.
+   *
+   * @generated from field: string subtask_id = 1;
+   */
+  subtaskId: string;
+
+  /**
+   * The agent, or type:NAME.
+   *
+   * @generated from field: string to = 2;
+   */
+  to: string;
+
+  /**
+   * Who asked for it.
+   *
+   * @generated from field: string caller = 3;
+   */
+  caller: string;
+
+  /**
+   * Why, for people to read.
+   *
+   * @generated from field: string reason_text = 4;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.SubtaskReassigned.
+ * Use `create(SubtaskReassignedSchema)` to create a new message.
+ */
+export const SubtaskReassignedSchema: GenMessage<SubtaskReassigned> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan, 19);
 
 /**
  * See PlanEntry.
@@ -1221,7 +1450,7 @@ export type PlanEnded = Message<"baton.v1.PlanEnded"> & {
  * Use `create(PlanEndedSchema)` to create a new message.
  */
 export const PlanEndedSchema: GenMessage<PlanEnded> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan, 16);
+  messageDesc(file_baton_v1_plan, 20);
 
 /**
  * The order of a plan's subtasks, and the results that they get.
@@ -1417,7 +1646,7 @@ export enum SubtaskState {
   SKIPPED = 8,
 
   /**
-   * Final: the plan was cancelled.
+   * Final: the plan or the subtask was cancelled, or another element of the subtask did not complete.
    *
    * @generated from enum value: SUBTASK_STATE_CANCELLED = 9;
    */

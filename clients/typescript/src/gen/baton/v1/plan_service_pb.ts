@@ -20,7 +20,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/plan_service.proto.
  */
 export const file_baton_v1_plan_service: GenFile = /*@__PURE__*/
-  fileDesc("ChtiYXRvbi92MS9wbGFuX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIjMKE1ZhbGlkYXRlUGxhblJlcXVlc3QSHAoEcGxhbhgBIAEoCzIOLmJhdG9uLnYxLlBsYW4iPwoUVmFsaWRhdGVQbGFuUmVzcG9uc2USJwoIcHJvYmxlbXMYASADKAsyFS5iYXRvbi52MS5QbGFuUHJvYmxlbSI5ChFTdWJtaXRQbGFuUmVxdWVzdBIkCghlbnZlbG9wZRgBIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIlkKElN1Ym1pdFBsYW5SZXNwb25zZRIiCgdyZWNlaXB0GAEgASgLMhEuYmF0b24udjEuUmVjZWlwdBIfCgRwbGFuGAIgASgLMhEuYmF0b24udjEuUGxhblJ1biI9Cg5HZXRQbGFuUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJEhoKEmluY2x1ZGVfc3VibWlzc2lvbhgCIAEoCCJaCg9HZXRQbGFuUmVzcG9uc2USHwoEcGxhbhgBIAEoCzIRLmJhdG9uLnYxLlBsYW5SdW4SJgoKc3VibWlzc2lvbhgCIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIl4KEExpc3RQbGFuc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSIwoGc3RhdGVzGAMgAygOMhMuYmF0b24udjEuUGxhblN0YXRlIk4KEUxpc3RQbGFuc1Jlc3BvbnNlEiAKBXBsYW5zGAEgAygLMhEuYmF0b24udjEuUGxhblJ1bhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiUAoWTGlzdFBsYW5SZXN1bHRzUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlwKF0xpc3RQbGFuUmVzdWx0c1Jlc3BvbnNlEigKB3Jlc3VsdHMYASADKAsyFy5iYXRvbi52MS5TdWJ0YXNrUmVzdWx0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSI5ChBXYXRjaFBsYW5SZXF1ZXN0Eg8KB3BsYW5faWQYASABKAkSFAoMYWZ0ZXJfbnVtYmVyGAIgASgEIpMBChFXYXRjaFBsYW5SZXNwb25zZRIkCgVlbnRyeRgBIAEoCzITLmJhdG9uLnYxLlBsYW5FbnRyeUgAEiEKA2dhcBgCIAEoCzISLmJhdG9uLnYxLldhdGNoR2FwSAASKwoJY2F1Z2h0X3VwGAMgASgLMhYuYmF0b24udjEuUGxhbkNhdWdodFVwSABCCAoGdXBkYXRlIh4KDFBsYW5DYXVnaHRVcBIOCgZudW1iZXIYASABKAQiOQoRQ2FuY2VsUGxhblJlcXVlc3QSDwoHcGxhbl9pZBgBIAEoCRITCgtyZWFzb25fdGV4dBgCIAEoCSI1ChJDYW5jZWxQbGFuUmVzcG9uc2USHwoEcGxhbhgBIAEoCzIRLmJhdG9uLnYxLlBsYW5SdW4iIwoQUmV0cnlQbGFuUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJIjQKEVJldHJ5UGxhblJlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuMtoECgtQbGFuU2VydmljZRJNCgxWYWxpZGF0ZVBsYW4SHS5iYXRvbi52MS5WYWxpZGF0ZVBsYW5SZXF1ZXN0Gh4uYmF0b24udjEuVmFsaWRhdGVQbGFuUmVzcG9uc2USRwoKU3VibWl0UGxhbhIbLmJhdG9uLnYxLlN1Ym1pdFBsYW5SZXF1ZXN0GhwuYmF0b24udjEuU3VibWl0UGxhblJlc3BvbnNlEj4KB0dldFBsYW4SGC5iYXRvbi52MS5HZXRQbGFuUmVxdWVzdBoZLmJhdG9uLnYxLkdldFBsYW5SZXNwb25zZRJECglMaXN0UGxhbnMSGi5iYXRvbi52MS5MaXN0UGxhbnNSZXF1ZXN0GhsuYmF0b24udjEuTGlzdFBsYW5zUmVzcG9uc2USVgoPTGlzdFBsYW5SZXN1bHRzEiAuYmF0b24udjEuTGlzdFBsYW5SZXN1bHRzUmVxdWVzdBohLmJhdG9uLnYxLkxpc3RQbGFuUmVzdWx0c1Jlc3BvbnNlEkYKCVdhdGNoUGxhbhIaLmJhdG9uLnYxLldhdGNoUGxhblJlcXVlc3QaGy5iYXRvbi52MS5XYXRjaFBsYW5SZXNwb25zZTABEkcKCkNhbmNlbFBsYW4SGy5iYXRvbi52MS5DYW5jZWxQbGFuUmVxdWVzdBocLmJhdG9uLnYxLkNhbmNlbFBsYW5SZXNwb25zZRJECglSZXRyeVBsYW4SGi5iYXRvbi52MS5SZXRyeVBsYW5SZXF1ZXN0GhsuYmF0b24udjEuUmV0cnlQbGFuUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_plan, file_baton_v1_task_service]);
+  fileDesc("ChtiYXRvbi92MS9wbGFuX3NlcnZpY2UucHJvdG8SCGJhdG9uLnYxIjMKE1ZhbGlkYXRlUGxhblJlcXVlc3QSHAoEcGxhbhgBIAEoCzIOLmJhdG9uLnYxLlBsYW4iPwoUVmFsaWRhdGVQbGFuUmVzcG9uc2USJwoIcHJvYmxlbXMYASADKAsyFS5iYXRvbi52MS5QbGFuUHJvYmxlbSI5ChFTdWJtaXRQbGFuUmVxdWVzdBIkCghlbnZlbG9wZRgBIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIlkKElN1Ym1pdFBsYW5SZXNwb25zZRIiCgdyZWNlaXB0GAEgASgLMhEuYmF0b24udjEuUmVjZWlwdBIfCgRwbGFuGAIgASgLMhEuYmF0b24udjEuUGxhblJ1biI5ChFFeHRlbmRQbGFuUmVxdWVzdBIkCghlbnZlbG9wZRgBIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIlkKEkV4dGVuZFBsYW5SZXNwb25zZRIiCgdyZWNlaXB0GAEgASgLMhEuYmF0b24udjEuUmVjZWlwdBIfCgRwbGFuGAIgASgLMhEuYmF0b24udjEuUGxhblJ1biJTCg5HZXRQbGFuUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJEhoKEmluY2x1ZGVfc3VibWlzc2lvbhgCIAEoCBIUCgxleHRlbnNpb25faWQYAyABKAkiWgoPR2V0UGxhblJlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuEiYKCnN1Ym1pc3Npb24YAiABKAsyEi5iYXRvbi52MS5FbnZlbG9wZSJeChBMaXN0UGxhbnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEiMKBnN0YXRlcxgDIAMoDjITLmJhdG9uLnYxLlBsYW5TdGF0ZSJOChFMaXN0UGxhbnNSZXNwb25zZRIgCgVwbGFucxgBIAMoCzIRLmJhdG9uLnYxLlBsYW5SdW4SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIlAKFkxpc3RQbGFuUmVzdWx0c1JlcXVlc3QSDwoHcGxhbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCSJcChdMaXN0UGxhblJlc3VsdHNSZXNwb25zZRIoCgdyZXN1bHRzGAEgAygLMhcuYmF0b24udjEuU3VidGFza1Jlc3VsdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiOQoQV2F0Y2hQbGFuUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJEhQKDGFmdGVyX251bWJlchgCIAEoBCKTAQoRV2F0Y2hQbGFuUmVzcG9uc2USJAoFZW50cnkYASABKAsyEy5iYXRvbi52MS5QbGFuRW50cnlIABIhCgNnYXAYAiABKAsyEi5iYXRvbi52MS5XYXRjaEdhcEgAEisKCWNhdWdodF91cBgDIAEoCzIWLmJhdG9uLnYxLlBsYW5DYXVnaHRVcEgAQggKBnVwZGF0ZSIeCgxQbGFuQ2F1Z2h0VXASDgoGbnVtYmVyGAEgASgEIjkKEUNhbmNlbFBsYW5SZXF1ZXN0Eg8KB3BsYW5faWQYASABKAkSEwoLcmVhc29uX3RleHQYAiABKAkiNQoSQ2FuY2VsUGxhblJlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuIiMKEFJldHJ5UGxhblJlcXVlc3QSDwoHcGxhbl9pZBgBIAEoCSI0ChFSZXRyeVBsYW5SZXNwb25zZRIfCgRwbGFuGAEgASgLMhEuYmF0b24udjEuUGxhblJ1biJQChRDYW5jZWxTdWJ0YXNrUmVxdWVzdBIPCgdwbGFuX2lkGAEgASgJEhIKCnN1YnRhc2tfaWQYAiABKAkSEwoLcmVhc29uX3RleHQYAyABKAkiOAoVQ2FuY2VsU3VidGFza1Jlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuIjoKE1JldHJ5U3VidGFza1JlcXVlc3QSDwoHcGxhbl9pZBgBIAEoCRISCgpzdWJ0YXNrX2lkGAIgASgJIjcKFFJldHJ5U3VidGFza1Jlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuIl4KFlJlYXNzaWduU3VidGFza1JlcXVlc3QSDwoHcGxhbl9pZBgBIAEoCRISCgpzdWJ0YXNrX2lkGAIgASgJEgoKAnRvGAMgASgJEhMKC3JlYXNvbl90ZXh0GAQgASgJIjoKF1JlYXNzaWduU3VidGFza1Jlc3BvbnNlEh8KBHBsYW4YASABKAsyES5iYXRvbi52MS5QbGFuUnVuMpwHCgtQbGFuU2VydmljZRJNCgxWYWxpZGF0ZVBsYW4SHS5iYXRvbi52MS5WYWxpZGF0ZVBsYW5SZXF1ZXN0Gh4uYmF0b24udjEuVmFsaWRhdGVQbGFuUmVzcG9uc2USRwoKU3VibWl0UGxhbhIbLmJhdG9uLnYxLlN1Ym1pdFBsYW5SZXF1ZXN0GhwuYmF0b24udjEuU3VibWl0UGxhblJlc3BvbnNlEkcKCkV4dGVuZFBsYW4SGy5iYXRvbi52MS5FeHRlbmRQbGFuUmVxdWVzdBocLmJhdG9uLnYxLkV4dGVuZFBsYW5SZXNwb25zZRI+CgdHZXRQbGFuEhguYmF0b24udjEuR2V0UGxhblJlcXVlc3QaGS5iYXRvbi52MS5HZXRQbGFuUmVzcG9uc2USRAoJTGlzdFBsYW5zEhouYmF0b24udjEuTGlzdFBsYW5zUmVxdWVzdBobLmJhdG9uLnYxLkxpc3RQbGFuc1Jlc3BvbnNlElYKD0xpc3RQbGFuUmVzdWx0cxIgLmJhdG9uLnYxLkxpc3RQbGFuUmVzdWx0c1JlcXVlc3QaIS5iYXRvbi52MS5MaXN0UGxhblJlc3VsdHNSZXNwb25zZRJGCglXYXRjaFBsYW4SGi5iYXRvbi52MS5XYXRjaFBsYW5SZXF1ZXN0GhsuYmF0b24udjEuV2F0Y2hQbGFuUmVzcG9uc2UwARJHCgpDYW5jZWxQbGFuEhsuYmF0b24udjEuQ2FuY2VsUGxhblJlcXVlc3QaHC5iYXRvbi52MS5DYW5jZWxQbGFuUmVzcG9uc2USUAoNQ2FuY2VsU3VidGFzaxIeLmJhdG9uLnYxLkNhbmNlbFN1YnRhc2tSZXF1ZXN0Gh8uYmF0b24udjEuQ2FuY2VsU3VidGFza1Jlc3BvbnNlEk0KDFJldHJ5U3VidGFzaxIdLmJhdG9uLnYxLlJldHJ5U3VidGFza1JlcXVlc3QaHi5iYXRvbi52MS5SZXRyeVN1YnRhc2tSZXNwb25zZRJWCg9SZWFzc2lnblN1YnRhc2sSIC5iYXRvbi52MS5SZWFzc2lnblN1YnRhc2tSZXF1ZXN0GiEuYmF0b24udjEuUmVhc3NpZ25TdWJ0YXNrUmVzcG9uc2USRAoJUmV0cnlQbGFuEhouYmF0b24udjEuUmV0cnlQbGFuUmVxdWVzdBobLmJhdG9uLnYxLlJldHJ5UGxhblJlc3BvbnNlYgZwcm90bzM", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_plan, file_baton_v1_task_service]);
 
 /**
  * See PlanService.ValidatePlan.
@@ -114,6 +114,55 @@ export const SubmitPlanResponseSchema: GenMessage<SubmitPlanResponse> = /*@__PUR
   messageDesc(file_baton_v1_plan_service, 3);
 
 /**
+ * See PlanService.ExtendPlan.
+ *
+ * @generated from message baton.v1.ExtendPlanRequest
+ */
+export type ExtendPlanRequest = Message<"baton.v1.ExtendPlanRequest"> & {
+  /**
+   * A signed envelope of type PLAN_SUBMISSION with an extension. Required.
+   *
+   * @generated from field: baton.v1.Envelope envelope = 1;
+   */
+  envelope?: Envelope | undefined;
+};
+
+/**
+ * Describes the message baton.v1.ExtendPlanRequest.
+ * Use `create(ExtendPlanRequestSchema)` to create a new message.
+ */
+export const ExtendPlanRequestSchema: GenMessage<ExtendPlanRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 4);
+
+/**
+ * See PlanService.ExtendPlan.
+ *
+ * @generated from message baton.v1.ExtendPlanResponse
+ */
+export type ExtendPlanResponse = Message<"baton.v1.ExtendPlanResponse"> & {
+  /**
+   * The receipt of the extension.
+   *
+   * @generated from field: baton.v1.Receipt receipt = 1;
+   */
+  receipt?: Receipt | undefined;
+
+  /**
+   * The plan.
+   *
+   * @generated from field: baton.v1.PlanRun plan = 2;
+   */
+  plan?: PlanRun | undefined;
+};
+
+/**
+ * Describes the message baton.v1.ExtendPlanResponse.
+ * Use `create(ExtendPlanResponseSchema)` to create a new message.
+ */
+export const ExtendPlanResponseSchema: GenMessage<ExtendPlanResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 5);
+
+/**
  * See PlanService.GetPlan.
  *
  * @generated from message baton.v1.GetPlanRequest
@@ -132,6 +181,13 @@ export type GetPlanRequest = Message<"baton.v1.GetPlanRequest"> & {
    * @generated from field: bool include_submission = 2;
    */
   includeSubmission: boolean;
+
+  /**
+   * With include_submission: the message of an extension, which the answer then has as submission. Empty: that of the plan.
+   *
+   * @generated from field: string extension_id = 3;
+   */
+  extensionId: string;
 };
 
 /**
@@ -139,7 +195,7 @@ export type GetPlanRequest = Message<"baton.v1.GetPlanRequest"> & {
  * Use `create(GetPlanRequestSchema)` to create a new message.
  */
 export const GetPlanRequestSchema: GenMessage<GetPlanRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 4);
+  messageDesc(file_baton_v1_plan_service, 6);
 
 /**
  * See PlanService.GetPlan.
@@ -155,7 +211,7 @@ export type GetPlanResponse = Message<"baton.v1.GetPlanResponse"> & {
   plan?: PlanRun | undefined;
 
   /**
-   * The signed submission. Unset: not asked for.
+   * The signed submission, or the signed extension that the request names. Unset: not asked for.
    *
    * @generated from field: baton.v1.Envelope submission = 2;
    */
@@ -167,7 +223,7 @@ export type GetPlanResponse = Message<"baton.v1.GetPlanResponse"> & {
  * Use `create(GetPlanResponseSchema)` to create a new message.
  */
 export const GetPlanResponseSchema: GenMessage<GetPlanResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 5);
+  messageDesc(file_baton_v1_plan_service, 7);
 
 /**
  * See PlanService.ListPlans. All filters that are set must match.
@@ -202,7 +258,7 @@ export type ListPlansRequest = Message<"baton.v1.ListPlansRequest"> & {
  * Use `create(ListPlansRequestSchema)` to create a new message.
  */
 export const ListPlansRequestSchema: GenMessage<ListPlansRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 6);
+  messageDesc(file_baton_v1_plan_service, 8);
 
 /**
  * See PlanService.ListPlans.
@@ -230,7 +286,7 @@ export type ListPlansResponse = Message<"baton.v1.ListPlansResponse"> & {
  * Use `create(ListPlansResponseSchema)` to create a new message.
  */
 export const ListPlansResponseSchema: GenMessage<ListPlansResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 7);
+  messageDesc(file_baton_v1_plan_service, 9);
 
 /**
  * See PlanService.ListPlanResults.
@@ -265,7 +321,7 @@ export type ListPlanResultsRequest = Message<"baton.v1.ListPlanResultsRequest"> 
  * Use `create(ListPlanResultsRequestSchema)` to create a new message.
  */
 export const ListPlanResultsRequestSchema: GenMessage<ListPlanResultsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 8);
+  messageDesc(file_baton_v1_plan_service, 10);
 
 /**
  * See PlanService.ListPlanResults.
@@ -293,7 +349,7 @@ export type ListPlanResultsResponse = Message<"baton.v1.ListPlanResultsResponse"
  * Use `create(ListPlanResultsResponseSchema)` to create a new message.
  */
 export const ListPlanResultsResponseSchema: GenMessage<ListPlanResultsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 9);
+  messageDesc(file_baton_v1_plan_service, 11);
 
 /**
  * See PlanService.WatchPlan.
@@ -321,7 +377,7 @@ export type WatchPlanRequest = Message<"baton.v1.WatchPlanRequest"> & {
  * Use `create(WatchPlanRequestSchema)` to create a new message.
  */
 export const WatchPlanRequestSchema: GenMessage<WatchPlanRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 10);
+  messageDesc(file_baton_v1_plan_service, 12);
 
 /**
  * See PlanService.WatchPlan.
@@ -366,7 +422,7 @@ export type WatchPlanResponse = Message<"baton.v1.WatchPlanResponse"> & {
  * Use `create(WatchPlanResponseSchema)` to create a new message.
  */
 export const WatchPlanResponseSchema: GenMessage<WatchPlanResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 11);
+  messageDesc(file_baton_v1_plan_service, 13);
 
 /**
  * The end of the past of a plan's log.
@@ -387,7 +443,7 @@ export type PlanCaughtUp = Message<"baton.v1.PlanCaughtUp"> & {
  * Use `create(PlanCaughtUpSchema)` to create a new message.
  */
 export const PlanCaughtUpSchema: GenMessage<PlanCaughtUp> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 12);
+  messageDesc(file_baton_v1_plan_service, 14);
 
 /**
  * See PlanService.CancelPlan.
@@ -415,7 +471,7 @@ export type CancelPlanRequest = Message<"baton.v1.CancelPlanRequest"> & {
  * Use `create(CancelPlanRequestSchema)` to create a new message.
  */
 export const CancelPlanRequestSchema: GenMessage<CancelPlanRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 13);
+  messageDesc(file_baton_v1_plan_service, 15);
 
 /**
  * See PlanService.CancelPlan.
@@ -436,7 +492,7 @@ export type CancelPlanResponse = Message<"baton.v1.CancelPlanResponse"> & {
  * Use `create(CancelPlanResponseSchema)` to create a new message.
  */
 export const CancelPlanResponseSchema: GenMessage<CancelPlanResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 14);
+  messageDesc(file_baton_v1_plan_service, 16);
 
 /**
  * See PlanService.RetryPlan.
@@ -457,7 +513,7 @@ export type RetryPlanRequest = Message<"baton.v1.RetryPlanRequest"> & {
  * Use `create(RetryPlanRequestSchema)` to create a new message.
  */
 export const RetryPlanRequestSchema: GenMessage<RetryPlanRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 15);
+  messageDesc(file_baton_v1_plan_service, 17);
 
 /**
  * See PlanService.RetryPlan.
@@ -478,11 +534,180 @@ export type RetryPlanResponse = Message<"baton.v1.RetryPlanResponse"> & {
  * Use `create(RetryPlanResponseSchema)` to create a new message.
  */
 export const RetryPlanResponseSchema: GenMessage<RetryPlanResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_plan_service, 16);
+  messageDesc(file_baton_v1_plan_service, 18);
+
+/**
+ * See PlanService.CancelSubtask.
+ *
+ * @generated from message baton.v1.CancelSubtaskRequest
+ */
+export type CancelSubtaskRequest = Message<"baton.v1.CancelSubtaskRequest"> & {
+  /**
+   * The id of the plan.
+   *
+   * @generated from field: string plan_id = 1;
+   */
+  planId: string;
+
+  /**
+   * The id of the subtask. Required.
+   *
+   * @generated from field: string subtask_id = 2;
+   */
+  subtaskId: string;
+
+  /**
+   * The reason, for people to read, at most 1024 bytes.
+   *
+   * @generated from field: string reason_text = 3;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.CancelSubtaskRequest.
+ * Use `create(CancelSubtaskRequestSchema)` to create a new message.
+ */
+export const CancelSubtaskRequestSchema: GenMessage<CancelSubtaskRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 19);
+
+/**
+ * See PlanService.CancelSubtask.
+ *
+ * @generated from message baton.v1.CancelSubtaskResponse
+ */
+export type CancelSubtaskResponse = Message<"baton.v1.CancelSubtaskResponse"> & {
+  /**
+   * The plan.
+   *
+   * @generated from field: baton.v1.PlanRun plan = 1;
+   */
+  plan?: PlanRun | undefined;
+};
+
+/**
+ * Describes the message baton.v1.CancelSubtaskResponse.
+ * Use `create(CancelSubtaskResponseSchema)` to create a new message.
+ */
+export const CancelSubtaskResponseSchema: GenMessage<CancelSubtaskResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 20);
+
+/**
+ * See PlanService.RetrySubtask.
+ *
+ * @generated from message baton.v1.RetrySubtaskRequest
+ */
+export type RetrySubtaskRequest = Message<"baton.v1.RetrySubtaskRequest"> & {
+  /**
+   * The id of the plan.
+   *
+   * @generated from field: string plan_id = 1;
+   */
+  planId: string;
+
+  /**
+   * The id of the subtask. Required.
+   *
+   * @generated from field: string subtask_id = 2;
+   */
+  subtaskId: string;
+};
+
+/**
+ * Describes the message baton.v1.RetrySubtaskRequest.
+ * Use `create(RetrySubtaskRequestSchema)` to create a new message.
+ */
+export const RetrySubtaskRequestSchema: GenMessage<RetrySubtaskRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 21);
+
+/**
+ * See PlanService.RetrySubtask.
+ *
+ * @generated from message baton.v1.RetrySubtaskResponse
+ */
+export type RetrySubtaskResponse = Message<"baton.v1.RetrySubtaskResponse"> & {
+  /**
+   * The plan.
+   *
+   * @generated from field: baton.v1.PlanRun plan = 1;
+   */
+  plan?: PlanRun | undefined;
+};
+
+/**
+ * Describes the message baton.v1.RetrySubtaskResponse.
+ * Use `create(RetrySubtaskResponseSchema)` to create a new message.
+ */
+export const RetrySubtaskResponseSchema: GenMessage<RetrySubtaskResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 22);
+
+/**
+ * See PlanService.ReassignSubtask.
+ *
+ * @generated from message baton.v1.ReassignSubtaskRequest
+ */
+export type ReassignSubtaskRequest = Message<"baton.v1.ReassignSubtaskRequest"> & {
+  /**
+   * The id of the plan.
+   *
+   * @generated from field: string plan_id = 1;
+   */
+  planId: string;
+
+  /**
+   * The id of the subtask. Required.
+   *
+   * @generated from field: string subtask_id = 2;
+   */
+  subtaskId: string;
+
+  /**
+   * The agent, or type:NAME, that has the type and the skills that the subtask demands. It stays so in later rounds.
+   * Required.
+   *
+   * @generated from field: string to = 3;
+   */
+  to: string;
+
+  /**
+   * The reason, for people to read, at most 1024 bytes.
+   *
+   * @generated from field: string reason_text = 4;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.ReassignSubtaskRequest.
+ * Use `create(ReassignSubtaskRequestSchema)` to create a new message.
+ */
+export const ReassignSubtaskRequestSchema: GenMessage<ReassignSubtaskRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 23);
+
+/**
+ * See PlanService.ReassignSubtask.
+ *
+ * @generated from message baton.v1.ReassignSubtaskResponse
+ */
+export type ReassignSubtaskResponse = Message<"baton.v1.ReassignSubtaskResponse"> & {
+  /**
+   * The plan.
+   *
+   * @generated from field: baton.v1.PlanRun plan = 1;
+   */
+  plan?: PlanRun | undefined;
+};
+
+/**
+ * Describes the message baton.v1.ReassignSubtaskResponse.
+ * Use `create(ReassignSubtaskResponseSchema)` to create a new message.
+ */
+export const ReassignSubtaskResponseSchema: GenMessage<ReassignSubtaskResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_plan_service, 24);
 
 /**
  * Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
- * default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+ * default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
  * plan.
  *
  * @generated from service baton.v1.PlanService
@@ -509,6 +734,18 @@ export const PlanService: GenService<{
     methodKind: "unary";
     input: typeof SubmitPlanRequestSchema;
     output: typeof SubmitPlanResponseSchema;
+  },
+  /**
+   * Adds subtasks to a running plan of the sender, as BrokerService.Send does with the same envelope. The whole plan is
+   * checked: with an error it is refused with PLAN_INVALID. The same extension again changes nothing. A plan that has ended,
+   * or has begun to end, is PLAN_FINAL.
+   *
+   * @generated from rpc baton.v1.PlanService.ExtendPlan
+   */
+  extendPlan: {
+    methodKind: "unary";
+    input: typeof ExtendPlanRequestSchema;
+    output: typeof ExtendPlanResponseSchema;
   },
   /**
    * Returns one plan.
@@ -559,6 +796,42 @@ export const PlanService: GenService<{
     methodKind: "unary";
     input: typeof CancelPlanRequestSchema;
     output: typeof CancelPlanResponseSchema;
+  },
+  /**
+   * Ends one subtask of a running plan at once, as CANCELLED: its open handoff is cancelled and its task taken back. What
+   * follows is what follows from a subtask that has failed. A cancelled subtask stays as it is; one that has ended otherwise
+   * is SUBTASK_STATE.
+   *
+   * @generated from rpc baton.v1.PlanService.CancelSubtask
+   */
+  cancelSubtask: {
+    methodKind: "unary";
+    input: typeof CancelSubtaskRequestSchema;
+    output: typeof CancelSubtaskResponseSchema;
+  },
+  /**
+   * Starts one subtask of a running plan again, as a further round of the plan: one that is FAILED, TIMED_OUT or CANCELLED,
+   * or SKIPPED with DEPENDENCY_TIMEOUT. The subtasks that were skipped because of it wait again. Another state is
+   * SUBTASK_STATE.
+   *
+   * @generated from rpc baton.v1.PlanService.RetrySubtask
+   */
+  retrySubtask: {
+    methodKind: "unary";
+    input: typeof RetrySubtaskRequestSchema;
+    output: typeof RetrySubtaskResponseSchema;
+  },
+  /**
+   * Gives one subtask of a running plan to another agent: its open handoff is cancelled, or its task taken back, and the
+   * same attempt begins again with that agent. A subtask that has not begun is handed to it when its turn has come; of a
+   * subtask with a ForEach the elements that have not begun are. One that has ended is SUBTASK_STATE.
+   *
+   * @generated from rpc baton.v1.PlanService.ReassignSubtask
+   */
+  reassignSubtask: {
+    methodKind: "unary";
+    input: typeof ReassignSubtaskRequestSchema;
+    output: typeof ReassignSubtaskResponseSchema;
   },
   /**
    * Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its

@@ -1,12 +1,18 @@
 package dev.baton;
 
 import dev.baton.v1.CancelPlanRequest;
+import dev.baton.v1.CancelSubtaskRequest;
 import dev.baton.v1.GetPlanRequest;
 import dev.baton.v1.ListPlanResultsRequest;
 import dev.baton.v1.ListPlanResultsResponse;
+import dev.baton.v1.PlanExtension;
 import dev.baton.v1.PlanRun;
 import dev.baton.v1.PlanState;
+import dev.baton.v1.PlanSubmission;
+import dev.baton.v1.ReassignSubtaskRequest;
 import dev.baton.v1.RetryPlanRequest;
+import dev.baton.v1.RetrySubtaskRequest;
+import dev.baton.v1.SubtaskDefaults;
 import dev.baton.v1.SubtaskResult;
 import dev.baton.v1.WatchPlanRequest;
 import dev.baton.v1.WatchPlanResponse;
@@ -14,6 +20,7 @@ import java.time.Duration;
 import java.util.EnumSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -90,6 +97,63 @@ public final class Plan {
         CancelPlanRequest request =
                 CancelPlanRequest.newBuilder().setPlanId(id).setReasonText(reason).build();
         return connection.plans(stub -> stub.cancelPlan(request)).getPlan();
+    }
+
+    /**
+     * Signs and adds subtasks to the plan while it runs; they may depend on those that it has. The defaults stand for what
+     * they leave out. The same extension again changes nothing. Throws {@link BatonException}: PLAN_INVALID, whose field
+     * violations name each problem, PLAN_FINAL if the plan has ended, or CONFLICT if another extension came first.
+     */
+    public void extend(List<dev.baton.v1.Subtask> subtasks, SubtaskDefaults defaults) throws InterruptedException {
+        PlanExtension extension = PlanExtension.newBuilder()
+                .setPlanId(id)
+                .addAllSubtasks(subtasks)
+                .setDefaults(defaults)
+                .build();
+        agent.send(
+                "",
+                Envelopes.About.task("", 0),
+                PlanSubmission.newBuilder().setExtension(extension).build());
+    }
+
+    /**
+     * Ends one subtask at once, and returns the plan. The reason has at most 1024 bytes. Throws {@link BatonException}:
+     * SUBTASK_UNKNOWN, SUBTASK_STATE if the subtask has ended otherwise, or PLAN_FINAL.
+     */
+    public PlanRun cancelSubtask(String subtaskId, String reason) {
+        CancelSubtaskRequest request = CancelSubtaskRequest.newBuilder()
+                .setPlanId(id)
+                .setSubtaskId(subtaskId)
+                .setReasonText(reason)
+                .build();
+        return connection.plans(stub -> stub.cancelSubtask(request)).getPlan();
+    }
+
+    /**
+     * Starts one subtask again that did not complete, and returns the plan. Throws {@link BatonException}:
+     * SUBTASK_UNKNOWN, SUBTASK_STATE in another state, or PLAN_FINAL.
+     */
+    public PlanRun retrySubtask(String subtaskId) {
+        RetrySubtaskRequest request = RetrySubtaskRequest.newBuilder()
+                .setPlanId(id)
+                .setSubtaskId(subtaskId)
+                .build();
+        return connection.plans(stub -> stub.retrySubtask(request)).getPlan();
+    }
+
+    /**
+     * Gives one subtask to another agent, or to one of {@code type:NAME}, and returns the plan. Throws
+     * {@link BatonException}: SUBTASK_UNKNOWN, SUBTASK_STATE if the subtask has ended, RECEIVER_UNKNOWN, RECEIVER_INVALID
+     * if the agent lacks what the subtask demands, AGENT_GONE, or PLAN_FINAL.
+     */
+    public PlanRun reassignSubtask(String subtaskId, String to, String reason) {
+        ReassignSubtaskRequest request = ReassignSubtaskRequest.newBuilder()
+                .setPlanId(id)
+                .setSubtaskId(subtaskId)
+                .setTo(to)
+                .setReasonText(reason)
+                .build();
+        return connection.plans(stub -> stub.reassignSubtask(request)).getPlan();
     }
 
     /**

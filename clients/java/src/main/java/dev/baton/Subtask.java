@@ -21,6 +21,8 @@ import java.util.TreeSet;
  * @param attempt the attempt, from 1 on; 0 before the context has arrived
  * @param isCompensation whether the work undoes that of the subtask, whose result is in {@code dependencyResults}; false
  *     before the context has arrived
+ * @param element the element of the list of which this work is a part; empty: the work is the whole subtask, or the
+ *     context has not arrived
  * @param input what the plan gives to this subtask, as it was sent: see {@link Json}
  * @param planInput what the plan gives to every subtask
  * @param previousResults the results of all earlier subtasks or ancestors, by subtask
@@ -36,12 +38,22 @@ public record Subtask(
         String role,
         long attempt,
         boolean isCompensation,
+        Optional<Element> element,
         Map<String, Object> input,
         Map<String, Object> planInput,
         Map<String, SubtaskResult> previousResults,
         Map<String, SubtaskResult> dependencyResults,
         Map<String, Map<String, SubtaskResult>> consumed,
         Set<String> omitted) {
+
+    /**
+     * An element of the list that a subtask works on.
+     *
+     * @param index the place in the list, from 0 on
+     * @param count the number of elements of the list
+     * @param value the value, as it was sent: see {@link Json}; null for a null
+     */
+    public record Element(int index, int count, Object value) {}
 
     /** Returns the subtask of a request, without its inputs; empty for another handoff. */
     static Optional<Subtask> of(HandoffRequest request) {
@@ -55,6 +67,7 @@ public record Subtask(
                 "",
                 0,
                 false,
+                Optional.empty(),
                 Map.of(),
                 Map.of(),
                 Map.of(),
@@ -81,12 +94,21 @@ public record Subtask(
                 text(head, "role"),
                 Math.max(1, number(head, "attempt").longValue()),
                 head.containsKey("compensates"),
+                element(json(sections, "element")),
                 json(sections, "input"),
                 json(sections, "plan_input"),
                 results(json(sections, "previous_results"), omitted),
                 results(json(sections, "dependency_results"), omitted),
                 consumed,
                 omitted));
+    }
+
+    private static Optional<Element> element(Map<String, Object> section) {
+        if (section.isEmpty()) {
+            return Optional.empty();
+        }
+        int index = number(section, "index").intValue();
+        return Optional.of(new Element(index, number(section, "count").intValue(), section.get("value")));
     }
 
     /** Returns the subtask with whole results in the places of those that were omitted. */
@@ -102,6 +124,7 @@ public record Subtask(
                 role,
                 attempt,
                 isCompensation,
+                element,
                 input,
                 planInput,
                 filled(previousResults, whole),

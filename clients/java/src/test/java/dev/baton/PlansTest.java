@@ -9,22 +9,26 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.google.protobuf.Duration;
 import dev.baton.v1.Compensation;
 import dev.baton.v1.Condition;
+import dev.baton.v1.ForEach;
 import dev.baton.v1.Plan.Builder;
 import dev.baton.v1.PlanMode;
 import dev.baton.v1.PlanRun;
 import dev.baton.v1.PlanState;
+import dev.baton.v1.SubtaskDefaults;
 import dev.baton.v1.SubtaskState;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import dev.baton.v1.WatchPlanResponse;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -167,6 +171,54 @@ class PlansTest {
     }
 
     @Test
+    void aPlanGrowsAndItsSubtasksChange() throws Exception {
+        CountDownLatch extended = new CountDownLatch(1);
+        work(subtask -> {
+            try {
+                extended.await();
+            } catch (InterruptedException e) {
+                return Optional.empty();
+            }
+            return Optional.of("found");
+        });
+        agents.add(begin(broker.agent("silent").credit(0), "idle"));
+        Builder growth = plan().setPlanId("growth")
+                .addSubtasks(subtask("find"))
+                .addSubtasks(subtask("wait").setAgentType("idle").setOptional(true));
+        Plan plan = plans.submit(growth.build());
+        dev.baton.v1.Subtask look = dev.baton.v1.Subtask.newBuilder()
+                .setId("look")
+                .addDependencies("find")
+                .setForEach(ForEach.newBuilder().setSubtaskId("find").setPointer("/result/all"))
+                .build();
+        SubtaskDefaults defaults =
+                SubtaskDefaults.newBuilder().setAgentType("analyst").build();
+        plan.extend(List.of(look), defaults);
+        plan.extend(List.of(look), defaults);
+        assertRefused("PLAN_INVALID", () -> {
+            plan.extend(List.of(subtask("find").build()), defaults);
+            return null;
+        });
+        assertRefused("SUBTASK_UNKNOWN", () -> plan.cancelSubtask("missing", ""));
+        assertRefused("SUBTASK_STATE", () -> plan.retrySubtask("wait"));
+        assertRefused("RECEIVER_INVALID", () -> plan.reassignSubtask("wait", "alice", ""));
+        PlanRun given = plan.reassignSubtask("wait", "type:idle", "no answer");
+        assertEquals("type:idle", given.getSubtasks(1).getAssignedTo());
+        plan.cancelSubtask("wait", "enough");
+        assertEquals(2, plan.retrySubtask("wait").getRound());
+        plan.cancelSubtask("wait", "enough");
+        extended.countDown();
+        assertEquals(PlanState.PLAN_STATE_COMPLETED, plan.ended().getState());
+        Map<String, Object> listed = Json.object(plan.results().get("look").getResultJson());
+        assertEquals(2, ((List<?>) listed.get("results")).size());
+        List<Subtask.Element> elements = subtasks.stream()
+                .flatMap(one -> one.element().stream())
+                .sorted(Comparator.comparing(Subtask.Element::index))
+                .toList();
+        assertEquals(List.of("x", Map.of("y", 1L)), elements.stream().map(Subtask.Element::value).toList());
+    }
+
+    @Test
     void aWrongPlanNamesItsProblemsAndAPlanIsCancelled() throws Exception {
         Builder wrong = REPORT.toBuilder();
         wrong.getSubtasksBuilder(0).addDependencies("report");
@@ -199,7 +251,8 @@ class PlansTest {
                         .build());
                 return;
             }
-            task.finish(Map.of("response", text.get()), "");
+            Object place = subtask.element().map(Subtask.Element::value).orElse("");
+            task.finish(Map.of("response", text.get(), "all", List.of("x", Map.of("y", 1)), "value", place), "");
         });
         agents.add(begin(builder, "analyst"));
     }

@@ -29,6 +29,9 @@ class AuditAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AUDIT_ACTION_NAME_RETIRED: _ClassVar[AuditAction]
     AUDIT_ACTION_NAME_REMOVED: _ClassVar[AuditAction]
     AUDIT_ACTION_TASK_REASSIGNED: _ClassVar[AuditAction]
+    AUDIT_ACTION_SUBTASK_CANCELLED: _ClassVar[AuditAction]
+    AUDIT_ACTION_SUBTASK_RETRIED: _ClassVar[AuditAction]
+    AUDIT_ACTION_SUBTASK_REASSIGNED: _ClassVar[AuditAction]
 AUDIT_ACTION_UNSPECIFIED: AuditAction
 AUDIT_ACTION_AGENT_REGISTERED: AuditAction
 AUDIT_ACTION_AGENT_CHANGED: AuditAction
@@ -50,6 +53,9 @@ AUDIT_ACTION_NAME_TRANSFERRED: AuditAction
 AUDIT_ACTION_NAME_RETIRED: AuditAction
 AUDIT_ACTION_NAME_REMOVED: AuditAction
 AUDIT_ACTION_TASK_REASSIGNED: AuditAction
+AUDIT_ACTION_SUBTASK_CANCELLED: AuditAction
+AUDIT_ACTION_SUBTASK_RETRIED: AuditAction
+AUDIT_ACTION_SUBTASK_REASSIGNED: AuditAction
 
 class AuditEntry(_message.Message):
     __slots__ = ("number", "entry_time", "actor", "action", "subject", "details")

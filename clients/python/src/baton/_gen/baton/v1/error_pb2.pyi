@@ -104,9 +104,11 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_BLOB_DAMAGED: _ClassVar[ErrorCode]
     ERROR_CODE_WORKSPACE_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_PLAN_UNKNOWN: _ClassVar[ErrorCode]
+    ERROR_CODE_SUBTASK_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_WORKSPACE_CLOSED: _ClassVar[ErrorCode]
     ERROR_CODE_PLAN_FINAL: _ClassVar[ErrorCode]
     ERROR_CODE_PLAN_RUNNING: _ClassVar[ErrorCode]
+    ERROR_CODE_SUBTASK_STATE: _ClassVar[ErrorCode]
     ERROR_CODE_ENTRY_TOO_LARGE: _ClassVar[ErrorCode]
     ERROR_CODE_PLAN_INVALID: _ClassVar[ErrorCode]
     ERROR_CODE_SEQUENCE_CONFLICT: _ClassVar[ErrorCode]
@@ -147,6 +149,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_SUBTASK_FAILED: _ClassVar[ErrorCode]
     ERROR_CODE_DEPENDENCY_FAILED: _ClassVar[ErrorCode]
     ERROR_CODE_DEPENDENCY_TIMEOUT: _ClassVar[ErrorCode]
+    ERROR_CODE_FOR_EACH_INVALID: _ClassVar[ErrorCode]
 SEVERITY_UNSPECIFIED: Severity
 SEVERITY_INFO: Severity
 SEVERITY_WARNING: Severity
@@ -238,9 +241,11 @@ ERROR_CODE_BLOB_OUT_OF_RANGE: ErrorCode
 ERROR_CODE_BLOB_DAMAGED: ErrorCode
 ERROR_CODE_WORKSPACE_UNKNOWN: ErrorCode
 ERROR_CODE_PLAN_UNKNOWN: ErrorCode
+ERROR_CODE_SUBTASK_UNKNOWN: ErrorCode
 ERROR_CODE_WORKSPACE_CLOSED: ErrorCode
 ERROR_CODE_PLAN_FINAL: ErrorCode
 ERROR_CODE_PLAN_RUNNING: ErrorCode
+ERROR_CODE_SUBTASK_STATE: ErrorCode
 ERROR_CODE_ENTRY_TOO_LARGE: ErrorCode
 ERROR_CODE_PLAN_INVALID: ErrorCode
 ERROR_CODE_SEQUENCE_CONFLICT: ErrorCode
@@ -281,6 +286,7 @@ ERROR_CODE_PLAN_FAILED: ErrorCode
 ERROR_CODE_SUBTASK_FAILED: ErrorCode
 ERROR_CODE_DEPENDENCY_FAILED: ErrorCode
 ERROR_CODE_DEPENDENCY_TIMEOUT: ErrorCode
+ERROR_CODE_FOR_EACH_INVALID: ErrorCode
 
 class ErrorNotification(_message.Message):
     __slots__ = ("error_code", "error_message", "severity", "origin_agent_id", "next_step", "next_step_text")

@@ -68,10 +68,22 @@ SUBTASK_STATE_SKIPPED: SubtaskState
 SUBTASK_STATE_CANCELLED: SubtaskState
 
 class PlanSubmission(_message.Message):
-    __slots__ = ("plan",)
+    __slots__ = ("plan", "extension")
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_FIELD_NUMBER: _ClassVar[int]
     plan: Plan
-    def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
+    extension: PlanExtension
+    def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ..., extension: _Optional[_Union[PlanExtension, _Mapping]] = ...) -> None: ...
+
+class PlanExtension(_message.Message):
+    __slots__ = ("plan_id", "subtasks", "defaults")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    plan_id: str
+    subtasks: _containers.RepeatedCompositeFieldContainer[Subtask]
+    defaults: SubtaskDefaults
+    def __init__(self, plan_id: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., defaults: _Optional[_Union[SubtaskDefaults, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("plan_id", "description", "subtasks", "mode", "max_concurrency", "dependency_timeout", "whole_timeout", "pass_results", "pass_dependency_results", "extract_numeric", "data_flow_check", "priority", "input_json", "defaults", "topic_schemas")
@@ -130,7 +142,7 @@ class SubtaskDefaults(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ...) -> None: ...
 
 class Subtask(_message.Message):
-    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "when", "compensate")
+    __slots__ = ("id", "description", "role", "agent_id", "agent_type", "required_skills", "dependencies", "produces", "consumes", "task_type", "timeout", "attempts_max", "optional", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json", "when", "compensate", "for_each")
     ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +162,7 @@ class Subtask(_message.Message):
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     WHEN_FIELD_NUMBER: _ClassVar[int]
     COMPENSATE_FIELD_NUMBER: _ClassVar[int]
+    FOR_EACH_FIELD_NUMBER: _ClassVar[int]
     id: str
     description: str
     role: str
@@ -169,7 +182,16 @@ class Subtask(_message.Message):
     input_json: str
     when: Condition
     compensate: Compensation
-    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., when: _Optional[_Union[Condition, _Mapping]] = ..., compensate: _Optional[_Union[Compensation, _Mapping]] = ...) -> None: ...
+    for_each: ForEach
+    def __init__(self, id: _Optional[str] = ..., description: _Optional[str] = ..., role: _Optional[str] = ..., agent_id: _Optional[str] = ..., agent_type: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., dependencies: _Optional[_Iterable[str]] = ..., produces: _Optional[_Iterable[str]] = ..., consumes: _Optional[_Iterable[str]] = ..., task_type: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., optional: bool = ..., handoff_timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., input_json: _Optional[str] = ..., when: _Optional[_Union[Condition, _Mapping]] = ..., compensate: _Optional[_Union[Compensation, _Mapping]] = ..., for_each: _Optional[_Union[ForEach, _Mapping]] = ...) -> None: ...
+
+class ForEach(_message.Message):
+    __slots__ = ("subtask_id", "pointer")
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    POINTER_FIELD_NUMBER: _ClassVar[int]
+    subtask_id: str
+    pointer: str
+    def __init__(self, subtask_id: _Optional[str] = ..., pointer: _Optional[str] = ...) -> None: ...
 
 class Compensation(_message.Message):
     __slots__ = ("description", "role", "agent_id", "agent_type", "required_skills", "task_type", "timeout", "attempts_max", "handoff_timeouts", "fallback_candidates", "silence_timeout", "input_json")
@@ -232,7 +254,7 @@ class PlanProblem(_message.Message):
     def __init__(self, severity: _Optional[_Union[_routing_pb2.ProblemSeverity, str]] = ..., code: _Optional[str] = ..., field: _Optional[str] = ..., subtask_ids: _Optional[_Iterable[str]] = ..., topic: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PlanRun(_message.Message):
-    __slots__ = ("plan_id", "submitter_id", "submission_id", "submission_sha256", "state", "reason", "round", "subtasks", "log_length", "create_time", "update_time", "deadline", "end_time")
+    __slots__ = ("plan_id", "submitter_id", "submission_id", "submission_sha256", "state", "reason", "round", "subtasks", "log_length", "create_time", "update_time", "deadline", "end_time", "extension_ids")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMITTER_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +268,7 @@ class PlanRun(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     END_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_IDS_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     submitter_id: str
     submission_id: str
@@ -259,10 +282,11 @@ class PlanRun(_message.Message):
     update_time: _timestamp_pb2.Timestamp
     deadline: _timestamp_pb2.Timestamp
     end_time: _timestamp_pb2.Timestamp
-    def __init__(self, plan_id: _Optional[str] = ..., submitter_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., submission_sha256: _Optional[bytes] = ..., state: _Optional[_Union[PlanState, str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskStatus, _Mapping]]] = ..., log_length: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    extension_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, plan_id: _Optional[str] = ..., submitter_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., submission_sha256: _Optional[bytes] = ..., state: _Optional[_Union[PlanState, str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskStatus, _Mapping]]] = ..., log_length: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., extension_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubtaskStatus(_message.Message):
-    __slots__ = ("id", "state", "task_id", "attempts", "handoff_id", "agent_id", "numeric_value", "error_code", "cause", "waiting_for", "start_time", "end_time", "deadline", "result_entry", "progress", "details", "turn_agent_id", "turn_deadline", "compensation")
+    __slots__ = ("id", "state", "task_id", "attempts", "handoff_id", "agent_id", "numeric_value", "error_code", "cause", "waiting_for", "start_time", "end_time", "deadline", "result_entry", "progress", "details", "turn_agent_id", "turn_deadline", "compensation", "elements", "element_count", "assigned_to")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +306,9 @@ class SubtaskStatus(_message.Message):
     TURN_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     TURN_DEADLINE_FIELD_NUMBER: _ClassVar[int]
     COMPENSATION_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_TO_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: SubtaskState
     task_id: str
@@ -301,7 +328,10 @@ class SubtaskStatus(_message.Message):
     turn_agent_id: str
     turn_deadline: _timestamp_pb2.Timestamp
     compensation: SubtaskStatus
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., task_id: _Optional[str] = ..., attempts: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., numeric_value: _Optional[float] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_entry: _Optional[int] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., turn_agent_id: _Optional[str] = ..., turn_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskStatus, _Mapping]] = ...) -> None: ...
+    elements: _containers.RepeatedCompositeFieldContainer[SubtaskStatus]
+    element_count: int
+    assigned_to: str
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., task_id: _Optional[str] = ..., attempts: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., numeric_value: _Optional[float] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., waiting_for: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_entry: _Optional[int] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., turn_agent_id: _Optional[str] = ..., turn_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskStatus, _Mapping]] = ..., elements: _Optional[_Iterable[_Union[SubtaskStatus, _Mapping]]] = ..., element_count: _Optional[int] = ..., assigned_to: _Optional[str] = ...) -> None: ...
 
 class SubtaskResult(_message.Message):
     __slots__ = ("subtask_id", "response", "tokens", "success", "tools_used", "numeric_value", "result_json", "summary")
@@ -324,7 +354,7 @@ class SubtaskResult(_message.Message):
     def __init__(self, subtask_id: _Optional[str] = ..., response: _Optional[str] = ..., tokens: _Optional[int] = ..., success: bool = ..., tools_used: _Optional[_Iterable[str]] = ..., numeric_value: _Optional[float] = ..., result_json: _Optional[str] = ..., summary: _Optional[str] = ...) -> None: ...
 
 class PlanEntry(_message.Message):
-    __slots__ = ("number", "time", "submitted", "subtask", "not_appended", "retried", "ended", "compensation")
+    __slots__ = ("number", "time", "submitted", "subtask", "not_appended", "retried", "ended", "compensation", "extended", "element", "reassigned")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +363,9 @@ class PlanEntry(_message.Message):
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     COMPENSATION_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    REASSIGNED_FIELD_NUMBER: _ClassVar[int]
     number: int
     time: _timestamp_pb2.Timestamp
     submitted: PlanSubmitted
@@ -341,7 +374,10 @@ class PlanEntry(_message.Message):
     retried: PlanRetried
     ended: PlanEnded
     compensation: SubtaskChanged
-    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., submitted: _Optional[_Union[PlanSubmitted, _Mapping]] = ..., subtask: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., not_appended: _Optional[_Union[ResultNotAppended, _Mapping]] = ..., retried: _Optional[_Union[PlanRetried, _Mapping]] = ..., ended: _Optional[_Union[PlanEnded, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskChanged, _Mapping]] = ...) -> None: ...
+    extended: PlanExtended
+    element: SubtaskChanged
+    reassigned: SubtaskReassigned
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., submitted: _Optional[_Union[PlanSubmitted, _Mapping]] = ..., subtask: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., not_appended: _Optional[_Union[ResultNotAppended, _Mapping]] = ..., retried: _Optional[_Union[PlanRetried, _Mapping]] = ..., ended: _Optional[_Union[PlanEnded, _Mapping]] = ..., compensation: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., extended: _Optional[_Union[PlanExtended, _Mapping]] = ..., element: _Optional[_Union[SubtaskChanged, _Mapping]] = ..., reassigned: _Optional[_Union[SubtaskReassigned, _Mapping]] = ...) -> None: ...
 
 class PlanSubmitted(_message.Message):
     __slots__ = ("submitter_id",)
@@ -349,8 +385,18 @@ class PlanSubmitted(_message.Message):
     submitter_id: str
     def __init__(self, submitter_id: _Optional[str] = ...) -> None: ...
 
+class PlanExtended(_message.Message):
+    __slots__ = ("message_id", "content_sha256", "subtask_ids")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    content_sha256: bytes
+    subtask_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, message_id: _Optional[str] = ..., content_sha256: _Optional[bytes] = ..., subtask_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class SubtaskChanged(_message.Message):
-    __slots__ = ("subtask_id", "state", "attempt", "task_round", "handoff_id", "agent_id", "error_code", "cause", "result")
+    __slots__ = ("subtask_id", "state", "attempt", "task_round", "handoff_id", "agent_id", "error_code", "cause", "result", "element")
     SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +406,7 @@ class SubtaskChanged(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
     subtask_id: str
     state: SubtaskState
     attempt: int
@@ -369,7 +416,8 @@ class SubtaskChanged(_message.Message):
     error_code: _error_pb2.ErrorCode
     cause: str
     result: SubtaskResult
-    def __init__(self, subtask_id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., attempt: _Optional[int] = ..., task_round: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., result: _Optional[_Union[SubtaskResult, _Mapping]] = ...) -> None: ...
+    element: int
+    def __init__(self, subtask_id: _Optional[str] = ..., state: _Optional[_Union[SubtaskState, str]] = ..., attempt: _Optional[int] = ..., task_round: _Optional[int] = ..., handoff_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., cause: _Optional[str] = ..., result: _Optional[_Union[SubtaskResult, _Mapping]] = ..., element: _Optional[int] = ...) -> None: ...
 
 class ResultNotAppended(_message.Message):
     __slots__ = ("subtask_id", "topic", "error_code", "text")
@@ -384,12 +432,26 @@ class ResultNotAppended(_message.Message):
     def __init__(self, subtask_id: _Optional[str] = ..., topic: _Optional[str] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanRetried(_message.Message):
-    __slots__ = ("round", "caller")
+    __slots__ = ("round", "caller", "subtask_id")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
     round: int
     caller: str
-    def __init__(self, round: _Optional[int] = ..., caller: _Optional[str] = ...) -> None: ...
+    subtask_id: str
+    def __init__(self, round: _Optional[int] = ..., caller: _Optional[str] = ..., subtask_id: _Optional[str] = ...) -> None: ...
+
+class SubtaskReassigned(_message.Message):
+    __slots__ = ("subtask_id", "to", "caller", "reason_text")
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    subtask_id: str
+    to: str
+    caller: str
+    reason_text: str
+    def __init__(self, subtask_id: _Optional[str] = ..., to: _Optional[str] = ..., caller: _Optional[str] = ..., reason_text: _Optional[str] = ...) -> None: ...
 
 class PlanEnded(_message.Message):
     __slots__ = ("state", "reason")

@@ -18,7 +18,7 @@ from baton._gen.baton.v1 import plan_pb2 as baton_dot_v1_dot_plan__pb2
 from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62\x61ton/v1/plan_service.proto\x12\x08\x62\x61ton.v1\x1a\x1d\x62\x61ton/v1/broker_service.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x13\x62\x61ton/v1/plan.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\"3\n\x13ValidatePlanRequest\x12\x1c\n\x04plan\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Plan\"?\n\x14ValidatePlanResponse\x12\'\n\x08problems\x18\x01 \x03(\x0b\x32\x15.baton.v1.PlanProblem\"9\n\x11SubmitPlanRequest\x12$\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\"Y\n\x12SubmitPlanResponse\x12\"\n\x07receipt\x18\x01 \x01(\x0b\x32\x11.baton.v1.Receipt\x12\x1f\n\x04plan\x18\x02 \x01(\x0b\x32\x11.baton.v1.PlanRun\"=\n\x0eGetPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x1a\n\x12include_submission\x18\x02 \x01(\x08\"Z\n\x0fGetPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\x12&\n\nsubmission\x18\x02 \x01(\x0b\x32\x12.baton.v1.Envelope\"^\n\x10ListPlansRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12#\n\x06states\x18\x03 \x03(\x0e\x32\x13.baton.v1.PlanState\"N\n\x11ListPlansResponse\x12 \n\x05plans\x18\x01 \x03(\x0b\x32\x11.baton.v1.PlanRun\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x16ListPlanResultsRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"\\\n\x17ListPlanResultsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.baton.v1.SubtaskResult\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"9\n\x10WatchPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x93\x01\n\x11WatchPlanResponse\x12$\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x13.baton.v1.PlanEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12+\n\tcaught_up\x18\x03 \x01(\x0b\x32\x16.baton.v1.PlanCaughtUpH\x00\x42\x08\n\x06update\"\x1e\n\x0cPlanCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"9\n\x11\x43\x61ncelPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"5\n\x12\x43\x61ncelPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\"#\n\x10RetryPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\"4\n\x11RetryPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun2\xda\x04\n\x0bPlanService\x12M\n\x0cValidatePlan\x12\x1d.baton.v1.ValidatePlanRequest\x1a\x1e.baton.v1.ValidatePlanResponse\x12G\n\nSubmitPlan\x12\x1b.baton.v1.SubmitPlanRequest\x1a\x1c.baton.v1.SubmitPlanResponse\x12>\n\x07GetPlan\x12\x18.baton.v1.GetPlanRequest\x1a\x19.baton.v1.GetPlanResponse\x12\x44\n\tListPlans\x12\x1a.baton.v1.ListPlansRequest\x1a\x1b.baton.v1.ListPlansResponse\x12V\n\x0fListPlanResults\x12 .baton.v1.ListPlanResultsRequest\x1a!.baton.v1.ListPlanResultsResponse\x12\x46\n\tWatchPlan\x12\x1a.baton.v1.WatchPlanRequest\x1a\x1b.baton.v1.WatchPlanResponse0\x01\x12G\n\nCancelPlan\x12\x1b.baton.v1.CancelPlanRequest\x1a\x1c.baton.v1.CancelPlanResponse\x12\x44\n\tRetryPlan\x12\x1a.baton.v1.RetryPlanRequest\x1a\x1b.baton.v1.RetryPlanResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x62\x61ton/v1/plan_service.proto\x12\x08\x62\x61ton.v1\x1a\x1d\x62\x61ton/v1/broker_service.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x13\x62\x61ton/v1/plan.proto\x1a\x1b\x62\x61ton/v1/task_service.proto\"3\n\x13ValidatePlanRequest\x12\x1c\n\x04plan\x18\x01 \x01(\x0b\x32\x0e.baton.v1.Plan\"?\n\x14ValidatePlanResponse\x12\'\n\x08problems\x18\x01 \x03(\x0b\x32\x15.baton.v1.PlanProblem\"9\n\x11SubmitPlanRequest\x12$\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\"Y\n\x12SubmitPlanResponse\x12\"\n\x07receipt\x18\x01 \x01(\x0b\x32\x11.baton.v1.Receipt\x12\x1f\n\x04plan\x18\x02 \x01(\x0b\x32\x11.baton.v1.PlanRun\"9\n\x11\x45xtendPlanRequest\x12$\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\"Y\n\x12\x45xtendPlanResponse\x12\"\n\x07receipt\x18\x01 \x01(\x0b\x32\x11.baton.v1.Receipt\x12\x1f\n\x04plan\x18\x02 \x01(\x0b\x32\x11.baton.v1.PlanRun\"S\n\x0eGetPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x1a\n\x12include_submission\x18\x02 \x01(\x08\x12\x14\n\x0c\x65xtension_id\x18\x03 \x01(\t\"Z\n\x0fGetPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\x12&\n\nsubmission\x18\x02 \x01(\x0b\x32\x12.baton.v1.Envelope\"^\n\x10ListPlansRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12#\n\x06states\x18\x03 \x03(\x0e\x32\x13.baton.v1.PlanState\"N\n\x11ListPlansResponse\x12 \n\x05plans\x18\x01 \x03(\x0b\x32\x11.baton.v1.PlanRun\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x16ListPlanResultsRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"\\\n\x17ListPlanResultsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.baton.v1.SubtaskResult\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"9\n\x10WatchPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_number\x18\x02 \x01(\x04\"\x93\x01\n\x11WatchPlanResponse\x12$\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x13.baton.v1.PlanEntryH\x00\x12!\n\x03gap\x18\x02 \x01(\x0b\x32\x12.baton.v1.WatchGapH\x00\x12+\n\tcaught_up\x18\x03 \x01(\x0b\x32\x16.baton.v1.PlanCaughtUpH\x00\x42\x08\n\x06update\"\x1e\n\x0cPlanCaughtUp\x12\x0e\n\x06number\x18\x01 \x01(\x04\"9\n\x11\x43\x61ncelPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"5\n\x12\x43\x61ncelPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\"#\n\x10RetryPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\"4\n\x11RetryPlanResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\"P\n\x14\x43\x61ncelSubtaskRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x12\n\nsubtask_id\x18\x02 \x01(\t\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"8\n\x15\x43\x61ncelSubtaskResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\":\n\x13RetrySubtaskRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x12\n\nsubtask_id\x18\x02 \x01(\t\"7\n\x14RetrySubtaskResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun\"^\n\x16ReassignSubtaskRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\t\x12\x12\n\nsubtask_id\x18\x02 \x01(\t\x12\n\n\x02to\x18\x03 \x01(\t\x12\x13\n\x0breason_text\x18\x04 \x01(\t\":\n\x17ReassignSubtaskResponse\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.baton.v1.PlanRun2\x9c\x07\n\x0bPlanService\x12M\n\x0cValidatePlan\x12\x1d.baton.v1.ValidatePlanRequest\x1a\x1e.baton.v1.ValidatePlanResponse\x12G\n\nSubmitPlan\x12\x1b.baton.v1.SubmitPlanRequest\x1a\x1c.baton.v1.SubmitPlanResponse\x12G\n\nExtendPlan\x12\x1b.baton.v1.ExtendPlanRequest\x1a\x1c.baton.v1.ExtendPlanResponse\x12>\n\x07GetPlan\x12\x18.baton.v1.GetPlanRequest\x1a\x19.baton.v1.GetPlanResponse\x12\x44\n\tListPlans\x12\x1a.baton.v1.ListPlansRequest\x1a\x1b.baton.v1.ListPlansResponse\x12V\n\x0fListPlanResults\x12 .baton.v1.ListPlanResultsRequest\x1a!.baton.v1.ListPlanResultsResponse\x12\x46\n\tWatchPlan\x12\x1a.baton.v1.WatchPlanRequest\x1a\x1b.baton.v1.WatchPlanResponse0\x01\x12G\n\nCancelPlan\x12\x1b.baton.v1.CancelPlanRequest\x1a\x1c.baton.v1.CancelPlanResponse\x12P\n\rCancelSubtask\x12\x1e.baton.v1.CancelSubtaskRequest\x1a\x1f.baton.v1.CancelSubtaskResponse\x12M\n\x0cRetrySubtask\x12\x1d.baton.v1.RetrySubtaskRequest\x1a\x1e.baton.v1.RetrySubtaskResponse\x12V\n\x0fReassignSubtask\x12 .baton.v1.ReassignSubtaskRequest\x1a!.baton.v1.ReassignSubtaskResponse\x12\x44\n\tRetryPlan\x12\x1a.baton.v1.RetryPlanRequest\x1a\x1b.baton.v1.RetryPlanResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +33,48 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_SUBMITPLANREQUEST']._serialized_end=322
   _globals['_SUBMITPLANRESPONSE']._serialized_start=324
   _globals['_SUBMITPLANRESPONSE']._serialized_end=413
-  _globals['_GETPLANREQUEST']._serialized_start=415
-  _globals['_GETPLANREQUEST']._serialized_end=476
-  _globals['_GETPLANRESPONSE']._serialized_start=478
-  _globals['_GETPLANRESPONSE']._serialized_end=568
-  _globals['_LISTPLANSREQUEST']._serialized_start=570
-  _globals['_LISTPLANSREQUEST']._serialized_end=664
-  _globals['_LISTPLANSRESPONSE']._serialized_start=666
-  _globals['_LISTPLANSRESPONSE']._serialized_end=744
-  _globals['_LISTPLANRESULTSREQUEST']._serialized_start=746
-  _globals['_LISTPLANRESULTSREQUEST']._serialized_end=826
-  _globals['_LISTPLANRESULTSRESPONSE']._serialized_start=828
-  _globals['_LISTPLANRESULTSRESPONSE']._serialized_end=920
-  _globals['_WATCHPLANREQUEST']._serialized_start=922
-  _globals['_WATCHPLANREQUEST']._serialized_end=979
-  _globals['_WATCHPLANRESPONSE']._serialized_start=982
-  _globals['_WATCHPLANRESPONSE']._serialized_end=1129
-  _globals['_PLANCAUGHTUP']._serialized_start=1131
-  _globals['_PLANCAUGHTUP']._serialized_end=1161
-  _globals['_CANCELPLANREQUEST']._serialized_start=1163
-  _globals['_CANCELPLANREQUEST']._serialized_end=1220
-  _globals['_CANCELPLANRESPONSE']._serialized_start=1222
-  _globals['_CANCELPLANRESPONSE']._serialized_end=1275
-  _globals['_RETRYPLANREQUEST']._serialized_start=1277
-  _globals['_RETRYPLANREQUEST']._serialized_end=1312
-  _globals['_RETRYPLANRESPONSE']._serialized_start=1314
-  _globals['_RETRYPLANRESPONSE']._serialized_end=1366
-  _globals['_PLANSERVICE']._serialized_start=1369
-  _globals['_PLANSERVICE']._serialized_end=1971
+  _globals['_EXTENDPLANREQUEST']._serialized_start=415
+  _globals['_EXTENDPLANREQUEST']._serialized_end=472
+  _globals['_EXTENDPLANRESPONSE']._serialized_start=474
+  _globals['_EXTENDPLANRESPONSE']._serialized_end=563
+  _globals['_GETPLANREQUEST']._serialized_start=565
+  _globals['_GETPLANREQUEST']._serialized_end=648
+  _globals['_GETPLANRESPONSE']._serialized_start=650
+  _globals['_GETPLANRESPONSE']._serialized_end=740
+  _globals['_LISTPLANSREQUEST']._serialized_start=742
+  _globals['_LISTPLANSREQUEST']._serialized_end=836
+  _globals['_LISTPLANSRESPONSE']._serialized_start=838
+  _globals['_LISTPLANSRESPONSE']._serialized_end=916
+  _globals['_LISTPLANRESULTSREQUEST']._serialized_start=918
+  _globals['_LISTPLANRESULTSREQUEST']._serialized_end=998
+  _globals['_LISTPLANRESULTSRESPONSE']._serialized_start=1000
+  _globals['_LISTPLANRESULTSRESPONSE']._serialized_end=1092
+  _globals['_WATCHPLANREQUEST']._serialized_start=1094
+  _globals['_WATCHPLANREQUEST']._serialized_end=1151
+  _globals['_WATCHPLANRESPONSE']._serialized_start=1154
+  _globals['_WATCHPLANRESPONSE']._serialized_end=1301
+  _globals['_PLANCAUGHTUP']._serialized_start=1303
+  _globals['_PLANCAUGHTUP']._serialized_end=1333
+  _globals['_CANCELPLANREQUEST']._serialized_start=1335
+  _globals['_CANCELPLANREQUEST']._serialized_end=1392
+  _globals['_CANCELPLANRESPONSE']._serialized_start=1394
+  _globals['_CANCELPLANRESPONSE']._serialized_end=1447
+  _globals['_RETRYPLANREQUEST']._serialized_start=1449
+  _globals['_RETRYPLANREQUEST']._serialized_end=1484
+  _globals['_RETRYPLANRESPONSE']._serialized_start=1486
+  _globals['_RETRYPLANRESPONSE']._serialized_end=1538
+  _globals['_CANCELSUBTASKREQUEST']._serialized_start=1540
+  _globals['_CANCELSUBTASKREQUEST']._serialized_end=1620
+  _globals['_CANCELSUBTASKRESPONSE']._serialized_start=1622
+  _globals['_CANCELSUBTASKRESPONSE']._serialized_end=1678
+  _globals['_RETRYSUBTASKREQUEST']._serialized_start=1680
+  _globals['_RETRYSUBTASKREQUEST']._serialized_end=1738
+  _globals['_RETRYSUBTASKRESPONSE']._serialized_start=1740
+  _globals['_RETRYSUBTASKRESPONSE']._serialized_end=1795
+  _globals['_REASSIGNSUBTASKREQUEST']._serialized_start=1797
+  _globals['_REASSIGNSUBTASKREQUEST']._serialized_end=1891
+  _globals['_REASSIGNSUBTASKRESPONSE']._serialized_start=1893
+  _globals['_REASSIGNSUBTASKRESPONSE']._serialized_end=1951
+  _globals['_PLANSERVICE']._serialized_start=1954
+  _globals['_PLANSERVICE']._serialized_end=2878
 # @@protoc_insertion_point(module_scope)

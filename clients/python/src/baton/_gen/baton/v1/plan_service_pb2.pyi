@@ -35,13 +35,29 @@ class SubmitPlanResponse(_message.Message):
     plan: _plan_pb2.PlanRun
     def __init__(self, receipt: _Optional[_Union[_broker_service_pb2.Receipt, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.PlanRun, _Mapping]] = ...) -> None: ...
 
+class ExtendPlanRequest(_message.Message):
+    __slots__ = ("envelope",)
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    envelope: _envelope_pb2.Envelope
+    def __init__(self, envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ...) -> None: ...
+
+class ExtendPlanResponse(_message.Message):
+    __slots__ = ("receipt", "plan")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    receipt: _broker_service_pb2.Receipt
+    plan: _plan_pb2.PlanRun
+    def __init__(self, receipt: _Optional[_Union[_broker_service_pb2.Receipt, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.PlanRun, _Mapping]] = ...) -> None: ...
+
 class GetPlanRequest(_message.Message):
-    __slots__ = ("plan_id", "include_submission")
+    __slots__ = ("plan_id", "include_submission", "extension_id")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_ID_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     include_submission: bool
-    def __init__(self, plan_id: _Optional[str] = ..., include_submission: bool = ...) -> None: ...
+    extension_id: str
+    def __init__(self, plan_id: _Optional[str] = ..., include_submission: bool = ..., extension_id: _Optional[str] = ...) -> None: ...
 
 class GetPlanResponse(_message.Message):
     __slots__ = ("plan", "submission")
@@ -132,6 +148,54 @@ class RetryPlanRequest(_message.Message):
     def __init__(self, plan_id: _Optional[str] = ...) -> None: ...
 
 class RetryPlanResponse(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: _plan_pb2.PlanRun
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.PlanRun, _Mapping]] = ...) -> None: ...
+
+class CancelSubtaskRequest(_message.Message):
+    __slots__ = ("plan_id", "subtask_id", "reason_text")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    plan_id: str
+    subtask_id: str
+    reason_text: str
+    def __init__(self, plan_id: _Optional[str] = ..., subtask_id: _Optional[str] = ..., reason_text: _Optional[str] = ...) -> None: ...
+
+class CancelSubtaskResponse(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: _plan_pb2.PlanRun
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.PlanRun, _Mapping]] = ...) -> None: ...
+
+class RetrySubtaskRequest(_message.Message):
+    __slots__ = ("plan_id", "subtask_id")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    plan_id: str
+    subtask_id: str
+    def __init__(self, plan_id: _Optional[str] = ..., subtask_id: _Optional[str] = ...) -> None: ...
+
+class RetrySubtaskResponse(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: _plan_pb2.PlanRun
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.PlanRun, _Mapping]] = ...) -> None: ...
+
+class ReassignSubtaskRequest(_message.Message):
+    __slots__ = ("plan_id", "subtask_id", "to", "reason_text")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    plan_id: str
+    subtask_id: str
+    to: str
+    reason_text: str
+    def __init__(self, plan_id: _Optional[str] = ..., subtask_id: _Optional[str] = ..., to: _Optional[str] = ..., reason_text: _Optional[str] = ...) -> None: ...
+
+class ReassignSubtaskResponse(_message.Message):
     __slots__ = ("plan",)
     PLAN_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.PlanRun

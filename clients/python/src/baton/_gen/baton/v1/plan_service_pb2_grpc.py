@@ -7,7 +7,7 @@ from baton._gen.baton.v1 import plan_service_pb2 as baton_dot_v1_dot_plan__servi
 
 class PlanServiceStub(object):
     """Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
-    default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+    default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
     plan.
     """
 
@@ -26,6 +26,11 @@ class PlanServiceStub(object):
                 '/baton.v1.PlanService/SubmitPlan',
                 request_serializer=baton_dot_v1_dot_plan__service__pb2.SubmitPlanRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_plan__service__pb2.SubmitPlanResponse.FromString,
+                )
+        self.ExtendPlan = channel.unary_unary(
+                '/baton.v1.PlanService/ExtendPlan',
+                request_serializer=baton_dot_v1_dot_plan__service__pb2.ExtendPlanRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_plan__service__pb2.ExtendPlanResponse.FromString,
                 )
         self.GetPlan = channel.unary_unary(
                 '/baton.v1.PlanService/GetPlan',
@@ -52,6 +57,21 @@ class PlanServiceStub(object):
                 request_serializer=baton_dot_v1_dot_plan__service__pb2.CancelPlanRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_plan__service__pb2.CancelPlanResponse.FromString,
                 )
+        self.CancelSubtask = channel.unary_unary(
+                '/baton.v1.PlanService/CancelSubtask',
+                request_serializer=baton_dot_v1_dot_plan__service__pb2.CancelSubtaskRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_plan__service__pb2.CancelSubtaskResponse.FromString,
+                )
+        self.RetrySubtask = channel.unary_unary(
+                '/baton.v1.PlanService/RetrySubtask',
+                request_serializer=baton_dot_v1_dot_plan__service__pb2.RetrySubtaskRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_plan__service__pb2.RetrySubtaskResponse.FromString,
+                )
+        self.ReassignSubtask = channel.unary_unary(
+                '/baton.v1.PlanService/ReassignSubtask',
+                request_serializer=baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskResponse.FromString,
+                )
         self.RetryPlan = channel.unary_unary(
                 '/baton.v1.PlanService/RetryPlan',
                 request_serializer=baton_dot_v1_dot_plan__service__pb2.RetryPlanRequest.SerializeToString,
@@ -61,7 +81,7 @@ class PlanServiceStub(object):
 
 class PlanServiceServicer(object):
     """Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
-    default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+    default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
     plan.
     """
 
@@ -76,6 +96,15 @@ class PlanServiceServicer(object):
         """Submits a plan, as BrokerService.Send does with the same envelope. A plan with an error is refused with
         PLAN_INVALID, whose BadRequest names each problem. The same plan again is the same plan; another one with its id is
         refused with PLAN_EXISTS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendPlan(self, request, context):
+        """Adds subtasks to a running plan of the sender, as BrokerService.Send does with the same envelope. The whole plan is
+        checked: with an error it is refused with PLAN_INVALID. The same extension again changes nothing. A plan that has ended,
+        or has begun to end, is PLAN_FINAL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +145,33 @@ class PlanServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelSubtask(self, request, context):
+        """Ends one subtask of a running plan at once, as CANCELLED: its open handoff is cancelled and its task taken back. What
+        follows is what follows from a subtask that has failed. A cancelled subtask stays as it is; one that has ended otherwise
+        is SUBTASK_STATE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetrySubtask(self, request, context):
+        """Starts one subtask of a running plan again, as a further round of the plan: one that is FAILED, TIMED_OUT or CANCELLED,
+        or SKIPPED with DEPENDENCY_TIMEOUT. The subtasks that were skipped because of it wait again. Another state is
+        SUBTASK_STATE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReassignSubtask(self, request, context):
+        """Gives one subtask of a running plan to another agent: its open handoff is cancelled, or its task taken back, and the
+        same attempt begins again with that agent. A subtask that has not begun is handed to it when its turn has come; of a
+        subtask with a ForEach the elements that have not begun are. One that has ended is SUBTASK_STATE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RetryPlan(self, request, context):
         """Starts again what did not complete in an ended plan, and what a compensation has undone. What else has completed keeps its
         result.
@@ -136,6 +192,11 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     servicer.SubmitPlan,
                     request_deserializer=baton_dot_v1_dot_plan__service__pb2.SubmitPlanRequest.FromString,
                     response_serializer=baton_dot_v1_dot_plan__service__pb2.SubmitPlanResponse.SerializeToString,
+            ),
+            'ExtendPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendPlan,
+                    request_deserializer=baton_dot_v1_dot_plan__service__pb2.ExtendPlanRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_plan__service__pb2.ExtendPlanResponse.SerializeToString,
             ),
             'GetPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPlan,
@@ -162,6 +223,21 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     request_deserializer=baton_dot_v1_dot_plan__service__pb2.CancelPlanRequest.FromString,
                     response_serializer=baton_dot_v1_dot_plan__service__pb2.CancelPlanResponse.SerializeToString,
             ),
+            'CancelSubtask': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSubtask,
+                    request_deserializer=baton_dot_v1_dot_plan__service__pb2.CancelSubtaskRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_plan__service__pb2.CancelSubtaskResponse.SerializeToString,
+            ),
+            'RetrySubtask': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetrySubtask,
+                    request_deserializer=baton_dot_v1_dot_plan__service__pb2.RetrySubtaskRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_plan__service__pb2.RetrySubtaskResponse.SerializeToString,
+            ),
+            'ReassignSubtask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignSubtask,
+                    request_deserializer=baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskResponse.SerializeToString,
+            ),
             'RetryPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.RetryPlan,
                     request_deserializer=baton_dot_v1_dot_plan__service__pb2.RetryPlanRequest.FromString,
@@ -176,7 +252,7 @@ def add_PlanServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PlanService(object):
     """Plans of many agents with one result. The coordinator owns the task of each subtask and lends it to an agent. By
-    default an agent submits plans and reads, cancels and retries its own; the agents that have taken a subtask read the
+    default an agent submits plans and reads, cancels, retries and changes its own; the agents that have taken a subtask read the
     plan.
     """
 
@@ -211,6 +287,23 @@ class PlanService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/SubmitPlan',
             baton_dot_v1_dot_plan__service__pb2.SubmitPlanRequest.SerializeToString,
             baton_dot_v1_dot_plan__service__pb2.SubmitPlanResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ExtendPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/ExtendPlan',
+            baton_dot_v1_dot_plan__service__pb2.ExtendPlanRequest.SerializeToString,
+            baton_dot_v1_dot_plan__service__pb2.ExtendPlanResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -296,6 +389,57 @@ class PlanService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/CancelPlan',
             baton_dot_v1_dot_plan__service__pb2.CancelPlanRequest.SerializeToString,
             baton_dot_v1_dot_plan__service__pb2.CancelPlanResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CancelSubtask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/CancelSubtask',
+            baton_dot_v1_dot_plan__service__pb2.CancelSubtaskRequest.SerializeToString,
+            baton_dot_v1_dot_plan__service__pb2.CancelSubtaskResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RetrySubtask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/RetrySubtask',
+            baton_dot_v1_dot_plan__service__pb2.RetrySubtaskRequest.SerializeToString,
+            baton_dot_v1_dot_plan__service__pb2.RetrySubtaskResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReassignSubtask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.PlanService/ReassignSubtask',
+            baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskRequest.SerializeToString,
+            baton_dot_v1_dot_plan__service__pb2.ReassignSubtaskResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

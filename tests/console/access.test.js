@@ -32,6 +32,16 @@ const PAGES = [
   "/dead-letters",
   "/dead-letters/1",
   "/dead-letters/redrive?agent=alice",
+  "/dead-letters/1/redrive",
+  "/dead-letters/1/discard",
+  "/tasks/t/reassign",
+  "/plans/report/cancel",
+  "/plans/report/retry",
+  `/runs/${ID}/cancel`,
+  `/negotiations/${ID}/cancel`,
+  "/agents/alice/deregister",
+  "/agents/alice/keys/k1/revoke",
+  "/invite",
 ];
 
 scenario("C1: each page sends a browser without a session to the login, and on after it", async (scene) => {
@@ -122,7 +132,8 @@ scenario("C3: a form on a page of another site is refused", async (scene) => {
     const acts = await scene.lines("audit");
     // The other site is another port of the same host, for which browsers do send the cookie, or another host.
     for (const host of [own, own.replace("127.0.0.1", "localhost")]) {
-      for (const path of ["/logout", "/login", "/dead-letters/redrive", "/dead-letters/1/redrive", "/dead-letters/1/discard"]) {
+      const acts = PAGES.filter((path) => /\/(redrive|discard|reassign|cancel|retry|deregister|revoke|invite)$/.test(path));
+      for (const path of ["/logout", "/login", "/dead-letters/redrive", ...acts]) {
         const other = await page.context().newPage();
         await other.goto(`http://${host}${path}`);
         const [answer] = await Promise.all([

@@ -96,6 +96,7 @@ export async function lively(scene) {
     plan: at("/plans/annual-report"),
     "dead-letters": at("/dead-letters"),
     audit: at("/audit"),
+    reassign: at(`/tasks/${picture}/reassign`),
     desk,
   };
 }

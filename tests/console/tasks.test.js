@@ -1,7 +1,7 @@
 // The list of tasks with its search, the story of a task, and what needs somebody.
 import assert from "node:assert/strict";
 import { fileURLToPath } from "node:url";
-import { rows, scenario, until } from "./harness.js";
+import { isAccessible, rows, scenario, until } from "./harness.js";
 
 /** Two tasks with summaries, one of which was refused and handed over. */
 async function work(scene) {
@@ -180,4 +180,50 @@ scenario("an id is cut for the eye and whole in a copy, a fold stays open, and t
     bytes += (await (await page.request.get(`${scene.origin}/${file}`)).body()).length;
   }
   assert.ok(bytes <= 60 * 1024, `${bytes} bytes`);
+});
+
+scenario("a view of the tasks is saved in the browser, and a search by conversation finds its tasks alone", async (scene) => {
+  const alice = await scene.agent("alice");
+  await scene.agent("bob");
+  for (const chat of ["chat-1", "chat-2"]) await alice.request("bob", "--task", `of-${chat}`, "--conversation", chat);
+  const page = await scene.operator("/tasks");
+  await page.getByLabel("Conversation").fill("chat-2");
+  await page.getByRole("button", { name: "Search", exact: true }).click();
+  await page.waitForURL(/conversation=chat-2/);
+  assert.deepEqual(await rows(page), ["task-of-chat-2"]);
+  const name = "<img src=x onerror=alert(1)>";
+  await page.getByLabel("Name of this view").fill(name);
+  await page.getByRole("button", { name: "Save" }).click();
+  const view = page.getByRole("list", { name: "Saved views" }).getByRole("link", { name });
+  await view.waitFor();
+  await isAccessible(page, "saved views");
+  await page.goto(`${scene.origin}/tasks`);
+  await alice.request("bob", "--task", "third");
+  await page.locator("#task-third").waitFor();
+  await view.click();
+  await page.waitForURL(/conversation=chat-2/);
+  assert.equal(await view.getAttribute("aria-current"), "true");
+  assert.deepEqual(await rows(page), ["task-of-chat-2"]);
+  await page.getByRole("button", { name: `Remove the view ${name}` }).click();
+  await view.waitFor({ state: "detached" });
+  // What another program has left in the store of the browser does no harm.
+  for (const text of ["{", "[1, null]", JSON.stringify([{ name: "x", query: 5 }])]) {
+    await page.evaluate((text) => localStorage.setItem("baton-views", text), text);
+    await page.reload();
+    assert.equal(await page.getByRole("list", { name: "Saved views" }).getByRole("link").count(), 0);
+  }
+  assert.equal((await page.goto(`${scene.origin}/tasks?conversation=${"x".repeat(5000)}`)).status(), 400);
+  scene.expects(/status of 400/);
+});
+
+scenario("the overview follows the latest moves", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  const page = await scene.operator("/overview");
+  const handoff = await alice.request("bob", "--task", "moving", "--summary", "A double payment.");
+  const moves = page.getByRole("table", { name: "Latest moves" }).locator("tbody");
+  await moves.getByRole("row").filter({ hasText: "alice asks bob" }).waitFor();
+  await bob.receive();
+  await bob.step("accept", handoff);
+  await moves.getByRole("row").filter({ hasText: "bob accepts A double payment." }).waitFor();
+  assert.match(await moves.getByRole("row").first().innerText(), /bob accepts/, "latest first");
 });

@@ -516,6 +516,28 @@ impl Access<'_> {
         self.check(caller, action, Resource::DeadLetter(shared))
     }
 
+    /// Checks that the caller may take this task from its owner.
+    pub fn may_reassign(self, caller: &Caller, task: &Task) -> Result<(), BrokerError> {
+        let participants: Vec<&str> = task.owners().map(AgentId::as_str).collect();
+        let shared = Shared { id: task.id.as_str(), participants: &participants };
+        self.check(caller, Action::ReassignTask, Resource::Task(shared))
+    }
+
+    /// Checks that the caller may change the keys of this agent.
+    pub fn may_manage_keys(self, caller: &Caller, agent: &Entry) -> Result<(), BrokerError> {
+        self.check(caller, Action::ManageKeys, Resource::Agent(agent.as_asked()))
+    }
+
+    /// Checks that the caller may deregister this agent, with `force` also while it has open work.
+    pub fn may_deregister(self, caller: &Caller, agent: &Entry, force: bool) -> Result<(), BrokerError> {
+        self.check(caller, Action::Deregister { force }, Resource::Agent(agent.as_asked()))
+    }
+
+    /// Checks that the caller may invite agents.
+    pub fn may_invite(self, caller: &Caller) -> Result<(), BrokerError> {
+        self.check_broker(caller, Action::Invite)
+    }
+
     /// The error for a task that does not exist or that the caller may not see. It does not reveal which of the two
     /// holds.
     pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {

@@ -65,6 +65,19 @@ impl HandoffChanges {
         self.latest.subscribe()
     }
 
+    /// The handoffs of the latest changes in memory, each once, latest first, at most `limit`. After a start: none.
+    pub fn last_changed(&self, limit: usize) -> Vec<MessageId> {
+        let kept = self.kept.read().expect("no writer panics");
+        let mut latest = Vec::new();
+        // One handoff may have many changes, and the lock is held meanwhile.
+        for (handoff, _) in kept.changes.values().rev().take(16 * limit) {
+            if latest.len() < limit && !latest.contains(handoff) {
+                latest.push(*handoff);
+            }
+        }
+        latest
+    }
+
     /// The changes after this one, oldest first, at most `limit`. `None`: memory does not have all of them.
     pub fn after(&self, number: u64, limit: usize) -> Option<Vec<Change>> {
         let kept = self.kept.read().expect("no writer panics");
@@ -85,6 +98,17 @@ mod tests {
     fn change(number: u64) -> Change {
         let id = MessageId::from_bytes(u128::from(number).to_be_bytes());
         Change { number, handoff: id, task: TaskId::parse("task").unwrap() }
+    }
+
+    #[test]
+    fn the_handoffs_of_the_latest_changes_are_there_once_each() {
+        let changes = HandoffChanges::default();
+        changes.begin(10);
+        changes.add(vec![change(11), change(12), Change { number: 13, ..change(11) }]);
+        assert_eq!(changes.last_changed(5), [change(11).handoff, change(12).handoff]);
+        assert_eq!(changes.last_changed(1), [change(11).handoff]);
+        changes.begin(20);
+        assert_eq!(changes.last_changed(5), []);
     }
 
     #[test]

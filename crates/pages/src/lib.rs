@@ -1,4 +1,5 @@
-//! What the pages of the web console and the page of `baton console` share: the style sheet, and the security headers.
+//! What the pages of the web console and the page of `baton console` share: the style sheet,
+//! the script, and the security headers.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +10,11 @@ use http::{
 
 /// The style sheet of all pages.
 pub const STYLE: &str = include_str!("console.css");
+
+/// The script of all pages. A page works without it, and is read anew to see news.
+pub const SCRIPT: &str = include_str!("console.js");
+/// The library by which the script changes what differs in an open page.
+pub const MORPH: &str = include_str!("idiomorph.min.js");
 
 /// The policy for the contents of a page: files and forms of the same port, and nothing else.
 const CONTENTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \

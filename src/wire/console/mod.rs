@@ -25,7 +25,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use baton_pages::STYLE;
+use baton_pages::{MORPH, SCRIPT, STYLE};
 use http::{
     HeaderValue, Method, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
@@ -34,7 +34,7 @@ use http::{
 use self::{events::Ticks, history::History, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, places::WorkSize, queries::View},
-    codes::{Category, Refusal},
+    codes::{Category, ErrorCode, Refusal},
     wire::stream_slots::StreamSlots,
 };
 
@@ -64,8 +64,8 @@ pub fn router(broker: Broker) -> Router {
         .route("/login", get(login::form).post(login::log_in))
         .route("/console.css", get(|| file("text/css", STYLE)))
         .route("/icon.svg", get(|| file("image/svg+xml", include_str!("files/icon.svg"))))
-        .route("/console.js", get(|| file("text/javascript", include_str!("files/console.js"))))
-        .route("/idiomorph.js", get(|| file("text/javascript", include_str!("files/idiomorph.min.js"))))
+        .route("/console.js", get(|| file("text/javascript", SCRIPT)))
+        .route("/idiomorph.js", get(|| file("text/javascript", MORPH)))
         .merge(pages)
         .layer(middleware::from_fn(origin::same_origin))
         .with_state(console)
@@ -121,7 +121,12 @@ struct Refused {
 
 fn refused(caller: &Caller, error: &dyn Refusal) -> Response {
     let code = error.code();
-    let status = match code.category() {
+    page(status_of(code), &Refused { who: caller.to_string(), code: code.name(), message: error.to_string() })
+}
+
+/// The status of a refusal.
+fn status_of(code: ErrorCode) -> StatusCode {
+    match code.category() {
         Category::InvalidArgument => StatusCode::BAD_REQUEST,
         Category::Unauthenticated | Category::PermissionDenied => StatusCode::FORBIDDEN,
         Category::NotFound => StatusCode::NOT_FOUND,
@@ -129,8 +134,7 @@ fn refused(caller: &Caller, error: &dyn Refusal) -> Response {
         Category::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Category::AlreadyExists | Category::FailedPrecondition | Category::Aborted => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    page(status, &Refused { who: caller.to_string(), code: code.name(), message: error.to_string() })
+    }
 }
 
 /// An HTML page. No cache keeps it, because what it shows depends on the session.

@@ -1,9 +1,11 @@
 //! The pages: what each reads, and the rows that its template shows. A template escapes every text.
 
+mod acts;
 mod agent;
 mod audit;
 mod dag;
 mod dead_letters;
+mod handoff;
 mod lanes;
 mod lists;
 mod map;
@@ -19,6 +21,7 @@ mod story;
 mod task;
 mod tasks;
 mod threads;
+mod timeline;
 mod workspaces;
 
 use std::fmt::Display;
@@ -26,7 +29,7 @@ use std::fmt::Display;
 use askama::Template;
 use axum::{
     Extension,
-    extract::{Path, Query, State},
+    extract::{Query, State},
     response::Response,
 };
 use http::StatusCode;
@@ -35,7 +38,7 @@ use serde::Deserialize;
 pub(super) use self::routes::router;
 use self::{
     lists::check_list,
-    rows::{AgentRow, HandoffRow, OfferRow, StepRow},
+    rows::{AgentRow, HandoffRow},
 };
 use super::{Console, page, read, refused};
 use crate::{
@@ -157,47 +160,6 @@ pub(super) async fn handoffs(
     shown(&console, &caller, list).await
 }
 
-#[derive(Template)]
-#[template(path = "handoff.html")]
-struct HandoffPage {
-    who: String,
-    row: HandoffRow,
-    /// The whole summary.
-    summary: String,
-    epoch: u64,
-    mode: String,
-    whole_deadline: String,
-    failure: Option<(&'static str, String)>,
-    offers: Vec<OfferRow>,
-    steps: Vec<StepRow>,
-    next_candidates: Vec<String>,
-}
-
-pub(super) async fn handoff(
-    State(console): State<Console>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Response {
-    let who = caller.to_string();
-    let show = move |view: View<'_>| {
-        let id = parsed("handoff_id", &id, MessageId::parse)?;
-        let handoff = view.handoff(id)?;
-        Ok(HandoffPage {
-            who,
-            row: HandoffRow::new(view, &handoff)?,
-            summary: view.summary_of(&handoff)?,
-            epoch: handoff.epoch,
-            mode: rows::words(&handoff.mode),
-            whole_deadline: handoff.whole_deadline.to_string(),
-            failure: handoff.failure.as_ref().map(|failure| (failure.code.name(), failure.message.clone())),
-            offers: handoff.offers.iter().map(OfferRow::new).collect(),
-            steps: StepRow::all(&handoff.steps),
-            next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
-        })
-    };
-    shown(&console, &caller, show).await
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AgentQuery {
@@ -208,6 +170,7 @@ pub(super) struct AgentQuery {
 #[template(path = "agents.html")]
 struct AgentsPage {
     who: String,
+    acts: Vec<acts::Offered>,
     rows: Vec<AgentRow>,
     next: Option<String>,
 }
@@ -225,7 +188,8 @@ pub(super) async fn agents(
         let next = entries.last().filter(|_| entries.len() == PAGE_SIZE).map(|last| last.id().to_string());
         let now = broker.now();
         let rows = entries.iter().map(|entry| AgentRow::new(entry, broker.directory(), now)).collect();
-        Ok(AgentsPage { who: reader.to_string(), rows, next })
+        let acts = vec![acts::to_invite(view)];
+        Ok(AgentsPage { who: reader.to_string(), acts, rows, next })
     };
     shown(&console, &caller, list).await
 }

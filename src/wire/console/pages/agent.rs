@@ -7,9 +7,21 @@ use axum::{
     response::Response,
 };
 
-use super::{invalid, lists::Content, shown};
+use super::{
+    acts::{self, Offered},
+    invalid,
+    lists::{Content, may_read_some},
+    rows::HandoffRow,
+    shown,
+    tasks::TaskRow,
+};
 use crate::{
-    broker::{BrokerError, access::Caller, queries::View},
+    broker::{
+        BrokerError,
+        access::{Caller, Purpose},
+        queries::{HandoffFilter, TaskFilter, View},
+    },
+    domain::handoff::{State as HandoffState, TaskStatus},
     ids::AgentId,
     proto::v1,
     wire::{
@@ -34,6 +46,13 @@ struct AgentPage {
     registered_at: String,
     updated_at: String,
     deregistered_at: String,
+    acts: Vec<Offered>,
+    /// The part of the capacity that is in use, in percent, at most 100. `None`: no capacity is stated.
+    load_part: Option<u32>,
+    /// The open tasks that it owns. `None`: the caller may read no task.
+    works: Option<Vec<TaskRow>>,
+    /// The latest ended handoffs with the agent. `None`: the caller may read no handoff.
+    ended: Option<Vec<HandoffRow>>,
     keys: Vec<KeyRow>,
     skills: Vec<SkillRow>,
     metadata: Vec<(String, String)>,
@@ -59,6 +78,8 @@ struct KeyRow {
     until: String,
     revoked_at: String,
     vouchers: usize,
+    /// `None`: the key is revoked.
+    revoke: Option<Offered>,
 }
 
 struct SkillRow {
@@ -69,6 +90,8 @@ struct SkillRow {
     task_types: String,
 }
 
+/// The tasks, and the handoffs, that the page shows. The lists have all.
+const LISTED: usize = 8;
 /// The most bytes of one text of a card that the page shows.
 const TEXT_BYTES_MAX: usize = 100;
 
@@ -94,9 +117,42 @@ pub(super) async fn show(
             }),
             false => None,
         };
-        Ok(AgentPage::new(who, to_proto::agent(broker.directory(), &entry, broker.now()), mailbox))
+        let mut page = AgentPage::new(who, to_proto::agent(broker.directory(), &entry, broker.now()), mailbox);
+        page.acts = acts::of_agent(view, &entry);
+        if has_mailbox {
+            page.works = works(view, &id)?;
+            page.ended = ended(view, &id)?;
+        }
+        if has_mailbox {
+            for key in page.keys.iter_mut().filter(|key| key.revoked_at.is_empty()) {
+                key.revoke = Some(acts::of_key(view, &entry, &key.id));
+            }
+        }
+        Ok(page)
     };
     shown(&console, &caller, show).await
+}
+
+/// The open tasks that the agent owns, as far as the caller may see them.
+fn works(view: View<'_>, agent: &AgentId) -> Result<Option<Vec<TaskRow>>, BrokerError> {
+    if !may_read_some(view, Purpose::ReadTasks) {
+        return Ok(None);
+    }
+    let statuses = vec![TaskStatus::Created, TaskStatus::InProgress, TaskStatus::WaitingForInput];
+    let filter = TaskFilter { owner: Some(agent.clone()), statuses, ..TaskFilter::default() };
+    let found = view.tasks(&filter, LISTED, "")?;
+    found.entries.iter().map(|record| TaskRow::new(view, record)).collect::<Result<_, _>>().map(Some)
+}
+
+/// The latest ended handoffs from the agent and to it, as far as the caller may see them.
+fn ended(view: View<'_>, agent: &AgentId) -> Result<Option<Vec<HandoffRow>>, BrokerError> {
+    if !may_read_some(view, Purpose::ReadHandoffs) {
+        return Ok(None);
+    }
+    let states = HandoffState::ALL.into_iter().filter(|state| state.is_final()).collect();
+    let filter = HandoffFilter { agent: Some(agent.clone()), states, ..HandoffFilter::default() };
+    let found = view.handoffs(&filter, LISTED, "")?;
+    found.entries.iter().map(|handoff| HandoffRow::new(view, handoff)).collect::<Result<_, _>>().map(Some)
 }
 
 impl AgentPage {
@@ -127,6 +183,12 @@ impl AgentPage {
             registered_at: time_text(agent.create_time.as_ref()),
             updated_at: time_text(agent.update_time.as_ref()),
             deregistered_at: time_text(agent.deregister_time.as_ref()),
+            acts: Vec::new(),
+            load_part: agent.load.filter(|load| load.capacity > 0).map(|load| {
+                u32::try_from(u64::from(load.in_use) * 100 / u64::from(load.capacity)).unwrap_or(100).min(100)
+            }),
+            works: None,
+            ended: None,
             keys: card.keys.iter().map(KeyRow::new).collect(),
             skills: card.skills.iter().map(SkillRow::new).collect(),
             metadata,
@@ -147,6 +209,7 @@ impl KeyRow {
             until: time_text(key.not_after_time.as_ref()),
             revoked_at: time_text(key.revoke_time.as_ref()),
             vouchers: key.vouchers.len(),
+            revoke: None,
         }
     }
 }

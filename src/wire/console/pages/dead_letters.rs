@@ -11,8 +11,10 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::{
-    super::{Console, page, read, refused, see_other},
-    PAGE_SIZE, invalid,
+    super::{Console, page, read, refused},
+    PAGE_SIZE,
+    acts::{self, Offered},
+    invalid,
     lists::check_list,
     named, optional,
     rows::{AttemptRow, DeadLetterRow},
@@ -26,7 +28,6 @@ use crate::{
         queries::{DeadLetterFilter, View},
     },
     domain::dead_letter::{DeadState, ParkReason},
-    envelope::Checks,
     ids::{AgentId, TaskId, parse_number},
     records::DeadLetterRecord,
 };
@@ -108,14 +109,14 @@ pub(super) async fn list(
 struct OnePage {
     who: String,
     row: DeadLetterRow,
-    is_parked: bool,
+    acts: Vec<Offered>,
     attempts: Vec<AttemptRow>,
     settlement: Option<(String, String)>,
     redriven_to: Option<String>,
     redriven_as: Option<String>,
 }
 
-fn number(text: &str) -> Result<u64, BrokerError> {
+pub(super) fn number(text: &str) -> Result<u64, BrokerError> {
     parse_number(text).ok_or_else(|| invalid("dead_letter_id", "must be a decimal number without leading zeros"))
 }
 
@@ -131,7 +132,7 @@ pub(super) async fn one(
         Ok(OnePage {
             who,
             row: DeadLetterRow::new(&dead),
-            is_parked: dead.state == DeadState::Parked,
+            acts: acts::of_dead_letter(view, &dead),
             attempts: dead.attempts.iter().map(AttemptRow::new).collect(),
             settlement: settlement.map(|settled| (settled.at.to_string(), settled.text.clone())),
             redriven_to: settlement.and_then(|settled| settled.redriven_to.as_ref()).map(ToString::to_string),
@@ -139,55 +140,6 @@ pub(super) async fn one(
         })
     };
     shown(&console, &caller, one).await
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct DecisionForm {
-    to: String,
-    reason: String,
-}
-
-pub(super) async fn redrive(
-    State(console): State<Console>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Form(form): Form<DecisionForm>,
-) -> Response {
-    let wanted = number(&id).and_then(|number| Ok((number, optional("to", &form.to, AgentId::parse)?)));
-    let (dead_letter, to) = match wanted {
-        Ok(wanted) => wanted,
-        Err(error) => return refused(&caller, &error),
-    };
-    let acting = caller.clone();
-    let outcome = console.broker.ask(|reply| Command::Redrive { dead_letter, to, caller: acting, reply }).await;
-    match outcome {
-        Ok(_) => see_other(&format!("/dead-letters/{dead_letter}")),
-        Err(error) => refused(&caller, &*error),
-    }
-}
-
-pub(super) async fn discard(
-    State(console): State<Console>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Form(form): Form<DecisionForm>,
-) -> Response {
-    let mut checks = Checks::default();
-    checks.text("reason", &form.reason, 4096);
-    if let Err(error) = checks.finish() {
-        return refused(&caller, &error);
-    }
-    let dead_letter = match number(&id) {
-        Ok(number) => number,
-        Err(error) => return refused(&caller, &error),
-    };
-    let (acting, reason_text) = (caller.clone(), form.reason);
-    let command = |reply| Command::Discard { dead_letter, caller: acting, reason_text, reply };
-    match console.broker.ask(command).await {
-        Ok(_) => see_other(&format!("/dead-letters/{dead_letter}")),
-        Err(error) => refused(&caller, &*error),
-    }
 }
 
 /// The dead letters that a redrive would try, before it is made.

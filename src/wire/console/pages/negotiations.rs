@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::{
     PAGE_SIZE,
+    acts::{self, Offered},
     lists::{check_list, place},
     named, no_handoff, optional, parsed, shown,
 };
@@ -133,6 +134,7 @@ pub(super) struct BidsQuery {
 struct NegotiationPage {
     who: String,
     row: NegotiationRow,
+    acts: Vec<Offered>,
     bids: Vec<BidRow>,
     next: Option<usize>,
 }
@@ -177,11 +179,13 @@ pub(super) async fn show(
         let id = parsed("negotiation_id", &id, MessageId::parse)?;
         let from = place(&query.page)?;
         // A bidder does not see the other bids.
-        let shown = to_proto::negotiation_for(&*view.negotiation(id)?, &reader);
+        let negotiation = view.negotiation(id)?;
+        let shown = to_proto::negotiation_for(&negotiation, &reader);
         let until = from.saturating_add(PAGE_SIZE);
         Ok(NegotiationPage {
             who: reader.to_string(),
             row: NegotiationRow::new(&shown),
+            acts: acts::of_negotiation(view, &negotiation),
             bids: shown.bids.iter().skip(from).take(PAGE_SIZE).map(|bid| BidRow::new(bid, &shown.offer_id)).collect(),
             next: Some(until).filter(|until| *until < shown.bids.len()),
         })

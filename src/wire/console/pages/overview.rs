@@ -8,7 +8,7 @@ use axum::{Extension, extract::State, response::Response};
 use super::{
     lists::{Content, may_read_some},
     no_handoff,
-    rows::{HandoffRow, turn},
+    rows::{self, HandoffRow, seconds, turn},
     shown,
     tasks::TaskRow,
 };
@@ -19,7 +19,7 @@ use crate::{
         queries::{DeadLetterFilter, HandoffFilter, TaskFilter, View},
     },
     domain::{
-        handoff::{State as HandoffState, TaskStatus},
+        handoff::{Cause, Handoff, State as HandoffState, Step, TaskStatus},
         plan::PlanState,
         presence::PresenceState,
     },
@@ -32,7 +32,9 @@ use crate::{
 };
 
 /// The latest moves that the page shows.
-const LISTED: usize = 10;
+const MOVES: usize = 15;
+/// The handoffs of which they are.
+const MOVED: usize = 15;
 /// The most needs of one kind.
 const NEEDS_OF_A_KIND: usize = 5;
 /// The dead letters whose reasons are counted.
@@ -70,7 +72,8 @@ struct OverviewPage {
     /// The median of the time to take over, and the time that one of a hundred exceeds.
     takeover: Option<(String, String)>,
     needs: Vec<Need>,
-    handoffs: Option<Vec<HandoffRow>>,
+    /// `None`: the caller may read no handoff.
+    moves: Option<Vec<Move>>,
 }
 
 pub(super) async fn show(State(console): State<Console>, Extension(caller): Extension<Caller>) -> Response {
@@ -100,16 +103,72 @@ impl OverviewPage {
             chart: reads_all_handoffs.then(|| history::chart(minutes)),
             takeover: None,
             needs: needs(view, broker, caller, now)?,
-            handoffs: None,
+            moves: None,
         };
         if may_read_some(view, Purpose::ReadHandoffs) {
-            let open = HandoffFilter { open_only: true, ..HandoffFilter::default() };
-            let found = view.handoffs(&open, LISTED, "")?;
-            page.handoffs =
-                Some(found.entries.iter().map(|handoff| HandoffRow::new(view, handoff)).collect::<Result<_, _>>()?);
+            page.moves = Some(moves(view, broker)?);
             page.takeover = takeover(view)?;
         }
         Ok(page)
+    }
+}
+
+/// A step of a handoff.
+struct Move {
+    /// The handoff with the place of the step: the id of the row.
+    id: String,
+    at: String,
+    state: &'static str,
+    who: String,
+    what: String,
+    handoff: String,
+    /// What the handoff is about.
+    about: String,
+}
+
+/// The latest steps of the handoffs that the caller may see, latest first.
+fn moves(view: View<'_>, broker: &Broker) -> Result<Vec<Move>, BrokerError> {
+    let mut ids = broker.handoff_changes().last_changed(MOVED);
+    // The changes in memory begin with the broker.
+    if ids.is_empty() {
+        ids = view.handoffs(&HandoffFilter::default(), MOVED, "")?.entries.iter().map(|handoff| handoff.id).collect();
+    }
+    let mut moves = Vec::new();
+    for id in ids {
+        let Ok(handoff) = view.handoff(id) else { continue };
+        let row = HandoffRow::new(view, &handoff)?;
+        for (place, step) in handoff.steps.iter().enumerate().rev().take(MOVES) {
+            let (who, what) = told(&handoff, step);
+            let made = Move {
+                id: format!("{id}-{place}"),
+                at: step.at.to_string(),
+                state: step.state.name(),
+                who,
+                what,
+                handoff: row.id.clone(),
+                about: if row.summary.is_empty() { format!("{} handoff", row.task_type) } else { row.summary.clone() },
+            };
+            moves.push((step.at, place, made));
+        }
+    }
+    moves.sort_by_key(|(at, place, _)| std::cmp::Reverse((*at, *place)));
+    Ok(moves.into_iter().take(MOVES).map(|(_, _, made)| made).collect())
+}
+
+/// The agent that made the step, and what it did.
+fn told(handoff: &Handoff, step: &Step) -> (String, String) {
+    let (sender, candidate) = (handoff.sender.to_string(), step.candidate.to_string());
+    match step.cause {
+        Cause::Requested => (sender, format!("asks {candidate}")),
+        Cause::Delivered => (candidate, "has the request".to_owned()),
+        Cause::Accepted => (candidate, "accepts".to_owned()),
+        Cause::Rejected => (candidate, "is asked after a refusal".to_owned()),
+        Cause::ContextStored => (sender, format!("sends the context to {candidate}")),
+        Cause::Completed => (candidate, "takes the task over".to_owned()),
+        Cause::CompletedFailure => (candidate, "cannot take the task over".to_owned()),
+        Cause::Cancelled => (sender, "cancels".to_owned()),
+        Cause::Extended => (candidate, "asks for more time".to_owned()),
+        other => (candidate, rows::words(&other)),
     }
 }
 
@@ -241,14 +300,6 @@ fn takeover(view: View<'_>) -> Result<Option<(String, String)>, BrokerError> {
     times.sort();
     let at = |part: usize| times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
     Ok(at(50).zip(at(99)).map(|(median, most)| (seconds(*median), seconds(*most))))
-}
-
-fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        short if short < 10.0 => format!("{short:.1} s"),
-        long if long < 120.0 => format!("{long:.0} s"),
-        long => format!("{:.0} min", long / 60.0),
-    }
 }
 
 /// The registered agents by presence.

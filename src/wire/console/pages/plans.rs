@@ -10,10 +10,12 @@ use serde::Deserialize;
 
 use super::{
     PAGE_SIZE,
+    acts::{self, Offered},
     dag::{self, Dag, dag},
     lanes::shortened,
     lists::{Content, check_list, place},
     named, parsed, shown,
+    timeline::{Timeline, timeline},
 };
 use crate::{
     broker::{
@@ -119,8 +121,10 @@ pub(super) struct PlanQuery {
 struct PlanPage {
     who: String,
     row: PlanRow,
+    acts: Vec<Offered>,
     description: Content,
     picture: Option<(Dag, Vec<Node>)>,
+    timeline: Option<Timeline>,
     subtasks: Vec<SubtaskRow>,
     next: Option<usize>,
     results: Vec<ResultRow>,
@@ -166,7 +170,7 @@ pub(super) async fn show(
     Path(id): Path<String>,
     Query(query): Query<PlanQuery>,
 ) -> Response {
-    let who = caller.to_string();
+    let (who, now) = (caller.to_string(), console.broker.now());
     let show = move |view: View<'_>| {
         let id = parsed("plan_id", &id, PlanId::parse)?;
         let (from, results_from) = (place(&query.page)?, place(&query.results)?);
@@ -176,11 +180,13 @@ pub(super) async fn show(
         Ok(PlanPage {
             who,
             row: PlanRow::new(&plan),
+            acts: acts::of_plan(view, &plan),
             description: Content::new(&spec.description),
             picture: dag(&spec.links.direct, &spec.links.order).map(|picture| {
                 let nodes = nodes(&picture, &plan, &spec);
                 (picture, nodes)
             }),
+            timeline: timeline(&plan, &spec, class_of, now),
             subtasks: (from..until).map(|place| SubtaskRow::new(&plan, &spec, place)).collect(),
             next: Some(until).filter(|until| *until < plan.subtasks.len()),
             results: results.iter().map(ResultRow::new).collect(),

@@ -1,22 +1,19 @@
 //! The routes of the pages.
 
-use axum::{
-    Router,
-    routing::{get, post},
-};
+use axum::{Router, routing::get};
 
 use super::{
-    agent, agents, audit, dead_letters, handoff, handoffs, map, negotiations, overview, plans, policy, registry, runs,
-    task, tasks, threads, workspaces,
+    acts, agent, agents, audit, dead_letters, handoff, handoffs, map, negotiations, overview, plans, policy, registry,
+    runs, task, tasks, threads, workspaces,
 };
 use crate::wire::console::Console;
 
 /// The routes. The caller of this adds the session and the state.
 pub(in crate::wire::console) fn router() -> Router<Console> {
-    Router::new()
+    acts::router()
         .route("/overview", get(overview::show))
         .route("/handoffs", get(handoffs))
-        .route("/handoffs/{id}", get(handoff))
+        .route("/handoffs/{id}", get(handoff::show))
         .route("/tasks", get(tasks::list))
         .route("/tasks/{id}", get(task::show))
         .route("/plans", get(plans::list))
@@ -35,8 +32,6 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/redrive", get(dead_letters::review).post(dead_letters::redrive_matching))
         .route("/dead-letters/{number}", get(dead_letters::one))
-        .route("/dead-letters/{number}/redrive", post(dead_letters::redrive))
-        .route("/dead-letters/{number}/discard", post(dead_letters::discard))
         .route("/audit", get(audit::list))
         .route("/policy", get(policy::explain))
 }

@@ -1,6 +1,6 @@
 //! The rows of the pages, as texts.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use super::lists::Content;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
         queries::View,
     },
     domain::{
-        handoff::{Handoff, Offer, State, Step, Task, Waiting},
+        handoff::{Handoff, State, Task, Waiting},
         mailbox::Attempt,
     },
     ids::AgentId,
@@ -54,6 +54,16 @@ pub(super) fn turn(handoff: &Handoff) -> Option<(String, &'static str)> {
     }
 }
 
+/// A span of time with what a person compares: tenths for a short one.
+pub(super) fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 10.0 => format!("{short:.1} s"),
+        long if long < 120.0 => format!("{long:.0} s"),
+        long if long < 7200.0 => format!("{:.0} min", long / 60.0),
+        long => format!("{:.0} h", long / 3600.0),
+    }
+}
+
 /// The most bytes of a summary in a row of a list.
 pub(super) const SUMMARY_BYTES_MAX: usize = 160;
 
@@ -90,51 +100,6 @@ impl HandoffRow {
             priority: words(&handoff.priority),
             created_at: handoff.created_at.to_string(),
         })
-    }
-}
-
-pub(super) struct OfferRow {
-    pub(super) candidate: String,
-    pub(super) offered_at: String,
-    pub(super) outcome: String,
-    pub(super) reason_text: String,
-}
-
-impl OfferRow {
-    pub(super) fn new(offer: &Offer) -> Self {
-        Self {
-            candidate: offer.candidate.to_string(),
-            offered_at: offer.offered_at.to_string(),
-            outcome: if offer.passed_over { "passed over".to_owned() } else { words(&offer.outcome) },
-            reason_text: offer.reason_text.clone(),
-        }
-    }
-}
-
-pub(super) struct StepRow {
-    pub(super) at: String,
-    pub(super) after: String,
-    pub(super) cause: String,
-    pub(super) state: &'static str,
-    pub(super) sender_view: String,
-    pub(super) receiver_view: String,
-    pub(super) candidate: String,
-}
-
-impl StepRow {
-    /// The rows, each with the time since the step before it.
-    pub(super) fn all(steps: &[Step]) -> Vec<Self> {
-        let before = std::iter::once(None).chain(steps.iter().map(|step| Some(step.at)));
-        let row = |(step, before): (&Step, Option<Timestamp>)| Self {
-            at: step.at.to_string(),
-            after: before.map(|before| format!("{:.3} s", step.at.since(before).as_secs_f64())).unwrap_or_default(),
-            cause: words(&step.cause),
-            state: step.state.name(),
-            sender_view: words(&step.sender_view),
-            receiver_view: words(&step.receiver_view),
-            candidate: step.candidate.to_string(),
-        };
-        steps.iter().zip(before).map(row).collect()
     }
 }
 

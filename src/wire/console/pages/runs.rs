@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::{
     PAGE_SIZE,
+    acts::{self, Offered},
     lists::{Content, Window, check_list},
     named, no_handoff, optional, parsed, shown,
     threads::LogQuery,
@@ -114,6 +115,7 @@ pub(super) async fn list(
 struct RunPage {
     who: String,
     row: RunRow,
+    acts: Vec<Offered>,
     description: Content,
     nodes: Vec<NodeRow>,
     entries: Vec<EntryRow>,
@@ -154,6 +156,7 @@ pub(super) async fn show(
         Ok(RunPage {
             who,
             row: RunRow::new(&run),
+            acts: acts::of_run(view, &run),
             description: Content::new(&run.graph.description),
             nodes: NodeRow::all(&run),
             entries: log.entries.iter().rev().map(EntryRow::new).collect(),

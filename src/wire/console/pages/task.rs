@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::{
     PAGE_SIZE,
+    acts::{self, Offered},
     lanes::{Lanes, OpenHandoff, Ownership, lanes},
     parsed,
     rows::{HandoffRow, HopRow},
@@ -77,6 +78,8 @@ struct TaskPage {
     loans: Vec<(String, String)>,
     /// The open question, for the agent that was asked.
     question: String,
+    conversation: String,
+    acts: Vec<Offered>,
     /// `None`: the caller sees the task only because it was asked a question about it.
     log: Option<LogPart>,
 }
@@ -177,6 +180,13 @@ pub(super) async fn show(
                 .iter()
                 .map(|loan| (loan.delegator.to_string(), loan.due.map(|due| due.to_string()).unwrap_or_default()))
                 .collect(),
+            conversation: task
+                .conversation
+                .as_ref()
+                .map(ToString::to_string)
+                .filter(|_| !found.is_asked_only)
+                .unwrap_or_default(),
+            acts: if found.is_asked_only { Vec::new() } else { acts::of_task(view, task) },
             question: question.map(|prompt| prompt.question.clone()).unwrap_or_default(),
             log,
         })

@@ -22,7 +22,7 @@ use crate::{
         queries::{TaskFilter, View},
     },
     domain::handoff::{Handoff, Task, TaskStatus},
-    ids::{AgentId, MessageId, NAME_LENGTH_MAX, TaskId},
+    ids::{AgentId, ConversationId, MessageId, NAME_LENGTH_MAX, TaskId},
     records::TaskRecord,
     wire::console::{Console, show},
 };
@@ -62,6 +62,7 @@ pub(super) struct TasksQuery {
     q: String,
     state: String,
     owner: String,
+    conversation: String,
     #[serde(rename = "type")]
     task_type: String,
     page: String,
@@ -76,14 +77,16 @@ impl TasksQuery {
             return Err(invalid("type", format!("must have at most {NAME_LENGTH_MAX} bytes")));
         }
         let owner = optional("owner", &self.owner, AgentId::parse)?;
+        let conversation = optional("conversation", &self.conversation, ConversationId::parse)?;
         let statuses = match self.state.as_str() {
             "open" => STATUSES.into_iter().filter(|status| !status.is_final()).collect(),
             state => named("state", state, STATUSES, status_name)?.into_iter().collect(),
         };
-        // The list by change is for callers that may read all tasks. It has no part for one owner.
-        let by_update =
-            owner.is_none() && matches!(view.access.reach(view.caller, Purpose::ReadTasks)?, Reach::Everything);
-        Ok(TaskFilter { owner, statuses, by_update, ..TaskFilter::default() })
+        // The list by change is for callers that may read all tasks. It has no part for one owner or one conversation.
+        let by_update = owner.is_none()
+            && conversation.is_none()
+            && matches!(view.access.reach(view.caller, Purpose::ReadTasks)?, Reach::Everything);
+        Ok(TaskFilter { owner, statuses, conversation, by_update, ..TaskFilter::default() })
     }
 
     /// Whether a row has the type and each word of the search.

@@ -1,4 +1,4 @@
-// Keeps an open page up to date, and shows times in the zone of its reader. Every page can be read without this script.
+// Keeps an open page up to date, counts its times on, and keeps the views that its reader has saved. Every page can be read without this script.
 "use strict";
 
 const PAUSE_MS = 1000;
@@ -64,6 +64,79 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The command line of an act follows the fields of its form, by the rule of the broker for words of a shell.
+function quoted(text) {
+  return /^[A-Za-z0-9_.\/:@,=+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+const act = document.getElementById("act");
+function showCommand() {
+  for (const word of document.querySelectorAll("#command [data-of]")) {
+    const field = act.elements[word.dataset.of];
+    if (!field) continue;
+    const { flag, unset } = word.dataset;
+    if (field.type === "checkbox") word.textContent = field.checked ? flag : "";
+    else word.textContent = field.value === "" ? unset : flag + quoted(field.value);
+  }
+}
+if (act) {
+  act.addEventListener("input", showCommand);
+  const copy = document.createElement("button");
+  copy.type = "button";
+  copy.textContent = "Copy";
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById("command").textContent);
+    copy.textContent = "Copied";
+  });
+  document.getElementById("command").after(copy);
+}
+
+// The views that the reader has saved, in this browser alone: a name, and the filters of the address.
+const VIEWS_MAX = 20;
+const saved = document.getElementById("saved");
+function savedViews() {
+  try {
+    const views = JSON.parse(localStorage.getItem("baton-views") ?? "[]");
+    const isView = (view) => typeof view?.name === "string" && typeof view.query === "string";
+    return Array.isArray(views) ? views.filter(isView).slice(0, VIEWS_MAX) : [];
+  } catch {
+    return [];
+  }
+}
+
+function showViews(views) {
+  localStorage.setItem("baton-views", JSON.stringify(views));
+  const list = saved.querySelector("ul");
+  list.replaceChildren(
+    ...views.map(({ name, query }, place) => {
+      const [item, link, remove] = ["li", "a", "button"].map((tag) => document.createElement(tag));
+      link.textContent = name;
+      link.href = `/tasks?${new URLSearchParams(query)}`;
+      if (link.search === location.search) link.setAttribute("aria-current", "true");
+      remove.type = "button";
+      remove.textContent = "×";
+      remove.setAttribute("aria-label", `Remove the view ${name}`);
+      remove.addEventListener("click", () => showViews(savedViews().filter((_, other) => other !== place)));
+      item.append(link, remove);
+      return item;
+    }),
+  );
+}
+if (saved) {
+  saved.hidden = false;
+  showViews(savedViews());
+  saved.querySelector("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const field = event.target.elements.name;
+    const name = field.value.trim().slice(0, 60);
+    const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([key, value]) => value && key !== "page"));
+    if (!name || `${query}`.length > 1000) return;
+    const views = savedViews().filter((view) => view.name !== name);
+    showViews([...views, { name, query: `${query}` }].slice(-VIEWS_MAX));
+    field.value = "";
+  });
+}
+
 let isAsking = false;
 let isStale = false;
 
@@ -82,7 +155,7 @@ async function refresh() {
         Idiomorph.morph(document.querySelector("main"), page.querySelector("main"), {
           callbacks: {
             // A form keeps what its reader has typed, and a fold stays as its reader left it.
-            beforeNodeMorphed: (node) => !(node instanceof HTMLFormElement),
+            beforeNodeMorphed: (node) => !(node instanceof HTMLFormElement) && node.dataset?.kept === undefined,
             beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement),
           },
         });
@@ -97,7 +170,7 @@ async function refresh() {
 }
 
 function follow() {
-  const events = new EventSource("/events");
+  const events = new EventSource(live || "/events");
   events.addEventListener("changed", () => refresh());
   events.onopen = () => {
     said.textContent = "";
@@ -114,7 +187,8 @@ function follow() {
 
 showTimes();
 setInterval(showTimes, PAUSE_MS);
-if (document.querySelector("main[data-live]")) {
+const live = document.querySelector("main[data-live]")?.dataset.live;
+if (live !== undefined) {
   document.addEventListener("visibilitychange", () => isStale && refresh());
   follow();
 }

@@ -1,0 +1,199 @@
+// What a reader does: each act says first what it will do, and what the command line has for it.
+import assert from "node:assert/strict";
+import { fitsNarrowScreens, isAccessible, isWalkable, scenario, until } from "./harness.js";
+
+const lastAct = async (scene) => (await scene.lines("audit")).at(-1).entry;
+const command = (page) => page.locator("#command").textContent();
+
+/** A task that bob owns, at epoch 2, and carol who can take it. */
+async function owned(scene, task = "refund-1") {
+  const [alice, bob, carol] = [await scene.agent("alice"), await scene.agent("bob"), await scene.agent("carol")];
+  await alice.handOver(await alice.request("bob", "--task", task, "--summary", "Pay 40 € back."), bob);
+  return { alice, bob, carol };
+}
+
+for (const javaScriptEnabled of [true, false]) {
+  const how = javaScriptEnabled ? "" : ", without JavaScript";
+  scenario(`an operator reassigns a task${how}`, async (scene) => {
+    await owned(scene);
+    const page = await scene.operator("/tasks/refund-1", { javaScriptEnabled });
+    await page.getByRole("link", { name: "Reassign…" }).click();
+    await page.getByRole("heading", { name: "Reassign task refund-1 of bob?" }).waitFor();
+    await page.getByText("At once, baton.coordinator owns the task, at epoch 3.").waitFor();
+    assert.equal(await command(page), "baton task reassign refund-1 --epoch 2 --to AGENT");
+    if (javaScriptEnabled) {
+      await isAccessible(page, "reassign");
+      await isWalkable(page, "reassign");
+      await fitsNarrowScreens(page, "reassign");
+    }
+    await page.getByLabel("New owner").fill("carol");
+    await page.getByLabel("Reason").fill("bob's laptop is gone");
+    if (javaScriptEnabled) {
+      assert.equal(await command(page), "baton task reassign refund-1 --epoch 2 --to carol --reason 'bob'\\''s laptop is gone'");
+    }
+    assert.equal((await scene.baton("task", "show", "refund-1")).ownerId, "bob", "the page changes nothing");
+    await page.getByRole("button", { name: "Reassign" }).click();
+    await page.waitForURL(/\/tasks\/refund-1$/);
+    const task = await scene.baton("task", "show", "refund-1");
+    assert.deepEqual([task.ownerId, task.epoch], ["baton.coordinator", "3"]);
+    const act = await lastAct(scene);
+    assert.equal(act.action, "AUDIT_ACTION_TASK_REASSIGNED");
+    assert.equal(act.actor, "operator operator.token");
+    assert.match(act.details, /to carol.*bob's laptop is gone/);
+  });
+}
+
+scenario("a refused act keeps its form, and says what to do", async (scene) => {
+  const { alice, bob } = await owned(scene);
+  const page = await scene.operator("/tasks/refund-1/reassign");
+  const send = () => page.getByRole("button", { name: "Reassign" }).click();
+  await page.getByLabel("New owner").fill("nobody-here");
+  await page.getByLabel("Reason").fill("<img src=x onerror=alert(1)>");
+  await send();
+  await page.getByRole("alert").getByText("Choose another agent").waitFor();
+  assert.equal(await page.getByLabel("New owner").inputValue(), "nobody-here");
+  assert.equal(await page.getByLabel("Reason").inputValue(), "<img src=x onerror=alert(1)>");
+  assert.match(await command(page), /--reason '<img src=x onerror=alert\(1\)>'$/);
+  await isAccessible(page, "a refused act");
+  // The task moves on while the page is open.
+  await scene.baton("task", "reassign", "refund-1", "--to", "carol");
+  await page.getByLabel("New owner").fill("alice");
+  await send();
+  const alert = page.getByRole("alert");
+  await alert.getByText("STALE_EPOCH").waitFor();
+  await alert.getByText("The task has moved on").waitFor();
+  await page.getByRole("heading", { name: "Reassign task refund-1 of baton.coordinator?" }).waitFor();
+  assert.match(await command(page), /--epoch 3 --to alice/);
+  await send();
+  await page.waitForURL(/\/tasks\/refund-1$/);
+  assert.equal((await scene.baton("task", "show", "refund-1")).epoch, "4");
+  // A task that has ended offers no act, and its form says so.
+  await alice.handOver(await alice.request("bob", "--task", "ended"), bob);
+  await bob.status("ended", "canceled");
+  await page.goto(`${scene.origin}/tasks/ended`);
+  assert.equal(await page.getByRole("link", { name: "Reassign…" }).count(), 0);
+  await page.goto(`${scene.origin}/tasks/ended/reassign`);
+  await page.getByLabel("New owner").fill("carol");
+  await send();
+  await page.getByRole("alert").getByText("TASK_FINAL").waitFor();
+  scene.expects(/status of 40[049]/);
+});
+
+scenario("a plan is cancelled and retried, and its log has both", async (scene) => {
+  const alice = await scene.agent("alice");
+  await scene.agent("bob");
+  const subtasks = [{ id: "one", description: "One.", agent_id: "bob" }, { id: "two", description: "Two.", agent_id: "bob", dependencies: ["one"] }];
+  await scene.baton("plan", "submit", scene.file("plan.json", JSON.stringify({ description: "Two steps.", subtasks })), "--plan-id", "report", ...alice.identity);
+  const state = async () => (await scene.baton("plan", "show", "report")).state;
+  await until("the first step is offered", async () => (await scene.lines("handoff", "list", "--open", "--to", "bob")).length === 1);
+  const page = await scene.operator("/plans/report");
+  await page.getByRole("link", { name: "Cancel the plan…" }).click();
+  await page.getByText("1 subtask being handed over: their handoffs are cancelled.").waitFor();
+  await page.getByText("1 subtask not begun: they do not begin.").waitFor();
+  await page.getByLabel("Reason").fill("not needed");
+  assert.equal(await command(page), "baton plan cancel report --reason 'not needed'");
+  await isAccessible(page, "cancel a plan");
+  await page.getByRole("button", { name: "Cancel the plan" }).click();
+  await page.waitForURL(/\/plans\/report$/);
+  assert.equal(await state(), "PLAN_STATE_CANCELLED");
+  await page.getByText("not needed").first().waitFor();
+
+  await page.getByRole("link", { name: "Retry the plan…" }).click();
+  await page.getByText("2 subtasks that did not complete, or whose work was undone, begin again.").waitFor();
+  await page.getByRole("button", { name: "Retry the plan" }).click();
+  await page.waitForURL(/\/plans\/report$/);
+  assert.equal(await state(), "PLAN_STATE_RUNNING");
+  // Again it is refused.
+  await page.goto(`${scene.origin}/plans/report/retry`);
+  await page.getByRole("button", { name: "Retry the plan" }).click();
+  await page.getByRole("alert").getByText("PLAN_RUNNING").waitFor();
+  assert.equal(await state(), "PLAN_STATE_RUNNING");
+  scene.expects(/status of 409/);
+});
+
+scenario("a key is revoked, an agent is invited, and one leaves", async (scene) => {
+  await owned(scene);
+  const page = await scene.operator("/agents/alice");
+  await page.getByRole("link", { name: "Revoke…" }).click();
+  await page.getByText("alice has no other key").waitFor();
+  await page.getByLabel("Reason").fill("laptop lost");
+  assert.match(await command(page), /^baton agent key revoke alice \S+ --reason 'laptop lost'$/);
+  await page.getByRole("button", { name: "Revoke the key" }).click();
+  await page.waitForURL(/\/agents\/alice$/);
+  assert.equal((await lastAct(scene)).action, "AUDIT_ACTION_KEY_REVOKED");
+  assert.equal(await page.getByRole("link", { name: "Revoke…" }).count(), 0, "a revoked key has no act");
+
+  await page.goto(`${scene.origin}/agents`);
+  await page.getByRole("link", { name: "Invite an agent…" }).click();
+  await page.getByLabel("Agent", { exact: true }).fill("dora");
+  await page.getByLabel("Types").fill("expert, writer");
+  await page.getByLabel("Valid for hours").fill("2");
+  await page.getByRole("button", { name: "Invite" }).click();
+  await page.getByRole("heading", { name: "The invitation is made" }).waitFor();
+  await isAccessible(page, "an invitation");
+  const invitation = (await page.locator("pre").first().textContent()).trim();
+  assert.match(invitation, /^invitation-[0-9a-f]{64}$/);
+  assert.equal((await lastAct(scene)).action, "AUDIT_ACTION_INVITATION_CREATED");
+  assert.doesNotMatch(JSON.stringify(await scene.lines("audit")), new RegExp(invitation));
+
+  // bob owns a task: without the mark it stays.
+  await page.goto(`${scene.origin}/agents/bob`);
+  await page.getByRole("link", { name: "Deregister…" }).click();
+  await page.getByText("It owns 1 open tasks").waitFor();
+  await page.getByRole("button", { name: "Deregister" }).click();
+  await page.getByRole("alert").getByText("AGENT_BUSY").waitFor();
+  await page.getByLabel("Also with open tasks and offers").check();
+  assert.match(await command(page), /--force$/);
+  await page.getByRole("button", { name: "Deregister" }).click();
+  await page.waitForURL(/\/agents\/bob$/);
+  await page.getByText("Deregistered", { exact: true }).waitFor();
+  assert.equal(await page.getByRole("link", { name: "Deregister…" }).count(), 0);
+  assert.equal((await lastAct(scene)).action, "AUDIT_ACTION_AGENT_DEREGISTERED");
+  scene.expects(/status of 409/);
+});
+
+scenario("a dead letter is redriven and discarded after a look at what happens", async (scene) => {
+  const { alice, bob } = await owned(scene);
+  for (const task of ["one", "two"]) await bob.reject(await alice.request("bob", "--task", task), "no time");
+  const [, letter] = await scene.lines("dlq", "list");
+  const page = await scene.operator(`/dead-letters/${letter.deadLetterId}`);
+  await page.getByRole("link", { name: "Discard…" }).click();
+  await page.getByText("The message is not delivered").waitFor();
+  assert.equal(await command(page), `baton dlq discard ${letter.deadLetterId}`);
+  await page.getByRole("link", { name: "Back, and change nothing" }).click();
+  await page.getByRole("link", { name: "Redrive…" }).click();
+  await page.getByLabel("Deliver to").fill("no such agent!");
+  await page.getByRole("button", { name: "Redrive" }).click();
+  await page.getByRole("alert").getByText("FIELD_INVALID").waitFor();
+  assert.equal((await scene.lines("dlq", "list")).length, 2);
+  scene.expects(/status of 400/);
+});
+
+scenario("a reader without the right sees which right, and gets no further", async (scene) => {
+  const { bob } = await owned(scene);
+  const { url } = await scene.running("console", ...bob.identity);
+  const page = await scene.page();
+  await page.goto(url);
+  await page.waitForURL(/overview/);
+  await page.goto(`${scene.origin}/tasks/refund-1`);
+  await page.getByText("you lack the right reassignTask").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Reassign…" }).count(), 0);
+  const acts = await scene.lines("audit");
+  const statuses = await page.evaluate(async () => {
+    const post = (path, body) => fetch(path, { method: "POST", body: new URLSearchParams(body) });
+    const asked = [
+      ["/tasks/refund-1/reassign", { to: "carol", epoch: "2" }],
+      ["/agents/alice/deregister", { force: "yes" }],
+      ["/invite", {}],
+    ];
+    const answers = [];
+    for (const [path, body] of asked) {
+      const answer = await post(path, body);
+      answers.push([answer.status, (await answer.text()).includes("PERMISSION_DENIED")]);
+    }
+    return answers;
+  });
+  assert.deepEqual(statuses, [[403, true], [403, true], [403, true]]);
+  assert.deepEqual(await scene.lines("audit"), acts);
+  scene.expects(/status of 403/);
+});

@@ -77,6 +77,7 @@ A conversation has one shape, `baton.history` version 1. The clients convert it 
 
 | client | a conversion | the section of a history | the latest entries | without calls of tools | without open calls |
 |---|---|---|---|---|---|
+| Rust | `shapes::from_openai_chat` | `history_section` | `history::latest` | `history::without_tool_calls` | `history::settled` |
 | Python | `shapes.from_openai_chat` | `history_section` | `history.latest` | `history.without_tool_calls` | `history.settled` |
 | TypeScript | `fromOpenAIChat` | `historySection` | `latestOf` | `withoutToolCalls` | `settled` |
 | Go | `FromOpenAIChat` | `HistorySection` | `HistoryLatest` | `HistoryWithoutToolCalls` | `HistorySettled` |

@@ -7,6 +7,8 @@
 //! [`Handler`], [`session::Agent`] is an agent on one session, [`Session`] the stream of frames, [`Client`] the connection
 //! with a stub of each service, and [`Composer`] makes signed envelopes.
 //!
+//! [`shapes`] converts conversations from and to the shapes of models.
+//!
 //! Every receipt is verified with the broker's key, and every delivery with its sender's ([`Trust`]).
 //!
 //! An agent that takes over what it is offered:
@@ -69,6 +71,7 @@ mod script;
 mod serve;
 pub mod session;
 mod session_agent;
+pub mod shapes;
 mod threads;
 mod trace;
 mod trust;
@@ -109,6 +112,7 @@ pub use scope::{in_task, without_parent};
 pub use serve::{Handler, NotTaken};
 pub use session::Session;
 pub use session_agent::Delivered;
+pub use shapes::history_section;
 pub use threads::{Step, Thread, ThreadRun};
 pub use trace::{current_trace, in_trace};
 pub use trust::{Trust, vouch};

@@ -4,7 +4,7 @@
 //! filter does not know, so it is refused instead of passed on. `vectors/history-v1.schema.json` is the schema, and
 //! `vectors/filters-v1.json` has examples for every language.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -79,6 +79,28 @@ fn without_calls(mut entry: Value) -> Option<Value> {
     let called = entry.as_object_mut()?.remove("tool_calls").is_some_and(|calls| calls != Value::Array(Vec::new()));
     let says_nothing = entry["content"] == "" || entry["content"] == Value::Array(Vec::new());
     (!(called && says_nothing)).then_some(entry)
+}
+
+/// The entries without calls that have no result yet, and without results of unknown calls.
+///
+/// Interfaces of models refuse such a history. A handoff leaves them, because the call of a handoff is open while it is made.
+pub fn settled(entries: Vec<Value>) -> Vec<Value> {
+    let result_of = |entry: &Value| entry["tool_call_id"].as_str().map(str::to_owned);
+    let answered: HashSet<String> = entries.iter().filter_map(result_of).collect();
+    let mut known = HashSet::new();
+    let settle = |mut entry: Value| {
+        if let Some(calls) = entry["tool_calls"].as_array().filter(|calls| !calls.is_empty()) {
+            let is_answered = |call: &&Value| call["id"].as_str().is_some_and(|id| answered.contains(id));
+            let kept: Vec<Value> = calls.iter().filter(is_answered).cloned().collect();
+            if kept.is_empty() {
+                return without_calls(entry);
+            }
+            known.extend(kept.iter().filter_map(|call| call["id"].as_str()).map(str::to_owned));
+            entry["tool_calls"] = Value::Array(kept);
+        }
+        result_of(&entry).is_none_or(|id| known.contains(&id)).then_some(entry)
+    };
+    entries.into_iter().filter_map(settle).collect()
 }
 
 fn check_entry(at: &str, entry: &Value) -> Result<(), NoHistory> {

@@ -17,7 +17,7 @@ import { Workspace } from "./workspace.js";
 import { clipped, Delivery, type Waiting } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, NoAnswer, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
-import { endedBy, type HandedOver, HandOver, type OnView } from "./handovers.js";
+import { candidateOf, endedBy, type HandedOver, HandOver, type OnView, sendContextTo } from "./handovers.js";
 import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
@@ -39,7 +39,7 @@ import { Resumption } from "./resume.js";
 import { Registrations } from "./registrations.js";
 import { Schemas } from "./schemas.js";
 import { closedError, handle, type Handlers } from "./serve.js";
-import { forWishes, withDeltas } from "./sections.js";
+import { withDeltas } from "./sections.js";
 import { CALL_TIMEOUT_MS, deferred, Session, sleep } from "./session.js";
 import { isFinalState, isFinalStatus } from "./states.js";
 import { OwnedTask, type TaskOwner } from "./tasks.js";
@@ -434,13 +434,7 @@ export class Agent implements TaskOwner, Negotiator {
     sections: readonly v1.ContextSection[],
     options: CallOptions = {},
   ): Promise<v1.Receipt> {
-    const { taskId } = accept.envelope;
-    const wanted = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload : create(v1.HandoffAcceptSchema);
-    const sent = forWishes(sections, wanted, (name, digest) => this.contexts.known.find(taskId, name, digest));
-    const transfer = create(v1.TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
-    const receipt = await this.reply(accept, transfer, options);
-    this.contexts.known.note(taskId, sections);
-    return receipt;
+    return sendContextTo(this, candidateOf(accept), sections, options);
   }
 
   /**

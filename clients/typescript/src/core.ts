@@ -30,7 +30,6 @@ export interface AgentCore {
 
   accept(request: Delivery, accept?: MessageInitShape<typeof HandoffAcceptSchema>): Promise<Receipt>;
   reject(request: Delivery, reject: MessageInitShape<typeof HandoffRejectSchema>): Promise<Receipt>;
-  sendContext(accept: Delivery, sections: readonly ContextSection[], options?: CallOptions): Promise<Receipt>;
   complete(transfer: Delivery): Promise<Receipt>;
   failTakeover(transfer: Delivery, details: string): Promise<Receipt>;
   keepTurn(delivery: Delivery, details?: string): Promise<Receipt>;

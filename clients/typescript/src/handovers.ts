@@ -3,6 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import type { AgentCore } from "./core.js";
 import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
+import type { CallOptions } from "./following.js";
 import { type HandlerContext, Later } from "./jobs.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
 import { forWishes } from "./sections.js";
@@ -12,11 +13,13 @@ import {
   type ContextSection,
   ErrorCode,
   type Handoff,
+  type HandoffAccept,
   HandoffCancelSchema,
   HandoffOutcome,
   HandoffState,
   NextStep,
   OfferOutcome,
+  type Receipt,
   SenderView,
   TaskContextTransferSchema,
 } from "./v1.js";
@@ -58,6 +61,13 @@ interface About {
   handoffId: string;
   taskId: string;
   epoch: bigint;
+}
+
+/** A candidate that has accepted and waits for the context. */
+interface Candidate {
+  readonly about: About;
+  readonly candidateId: string;
+  readonly wanted: Pick<HandoffAccept, "wantedSections" | "wishes">;
 }
 
 /** A handoff that this agent has requested. */
@@ -140,7 +150,7 @@ export class HandOver {
   async #accepted(accept: Letter, signal?: AbortSignal): Promise<HandedOver | undefined> {
     this.#onView(SenderView.CONTEXT_PREPARING);
     try {
-      await giveContext(this.#agent, accept.delivery, this.#sections, signal);
+      await giveContext(this.#agent, candidateOf(accept.delivery), this.#sections, signal);
       this.#onView(SenderView.AWAITING_CONTEXT_ACK);
       await accept.finish();
       return undefined;
@@ -150,7 +160,8 @@ export class HandOver {
         signal.throwIfAborted();
       }
       if (!hasGoneOn(error)) {
-        await accept.finish(error);
+        // A refusal has cancelled the handoff, and the accept needs no further attempt.
+        await accept.finish(isRefusal(error) ? undefined : error);
         if (error instanceof Later) return undefined;
         throw error;
       }
@@ -166,16 +177,15 @@ export class HandOver {
 
   /** Sends the context to the candidate that the broker names. */
   async #provide({ candidateId, wantedSections }: Handoff, signal?: AbortSignal): Promise<void> {
-    const { handoffId, taskId, epoch } = this.#about;
-    const sections = forWishes(this.#sections, { wantedSections, wishes: [] }, () => undefined);
-    const transfer = create(TaskContextTransferSchema, { sections, contextDigest: contextDigest(sections) });
+    const candidate = { about: this.#about, candidateId, wanted: { wantedSections, wishes: [] } };
     this.#onView(SenderView.CONTEXT_PREPARING);
     try {
-      await this.#agent.send(candidateId, { taskId, epoch, correlationId: handoffId }, transfer, signal ? { signal } : {});
+      await giveContext(this.#agent, candidate, this.#sections, signal);
       this.#onView(SenderView.AWAITING_CONTEXT_ACK);
     } catch (error) {
+      signal?.throwIfAborted();
       // The other process has sent it, or the next look tries again.
-      if (!hasGoneOn(error) && !(error instanceof BatonError && isPassing(error))) throw error;
+      if (!hasGoneOn(error) && !(error instanceof Later)) throw error;
     }
   }
 
@@ -217,10 +227,47 @@ export async function provideContext(
   provide: ContextProvider,
   context: HandlerContext,
 ): Promise<void> {
-  const { taskId, epoch, senderId: candidateId } = accept.envelope;
-  const sections = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload.wantedSections : [];
-  const given = await provide({ handoffId: accept.handoffId, taskId, epoch, candidateId, sections }, context);
-  await giveContext(agent, accept, given, context.signal);
+  const candidate = candidateOf(accept);
+  const { about, candidateId, wanted } = candidate;
+  const given = await provide({ ...about, candidateId, sections: wanted.wantedSections }, context);
+  try {
+    await giveContext(agent, candidate, given, context.signal);
+  } catch (error) {
+    if (isRefusal(error)) {
+      await accept.ack().catch((lost: unknown) => {
+        agent.log("an acknowledgement was lost; the message comes again", lost);
+      });
+    }
+    throw error;
+  }
+}
+
+/** Whether a context was refused for good, so that `giveContext` has cancelled its handoff. */
+function isRefusal(error: unknown): boolean {
+  return error instanceof BatonError && !isPassing(error) && !hasGoneOn(error);
+}
+
+/** Returns the candidate whose accept was delivered. */
+export function candidateOf({ handoffId, envelope, answerTo, payload }: Delivery): Candidate {
+  const { taskId, epoch } = envelope;
+  const wanted = payload?.$typeName === "baton.v1.HandoffAccept" ? payload : { wantedSections: [], wishes: [] };
+  return { about: { handoffId, taskId, epoch }, candidateId: answerTo, wanted };
+}
+
+/** Sends a candidate the sections that it wants. They are the bases of later deltas. */
+export async function sendContextTo(
+  agent: AgentCore,
+  { about, candidateId, wanted }: Candidate,
+  sections: readonly ContextSection[],
+  options: CallOptions,
+): Promise<Receipt> {
+  const { handoffId: correlationId, taskId, epoch } = about;
+  const { known } = agent.contexts;
+  const sent = forWishes(sections, wanted, (name, digest) => known.find(taskId, name, digest));
+  const transfer = create(TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
+  const receipt = await agent.send(candidateId, { taskId, epoch, correlationId }, transfer, options);
+  known.note(taskId, sections);
+  return receipt;
 }
 
 /**
@@ -258,31 +305,29 @@ export async function lookAt(agent: AgentCore, handoffId: string): Promise<Hando
 }
 
 /**
- * Sends the context for an accept. A permanent refusal ends the handoff, since no candidate could take it over. Throws Later if
+ * Sends the context to a candidate. A permanent refusal ends the handoff, since no candidate could take it over. Throws Later if
  * a retry may succeed.
  */
 async function giveContext(
   agent: AgentCore,
-  accept: Delivery,
+  candidate: Candidate,
   sections: readonly ContextSection[],
   signal?: AbortSignal,
 ): Promise<void> {
   try {
-    await agent.sendContext(accept, sections, signal ? { signal } : {});
+    await sendContextTo(agent, candidate, sections, signal ? { signal } : {});
   } catch (error) {
     if (hasGoneOn(error)) throw error;
     if (signal?.aborted === true) throw new Later(0, "what would have sent the context has ended");
     if (!(error instanceof BatonError)) throw error;
     if (isPassing(error)) throw new Later(Math.max(error.retryDelayMs ?? 0, LATER_MS), String(error));
     const reasonText = clipped(`there is no context: ${error.message}`);
+    const { handoffId: correlationId, taskId, epoch } = candidate.about;
     try {
-      await agent.reply(accept, create(HandoffCancelSchema, { reasonText }));
+      await agent.send(candidate.candidateId, { taskId, epoch, correlationId }, create(HandoffCancelSchema, { reasonText }));
     } catch (failure) {
       if (!hasGoneOn(failure)) throw failure;
     }
-    await accept.ack().catch((lost: unknown) => {
-      agent.log("an acknowledgement was lost; the message comes again", lost);
-    });
     throw error;
   }
 }

@@ -450,3 +450,23 @@ test("a frame that ends the session is not sent again", async () => {
   });
   await patient(alice.send(bob.id, {}, create(v1.InfoSchema, { text: "and goes on" })));
 });
+
+test("a refused context ends the handoff, also when the broker names the candidate", async () => {
+  const [options, bob] = [broker.options("alice"), await agents.named("bob")];
+  taking(bob);
+  const odd = { ...jsonSection("history_log", [{ who: "customer" }]), schemaId: "baton.history", schemaVersion: "1" };
+  for (const isLost of [false, true]) {
+    const alice = await agents.connect(options);
+    const { handoffId } = await alice.requestHandoff(bob.id, unique("ticket"), SUPPORT);
+    if (isLost) {
+      // An earlier process has acked the accept, and died before it sent the context.
+      const mail = alice.deliveries();
+      await (await received(mail, "baton.v1.HandoffAccept")).ack();
+      await mail.return();
+      alice.mail.lookAfterMs = 50;
+    }
+    await assert.rejects(patient(alice.resumeHandOver(handoffId, [odd])), refusal("CONTEXT_SCHEMA_VIOLATION"));
+    assert.equal((await alice.getHandoff(handoffId)).state, v1.HandoffState.CANCELLED);
+    alice.close();
+  }
+});

@@ -7,8 +7,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use baton::proto::v1::{self, TaskStatus};
-use baton_client::{Agent, Delegation, HandOverError, Progress, RecallReason, Returned, json_section};
+use baton::proto::v1::{self, TaskStatus, context_section::Content};
+use baton_client::{Agent, Delegation, HandOverError, Offer, Progress, RecallReason, Returned, json_section};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -162,6 +162,65 @@ async fn a_command_that_fails_fails_its_task_with_its_words() {
     assert_eq!(failed.status, TaskStatus::Failed);
     assert!(failed.details.contains("FIELD_INVALID"), "{}", failed.details);
     drop(wrong);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_code_75_gives_the_task_back() {
+    let broker = Broker::start();
+    let alice = alice(&broker).await;
+    let mut exec = Exec::start(&broker, &[], "echo no quota today >&2; exit 75");
+    let task = new_task();
+    let back = within(lend(&alice, &task)).await.unwrap();
+    assert_eq!((back.status, back.result), (TaskStatus::Canceled, None));
+    assert_eq!(back.details, "the command ended with exit code 75: no quota today");
+    let told = exec.says("handed_back");
+    assert_eq!((told["task"].as_str(), told["to"].as_str()), (Some(task.as_str()), Some("alice")));
+    let record = alice.get_task(&task).await.unwrap();
+    assert_eq!(record.owner_id, "alice");
+    assert!(!matches!(record.status(), TaskStatus::Canceled | TaskStatus::Failed), "it is open for another try");
+
+    // A task that was given for good goes back by a handoff, with its context.
+    let (heard, mut offers) = mpsc::unbounded_channel();
+    let carol = Agent::builder("carol").server(&broker.address).ca(broker.ca()).key(identity("carol").key);
+    let carol = carol.on_handoff(move |offer: Offer| {
+        let heard = heard.clone();
+        async move {
+            let reason = offer.request().map(|request| request.reason_text.clone());
+            let takeover = offer.accept().await?;
+            // It may come as a delta to what carol has sent.
+            let Some(Content::Json(goals)) = takeover.section("goals").await? else { panic!("there are no goals") };
+            let goals: Value = serde_json::from_str(&goals).unwrap();
+            takeover.complete().await?;
+            drop(heard.send((reason.unwrap_or_default(), goals)));
+            Ok(())
+        }
+    });
+    let carol = carol.connect().await.unwrap();
+    let task = new_task();
+    let request = v1::HandoffRequest { initial_context_summary: "review it".into(), ..a_request() };
+    let goals = json_section("goals", json!({"find": ["bugs"]}));
+    within(carol.hand_over("type:reviewer", &task, &request, [goals])).await.unwrap();
+    let (reason, goals) = within(offers.recv()).await.unwrap();
+    assert_eq!(reason, "the command ended with exit code 75: no quota today");
+    assert_eq!(goals, json!({"find": ["bugs"]}));
+    exec.says("handed_back");
+    let record = carol.get_task(&task).await.unwrap();
+    assert_eq!(record.owner_id, "carol");
+    assert!(!matches!(record.status(), TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed));
+    carol.stop().await.unwrap();
+
+    // A former owner that takes nothing: the task fails with both reasons.
+    let dave = Agent::builder("dave").server(&broker.address).ca(broker.ca()).key(identity("dave").key);
+    let dave = dave.on_handoff(|offer: Offer| async move {
+        offer.reject(v1::RejectReason::NoSkill, "not me").await?;
+        Ok(())
+    });
+    let dave = dave.connect().await.unwrap();
+    let task = new_task();
+    within(dave.hand_over("type:reviewer", &task, &request, [])).await.unwrap();
+    let problem = exec.says("failed")["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("no quota today; dave does not take it back"), "{problem}");
+    assert_eq!(dave.get_task(&task).await.unwrap().status(), TaskStatus::Failed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

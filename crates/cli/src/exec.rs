@@ -26,7 +26,7 @@ use super::{
     worker::{register, say},
 };
 use baton_client::{
-    Agent, ClientError, HandlerResult, NotTaken, Offer, OwnedTask, Recalled,
+    Agent, ClientError, HandlerResult, Link, NotTaken, Offer, OwnedTask, Recalled,
     ids::AgentType,
     proto::v1::{self, RejectReason, TaskStatus},
 };
@@ -40,6 +40,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// The progress reports of a command that may be sent at once, and the time that gives another one: 10 a minute.
 const REPORTS_AT_ONCE: u32 = 10;
 const REPORT_EVERY: Duration = Duration::from_secs(6);
+/// The longest reason of a request, in bytes: that of the protocol.
+const REASON_MAX: usize = 4096;
 /// The largest result of a task, in bytes: that of the protocol.
 const RESULT_MAX: usize = 262_144;
 
@@ -48,8 +50,8 @@ const RESULT_MAX: usize = 262_144;
 /// The command reads the task from standard input: one JSON object with task_id, handoff_id, from, task_type, summary,
 /// resumed and context, which has each section by its name. BATON_TASK_ID and BATON_HANDOFF_ID are in its environment.
 /// What it prints on standard output is the result: a JSON object as it is, any other text as {"response": TEXT}. Lines
-/// on standard error are progress, at most 10 a minute. Exit code 0 completes the task; any other fails it with the last
-/// lines of standard error.
+/// on standard error are progress, at most 10 a minute. Exit code 0 completes the task; 75 gives it back to the agent that it
+/// came from; any other fails it. The last lines of standard error are the words of both.
 ///
 /// If the task is taken from the agent, the command and all processes that it has started get SIGTERM, and SIGKILL after
 /// --grace. On SIGINT or SIGTERM the agent takes no more tasks, ends its commands in the same way, and exits with code
@@ -169,6 +171,7 @@ impl Worker {
                 () = self.stop.cancelled() => return Err(stopping().into()),
             },
         };
+        let link = offer.link().clone();
         let mut input = Input::of(&offer).await?;
         // An accepted offer comes again to the next process of the agent, with its context.
         let takeover = tokio::select! {
@@ -178,10 +181,13 @@ impl Worker {
         input.read_context(&takeover).await?;
         let task = takeover.complete().await?;
         say("started", &json!({"task": task.task_id, "handoff": input.handoff_id, "epoch": task.epoch()}));
-        let end = self.work(&task, &input).await;
+        let end = match task.open_handoff_id.as_str() {
+            "" => self.work(&task, &input).await,
+            _ => End::HandedBack("an earlier process of this agent has begun to give it back".to_owned()),
+        };
         // Free before the report: the broker offers the next task as soon as it has the report.
         drop(place);
-        settle(&task, end).await
+        self.settle(&link, &task, end, &input).await
     }
 
     /// Runs the command for the task, and reports its progress.
@@ -203,6 +209,73 @@ impl Worker {
         let _ends_with_its_handler = cancel.drop_guard();
         let (end, ()) = tokio::join!(running, report_progress(task, lines));
         end.unwrap_or_else(|error| End::Failed(format!("the command was lost: {error}")))
+    }
+
+    /// Reports the end of the command as that of its task.
+    async fn settle(&self, link: &Link, task: &OwnedTask, end: End, input: &Input) -> HandlerResult {
+        let result = match end {
+            // The task stays this agent's, for its next process.
+            End::Stopped => {
+                say("left", &json!({"task": task.task_id}));
+                return Ok(());
+            }
+            End::Done(output) => result_of(&output),
+            End::Failed(words) => Err(words),
+            End::HandedBack(words) => match self.hand_back(link, task, &words, input).await? {
+                Some(problem) => Err(problem),
+                None => return Ok(()),
+            },
+        };
+        match result {
+            Ok(result_json) => {
+                let status = TaskStatus::Completed.into();
+                task.report(&v1::TaskStatusUpdate { status, result_json, ..Default::default() }).await?;
+                say("completed", &json!({"task": task.task_id}));
+            }
+            Err(words) => {
+                task.fail(&words).await?;
+                say("failed", &json!({"task": task.task_id, "problem": words}));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the task back: a loan ends as CANCELED, and a task that was given for good is handed to its former owner with
+    /// the context that came with it. Returns the problem if the former owner does not take it.
+    async fn hand_back(
+        &self,
+        link: &Link,
+        task: &OwnedTask,
+        words: &str,
+        input: &Input,
+    ) -> Result<Option<String>, ClientError> {
+        let told = json!({"task": task.task_id, "to": input.from, "problem": words});
+        if is_lent(task, link).await? {
+            task.cancel(words, true).await?;
+            say("handed_back", &told);
+            return Ok(None);
+        }
+        let request = input.request_back(&words[..words.floor_char_boundary(REASON_MAX)]);
+        let handing = async {
+            match task.open_handoff_id.as_str() {
+                "" => task.hand_over(&input.from, &request, input.whole.clone()).await,
+                handoff => link.resume_hand_over(handoff, input.whole.clone()).await,
+            }
+        };
+        tokio::select! {
+            handed = handing => Ok(match handed {
+                Ok(_) => {
+                    say("handed_back", &told);
+                    None
+                }
+                Err(error) => Some(format!("{words}; {} does not take it back: {error}", input.from)),
+            }),
+            // The handoff goes on at the broker.
+            () = self.stop.cancelled() => {
+                say("left", &json!({"task": task.task_id}));
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -239,29 +312,11 @@ async fn closed(mut lines: watch::Receiver<String>) {
     while lines.changed().await.is_ok() {}
 }
 
-/// Reports the end of the command as that of its task.
-async fn settle(task: &OwnedTask, end: End) -> HandlerResult {
-    let result = match end {
-        // The task stays this agent's, for its next process.
-        End::Stopped => {
-            say("left", &json!({"task": task.task_id}));
-            return Ok(());
-        }
-        End::Done(output) => result_of(&output),
-        End::Failed(words) => Err(words),
-    };
-    match result {
-        Ok(result_json) => {
-            let status = TaskStatus::Completed.into();
-            task.report(&v1::TaskStatusUpdate { status, result_json, ..Default::default() }).await?;
-            say("completed", &json!({"task": task.task_id}));
-        }
-        Err(words) => {
-            task.fail(&words).await?;
-            say("failed", &json!({"task": task.task_id, "problem": words}));
-        }
-    }
-    Ok(())
+/// Whether this agent has the task as a loan, so that a final status returns it.
+async fn is_lent(task: &OwnedTask, link: &Link) -> Result<bool, ClientError> {
+    let record = link.get_task(&task.task_id).await?;
+    let got = record.hops.last().map(|hop| hop.handoff_id.as_str());
+    Ok(record.loans.last().map(|loan| loan.handoff_id.as_str()) == got && got.is_some())
 }
 
 /// The result that an output stands for; empty for an empty output. `Err`: the reason for having none.

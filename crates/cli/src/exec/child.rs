@@ -45,6 +45,9 @@ pub(super) struct Run {
     pub(super) progress: watch::Sender<String>,
 }
 
+/// The exit code with which a command gives its task back: EX_TEMPFAIL of sysexits.h.
+const HANDS_BACK: i32 = 75;
+
 /// How a run has ended.
 #[derive(Debug)]
 pub(super) enum End {
@@ -52,6 +55,8 @@ pub(super) enum End {
     Done(Vec<u8>),
     /// For the reason in these words.
     Failed(String),
+    /// With the exit code [`HANDS_BACK`], for the reason in these words.
+    HandedBack(String),
     /// It was cancelled.
     Stopped,
 }
@@ -133,6 +138,7 @@ impl Run {
         };
         match status {
             Ok(status) if status.success() => End::Done(output),
+            Ok(status) if status.code() == Some(HANDS_BACK) => End::HandedBack(words_of(status, &last)),
             Ok(status) => End::Failed(words_of(status, &last)),
             Err(error) => End::Failed(format!("failed to wait for the command: {error}")),
         }

@@ -15,12 +15,14 @@ pub(super) struct Input {
     task_id: String,
     pub(super) handoff_id: String,
     /// The agent that offered the task.
-    from: String,
+    pub(super) from: String,
     task_type: String,
     summary: String,
     is_resumed: bool,
     /// Each section, by its name.
     sections: Vec<(String, Section)>,
+    /// The context as another agent can take it: without deltas.
+    pub(super) whole: Vec<v1::ContextSection>,
 }
 
 /// The content of a section.
@@ -41,6 +43,7 @@ impl Input {
             summary: String::new(),
             is_resumed: offer.is_resumed(),
             sections: Vec::new(),
+            whole: Vec::new(),
         };
         if let Some(request) = offer.request() {
             (input.task_type, input.summary) = (request.task_type.clone(), request.initial_context_summary.clone());
@@ -55,10 +58,21 @@ impl Input {
         for sent in &takeover.context().sections {
             // A delta is applied to its base.
             if let Some(content) = takeover.section(&sent.name).await? {
+                self.whole.push(v1::ContextSection { content: Some(content.clone()), ..sent.clone() });
                 self.sections.push((sent.name.clone(), Section::of(content)));
             }
         }
         Ok(())
+    }
+
+    /// The request by which the task goes back to its former owner, for this reason.
+    pub(super) fn request_back(&self, reason: &str) -> v1::HandoffRequest {
+        v1::HandoffRequest {
+            task_type: self.task_type.clone(),
+            initial_context_summary: self.summary.clone(),
+            reason_text: reason.to_owned(),
+            ..Default::default()
+        }
     }
 
     pub(super) fn environment(&self) -> [(&'static str, String); 2] {

@@ -1,10 +1,14 @@
 //! `baton mcp`: models as agents, through the client of the protocol's official library.
 
+mod long_work;
+mod resources;
+mod sets;
+
 use std::{path::PathBuf, process::Stdio, sync::Arc};
 
 use baton::proto::v1::{self, HandoffState};
 use rmcp::{
-    RoleClient, ServiceExt as _,
+    ClientHandler, RoleClient, ServiceExt as _,
     model::CallToolRequestParams,
     service::{RunningService, ServiceError},
 };
@@ -17,13 +21,13 @@ use tokio::{
 use crate::broker::{Broker, PATIENCE, baton, eventually, exit_of, identity};
 
 /// A host with its server. Dropping it kills the server.
-struct Host {
-    client: RunningService<RoleClient, ()>,
+struct Host<H: ClientHandler = ()> {
+    client: RunningService<RoleClient, H>,
     child: Child,
 }
 
 /// Checks an output against the schema of its tool, as hosts do: no name is missing, and none is unknown.
-async fn check_output(client: &RunningService<RoleClient, ()>, tool: &str, data: &Value) {
+async fn check_output<H: ClientHandler>(client: &RunningService<RoleClient, H>, tool: &str, data: &Value) {
     let tools = client.list_all_tools().await.unwrap();
     let tool = tools.into_iter().find(|listed| listed.name == tool).unwrap();
     let schema = tool.output_schema.unwrap();
@@ -44,9 +48,16 @@ struct Answer {
 
 impl Host {
     async fn start(broker: &Broker, name: &str, options: &[&str]) -> Self {
+        Self::with((), broker, name, options).await
+    }
+}
+
+impl<H: ClientHandler> Host<H> {
+    /// A host with this side of the protocol.
+    async fn with(handler: H, broker: &Broker, name: &str, options: &[&str]) -> Self {
         let mut child = server(broker, name, options).spawn().unwrap();
         let transport = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
-        let client = tokio::time::timeout(PATIENCE, ().serve(transport)).await.unwrap().unwrap();
+        let client = tokio::time::timeout(PATIENCE, handler.serve(transport)).await.unwrap().unwrap();
         Self { client, child }
     }
 

@@ -18,7 +18,7 @@ use baton_client::{
     Identity,
     ids::{AgentId, AgentType, KeyId},
 };
-use baton_faces::{Face, mcp};
+use baton_faces::{Face, Fixed, acts::Set, mcp};
 
 /// Let a host of the Model Context Protocol act as an agent: serve MCP on standard input and output.
 ///
@@ -30,6 +30,7 @@ use baton_faces::{Face, mcp};
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   baton mcp --id alice --key alice.pem
+  baton mcp --id alice --key alice.pem --tools core,plans,mail
   baton mcp install --host claude-code --id alice --key alice.pem
   baton mcp install --host codex --write"
 )]
@@ -60,6 +61,43 @@ struct AgentArgs {
     /// A type to register under. May be repeated. Default: the card that the broker has.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
+    /// The sets of tools, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "core", value_name = "SETS")]
+    tools: Vec<ToolSet>,
+    /// A receiver that the person chooses: the tool transfer_to_NAME gives it a task for good, or with lend: as a loan. May be
+    /// repeated.
+    #[arg(long = "offer", value_name = "NAME=[lend:]RECEIVER")]
+    offers: Vec<Fixed>,
+}
+
+/// A set of tools. Each costs the model room in its context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ToolSet {
+    /// Find agents, lend, give away, take, report, ask, answer.
+    Core,
+    /// Contexts, and the steps of a takeover one by one.
+    Context,
+    /// Plans of subtasks.
+    Plans,
+    /// Requests for offers, offers, awards.
+    Offers,
+    /// The workspaces of tasks.
+    Workspace,
+    /// Plain messages.
+    Mail,
+}
+
+impl ToolSet {
+    const fn of_face(self) -> Set {
+        match self {
+            Self::Core => Set::Core,
+            Self::Context => Set::Context,
+            Self::Plans => Set::Plans,
+            Self::Offers => Set::Offers,
+            Self::Workspace => Set::Workspace,
+            Self::Mail => Set::Mail,
+        }
+    }
 }
 
 /// Print the configuration by which a host starts `baton mcp`, or write it.
@@ -124,7 +162,8 @@ async fn serve(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<(), Fai
     let types = agent.types.iter().map(ToString::to_string).collect();
     let face = Arc::new(Face::new(connection.options_of_agent()?, identity, types));
     let stop = signals::stop_on_signal()?;
-    mcp::serve(face, env!("CARGO_PKG_VERSION"), stop).await.map_err(Failure::failed)
+    let sets: Vec<Set> = agent.tools.iter().map(|set| set.of_face()).collect();
+    mcp::serve(face, &sets, agent.offers.clone(), env!("CARGO_PKG_VERSION"), stop).await.map_err(Failure::failed)
 }
 
 fn install(args: &InstallArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
@@ -181,6 +220,14 @@ fn arguments(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<Vec<Strin
     arguments.extend(["--id".to_owned(), id.to_string(), "--key-id".to_owned(), agent.key_id.to_string()]);
     for name in &agent.types {
         arguments.extend(["--type".to_owned(), name.to_string()]);
+    }
+    if agent.tools != [ToolSet::Core] {
+        let names = agent.tools.iter().filter_map(|set| set.to_possible_value());
+        let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+        arguments.extend(["--tools".to_owned(), names.join(",")]);
+    }
+    for offer in &agent.offers {
+        arguments.extend(["--offer".to_owned(), offer.to_string()]);
     }
     Ok(arguments)
 }

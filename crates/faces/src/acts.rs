@@ -2,21 +2,31 @@
 //!
 //! The schemas are made of the types. A face turns this table into its own form, as [`crate::mcp`] does.
 
-mod find;
-mod inbox;
-mod moves;
+mod contexts;
+pub(crate) mod find;
+pub(crate) mod inbox;
+mod mail;
+pub(crate) mod moves;
+mod offers;
+pub(crate) mod plans;
 mod requests;
 mod takeovers;
-mod tasks;
+pub(crate) mod tasks;
+mod workspace;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use baton_client::{proto::v1, time::Moment};
+use baton_client::{
+    envelope::{sections, signing},
+    proto::v1,
+    time::Moment,
+};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 
+pub(crate) use self::requests::terms;
 use crate::{ActError, Face};
 
 /// The longest wait of an act, and the one that it has by default. Hosts cut a call after 60 s, some after 240 s.
@@ -87,14 +97,7 @@ impl Act {
                 }
             })
         });
-        Self {
-            name,
-            description,
-            effect,
-            input: schema_of::<I>(settings()),
-            output: schema_of::<O>(settings().for_serialize()),
-            run,
-        }
+        Self { name, description, effect, input: schema_of::<I>(settings()), output: output_of::<O>(), run }
     }
 
     /// Runs the act as this agent. Dropping the future ends a wait, and nothing else.
@@ -202,6 +205,11 @@ fn wait_of(seconds: Option<u64>) -> Result<Duration, ActError> {
     }
 }
 
+/// Whether a wait may be so long.
+pub(crate) const fn is_wait(seconds: u64) -> bool {
+    seconds <= WAIT_MAX
+}
+
 /// The looks of an act that waits.
 struct Looks {
     began: Moment,
@@ -213,9 +221,14 @@ impl Looks {
         Self { began: Moment::now(), wait }
     }
 
+    /// The time that is left.
+    fn left(&self) -> Duration {
+        self.wait.saturating_sub(self.began.elapsed())
+    }
+
     /// Waits until the next look. `false`: the time is over.
     async fn again(&self) -> bool {
-        let left = self.wait.saturating_sub(self.began.elapsed());
+        let left = self.left();
         if left.is_zero() {
             return false;
         }
@@ -232,20 +245,129 @@ async fn asked(face: &Face, limit: u32) -> Result<Vec<v1::Task>, ActError> {
     Ok(client.answer(client.tasks().list_tasks(request).await)?.tasks)
 }
 
-/// All acts, in the order in which they are shown.
-pub fn all() -> Vec<Act> {
+/// The task with this id, if it has an open question to this agent.
+pub(crate) async fn asked_about(face: &Face, task_id: &str) -> Result<Option<v1::Task>, ActError> {
+    Ok(asked(face, QUESTIONS_MAX).await?.into_iter().find(|task| task.task_id == task_id))
+}
+
+/// The tasks and plans that these acts make begin with it. No other program ends them.
+const MADE_PREFIX: &str = "mcp-";
+
+/// The ids of what a call makes without an id of its own, from its arguments: in this hour, and in the one before. `again`: a
+/// new id, twice.
+fn derived_id(face: &Face, arguments: &Value, again: bool) -> [String; 2] {
+    let composer = face.composer();
+    if again {
+        let id = format!("{MADE_PREFIX}{}", composer.ids.message_id(composer.clock.now()));
+        return [id.clone(), id];
+    }
+    let text = serde_json::json!([face.id(), arguments]).to_string();
+    // The order of names is of no meaning. A number without a canonical form stays unchanged.
+    let canonical = sections::parse("the arguments", &text).map_or(text, |value| sections::canonical(&value));
+    let digest = hex::encode(&signing::sha256(&[canonical.as_bytes()])[..12]);
+    let hour = prost_types::Timestamp::from(composer.clock.now()).seconds / 3600;
+    [hour, hour - 1].map(|hour| format!("{MADE_PREFIX}{digest}-{hour}"))
+}
+
+/// A set of acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// What each agent needs.
+    Core,
+    /// Contexts, and the steps of a takeover one by one.
+    Context,
+    /// Plans of subtasks.
+    Plans,
+    /// Negotiations.
+    Offers,
+    /// The workspaces of tasks.
+    Workspace,
+    /// Plain messages.
+    Mail,
+}
+
+impl Set {
+    fn acts(self) -> Vec<Act> {
+        match self {
+            Self::Core => core(),
+            Self::Context => vec![
+                Act::new("read_context", Effect::None, contexts::READ_CONTEXT, contexts::read_context),
+                Act::new("save_context", Effect::Adds, contexts::SAVE_CONTEXT, contexts::save_context),
+                Act::new("accept_handoff", Effect::Once, contexts::ACCEPT_HANDOFF, contexts::accept_handoff),
+                Act::new("complete_handoff", Effect::Once, contexts::COMPLETE_HANDOFF, contexts::complete_handoff),
+            ],
+            Self::Plans => vec![
+                Act::new("check_plan", Effect::None, plans::CHECK_PLAN, plans::check_plan),
+                Act::new("submit_plan", Effect::Adds, plans::SUBMIT_PLAN, plans::submit_plan),
+                cancel_plan(),
+            ],
+            Self::Offers => vec![
+                Act::new("request_offers", Effect::Adds, offers::REQUEST_OFFERS, offers::request_offers),
+                Act::new("make_offer", Effect::Adds, offers::MAKE_OFFER, offers::make_offer),
+                Act::new("choose_offer", Effect::Ends, offers::CHOOSE_OFFER, offers::choose_offer),
+                Act::new("read_mail", Effect::Once, mail::READ_MAIL, mail::read_mail),
+            ],
+            Self::Workspace => vec![
+                Act::new("post", Effect::Adds, workspace::POST, workspace::post),
+                Act::new("read_topic", Effect::None, workspace::READ_TOPIC, workspace::read_topic),
+            ],
+            Self::Mail => vec![
+                Act::new("send_mail", Effect::Adds, mail::SEND_MAIL, mail::send_mail),
+                Act::new("read_mail", Effect::Once, mail::READ_MAIL, mail::read_mail),
+            ],
+        }
+    }
+}
+
+/// The acts of these sets, each once, in the order in which they are shown.
+pub fn of(sets: &[Set]) -> Vec<Act> {
+    let mut acts: Vec<Act> = Vec::new();
+    for act in sets.iter().flat_map(|set| set.acts()) {
+        if acts.iter().all(|known| known.name != act.name) {
+            acts.push(act);
+        }
+    }
+    acts
+}
+
+pub(crate) fn delegate() -> Act {
+    Act::new("delegate", Effect::Adds, requests::DELEGATE, requests::delegate)
+}
+
+pub(crate) fn hand_over() -> Act {
+    Act::new("hand_over", Effect::Ends, requests::HAND_OVER, requests::hand_over)
+}
+
+pub(crate) fn take_back() -> Act {
+    Act::new("take_back", Effect::EndsOnce, moves::TAKE_BACK, moves::take_back)
+}
+
+pub(crate) fn answer() -> Act {
+    Act::new("answer", Effect::Once, tasks::ANSWER, tasks::answer)
+}
+
+pub(crate) fn cancel_plan() -> Act {
+    Act::new("cancel_plan", Effect::EndsOnce, plans::CANCEL_PLAN, plans::cancel_plan)
+}
+
+/// The schema of an output.
+pub(crate) fn output_of<O: JsonSchema>() -> Map<String, Value> {
+    schema_of::<O>(settings().for_serialize())
+}
+
+fn core() -> Vec<Act> {
     vec![
         Act::new("find_agents", Effect::None, find::DESCRIPTION, find::find_agents),
-        Act::new("delegate", Effect::Adds, requests::DELEGATE, requests::delegate),
-        Act::new("hand_over", Effect::Ends, requests::HAND_OVER, requests::hand_over),
+        delegate(),
+        hand_over(),
         Act::new("wait", Effect::None, moves::WAIT, moves::wait),
-        Act::new("take_back", Effect::EndsOnce, moves::TAKE_BACK, moves::take_back),
+        take_back(),
         Act::new("inbox", Effect::None, inbox::DESCRIPTION, inbox::inbox),
         Act::new("take_task", Effect::Once, takeovers::TAKE_TASK, takeovers::take_task),
         Act::new("decline_task", Effect::Once, takeovers::DECLINE_TASK, takeovers::decline_task),
         Act::new("report", Effect::Once, tasks::REPORT, tasks::report),
         Act::new("ask", Effect::Adds, tasks::ASK, tasks::ask),
-        Act::new("answer", Effect::Once, tasks::ANSWER, tasks::answer),
+        answer(),
         Act::new("get_task", Effect::None, tasks::GET_TASK, tasks::get_task),
     ]
 }
@@ -256,10 +378,11 @@ mod tests {
 
     #[test]
     fn the_schemas_are_closed_and_short() {
-        let acts = all();
-        assert_eq!(acts.len(), 12);
+        let sets = [Set::Core, Set::Context, Set::Plans, Set::Offers, Set::Workspace, Set::Mail];
+        let acts = of(&sets);
+        assert_eq!((of(&sets[..1]).len(), acts.len()), (12, 26));
         let mut bytes = 0;
-        for act in &acts {
+        for (place, act) in acts.iter().enumerate() {
             assert_eq!(act.input["type"], "object", "{}", act.name);
             assert_eq!(act.input["additionalProperties"], false, "{}", act.name);
             // A host checks each output against its schema: what may be absent is not required.
@@ -273,7 +396,9 @@ mod tests {
                 "{}: {text}",
                 act.name
             );
-            bytes += text.len() + act.name.len() + act.description.len() + 120;
+            if place < 12 {
+                bytes += text.len() + act.name.len() + act.description.len() + 120;
+            }
         }
         assert!(bytes <= 7 * 1024, "{bytes} bytes");
     }

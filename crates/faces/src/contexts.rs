@@ -43,8 +43,17 @@ pub(crate) async fn store(face: &Face, about: &About, sections: Vec<v1::ContextS
 
 /// The sections of the latest context of the task; `None`: it has none.
 pub(crate) async fn latest(face: &Face, task_id: &str) -> Result<Option<Vec<v1::ContextSection>>, ActError> {
+    Ok(version(face, task_id, 0).await?.map(|(_, sections)| sections))
+}
+
+/// A version of the task's context with its sections, 0 for the latest; `None`: there is none that this agent may read.
+pub(crate) async fn version(
+    face: &Face,
+    task_id: &str,
+    version: u64,
+) -> Result<Option<(v1::ContextVersion, Vec<v1::ContextSection>)>, ActError> {
     let client = face.client().await?;
-    let request = v1::GetContextRequest { task_id: task_id.to_owned(), version: 0 };
+    let request = v1::GetContextRequest { task_id: task_id.to_owned(), version };
     let version = match client.answer(client.contexts().get_context(request).await) {
         Ok(answer) => answer.version.unwrap_or_default(),
         Err(error) if error.reason() == Some("CONTEXT_VERSION_UNKNOWN") => return Ok(None),
@@ -65,7 +74,7 @@ pub(crate) async fn latest(face: &Face, task_id: &str) -> Result<Option<Vec<v1::
             });
         }
     }
-    Ok(Some(sections))
+    Ok(Some((version, sections)))
 }
 
 async fn content_of(client: &Client, version: &v1::ContextVersion, name: &str) -> Result<Option<Content>, ActError> {

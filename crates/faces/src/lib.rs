@@ -10,9 +10,15 @@
 pub mod acts;
 mod contexts;
 mod face;
+mod long_work;
 pub mod mcp;
+mod prompts;
+mod questions;
 mod refusal;
+mod resources;
 mod text;
+mod transfers;
 
 pub use face::Face;
 pub use refusal::ActError;
+pub use transfers::Fixed;

@@ -72,10 +72,9 @@ pub(super) async fn find_agents(face: Arc<Face>, input: FindAgents) -> Result<Fo
             Err(error) if error.reason().is_some() => v1::AgentCard::default(),
             Err(error) => return Err(error.into()),
         };
-        let name = |text: &String| clean(text, 128);
         agents.push(FoundAgent {
-            types: card.agent_types.iter().map(name).collect(),
-            skills: card.skills.iter().take(16).map(|skill| name(&skill.name)).collect(),
+            types: names(&card.agent_types),
+            skills: skills(&card),
             own_description: clean(&card.description, DESCRIPTION_MAX),
             presence: short(Presence::try_from(found.presence).unwrap_or_default().as_str_name(), "PRESENCE_"),
             is_full: found.load.is_some_and(|load| load.is_full),
@@ -88,4 +87,13 @@ pub(super) async fn find_agents(face: Arc<Face>, input: FindAgents) -> Result<Fo
         false => "Lend a task with `delegate`, or give one away with `hand_over`.",
     };
     Ok(Found { agents, next: next.to_owned() })
+}
+
+pub(crate) fn names(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| clean(name, 128)).collect()
+}
+
+/// The names of the first skills of a card.
+pub(crate) fn skills(card: &v1::AgentCard) -> Vec<String> {
+    card.skills.iter().take(16).map(|skill| clean(&skill.name, 128)).collect()
 }

@@ -30,7 +30,7 @@ pub(super) struct Inbox {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     offers: Vec<OfferedTask>,
     questions: Vec<AskedQuestion>,
     tasks: Vec<OwnTask>,
@@ -38,7 +38,7 @@ pub(super) struct Waiting {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct OfferedTask {
+pub(crate) struct OfferedTask {
     handoff_id: String,
     task_id: String,
     from: String,
@@ -53,7 +53,7 @@ pub(super) struct OfferedTask {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct AskedQuestion {
+pub(crate) struct AskedQuestion {
     task_id: String,
     from: String,
     /// In the words of `from`.
@@ -64,11 +64,18 @@ pub(super) struct AskedQuestion {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct OwnTask {
+pub(crate) struct OwnTask {
     task_id: String,
     task_type: String,
     status: String,
     next: String,
+}
+
+impl Waiting {
+    /// The ids of the own tasks.
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = &str> {
+        self.tasks.iter().map(|task| task.task_id.as_str())
+    }
 }
 
 pub(super) async fn inbox(face: Arc<Face>, input: Inbox) -> Result<Waiting, ActError> {
@@ -87,7 +94,7 @@ pub(super) async fn inbox(face: Arc<Face>, input: Inbox) -> Result<Waiting, ActE
     }
 }
 
-async fn read(face: &Face, limit: u32) -> Result<Waiting, ActError> {
+pub(crate) async fn read(face: &Face, limit: u32) -> Result<Waiting, ActError> {
     let offers = offers(face, limit).await?;
     let questions = questions(face, limit).await?;
     let tasks = tasks(face, limit).await?;

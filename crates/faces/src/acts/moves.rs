@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Looks, QUESTIONS_MAX, asked, wait_of};
+use super::{Looks, MADE_PREFIX, QUESTIONS_MAX, asked, offers, plans, wait_of};
 use crate::{
     ActError, Face, contexts,
     text::{DATA_MAX, TEXT_MAX, clean, clean_json, short},
@@ -20,15 +20,13 @@ pub(super) const WAIT: &str =
     "Wait until a handoff or a lent task has news, and return its state, progress and result. Waiting changes nothing.";
 pub(super) const TAKE_BACK: &str = "Cancel an open handoff of yours, or recall a task that you have lent.";
 
-/// The prefix of the tasks that these acts make. No other program ends them.
-pub(super) const TASK_PREFIX: &str = "mcp-";
 /// The entries of a custody log that are read at a time.
 const ENTRIES_A_PAGE: u32 = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wait {
-    /// A handoff_id or task_id.
+    /// A handoff_id, task_id, plan_id or negotiation_id.
     id: String,
     /// 0 to 240, default 45.
     wait_seconds: Option<u64>,
@@ -36,7 +34,7 @@ pub(super) struct Wait {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TakeBack {
+pub(crate) struct TakeBack {
     /// A handoff_id or task_id.
     id: String,
     /// For the other agent.
@@ -45,47 +43,97 @@ pub(super) struct TakeBack {
 
 /// Where a handoff is.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(super) struct Moved {
+pub(crate) struct Moved {
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) handoff_id: String,
-    pub(super) task_id: String,
+    pub(crate) handoff_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) task_id: String,
     /// REQUESTED, DECIDING, ACCEPTED and CONTEXT_SENT are open. LENT: another agent works on it. RETURNED, RECALLED,
     /// COMPLETED (given away), REJECTED, FAILED and CANCELLED are ends.
-    pub(super) state: String,
+    pub(crate) state: String,
     /// Of the task: COMPLETED, FAILED and CANCELED are final.
-    pub(super) status: String,
-    pub(super) owner_id: String,
-    pub(super) epoch: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) status: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) epoch: u64,
     /// An earlier call with the same arguments made it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) repeated: bool,
     /// The agent that wrote details and result.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) from: String,
+    pub(crate) from: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) details: String,
+    pub(crate) details: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) progress: Option<f64>,
+    pub(crate) progress: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<Value>,
     /// Why it has not moved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) problems: Vec<String>,
+    /// With the id of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) plan: Option<plans::Planned>,
+    /// With the id of a negotiation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) negotiation: Option<offers::Bargain>,
     /// What to do.
-    pub(super) next: String,
+    pub(crate) next: String,
+    /// RECALLED by a message of this agent, and not by the loan's time.
+    #[serde(skip)]
+    pub(crate) is_recalled: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Moved {
+    /// Where a negotiation is.
+    pub(super) fn of_negotiation(bargain: offers::Bargain) -> Self {
+        let (state, next) = (bargain.state.clone(), bargain.next.clone());
+        Self { state, next, negotiation: Some(bargain), ..Self::default() }
+    }
+
     /// Whether the handoff has no further news.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         !matches!(self.state.as_str(), "REQUESTED" | "DECIDING" | "ACCEPTED" | "CONTEXT_SENT" | "LENT")
     }
 }
 
 pub(super) async fn wait(face: Arc<Face>, input: Wait) -> Result<Moved, ActError> {
     let wait = wait_of(input.wait_seconds)?;
-    let handoff_id = handoff_of(&face, &input.id).await?;
-    follow(&face, &handoff_id, wait).await
+    let unknown = match handoff_of(&face, &input.id).await {
+        Ok(handoff_id) => return follow(&face, &handoff_id, wait).await,
+        Err(error) if error.reason == "TASK_UNKNOWN" || error.reason == "FIELD_INVALID" => error,
+        Err(error) => return Err(error),
+    };
+    // The id of a plan or of a negotiation: both sets say so.
+    match plans::follow(&face, &input.id, wait).await {
+        Ok(plan) => {
+            let (state, next) = (plan.state.clone(), plan.next.clone());
+            return Ok(Moved { state, next, plan: Some(plan), ..Moved::default() });
+        }
+        Err(error) if matches!(error.reason.as_str(), "PLAN_UNKNOWN" | "FIELD_INVALID" | "PERMISSION_DENIED") => {}
+        Err(error) => return Err(error),
+    }
+    match offers::follow(&face, &input.id, wait).await {
+        Ok(bargain) => Ok(Moved::of_negotiation(bargain)),
+        Err(error)
+            if matches!(error.reason.as_str(), "NEGOTIATION_UNKNOWN" | "FIELD_INVALID" | "PERMISSION_DENIED") =>
+        {
+            Err(unknown)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Follows a handoff for the time that a call waits by default.
+pub(crate) async fn follow_at_first(face: &Face, handoff_id: &str) -> Result<Moved, ActError> {
+    follow(face, handoff_id, wait_of(None)?).await
 }
 
 /// Follows a handoff to its end, or until the time is over. Sends its context when a candidate has accepted.
@@ -126,7 +174,7 @@ pub(super) async fn latest_of(face: &Face, task: &v1::Task) -> Result<Option<Str
     Ok(page.handoffs.into_iter().next().map(|handoff| handoff.handoff_id))
 }
 
-pub(super) async fn take_back(face: Arc<Face>, input: TakeBack) -> Result<Moved, ActError> {
+pub(crate) async fn take_back(face: Arc<Face>, input: TakeBack) -> Result<Moved, ActError> {
     let handoff_id = handoff_of(&face, &input.id).await?;
     let handoff = face.handoff(&handoff_id).await?;
     let task = face.task(&handoff.task_id).await?;
@@ -151,7 +199,7 @@ pub(super) async fn take_back(face: Arc<Face>, input: TakeBack) -> Result<Moved,
 }
 
 /// Where the handoff is, out of the broker's records. Ends a task of these acts that has come back.
-pub(super) async fn moved(face: &Face, handoff: &v1::Handoff) -> Result<Moved, ActError> {
+pub(crate) async fn moved(face: &Face, handoff: &v1::Handoff) -> Result<Moved, ActError> {
     let task = face.task(&handoff.task_id).await?;
     let mut moved = Moved {
         handoff_id: handoff.handoff_id.clone(),
@@ -198,7 +246,8 @@ async fn lent(face: &Face, handoff: &v1::Handoff, task: &v1::Task, moved: &mut M
         }
         return Ok(());
     }
-    match final_of(face, handoff, task).await? {
+    let end_of_loan = end_of_loan(face, handoff, task).await?;
+    match end_of_loan.as_ref().and_then(Progress::of) {
         Some(last) => {
             moved.state = "RETURNED".to_owned();
             moved.status = short(last.status.as_str_name(), "TASK_STATUS_");
@@ -218,14 +267,25 @@ async fn lent(face: &Face, handoff: &v1::Handoff, task: &v1::Task, moved: &mut M
         }
         None => {
             moved.state = "RECALLED".to_owned();
+            moved.is_recalled = end_of_loan.is_some_and(|entry| is_recall(&entry));
             moved.next = "The loan has ended without a result: by a recall, or by its time.".to_owned();
             end(face, handoff, task, TaskStatus::Canceled, "the loan has ended without a result", "").await
         }
     }
 }
 
-/// The final status by which the delegate ended the loan; `None`: it ended in another way.
-async fn final_of(face: &Face, handoff: &v1::Handoff, task: &v1::Task) -> Result<Option<Progress>, ActError> {
+fn is_recall(found: &v1::CustodyLogEntry) -> bool {
+    use baton_client::proto::v1::custody_entry::Event;
+    let event = found.entry.as_ref().and_then(|entry| entry.event.as_ref());
+    matches!(event, Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::TaskRecall)
+}
+
+/// The entry by which the loan ended; `None`: the log does not have it.
+async fn end_of_loan(
+    face: &Face,
+    handoff: &v1::Handoff,
+    task: &v1::Task,
+) -> Result<Option<v1::CustodyLogEntry>, ActError> {
     let client = face.client().await?;
     let mut request =
         v1::GetCustodyLogRequest { task_id: task.task_id.clone(), page_size: ENTRIES_A_PAGE, ..Default::default() };
@@ -238,7 +298,7 @@ async fn final_of(face: &Face, handoff: &v1::Handoff, task: &v1::Task) -> Result
             found.entry.as_ref().is_some_and(is_back)
         };
         if let Some(end) = page.entries.iter().find(is_end) {
-            return Ok(Progress::of(end));
+            return Ok(Some(end.clone()));
         }
         let last = page.entries.last().and_then(|found| found.entry.as_ref()).map_or(0, |entry| entry.number);
         if last <= request.after_number || last >= page.custody_length {
@@ -258,7 +318,7 @@ async fn end(
     result_json: &str,
 ) -> Result<(), ActError> {
     let is_final = matches!(task.status(), TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled);
-    let is_own = task.task_id.starts_with(TASK_PREFIX) && task.owner_id == face.id();
+    let is_own = task.task_id.starts_with(MADE_PREFIX) && task.owner_id == face.id();
     if is_final || !is_own || handoff.mode() != HandoffMode::Delegate || !task.open_handoff_id.is_empty() {
         return Ok(());
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use baton_client::{
     About, context_of_sections,
-    envelope::{sections, signing},
     ids::check_name,
     proto::v1::{self, HandoffMode, MessageType, TaskStatus},
 };
@@ -14,7 +13,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    moves::{Moved, TASK_PREFIX, follow, latest_of, moved},
+    derived_id,
+    moves::{Moved, follow, latest_of, moved},
     wait_of,
 };
 use crate::{ActError, Face, contexts};
@@ -111,19 +111,7 @@ async fn request(face: &Face, input: HandOver, mode: HandoffMode) -> Result<Move
     if input.task_id.is_some() {
         contexts::store(face, &about, sections.clone()).await.map_err(too_large)?;
     }
-    let span = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
-    let request = v1::HandoffRequest {
-        task_type: input.task_type.clone().unwrap_or_else(|| TASK_TYPE.to_owned()),
-        initial_context_summary: input.summary.clone(),
-        mode: mode.into(),
-        loan_timeout: if mode == HandoffMode::Delegate { span(LOAN_TIME) } else { None },
-        timeouts: Some(v1::HandoffTimeouts {
-            context: span(CONTEXT_TIME),
-            whole: span(WHOLE_TIME),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
+    let request = terms(input.task_type.as_deref().unwrap_or_default(), &input.summary, mode);
     let handoff_id = match face.send(&input.to, MessageType::HandoffRequest, &about, &request).await {
         Ok(receipt) => receipt.handoff_id,
         // The same call at the same time was first.
@@ -154,6 +142,33 @@ async fn request(face: &Face, input: HandOver, mode: HandoffMode) -> Result<Move
     follow(face, &handoff_id, wait).await.map_err(|error| error.of_handoff(&handoff_id))
 }
 
+/// The terms of a handoff. An empty task type is that of these acts.
+pub(crate) fn terms(task_type: &str, summary: &str, mode: HandoffMode) -> v1::HandoffRequest {
+    let span = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    v1::HandoffRequest {
+        task_type: if task_type.is_empty() { TASK_TYPE } else { task_type }.to_owned(),
+        initial_context_summary: summary.to_owned(),
+        mode: mode.into(),
+        loan_timeout: if mode == HandoffMode::Delegate { span(LOAN_TIME) } else { None },
+        timeouts: Some(v1::HandoffTimeouts {
+            context: span(CONTEXT_TIME),
+            whole: span(WHOLE_TIME),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// Checks the names of the sections that a model gives.
+pub(super) fn check_sections(context: &Map<String, Value>) -> Result<(), ActError> {
+    for section in context.keys() {
+        check_name(section).map_err(|problem| {
+            ActError::argument(format!("/context/{}", section.replace('~', "~0").replace('/', "~1")), problem)
+        })?;
+    }
+    Ok(())
+}
+
 /// Checks the arguments that the broker would refuse only after it has stored the task.
 fn check(input: &HandOver) -> Result<(), ActError> {
     let name = |pointer: &str, name: &str| check_name(name).map_err(|problem| ActError::argument(pointer, problem));
@@ -161,8 +176,8 @@ fn check(input: &HandOver) -> Result<(), ActError> {
     if let Some(task_type) = &input.task_type {
         name("/task_type", task_type)?;
     }
-    for section in input.context.iter().flatten().map(|(section, _)| section) {
-        name(&format!("/context/{}", section.replace('~', "~0").replace('/', "~1")), section)?;
+    if let Some(context) = &input.context {
+        check_sections(context)?;
     }
     if input.summary.trim().is_empty() {
         return Err(ActError::argument("/summary", "is empty"));
@@ -184,21 +199,10 @@ enum Earlier {
 }
 
 async fn earlier(face: &Face, input: &HandOver, mode: HandoffMode) -> Result<Earlier, ActError> {
-    let composer = face.composer();
-    if input.again == Some(true) {
-        let id = composer.ids.message_id(composer.clock.now());
-        return Ok(Earlier::None(format!("{TASK_PREFIX}{id}")));
-    }
-    let arguments =
-        json!([face.id(), mode as i32, input.to, input.summary, input.details, input.task_type, input.context]);
-    let text = arguments.to_string();
-    // The order of names is of no meaning. A number without a canonical form stays unchanged.
-    let canonical = sections::parse("the arguments", &text).map_or(text, |value| sections::canonical(&value));
-    let digest = hex::encode(&signing::sha256(&[canonical.as_bytes()])[..12]);
-    let hour = prost_types::Timestamp::from(composer.clock.now()).seconds / 3600;
-    let id_of = |hour: i64| format!("{TASK_PREFIX}{digest}-{hour}");
-    for (hour, is_open_only) in [(hour, false), (hour - 1, true)] {
-        match face.task(&id_of(hour)).await {
+    let arguments = json!([mode as i32, input.to, input.summary, input.details, input.task_type, input.context]);
+    let ids = derived_id(face, &arguments, input.again == Some(true));
+    for (id, is_open_only) in ids.iter().zip([false, true]) {
+        match face.task(id).await {
             Ok(task) => {
                 let is_final =
                     matches!(task.status(), TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled);
@@ -211,7 +215,8 @@ async fn earlier(face: &Face, input: &HandOver, mode: HandoffMode) -> Result<Ear
             Err(error) => return Err(error),
         }
     }
-    Ok(Earlier::None(id_of(hour)))
+    let [id, _] = ids;
+    Ok(Earlier::None(id))
 }
 
 /// Stores the context of an earlier call that ended before it could.
@@ -228,7 +233,7 @@ async fn contexts_again(face: &Face, task: &v1::Task, input: &HandOver) -> Resul
 }
 
 /// A task of this agent.
-async fn own(face: &Face, task_id: &str) -> Result<About, ActError> {
+pub(super) async fn own(face: &Face, task_id: &str) -> Result<About, ActError> {
     let task = face.task(task_id).await?;
     if task.owner_id != face.id() {
         let text = format!("The task {task_id} belongs to {}: stop working on it.", task.owner_id);
@@ -258,7 +263,7 @@ async fn sections_of(face: &Face, input: &HandOver) -> Result<Vec<v1::ContextSec
 }
 
 /// The refusal of a context names the argument.
-fn too_large(error: ActError) -> ActError {
+pub(super) fn too_large(error: ActError) -> ActError {
     match error.reason.as_str() {
         "PAYLOAD_TOO_LARGE" | "FIELD_INVALID" | "CONTEXT_TOO_LARGE" => {
             ActError { reason: error.reason.clone(), ..ActError::argument("/context", error.text) }

@@ -19,7 +19,8 @@ use crate::{
 pub(super) const REPORT: &str =
     "Report on a task that you own: progress, or its end. A final status ends it, and gives a lent task back.";
 pub(super) const ASK: &str = "Ask an agent a question about a task that you own, and wait for the answer.";
-pub(super) const ANSWER: &str = "Answer a question of your inbox. The first answer counts.";
+pub(super) const ANSWER: &str = "Answer a question of your inbox; the first answer counts. Without text and data the person \
+     at this host is asked, where the host can.";
 pub(super) const GET_TASK: &str = "Show a task: owner, status, open question, answer, context, result.";
 
 /// The latest entries of a custody log among which a question is looked for.
@@ -76,7 +77,7 @@ pub(super) struct GetTask {
 
 /// A task.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     task_id: String,
     task_type: String,
     status: String,
@@ -106,7 +107,7 @@ pub(super) struct Shown {
 
 /// The latest answer.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Given {
+pub(crate) struct Given {
     from: String,
     question: String,
     text: String,
@@ -214,14 +215,18 @@ pub(super) async fn answer(face: Arc<Face>, input: Answer) -> Result<Shown, ActE
 }
 
 pub(super) async fn get_task(face: Arc<Face>, input: GetTask) -> Result<Shown, ActError> {
-    let task = face.task(&input.task_id).await?;
-    let context = match contexts::latest(&face, &task.task_id).await {
+    read(&face, &input.task_id).await
+}
+
+pub(crate) async fn read(face: &Face, task_id: &str) -> Result<Shown, ActError> {
+    let task = face.task(task_id).await?;
+    let context = match contexts::latest(face, &task.task_id).await {
         Ok(sections) => sections.map(|sections| contexts::shown(&sections, &[])),
         Err(error) if error.reason == "PERMISSION_DENIED" => None,
         Err(error) => return Err(error),
     };
-    let question = open_question(&face, &task).await?.map(|question| clean(&question, TEXT_MAX));
-    Ok(Shown { context, question, ..shown(&face, task) })
+    let question = open_question(face, &task).await?.map(|question| clean(&question, TEXT_MAX));
+    Ok(Shown { context, question, ..shown(face, task) })
 }
 
 /// The question that the owner waits for, out of the custody log: only the agent that was asked finds it in a list.

@@ -315,7 +315,7 @@ mod tests {
         let ended = v1::PlanEnded { state: PlanState::Failed.into(), reason: "not completed: synthesis".to_owned() };
         apply(&mut run, &v1::PlanEntry { number: 6, time: None, event: Some(Event::Ended(ended)) });
         assert_eq!(words(&run, 0), "q3 FAILED: not completed: synthesis");
-        let retried = v1::PlanRetried { round: 2, caller: "alice".to_owned() };
+        let retried = v1::PlanRetried { round: 2, caller: "alice".to_owned(), ..Default::default() };
         apply(&mut run, &v1::PlanEntry { number: 7, time: None, event: Some(Event::Retried(retried)) });
         assert_eq!(rows(&run, 40).0[1], "synthesis  PENDING");
         let change = |state: SubtaskState| v1::SubtaskChanged {
@@ -331,7 +331,7 @@ mod tests {
         apply(&mut run, &compensated(SubtaskState::Running));
         assert_eq!(rows(&run, 40).0[0], "growth     COMPLETED    guo  attempt 2  = 15.3  compensation RUNNING by guo");
         apply(&mut run, &compensated(SubtaskState::Completed));
-        let retried = v1::PlanRetried { round: 3, caller: "alice".to_owned() };
+        let retried = v1::PlanRetried { round: 3, caller: "alice".to_owned(), ..Default::default() };
         apply(&mut run, &v1::PlanEntry { number: 9, time: None, event: Some(Event::Retried(retried)) });
         assert_eq!(rows(&run, 40).0[0], "growth     PENDING", "what is undone starts again");
     }

@@ -367,6 +367,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_extension_has_defaults_of_its_own_and_paths_of_its_own() {
+        let subtask = |id: &str| v1::Subtask { id: id.to_owned(), ..Default::default() };
+        let plan = v1::Plan { plan_id: "q3".to_owned(), subtasks: vec![subtask("a")], ..Default::default() };
+        let spec = plan_of(&plan, &Terms::default()).unwrap();
+        let defaults = v1::SubtaskDefaults { agent_type: "analyst".to_owned(), attempts_max: 2, ..Default::default() };
+        let more = v1::Subtask { dependencies: vec!["a".to_owned()], ..subtask("b") };
+        let mut extension =
+            v1::PlanExtension { plan_id: "q3".to_owned(), subtasks: vec![more], defaults: Some(defaults) };
+        let extended = extended_plan(&extension, &spec).unwrap();
+        let of: Vec<(&str, u32)> =
+            extended.subtasks.iter().map(|subtask| (&*subtask.agent_type, subtask.attempts_max)).collect();
+        assert_eq!(of, [("", 1), ("analyst", 2)]);
+        assert!(extended.links.ancestors[1].contains(0));
+        extension.subtasks[0].input_json = "[1]".to_owned();
+        let violations = extended_plan(&extension, &spec).unwrap_err();
+        assert_eq!(violations[0].path, "extension.subtasks[0].input_json");
+    }
+
+    #[test]
     fn a_plan_comes_back_from_its_message() {
         let plan = v1::Plan {
             plan_id: "q3".to_owned(),
@@ -382,6 +401,7 @@ mod tests {
                     input_json: r#"{"id": 1234567890123456789}"#.to_owned(),
                     ..Default::default()
                 }),
+                for_each: Some(v1::ForEach { subtask_id: "x".to_owned(), pointer: "/result/all".to_owned() }),
                 ..Default::default()
             }],
             input_json: r#"{"id": 1234567890123456789}"#.to_owned(),

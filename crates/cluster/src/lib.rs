@@ -19,3 +19,6 @@ pub mod leader_log;
 pub mod lease;
 pub mod log;
 pub mod member;
+pub mod member_value;
+pub mod settings;
+pub mod view;

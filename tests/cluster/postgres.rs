@@ -178,6 +178,65 @@ async fn a_server_that_is_gone_is_unknown_and_not_fenced() {
     assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(WriteError::Unknown(_)))), "{outcomes:?}");
 }
 
+/// The number of connections with TLS that come from the register and the log of this name.
+async fn with_tls(port: u16, application: &str) -> i64 {
+    let (client, connection) = tokio_postgres::connect(&address(port), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let statement =
+        "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND application_name = $1";
+    client.query_one(statement, &[&application]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_has_tls_if_the_address_says_so() {
+    let (Some(port), Ok(ca)) = (port(), std::env::var("BATON_POSTGRES_CA")) else { return };
+    for (name, options) in [
+        ("verified", format!("sslmode=verify-full&sslrootcert={ca}")),
+        ("unverified", "sslmode=require".to_owned()),
+        ("plain", "sslmode=disable".to_owned()),
+        ("local", "connect_timeout=5".to_owned()),
+    ] {
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?application_name={name}&{options}");
+        let log = Postgres::open(&url, name).await.unwrap();
+        assert_eq!(log.append(0, Bytes::from_static(b"an entry")).await, Ok(()), "{name}");
+        assert_eq!(SharedLog::read(&log, 1, 1).await.unwrap().len(), 1, "{name}");
+        let expected = if matches!(name, "verified" | "unverified") { 2 } else { 0 };
+        assert_eq!(with_tls(port, name).await, expected, "{name}: a connection for appends, and one for reads");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_be_verified_gets_no_password() {
+    let (Some(port), Ok(ca)) = (port(), std::env::var("BATON_POSTGRES_CA")) else { return };
+    let open = async |url: String| Postgres::open(&url, "unverified").await.map(drop).unwrap_err().0;
+    // Its certificate has the address and not this name.
+    let problem =
+        open(format!("postgres://postgres@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={ca}")).await;
+    assert!(problem.contains("certificate"), "{problem}");
+    // No CA of the system has signed it.
+    let problem = open(format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full")).await;
+    assert!(problem.contains("certificate") || problem.contains("CA"), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_tls_gets_no_password() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // The request for TLS, and the answer that there is none.
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+        stream.write_all(b"N").await.unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        rest
+    });
+    let url = format!("postgres://postgres:secret@127.0.0.1:{port}/postgres?sslmode=require");
+    let problem = Postgres::open(&url, "downgraded").await.map(drop).unwrap_err().0;
+    assert!(problem.contains("TLS"), "{problem}");
+    assert!(server.await.unwrap().is_empty(), "nothing follows");
+}
+
 /// P2 and P3 where they count. `BATON_POSTGRES_CRASH` ends the server as a power cut would, and starts it again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "ends the server of the other tests: tests/cluster/postgres.sh runs it alone"]

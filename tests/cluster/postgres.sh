@@ -29,11 +29,19 @@ trap cleanup EXIT
 
 "${as[@]}" "$bin/initdb" --pgdata "$work/data" --username postgres --auth trust --no-sync >"$work/initdb.log" 2>&1 ||
     { cat "$work/initdb.log"; exit 1; }
+# A certificate for the address alone, and not for the name localhost.
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=database \
+    -config <(printf '[req]\ndistinguished_name = name\n[name]\n') \
+    -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+    -keyout "$work/server.key" -out "$work/server.crt" 2>"$work/openssl.log" || { cat "$work/openssl.log"; exit 1; }
+chmod 600 "$work/server.key"
+if ((EUID == 0)); then chown nobody "$work/server.key"; fi
 port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
 cat >"$work/start" <<START
 #!/usr/bin/env bash
 exec ${as[*]} "$bin/pg_ctl" start --wait --silent --pgdata "$work/data" --log "$work/data/server.log" \\
-    --options "-c listen_addresses=127.0.0.1 -c port=$port -c unix_socket_directories="
+    --options "-c listen_addresses=127.0.0.1 -c port=$port -c unix_socket_directories= \
+    -c ssl=on -c ssl_cert_file=$work/server.crt -c ssl_key_file=$work/server.key"
 START
 cat >"$work/crash" <<CRASH
 #!/usr/bin/env bash
@@ -43,6 +51,6 @@ CRASH
 chmod 755 "$work" "$work/start" "$work/crash"
 "$work/start" || { cat "$work/data/server.log"; exit 1; }
 
-export BATON_POSTGRES="$port" BATON_POSTGRES_CRASH="$work/crash"
+export BATON_POSTGRES="$port" BATON_POSTGRES_CRASH="$work/crash" BATON_POSTGRES_CA="$work/server.crt"
 cargo test --locked -p baton-cluster --test cluster_postgres
 cargo test --locked -p baton-cluster --test cluster_postgres -- --ignored

@@ -3,7 +3,14 @@
 //! Owns what an operator chooses. Must not know where the settings are written, nor whether the engine behind an address
 //! answers.
 
-use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
     engines::{directory::Directory, postgres::Postgres},
@@ -91,9 +98,11 @@ impl ClusterSettings {
         )
     }
 
-    /// Whether this broker and its log are on this machine alone: its peers' port is on loopback.
+    /// Whether only this machine reaches the port of peers.
     pub fn is_loopback(&self) -> bool {
-        self.peer_listen.ip().is_loopback()
+        let host = self.peer_address.rsplit_once(':').map_or("", |(host, _)| host);
+        let address: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+        self.peer_listen.ip().is_loopback() && (host == "localhost" || address.is_some_and(|ip| ip.is_loopback()))
     }
 }
 
@@ -145,7 +154,10 @@ impl LogAddress {
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let refused = |problem: &str| Err(SettingsError { key: "log", problem: problem.to_owned() });
         match text.split_once("://") {
-            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(text.to_owned())),
+            Some(("postgres" | "postgresql", _)) => match Postgres::check(text) {
+                Ok(()) => Ok(Self::Postgres(text.to_owned())),
+                Err(problem) => refused(&problem),
+            },
             Some(("file", path)) if path.starts_with('/') => Ok(Self::Directory(path.into())),
             Some(("file", _)) => refused("must have an absolute path, for example file:///var/lib/baton/log"),
             _ => refused("must begin with postgres:// or file:///"),
@@ -169,6 +181,40 @@ impl LogAddress {
                 Engine { log: engine.clone(), register: engine }
             }
         })
+    }
+
+    /// Deletes log and register of this name, for a log that was made for a test.
+    ///
+    /// # Errors
+    ///
+    /// The engine does not answer, or refuses.
+    pub async fn discard(&self, cluster: &str) -> Result<(), Unavailable> {
+        match self {
+            Self::Postgres(address) => Postgres::open(address, cluster).await?.discard().await,
+            Self::Directory(folder) => match std::fs::remove_dir_all(folder.join(cluster)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Unavailable(error.to_string())),
+                Ok(()) | Err(_) => Ok(()),
+            },
+        }
+    }
+
+    /// The address as an operator wrote it, without its password.
+    pub fn without_password(&self) -> String {
+        let address = self.with_password();
+        let Self::Postgres(_) = self else { return address };
+        let (scheme, behind) = address.split_once("://").unwrap_or(("postgres", &address));
+        let (before, options) = behind.split_once('?').unwrap_or((behind, ""));
+        // A password may have an @ of its own.
+        let place = before.rsplit_once('@').map_or_else(
+            || before.to_owned(),
+            |(user, place)| format!("{}@{place}", user.split(':').next().unwrap_or_default()),
+        );
+        let options: Vec<&str> =
+            options.split('&').filter(|option| !option.starts_with("password=") && !option.is_empty()).collect();
+        match options.is_empty() {
+            true => format!("{scheme}://{place}"),
+            false => format!("{scheme}://{place}?{}", options.join("&")),
+        }
     }
 
     /// The address as an operator wrote it, with its password.
@@ -229,6 +275,14 @@ mod tests {
     }
 
     #[test]
+    fn only_addresses_of_this_machine_are_loopback() {
+        let with = |address: &str| ClusterSettings { peer_address: address.into(), ..settings() }.is_loopback();
+        assert!(with("127.0.0.1:1") && with("[::1]:1") && with("localhost:1"));
+        assert!(!with("10.0.0.1:1") && !with("b1:1") && !with("127.0.0.1.example:1"));
+        assert!(!ClusterSettings { peer_listen: ([0, 0, 0, 0], 1).into(), ..settings() }.is_loopback());
+    }
+
+    #[test]
     fn what_is_out_of_bounds_is_refused_with_its_key() {
         let second = Duration::from_secs(1);
         let refused = [
@@ -256,13 +310,16 @@ mod tests {
         assert_eq!(address.to_string(), "postgres://db:5432/baton");
         assert_eq!(format!("{address:?}"), "postgres://db:5432/baton");
         assert!(address.with_password().contains("p@ss"));
+        assert_eq!(address.without_password(), "postgres://baton@db:5432/baton?sslmode=require");
+        let plain = LogAddress::parse("postgresql://localhost/baton").unwrap();
+        assert_eq!(plain.without_password(), "postgresql://localhost/baton");
     }
 
     #[test]
     fn an_unknown_address_is_refused_without_repeating_it() {
-        for text in ["mysql://a:secret@b", "secret", "file://secret", "file:secret"] {
+        for text in ["mysql://a:secret@b", "secret", "file://secret", "file:secret", "postgres://a:secret@b/c"] {
             let error = LogAddress::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with("cluster.log must"), "{error}");
+            assert!(error.starts_with("cluster.log "), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
         assert_eq!(LogAddress::parse("file:///a/b").unwrap(), LogAddress::Directory("/a/b".into()));

@@ -5,12 +5,13 @@
 //! commit whose wait for its standby was cancelled is acknowledged with one.
 //!
 //! Sets `synchronous_commit = on` and `statement_timeout = 0` on each connection, so no pooler that changes connections
-//! between transactions may be between. Connections are without TLS yet.
+//! between transactions may be between.
+
+mod tls;
 
 use std::{
     fmt,
     future::{Future, poll_fn},
-    str::FromStr as _,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,11 +21,15 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Mutex,
+};
 use tokio_postgres::{
-    AsyncMessage, Client, Config, NoTls,
+    AsyncMessage, Client, Config, Connection, NoTls,
     types::{ToSql, Type},
 };
+use tokio_postgres_rustls_improved::MakeRustlsConnect;
 
 use crate::log::{
     AppendError, Position, ReadError, Register, Settings, SharedLog, Unavailable, VALUE_BYTES_MAX, Version, WriteError,
@@ -85,6 +90,8 @@ pub struct Postgres {
 /// A connection, made at its first use.
 struct Link {
     config: Config,
+    /// `None`: connections have no TLS.
+    tls: Option<MakeRustlsConnect>,
     connected: Mutex<Option<Connected>>,
 }
 
@@ -106,8 +113,9 @@ impl Postgres {
     /// Connects, and makes the tables if they are not there. The address is a URL or a list of settings, as of `psql`; the
     /// cluster's name tells several apart in one database.
     pub async fn open(address: &str, cluster: &str) -> Result<Self, Unavailable> {
-        let config = Config::from_str(address).map_err(unavailable)?;
-        let link = || Link { config: config.clone(), connected: Mutex::default() };
+        let address = tls::Address::parse(address).map_err(|problem| Unavailable(format!("the address {problem}")))?;
+        let tls = address.tls().map_err(Unavailable)?;
+        let link = || Link { config: address.config.clone(), tls: tls.clone(), connected: Mutex::default() };
         let own = Self { cluster: cluster.into(), appends: link(), reads: link(), values: link() };
         let connected = own.appends.connected().await?;
         // On a server that takes no writes the tables cannot be made. The settings say so in better words.
@@ -117,6 +125,27 @@ impl Postgres {
             connected.client.execute_typed(head, &[(&own.cluster, Type::TEXT)]).await.map_err(unavailable)?;
         }
         Ok(own)
+    }
+
+    /// Checks an address, without a connection.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what to do. It does not repeat the address.
+    pub fn check(address: &str) -> Result<(), String> {
+        tls::Address::parse(address).map(drop)
+    }
+
+    /// Deletes log and register of this name, for a log that was made for a test.
+    pub async fn discard(&self) -> Result<(), Unavailable> {
+        for statement in [
+            "DELETE FROM baton_log WHERE cluster = $1",
+            "DELETE FROM baton_register WHERE cluster = $1",
+            "DELETE FROM baton_log_head WHERE cluster = $1",
+        ] {
+            self.reads.change(statement, &[self.cluster()], 0).await?;
+        }
+        Ok(())
     }
 
     fn cluster(&self) -> (&(dyn ToSql + Sync), Type) {
@@ -137,19 +166,19 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Connected, Unavailable> {
-        let (client, mut connection) = self.config.connect(NoTls).await.map_err(unavailable)?;
         let warnings = Arc::new(AtomicU64::new(0));
-        let counted = warnings.clone();
-        // Ends when the client is dropped, or the connection ends.
-        tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-                if let AsyncMessage::Notice(notice) = message
-                    && notice.severity() == "WARNING"
-                {
-                    counted.fetch_add(1, Ordering::SeqCst);
-                }
+        let client = match &self.tls {
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await.map_err(unavailable)?;
+                tokio::spawn(carry(connection, warnings.clone()));
+                client
             }
-        });
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls.clone()).await.map_err(unavailable)?;
+                tokio::spawn(carry(connection, warnings.clone()));
+                client
+            }
+        };
         client
             .batch_execute("SET synchronous_commit = on; SET statement_timeout = 0; SET client_min_messages = warning")
             .await
@@ -189,6 +218,22 @@ impl Link {
             *self.connected.lock().await = None;
         }
         outcome?.map_err(unavailable)
+    }
+}
+
+/// Carries the messages of a connection, and counts the warnings of the server. Ends when the client is dropped, or the
+/// connection ends.
+async fn carry<S, T>(mut connection: Connection<S, T>, warnings: Arc<AtomicU64>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notice(notice) = message
+            && notice.severity() == "WARNING"
+        {
+            warnings.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 pub mod conformance;
 pub mod engines;
 pub mod entry;
+pub mod figures;
 pub mod leader_log;
 pub mod lease;
 pub mod log;

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use crate::{entry::Position, member};
+use crate::{
+    entry::{Chain, Hash, Position},
+    member,
+};
 
 /// The role of a broker, without the reasons for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,6 +98,8 @@ pub struct View {
     pub term: u64,
     /// The last entry that the tables have.
     pub position: Position,
+    /// The hash of that entry.
+    pub hash: Hash,
     /// The last entry that the checkpoint on the disk has.
     pub flushed_upto: Position,
     /// The leader; the broker itself while it leads.
@@ -109,11 +114,12 @@ pub struct View {
 
 impl View {
     /// The view of a broker that has just started: it follows, and knows no leader.
-    pub fn at_start(term: u64, position: Position, flushed_upto: Position) -> Self {
+    pub fn at_start(chain: Chain, flushed_upto: Position) -> Self {
         Self {
             role: Role::Following,
-            term,
-            position,
+            term: chain.term,
+            position: chain.position,
+            hash: chain.hash,
             flushed_upto,
             leader: None,
             why_nobody_leads: None,

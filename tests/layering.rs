@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Each crate's folder, and the crates of this repository that it may depend on.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("crates/protocol", &[]),
     ("crates/envelope", &["baton-protocol"]),
     ("crates/services", &["baton-envelope", "baton-protocol"]),
@@ -18,6 +18,7 @@ const CRATES: [(&str, &[&str]); 14] = [
     ("crates/replay", &["baton-domain", "baton-envelope", "baton-protocol"]),
     ("crates/store", &["baton-protocol"]),
     ("crates/cluster", &["baton-protocol", "baton-store"]),
+    ("crates/peers", &["baton-cluster", "baton-protocol", "baton-store"]),
     ("crates/broker", &["baton-domain", "baton-envelope", "baton-protocol", "baton-replay", "baton-store"]),
     ("crates/pages", &[]),
     ("crates/conformance", &["baton-client", "baton-protocol", "baton-replay", "baton-services"]),

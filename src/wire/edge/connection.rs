@@ -16,12 +16,12 @@ use http::Extensions;
 use rustls::pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::Sleep,
 };
 use tokio_rustls::server::TlsStream;
 
 use super::{
+    arrival::{ReadWrite, Socket},
     heads::Heads,
     opening::{Client, Opening},
 };
@@ -137,10 +137,10 @@ struct Linger {
     over: Option<Pin<Box<Sleep>>>,
 }
 
-/// TCP, with TLS or without.
+/// The client's bytes, with TLS or without.
 pub(super) enum Transport {
-    Encrypted(Box<TlsStream<TcpStream>>),
-    Plain(TcpStream),
+    Encrypted(Box<TlsStream<Socket>>),
+    Plain(Socket),
 }
 
 impl Transport {
@@ -151,11 +151,6 @@ impl Transport {
         }
     }
 }
-
-/// A stream of bytes in both directions.
-pub(super) trait ReadWrite: AsyncRead + AsyncWrite {}
-
-impl<T: AsyncRead + AsyncWrite> ReadWrite for T {}
 
 impl Connection {
     /// A client's connection, of which `beginning` is already read. Writing fails if the client takes no byte for its

@@ -19,6 +19,7 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::mpsc,
     task::JoinSet,
     time::Sleep,
 };
@@ -28,6 +29,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tracing::{error, info, warn};
 
 use super::{
+    arrival::Arrival,
     connection::{Connection, ConnectionCredit},
     opening::{self, Client},
 };
@@ -57,10 +59,10 @@ pub enum BindError {
     },
 }
 
-/// A bound socket that accepts no connection yet.
-#[derive(Debug)]
+/// A bound socket that accepts no connection yet. It is closed with its last clone.
+#[derive(Debug, Clone)]
 pub struct Listener {
-    socket: TcpListener,
+    socket: Arc<TcpListener>,
     address: SocketAddr,
 }
 
@@ -73,12 +75,21 @@ impl Listener {
         };
         let socket = TcpListener::bind(address).await.map_err(explain)?;
         let address = socket.local_addr().map_err(explain)?;
-        Ok(Self { socket, address })
+        Ok(Self { socket: Arc::new(socket), address })
     }
 
     /// The bound address, with the actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Accepts one connection, for a broker that does not serve it itself. Returns the client's address with it.
+    ///
+    /// # Errors
+    ///
+    /// That of the operating system. The next call may succeed.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.socket.accept().await
     }
 
     /// Accepts and opens connections until `shutdown`. Then the socket is closed, and connections not open yet are
@@ -99,6 +110,7 @@ impl Listener {
             stall_timeout,
             opening: JoinSet::new(),
             opening_timeout: OPENING_TIMEOUT,
+            relayed: None,
             pause: None,
             failing: false,
             shutdown: Box::pin(shutdown.cancelled_owned()),
@@ -109,7 +121,9 @@ impl Listener {
 /// The stream of [`Listener::incoming`]. It handles every error itself.
 pub struct Incoming {
     /// `None` after the shutdown.
-    socket: Option<TcpListener>,
+    socket: Option<Arc<TcpListener>>,
+    /// Connections that came on another way than the socket.
+    relayed: Option<mpsc::Receiver<Arrival>>,
     tls: Arc<ArcSwap<ServerConfig>>,
     bounds: Bounds,
     stall_timeout: Duration,
@@ -129,7 +143,7 @@ impl Stream for Incoming {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.socket.is_some() && self.shutdown.as_mut().poll(context).is_ready() {
             // Closing the socket first frees the port for the next broker while connections drain.
-            self.socket = None;
+            (self.socket, self.relayed) = (None, None);
             self.opening = JoinSet::new();
         }
         if self.socket.is_none() {
@@ -137,15 +151,16 @@ impl Stream for Incoming {
         }
         loop {
             // Accepts first, so that the tasks spawned here are polled below.
-            while let Poll::Ready((stream, peer)) = self.poll_accept(context) {
+            while let Poll::Ready(arrival) = self.poll_arrival(context) {
+                let peer = arrival.peer;
                 // If one quota is full, the place in the other returns at once.
                 let places = self.bounds.connections.take(peer.ip(), 1).zip(self.bounds.handshakes.take(peer.ip(), 1));
                 // Over a quota, dropping the stream closes the connection. The quota counts the refusal.
                 let Some((place, handshake)) = places else { continue };
                 let credit = ConnectionCredit::new(self.bounds.credit_per_connection);
                 let client = Client { peer, place, stall_timeout: self.stall_timeout, credit };
-                let opening =
-                    opening::open(stream, client, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
+                let acceptor = TlsAcceptor::from(self.tls.load_full());
+                let opening = opening::open(arrival.into_socket(), client, acceptor, self.opening_timeout);
                 self.opening.spawn(async move {
                     let opened = opening.await;
                     // A connection counts as a handshake only until it is open; its place lasts until its end.
@@ -158,7 +173,7 @@ impl Stream for Incoming {
                 // The task has logged why the connection did not open.
                 Poll::Ready(Some(Ok(None))) => {}
                 Poll::Ready(Some(Err(failure))) => error!(%failure, "failed to open a connection: this is a bug"),
-                // An empty set wakes no task, but `poll_accept` above has registered the next connection or the end of
+                // An empty set wakes no task, but `poll_arrival` above has registered the next connection or the end of
                 // a pause.
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
@@ -167,8 +182,26 @@ impl Stream for Incoming {
 }
 
 impl Incoming {
+    /// Takes connections from this channel too, for example those that other brokers relay. They count by the address of their
+    /// client.
+    pub fn with_relayed(self, relayed: mpsc::Receiver<Arrival>) -> Self {
+        Self { relayed: Some(relayed), ..self }
+    }
+
+    /// The next connection on one of both ways.
+    fn poll_arrival(&mut self, context: &mut Context<'_>) -> Poll<Arrival> {
+        if let Some(relayed) = &mut self.relayed {
+            match relayed.poll_recv(context) {
+                Poll::Ready(Some(arrival)) => return Poll::Ready(arrival),
+                Poll::Ready(None) => self.relayed = None,
+                Poll::Pending => {}
+            }
+        }
+        self.poll_accept(context)
+    }
+
     /// Accepts the next client. Pending during a pause too.
-    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<(TcpStream, SocketAddr)> {
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<Arrival> {
         loop {
             if let Some(pause) = &mut self.pause {
                 ready!(pause.as_mut().poll(context));
@@ -178,11 +211,11 @@ impl Incoming {
                 return Poll::Pending;
             };
             match ready!(socket.poll_accept(context)) {
-                Ok(client) => {
+                Ok((stream, peer)) => {
                     if std::mem::take(&mut self.failing) {
                         info!("accepting connections again");
                     }
-                    return Poll::Ready(client);
+                    return Poll::Ready(Arrival::over_tcp(stream, peer));
                 }
                 Err(problem) => self.after_failure(problem),
             }

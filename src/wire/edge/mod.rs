@@ -9,6 +9,7 @@
 //!                                                                         └ anything else ────→ HTTP: see `http`
 //! ```
 
+mod arrival;
 mod connection;
 mod dispatch;
 mod heads;
@@ -20,6 +21,7 @@ mod serve;
 
 pub(in crate::wire) use self::connection::agent_of;
 pub use self::{
+    arrival::Arrival,
     connection::{ConnectInfo, Connection, ConnectionCredit, SessionCredit},
     dispatch::Dispatch,
     host::names_host,

@@ -12,14 +12,14 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info};
 
-use super::connection::{Connection, ConnectionCredit, Transport};
+use super::{
+    arrival::Socket,
+    connection::{Connection, ConnectionCredit, Transport},
+};
 use crate::wire::quota::Holding;
 
 /// The first byte of a TLS record with a handshake.
@@ -50,7 +50,7 @@ pub(super) struct Client {
 
 /// Opens a client's connection within `timeout`. Logs the reason and returns `None` if the client does not speak HTTP.
 pub(super) async fn open(
-    stream: TcpStream,
+    stream: Socket,
     client: Client,
     acceptor: TlsAcceptor,
     timeout: Duration,
@@ -90,14 +90,10 @@ impl OpenError {
 }
 
 /// Recognises the client's protocol. Returns the transport, the version of HTTP, and the bytes read so far.
-async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transport, Opening, Vec<u8>), OpenError> {
-    // Sends small frames at once. A connection without the option works too, so a failure is ignored.
-    let _ = stream.set_nodelay(true);
-    let mut first = [0];
-    // Peeks, because the TLS handshake has to read the byte itself.
-    let peeked = stream.peek(&mut first).await.map_err(OpenError::Left)?;
-    // A client that has closed its side gives 0 bytes. `read_opening` reports that it left.
-    let mut transport = if peeked == 1 && first[0] == TLS_HANDSHAKE {
+async fn recognise(mut stream: Socket, acceptor: TlsAcceptor) -> Result<(Transport, Opening, Vec<u8>), OpenError> {
+    let first = stream.first().await.map_err(OpenError::Left)?;
+    // Of a client that has closed its side, `read_opening` reports that it left.
+    let mut transport = if first == Some(TLS_HANDSHAKE) {
         let stream = acceptor.accept(stream).await.map_err(OpenError::Handshake)?;
         Transport::Encrypted(Box::new(stream))
     } else {

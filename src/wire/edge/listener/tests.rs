@@ -4,7 +4,7 @@ use std::future::Future;
 
 use rcgen::{CertifiedKey, KeyPair};
 use rustls::crypto::aws_lc_rs;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_stream::StreamExt as _;
 use tonic::{
     Code,
@@ -273,4 +273,70 @@ async fn a_shutdown_ends_the_stream() {
     shutdown.cancel();
     assert!(in_time(incoming.next()).await.is_none());
     assert!(in_time(incoming.next()).await.is_none());
+}
+
+/// Says hello over TLS, asks for a page, and returns the beginning of the answer.
+async fn page(
+    fixture: &Fixture,
+    stream: DuplexStream,
+) -> io::Result<(tokio_rustls::client::TlsStream<DuplexStream>, String)> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(fixture.identity.cert.der().clone()).unwrap();
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
+    let mut answer = vec![0; 15];
+    stream.read_exact(&mut answer).await?;
+    Ok((stream, String::from_utf8(answer).unwrap()))
+}
+
+#[tokio::test]
+async fn a_relayed_client_is_served_and_counts_by_its_own_address() {
+    let (relay, relayed) = mpsc::channel(4);
+    // One connection for each network.
+    let limits = BrokerLimits { connections_max: 4, network_percent_max: 25, ..BrokerLimits::default() };
+    let fixture = serve_with(|incoming| {
+        incoming.relayed = Some(relayed);
+        incoming.bounds = Bounds::new(&limits);
+    })
+    .await;
+    let from = |client: &str| {
+        let (agent, leader) = tokio::io::duplex(64 * 1024);
+        relay.try_send(Arrival::relayed(leader, client.parse().unwrap())).unwrap();
+        agent
+    };
+    let (first, answer) = in_time(page(&fixture, from("10.0.0.1:1"))).await.unwrap();
+    assert_eq!(answer, "HTTP/1.1 200 OK");
+    assert!(in_time(page(&fixture, from("10.0.0.1:2"))).await.is_err(), "its network has a connection");
+    let (_second, answer) = in_time(page(&fixture, from("10.0.0.2:1"))).await.unwrap();
+    assert_eq!(answer, "HTTP/1.1 200 OK");
+    // The end of the first one makes room for another of its network.
+    drop(first);
+    in_time(async { while page(&fixture, from("10.0.0.1:3")).await.is_err() {} }).await;
+    // A relay that ends takes nothing from the clients of the broker's own port.
+    drop(relay);
+    fixture.assert_serves().await;
+}
+
+#[tokio::test]
+async fn a_relayed_client_that_says_nothing_or_is_cut_off_early_is_closed() {
+    let (relay, relayed) = mpsc::channel(4);
+    let fixture = serve_with(|incoming| {
+        incoming.relayed = Some(relayed);
+        incoming.opening_timeout = Duration::from_millis(50);
+    })
+    .await;
+    for beginning in [b"".as_slice(), b"SSH-2.0-x\r\n", &[TLS_HANDSHAKE], &[TLS_HANDSHAKE, 3, 1]] {
+        let (mut agent, leader) = tokio::io::duplex(64);
+        relay.send(Arrival::relayed(leader, "10.0.0.1:1".parse().unwrap())).await.unwrap();
+        agent.write_all(beginning).await.unwrap();
+        assert_eq!(in_time(agent.read(&mut [0; 8])).await.unwrap(), 0, "{beginning:?}");
+    }
+    fixture.shutdown.cancel();
+    in_time(relay.closed()).await;
 }

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use baton_cluster::settings::ClusterSettings;
 use serde::{Deserialize, Serialize};
 
 use self::file::File;
@@ -21,6 +22,7 @@ use crate::{
 };
 
 mod checks;
+mod cluster;
 mod file;
 mod overrides;
 mod policy_source;
@@ -58,6 +60,8 @@ pub struct Config {
     pub policies: Arc<Policies>,
     /// The settings of the protocol.
     pub settings: Settings,
+    /// The cluster of which the broker is a member. `None`: it is alone.
+    pub cluster: Option<ClusterSettings>,
 }
 
 /// JSON Web Tokens of operators.
@@ -241,7 +245,11 @@ impl Config {
 
     /// Loads the policies anew.
     pub fn load_policies(&self) -> Result<Arc<Policies>, PolicySourceError> {
-        self.policy.load(self.listen, self.network_allowed)
+        let policies = self.policy.load(self.listen, self.network_allowed)?;
+        if let Some(cluster) = &self.cluster {
+            cluster::check_policies(cluster, &policies)?;
+        }
+        Ok(policies)
     }
 
     /// Parses the text of a configuration file; `path` is used in errors.
@@ -299,6 +307,71 @@ mod tests {
         let config = read(&text).unwrap();
         assert_eq!(config.settings.timeouts.accept, Duration::from_millis(1500));
         assert_eq!(config.settings.ack_wait, Duration::from_millis(7));
+    }
+
+    const CLUSTER: &str =
+        "[cluster]\nbroker = \"b1\"\nlog = \"file:///log\"\nkeys = \"k\"\npeer_address = \"127.0.0.1:22867\"\n";
+
+    #[test]
+    fn a_cluster_has_defaults_and_needs_four_keys() {
+        assert_eq!(read(TLS).unwrap().cluster, None);
+        let cluster = read(&format!("{TLS}{CLUSTER}")).unwrap().cluster.unwrap();
+        assert_eq!((cluster.name.as_str(), cluster.peer_listen.to_string().as_str()), ("baton", "0.0.0.0:22867"));
+        assert_eq!((cluster.lease, cluster.log_keep), (Duration::from_secs(5), Duration::from_secs(24 * 60 * 60)));
+        assert_eq!(cluster.log_bytes_max, 10 * 1024 * 1024 * 1024);
+        for key in ["broker", "log", "keys", "peer_address"] {
+            let without: String =
+                CLUSTER.lines().filter(|line| !line.starts_with(key)).map(|line| format!("{line}\n")).collect();
+            let error = read(&format!("{TLS}{without}")).unwrap_err();
+            assert!(error.contains(&format!("cluster.{key} is missing")), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_cluster_are_bounded() {
+        for (line, part) in [
+            ("lease = \"500ms\"", "cluster.lease is 500ms, and must be from 1s to 1m"),
+            ("lease_ms = 60001", "cluster.lease"),
+            ("lease = \"5s\"\nlease_ms = 5000", "are the same"),
+            ("log_keep = \"1s\"", "cluster.log_keep"),
+            ("log_bytes_max = 1", "cluster.log_bytes_max"),
+            ("name = \"a b\"", "cluster.name"),
+            ("quorum = 2", "quorum"),
+        ] {
+            let error = read(&format!("{TLS}{CLUSTER}{line}\n")).unwrap_err();
+            assert!(error.contains(part), "{line:?} gives {error:?}");
+        }
+        let error = read(&format!("{TLS}{}", CLUSTER.replace("file:///log", "mysql://u:secret@h"))).unwrap_err();
+        assert!(error.contains("cluster.log must begin with") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn development_settings_are_refused_in_a_cluster_that_other_machines_reach() {
+        let local = "listen = \"127.0.0.1:1\"\n";
+        for (top, in_tls) in
+            [("allow_unsigned = true\n", ""), ("enrollment = \"open\"\n", ""), ("", "allow_plaintext = true\n")]
+        {
+            let with = |cluster: &str| read(&format!("{local}{top}{TLS}{in_tls}{cluster}"));
+            assert!(with(&format!("{CLUSTER}peer_listen = \"127.0.0.1:22867\"\n")).is_ok());
+            for cluster in [
+                CLUSTER.to_owned(),
+                format!("{CLUSTER}peer_listen = \"10.0.0.1:22867\"\n"),
+                CLUSTER.replace("127.0.0.1", "b1.internal") + "peer_listen = \"127.0.0.1:22867\"\n",
+            ] {
+                let error = with(&cluster).unwrap_err();
+                assert!(error.contains("only for development") && error.contains("cluster.peer_listen"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_password_of_a_log_is_not_printed() {
+        let cluster = CLUSTER.replace("file:///log", "postgres://baton:secret@db/baton?sslmode=require");
+        let printed = read(&format!("{TLS}{cluster}")).unwrap().to_toml();
+        assert!(
+            printed.contains("postgres://baton@db/baton?sslmode=require") && !printed.contains("secret"),
+            "{printed}"
+        );
     }
 
     #[test]
@@ -359,7 +432,8 @@ mod tests {
              client_crl = \"l\"\nclient_certificate = \"required\"\nmin_version = \"1.3\"\nallow_plaintext = true\n\
              [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\nleeway = \"5s\"\ngroups_claim = \"g\"\n[handoff]\naccept_timeout_ms = 1501\n\
              [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n\
-             [blobs]\nurl = \"s3://b/one\"\nendpoint = \"http://h:1\"\nregion = \"eu-west-1\"\nallow_http = true\n"
+             [blobs]\nurl = \"s3://b/one\"\nendpoint = \"http://h:1\"\nregion = \"eu-west-1\"\nallow_http = true\n\
+             {CLUSTER}name = \"n\"\npeer_listen = \"127.0.0.1:5\"\nlease = \"2s\"\nlog_keep_ms = 60000\nlog_bytes_max = 67108864\n"
         );
         for text in [TLS, &full] {
             let config = read(text).unwrap();

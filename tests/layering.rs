@@ -32,8 +32,10 @@ const CRATES: [(&str, &[&str]); 15] = [
         &[
             "baton-broker-core",
             "baton-cli",
+            "baton-cluster",
             "baton-domain",
             "baton-pages",
+            "baton-peers",
             "baton-protocol",
             "baton-services",
             "baton-store",

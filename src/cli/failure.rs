@@ -41,6 +41,7 @@ impl From<ServerError> for Failure {
             | ServerError::OperatorKeys { .. }
             | ServerError::Traces(_)
             | ServerError::Bucket(_)
+            | ServerError::ClusterUnsupported
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::MetricsListen { problem, .. } => match problem.kind() {
                 io::ErrorKind::AddrInUse => PORT_IN_USE,

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod cluster;
 mod completions;
 mod dev;
 mod failure;
@@ -66,6 +67,9 @@ struct Cli {
 enum Command {
     Dev(dev::DevArgs),
     Serve(serve::ServeArgs),
+    /// Make the keys of a cluster of brokers, check its engine, show its members, change its leader.
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     #[command(flatten)]
     Client(baton_cli::Command),
     Completions(completions::CompletionsArgs),
@@ -87,6 +91,7 @@ impl Program for Cli {
             Command::Client(command) => Some(command),
             Command::Dev(_)
             | Command::Serve(_)
+            | Command::Cluster(_)
             | Command::Completions(_)
             | Command::Manual(_)
             | Command::Version(_) => None,
@@ -125,6 +130,7 @@ async fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
+        Command::Cluster(command) => cluster::run(command, &cli.global.output()).await,
         Command::Client(command) => baton_cli::execute(command, cli.global).await,
         Command::Completions(args) => completions::run(&args),
         Command::Manual(args) => manual::run(&args),

@@ -513,6 +513,8 @@ fn policy_errors() -> Vec<PolicySourceError> {
         PolicySourceError::Policy(_) => ;
         PolicySourceError::TooOpen { .. } => PolicySourceError::TooOpen {
             what: "open enrollment", listen: "0.0.0.0:22866".parse().unwrap() };
+        PolicySourceError::TooOpenInCluster { .. } => PolicySourceError::TooOpenInCluster {
+            what: "open enrollment", listen: "0.0.0.0:22867".parse().unwrap(), address: "b1.internal:22867".into() };
     }));
     errors
 }
@@ -693,6 +695,7 @@ fn server_errors() -> Vec<ServerError> {
         // Only a wrong schema in the program makes one.
         ServerError::Reflection(_) => ;
         ServerError::Engine => ServerError::Engine;
+        ServerError::ClusterUnsupported => ServerError::ClusterUnsupported;
     }));
     errors
 }

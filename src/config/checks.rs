@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
-use super::{Config, ConfigError, OperatorTokens, PolicySourceError};
+use super::{Config, ConfigError, OperatorTokens, PolicySourceError, cluster};
 use crate::{
     broker::{BrokerLimits, OFFERS_TIMEOUT_MAX, Settings},
     domain::{
@@ -69,6 +69,7 @@ impl Config {
             "session.presence_lease must be at least three times heartbeat_interval",
         )?;
         check_broker_limits(&settings.broker_limits)?;
+        cluster::check(&self)?;
         self.policies = self.load_policies().map_err(refused)?;
         Ok(self)
     }

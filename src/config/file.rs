@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ClientCertificates, Config, ConfigError, Enrollment, MinimumTls, OperatorTokens, PolicySource, TlsSource,
+    cluster::ClusterSection,
     sections::{
         BlobsSection, BrokerLimitsSection, ConsoleSection, ContextSection, DeliverySection, HandoffSection,
         LimitsSection, MailSection, NegotiationSection, PlanSection, RetentionSection, SessionSection, Words,
@@ -47,6 +48,7 @@ pub(super) struct File {
     pub(super) console: Option<ConsoleSection>,
     operators: Option<OperatorsSection>,
     policy: Option<PolicySection>,
+    cluster: Option<ClusterSection>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -128,6 +130,7 @@ impl File {
             plaintext_allowed,
             operators: self.operators.map(OperatorsSection::tokens).transpose()?,
             policy,
+            cluster: self.cluster.map(ClusterSection::settings).transpose()?,
             network_allowed: false,
             policies: Policies::built_in(),
             settings,
@@ -151,6 +154,7 @@ impl File {
             traces: Some(TracesSection { endpoint, sampling_ratio }),
             operators: operators.as_ref().map(OperatorsSection::of),
             policy,
+            cluster: config.cluster.as_ref().map(ClusterSection::of),
             ..Self::default()
         };
         file.write(settings);

@@ -39,6 +39,30 @@ pub enum PolicySourceError {
         /// The listen address.
         listen: SocketAddr,
     },
+    /// The configuration is too open for a cluster that other machines reach.
+    #[error(
+        "{what} is only for development: with [cluster] it also needs loopback addresses in cluster.peer_listen and \
+         cluster.peer_address, not {listen} and {address:?}"
+    )]
+    TooOpenInCluster {
+        /// The open part.
+        what: &'static str,
+        /// The listen address for other brokers.
+        listen: SocketAddr,
+        /// The address at which other brokers reach this one.
+        address: String,
+    },
+}
+
+/// Whether a caller without an identity may register an agent. Asks the loaded policies, not the setting, so that a policy file
+/// that opens enrollment counts too.
+pub(super) fn is_enrollment_open(policies: &Policies) -> bool {
+    let anonymous = Question {
+        principal: Principal::Anonymous,
+        action: Action::Enroll,
+        resource: Resource::Agent(Agent { id: "anonymous", types: &[] }),
+    };
+    policies.decide(&anonymous).is_allowed
 }
 
 impl PolicySource {
@@ -50,13 +74,7 @@ impl PolicySource {
             Self::BuiltIn(Enrollment::Open) => Policies::development(),
             Self::Path(path) => Arc::new(Policies::parse(&Source::read(path)?)?),
         };
-        // Asks the loaded policies, not the setting, so that a policy file that opens enrollment is refused too.
-        let anonymous = Question {
-            principal: Principal::Anonymous,
-            action: Action::Enroll,
-            resource: Resource::Agent(Agent { id: "anonymous", types: &[] }),
-        };
-        if !may_be_open && !listen.ip().is_loopback() && policies.decide(&anonymous).is_allowed {
+        if !may_be_open && !listen.ip().is_loopback() && is_enrollment_open(&policies) {
             return Err(PolicySourceError::TooOpen { what: "open enrollment", listen });
         }
         Ok(policies)

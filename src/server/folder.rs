@@ -280,7 +280,7 @@ fn operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError
     }
 }
 
-fn make_operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError> {
+pub(super) fn make_operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError> {
     let token = hex::encode(random_bytes(ids));
     write_whole(path, &format!("{token}\n"))?;
     Ok(token)

@@ -2,6 +2,7 @@
 //!
 //! Owns the order of start and stop. Must not know the command line: it takes a configuration and a token to stop it.
 
+pub mod cluster_keys;
 mod descriptors;
 pub mod development_ca;
 mod folder;
@@ -116,6 +117,9 @@ pub enum ServerError {
     /// The engine has ended by itself: a bug, with details in the log.
     #[error("the broker's engine has failed; start the broker again. No acknowledged message is lost")]
     Engine,
+    /// The configuration has a cluster, and this version runs brokers alone.
+    #[error("failed to use the configuration: this version runs each broker alone; remove the section [cluster]")]
+    ClusterUnsupported,
 }
 
 /// The state of a broker at the moment it accepts connections.
@@ -150,6 +154,9 @@ pub async fn run(
     reload: Arc<Notify>,
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServerError> {
+    if config.cluster.is_some() {
+        return Err(ServerError::ClusterUnsupported);
+    }
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     // Takes the lock of the folder first: everything below may write to it.
     let bucket = config.blob_bucket.as_ref().map(Bucket::open).transpose().map_err(ServerError::Bucket)?.map(Arc::new);
@@ -251,6 +258,9 @@ pub async fn run(
 /// operators' keys. Policies are already read with the configuration. Changes nothing, and does not read the data
 /// folder.
 pub fn check(config: &Config) -> Result<(), ServerError> {
+    if config.cluster.is_some() {
+        return Err(ServerError::ClusterUnsupported);
+    }
     if let TlsSource::Files { certificate, key, clients, minimum } = &config.tls {
         let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
         TlsSetup { files, clients: clients.clone(), minimum: *minimum }.load()?;

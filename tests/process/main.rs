@@ -11,6 +11,7 @@ mod broker;
 mod buckets;
 mod certificate_making;
 mod certificates;
+mod cluster_commands;
 mod command_line;
 mod commands;
 mod compression;

@@ -75,7 +75,7 @@ impl Failure {
     }
 
     /// The same failure with this code.
-    pub(super) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = name.into();
         self
     }

@@ -58,7 +58,7 @@ mod span_of_time;
 mod spec;
 mod status;
 mod store;
-mod table;
+pub mod table;
 mod task;
 mod task_create;
 mod task_watch;

@@ -25,7 +25,7 @@ pub(super) const ELLIPSIS: char = '…';
 
 /// A column, by how its cells may be shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Column {
+pub enum Column {
     /// Ids, shortened to a unique prefix in the column.
     Id(&'static str),
     /// Texts, cut at the end.
@@ -48,7 +48,7 @@ pub(super) fn print(columns: &[Column], rows: impl IntoIterator<Item = Vec<Strin
 }
 
 /// Prints a table with lines below each row, indented and cut at the width. `below` gets the number of the row.
-pub(super) fn print_with(
+pub fn print_with(
     columns: &[Column],
     rows: impl IntoIterator<Item = Vec<String>>,
     below: impl Fn(usize) -> Vec<String>,

@@ -1,0 +1,112 @@
+//! The keys that all brokers of a cluster share: one folder, which the operator gives to each broker.
+//!
+//! ```text
+//! broker.pem       the key that signs receipts, and from which the key of the log's chain is derived
+//! coordinator.pem  the key of the agent baton.coordinator
+//! operator.token   the operator's token
+//! peer.pem         the certificate of all brokers, for each other
+//! peer.key         its key
+//! ```
+//!
+//! Owns making the folder. Who has it can pose as a broker of the cluster.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use baton_peers::tls::{self, PeerTlsError};
+
+use super::folder::{self, FolderError};
+use crate::{disk, envelope::keys::PrivateKey, ids::IdSource};
+
+/// The reason why the keys of a cluster cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterKeysError {
+    /// The folder has something in it already.
+    #[error("{} is not empty; the keys of a cluster are made once, and given to each of its brokers", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be written.
+    #[error("failed to make the keys of a cluster in {}: {source}", path.display())]
+    File {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A key or the operator's token cannot be written.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The certificate of the brokers cannot be made.
+    #[error(transparent)]
+    Peer(#[from] PeerTlsError),
+}
+
+/// Makes the keys in a folder that is empty or not there. The folder appears whole or not at all.
+pub fn make(path: &Path, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
+    // A slash at the end would make the draft a file in the folder.
+    let path = &path.components().collect::<PathBuf>();
+    let failed = |source| ClusterKeysError::File { path: path.into(), source };
+    disk::keep_to_owner();
+    match fs::read_dir(path).map(|mut entries| entries.next().is_some()) {
+        Ok(true) => return Err(ClusterKeysError::Exists(path.into())),
+        Ok(false) => {}
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let draft = disk::draft_of(path);
+    // Left from a start that was cut off; no broker has these keys.
+    match fs::remove_dir_all(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
+    }
+    disk::make_folder(&draft).map_err(failed)?;
+    for name in ["broker.pem", "coordinator.pem"] {
+        PrivateKey::generate(ids).write(&draft.join(name)).map_err(FolderError::from)?;
+    }
+    folder::make_operator_token(&draft.join("operator.token"), ids)?;
+    tls::make(&draft)?;
+    disk::rename(&draft, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use baton_peers::tls::PeerTls;
+
+    use super::*;
+    use crate::ids::SystemIds;
+
+    #[test]
+    fn the_keys_are_made_once_and_only_their_owner_can_read_them() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("keys");
+        make(&path, &SystemIds).unwrap();
+        for name in ["broker.pem", "coordinator.pem", "operator.token", "peer.pem", "peer.key"] {
+            let mode = fs::metadata(path.join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{name}");
+        }
+        PeerTls::load(&path).unwrap();
+        let key = PrivateKey::read(&path.join("broker.pem")).unwrap().public();
+        assert_ne!(key, PrivateKey::read(&path.join("coordinator.pem")).unwrap().public());
+        assert!(matches!(make(&path, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert_eq!(PrivateKey::read(&path.join("broker.pem")).unwrap().public(), key);
+    }
+
+    #[test]
+    fn a_draft_that_was_cut_off_is_replaced_and_a_folder_of_others_is_not() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("keys");
+        let draft = disk::draft_of(&path);
+        fs::create_dir(&draft).unwrap();
+        fs::write(draft.join("broker.pem"), "half").unwrap();
+        make(&path, &SystemIds).unwrap();
+        assert!(!draft.exists());
+        let full = around.path().join("full");
+        fs::create_dir(&full).unwrap();
+        fs::write(full.join("letters"), "of others").unwrap();
+        assert!(matches!(make(&full, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert_eq!(fs::read_dir(&full).unwrap().count(), 1);
+    }
+}

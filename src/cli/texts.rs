@@ -607,6 +607,12 @@ fn open_errors() -> Vec<OpenError> {
         OpenError::Format { .. } => OpenError::Format { path: path(), found: "baton 0".into() };
         OpenError::NotAStore { .. } => OpenError::NotAStore { path: path() };
         OpenError::Unfinished { .. } => OpenError::Unfinished { path: path() };
+        OpenError::OfCluster { .. } => OpenError::OfCluster { path: path(), cluster: "0c".repeat(16) };
+        OpenError::NotOfCluster { .. } => OpenError::NotOfCluster { path: path() };
+        OpenError::OtherCluster { .. } => OpenError::OtherCluster {
+            path: path(), found: "0c".repeat(16), cluster: "0d".repeat(16) };
+        OpenError::Deposed { .. } => OpenError::Deposed { path: path() };
+        OpenError::ReplicaFailed { .. } => OpenError::ReplicaFailed { path: path() };
         OpenError::Conversion { .. } => OpenError::Conversion {
             path: path(), from: 22, copy: "baton-data/store.before-format-23".into(), source: absent().into() };
         OpenError::LostWrites { .. } => OpenError::LostWrites {

@@ -64,7 +64,7 @@ pub enum StartError {
 /// The reasons why an engine ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The store is damaged, found after a failed commit or read.
+    /// The store is damaged, found after a failed commit or read; or another broker leads.
     #[error(transparent)]
     Store(OpenError),
     /// The engine panicked, which is a bug; the log has the details.
@@ -639,11 +639,11 @@ fn execute_some(engine: &mut Engine, turns: &mut Turns, now: Timestamp) -> Vec<O
     permits
 }
 
-/// Tries to recover the engine. Fails only if the store is damaged, because further attempts cannot help then.
+/// Tries to recover the engine. Fails only if further attempts cannot help: the store is damaged, or another broker leads.
 fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
     match engine.recover(now) {
         Ok(()) => tracing::info!("the store accepts writes again"),
-        Err(RecoverError::Store(error)) if error.is_damage() => return Err(error),
+        Err(RecoverError::Store(error)) if error.is_final() => return Err(error),
         Err(error) => tracing::warn!(%error, "the store still refuses writes"),
     }
     Ok(())

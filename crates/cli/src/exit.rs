@@ -236,7 +236,12 @@ pub fn of_store(error: &OpenError) -> u8 {
         | OpenError::Engine { .. }
         | OpenError::Unfinished { .. }
         | OpenError::Conversion { .. } => DATA_DAMAGED,
-        OpenError::NotAStore { .. } | OpenError::File { .. } => CONFIGURATION,
+        OpenError::NotAStore { .. }
+        | OpenError::File { .. }
+        | OpenError::OfCluster { .. }
+        | OpenError::NotOfCluster { .. }
+        | OpenError::OtherCluster { .. } => CONFIGURATION,
+        OpenError::Deposed { .. } | OpenError::ReplicaFailed { .. } => FAILED,
     }
 }
 

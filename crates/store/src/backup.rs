@@ -20,7 +20,7 @@ use super::{
         Damage, FORMAT_FILE, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, TABLES_FOLDER, UNFINISHED_FILE, check_known,
         groups_committed, lock_unfinished, open_mark, write_mark,
     },
-    wal::{self, Position},
+    wal::{self, Mark, Position},
 };
 use crate::disk;
 
@@ -139,7 +139,7 @@ pub(super) fn copy_into(to: &Path, from: &Path, format: &[u8]) -> Result<u64, Op
         move |source| OpenError::File { path, source }
     };
     let mark = open_mark(to).map_err(error(MARK_FILE))?;
-    write_mark(&mark, to, end).map_err(error(MARK_FILE))?;
+    write_mark(&mark, to, Mark::at(end)).map_err(error(MARK_FILE))?;
     disk::sync(&mark, &to.join(MARK_FILE)).map_err(error(MARK_FILE))?;
     // Last: without it, nothing takes the folder for a store.
     disk::write_whole(&to.join(FORMAT_FILE), format).map_err(error(FORMAT_FILE))?;

@@ -30,7 +30,7 @@ use super::{
     Table,
     layout::{Damage, TABLES_FOLDER, WORK_FOLDER, entries},
     tables::{FILES_FOLDER, open_tree},
-    wal::Position,
+    wal::{Link, Mark, Position},
 };
 use crate::disk;
 
@@ -51,6 +51,9 @@ pub(super) struct Manifest {
     pub(super) number: u64,
     /// The tables have every entry up to this one.
     pub(super) flushed_upto: Position,
+    /// The place of that entry in the chain of a shared log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) link: Option<Link>,
     tables: BTreeMap<String, TableFiles>,
 }
 
@@ -183,6 +186,11 @@ impl Manifest {
         let json = serde_json::to_string(self).expect("a manifest is JSON");
         let stored = format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()));
         COPIES.iter().try_for_each(|name| disk::write_whole(&store.join(TABLES_FOLDER).join(name), stored.as_bytes()))
+    }
+
+    /// The last entry that the tables have.
+    pub(super) fn flushed(&self) -> Mark {
+        Mark { position: self.flushed_upto, link: self.link }
     }
 
     /// Whether a table has a tree: it has had a record.
@@ -337,13 +345,15 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all
-    /// others have.
-    pub(super) fn save(&self, changed: &[Table], upto: Position) -> lsm_tree::Result<()> {
+    /// Takes over these tables as they are in `work/` now. After a flush they have every entry up to `upto`, as all
+    /// others have; `None` after a merge.
+    pub(super) fn save(&self, changed: &[Table], upto: Option<Mark>) -> lsm_tree::Result<()> {
         let mut manifest = self.manifest.lock().expect("no holder panics");
         let mut next = manifest.clone();
         next.number += 1;
-        next.flushed_upto = next.flushed_upto.max(upto);
+        if let Some(upto) = upto.filter(|upto| upto.position > next.flushed_upto) {
+            (next.flushed_upto, next.link) = (upto.position, upto.link);
+        }
         for table in changed {
             let files = self.take_over(*table, manifest.tables.get(table.name()))?;
             next.tables.insert(table.name().to_owned(), files);

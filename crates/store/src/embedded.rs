@@ -26,14 +26,16 @@ use super::{
     decide,
     failures::Failures,
     layout::{
-        Damage, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
-        groups_committed, lock, make_sure_of_room, open_mark, remove_room, write_mark,
+        Damage, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_cluster,
+        check_format, groups_committed, lock, make_sure_of_room, open_mark, read_mark, refuse_cluster, remove_room,
+        write_mark,
     },
     mem_table::{MemTable, MemTables, overlay},
     record_codec::{EntryEncoder, decode_entry, decode_record},
+    replica::ApplyError,
     tables::Tables,
     throttle::{Throttle, Urgency, Work},
-    wal::{self, AppendError, CommitLog, Position, SegmentLog},
+    wal::{self, AppendError, CommitLog, Mark, OwnLog, Position, SegmentLog},
 };
 use crate::disk;
 
@@ -61,6 +63,8 @@ pub struct EmbeddedStore {
     /// The thread that writes memtables into table files, if one runs.
     flushing: Mutex<Option<JoinHandle<()>>>,
     failures: Arc<Failures>,
+    /// Commits are refused, because another broker of the cluster leads.
+    is_deposed: AtomicBool,
     /// The file lock on the folder; `None` in a conversion, whose caller has it. The last field: dropped after everything
     /// else is closed.
     _lock: Option<HeldLock>,
@@ -68,9 +72,53 @@ pub struct EmbeddedStore {
 
 /// The log and its commit mark.
 struct Log {
-    entries: Box<dyn CommitLog>,
+    entries: Entries,
     commit_mark: File,
     encoder: EntryEncoder,
+}
+
+/// Where the entries of a store are.
+enum Entries {
+    /// In its own folder.
+    Own(Box<dyn OwnLog>),
+    /// In a shared log that another broker writes; this is the last one that was applied.
+    Followed(Mark),
+    /// In a shared log that this broker writes.
+    Led(Box<dyn CommitLog>),
+}
+
+impl Entries {
+    fn end(&self) -> Mark {
+        match self {
+            Self::Own(log) => log.end(),
+            Self::Followed(end) => *end,
+            Self::Led(log) => log.end(),
+        }
+    }
+
+    fn append(&mut self, entry: &[u8]) -> Result<Mark, AppendError> {
+        let after = self.end().position;
+        match self {
+            Self::Own(log) => log.append(after, entry),
+            Self::Followed(_) => Err(AppendError::Deposed),
+            Self::Led(log) => log.append(after, entry),
+        }
+    }
+
+    /// A shared log is trimmed by its cluster.
+    fn trim(&mut self, before: Position) -> std::io::Result<()> {
+        match self {
+            Self::Own(log) => log.trim(before),
+            Self::Followed(_) | Self::Led(_) => Ok(()),
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Own(log) => log.size_bytes(),
+            Self::Followed(_) | Self::Led(_) => 0,
+        }
+    }
 }
 
 /// The open tables with their checkpoint.
@@ -124,9 +172,9 @@ impl Opened {
     }
 
     /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
-    fn flush(&self, memtable: &MemTable, upto: Position) -> lsm_tree::Result<()> {
+    fn flush(&self, memtable: &MemTable, upto: Mark) -> lsm_tree::Result<()> {
         let changed = self.tables.flush(memtable, &mut self.throttle(Work::Flush))?;
-        self.checkpoint.save(&changed, upto)
+        self.checkpoint.save(&changed, Some(upto))
     }
 
     fn throttle(&self, work: Work) -> Throttle {
@@ -138,7 +186,7 @@ impl Opened {
     }
 
     fn save_merged(&self, table: Table) -> lsm_tree::Result<()> {
-        self.checkpoint.save(&[table], self.checkpoint.flushed_upto())
+        self.checkpoint.save(&[table], None)
     }
 
     /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
@@ -292,6 +340,7 @@ impl EmbeddedStore {
         // The order matters: the format and the lock are checked before any file changes, since another version or
         // another broker may have the folder.
         disk::make_folder(path).map_err(|source| OpenError::File { path: path.into(), source })?;
+        refuse_cluster(path)?;
         check_format(path, conversions)?;
         let lock = lock(path)?;
         bring_up_to_date(path, conversions)?;
@@ -320,11 +369,128 @@ impl EmbeddedStore {
         Ok(Self {
             path: path.into(),
             opened: RwLock::new(Some(opened)),
-            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, encoder: EntryEncoder::default() }),
+            log: Mutex::new(Log {
+                entries: Entries::Own(Box::new(entries)),
+                commit_mark,
+                encoder: EntryEncoder::default(),
+            }),
             flushing: Mutex::default(),
             failures,
+            is_deposed: AtomicBool::new(false),
             _lock: lock,
         })
+    }
+
+    /// Opens the tables of a store that follows the shared log of a cluster. Also returns the last entry that the folder
+    /// says it had.
+    pub(super) fn open_following(path: &Path, cluster: &str) -> Result<(Self, Mark), OpenError> {
+        let file_error = |path: &Path| {
+            let path = path.to_owned();
+            move |source| OpenError::File { path, source }
+        };
+        disk::make_folder(path).map_err(file_error(path))?;
+        check_cluster(path, cluster)?;
+        let lock = lock(path)?;
+        remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
+        let known = read_mark(path);
+        let manifest = match Manifest::read(path)? {
+            None if known.is_none() && Manifest::is_unused(path) => Manifest::default(),
+            None => return Err(Damage::new(&path.join(TABLES_FOLDER), "its manifest is not there").into()),
+            Some(manifest) => manifest,
+        };
+        let unchecked = manifest.check_most(path, CHECKED_BEFORE_OPEN_BYTES)?;
+        let flushed = manifest.flushed();
+        let opened = open_tables(path, manifest)?;
+        let commit_mark = open_mark(path).map_err(file_error(&path.join(MARK_FILE)))?;
+        disk::sync_folder(path).map_err(file_error(path))?;
+        let failures = Arc::default();
+        opened.start_check(unchecked, &failures);
+        let entries = Entries::Followed(flushed);
+        let store = Self {
+            path: path.into(),
+            opened: RwLock::new(Some(opened)),
+            log: Mutex::new(Log { entries, commit_mark, encoder: EntryEncoder::default() }),
+            flushing: Mutex::default(),
+            failures,
+            is_deposed: AtomicBool::new(false),
+            _lock: Some(lock),
+        };
+        // The mark is not synced: after a power cut it may be older than the checkpoint.
+        let known = known.filter(|known| known.position > flushed.position).unwrap_or(flushed);
+        Ok((store, known))
+    }
+
+    /// The last entry that the store has.
+    pub(super) fn end(&self) -> Mark {
+        self.log.lock().expect("no holder panics").entries.end()
+    }
+
+    /// The tables on disk have every entry up to this one.
+    pub(super) fn flushed_upto(&self) -> Position {
+        self.opened().map_or(0, |opened| opened.checkpoint.flushed_upto())
+    }
+
+    /// Whether a table failed to be written or read.
+    pub(super) fn has_disk_failed(&self) -> bool {
+        self.failures.is_poisoned()
+    }
+
+    /// Commits go into this log from now on.
+    pub(super) fn lead(&self, entries: Box<dyn CommitLog>) {
+        self.log.lock().expect("no holder panics").entries = Entries::Led(entries);
+        self.is_deposed.store(false, Ordering::Release);
+    }
+
+    /// Commits are refused from now on, and [`Self::apply`] continues behind the last one.
+    pub(super) fn follow(&self) {
+        let mut log = self.log.lock().expect("no holder panics");
+        log.entries = Entries::Followed(log.entries.end());
+        self.is_deposed.store(true, Ordering::Release);
+    }
+
+    /// Applies the entry that follows the last one. `group`: its writes, as the store encodes them; `None` for an entry
+    /// without any.
+    pub(super) fn apply(&self, mark: Mark, group: Option<&[u8]>) -> Result<(), ApplyError> {
+        let mut log = self.log.lock().expect("no holder panics");
+        let Entries::Followed(end) = log.entries else { return Err(ApplyError::Leads) };
+        if end.position + 1 != mark.position {
+            return Err(ApplyError::NotNext { end: end.position, found: mark.position });
+        }
+        let failed = || ApplyError::Failed { path: self.path.clone() };
+        if self.failures.is_poisoned() {
+            return Err(failed());
+        }
+        let opened = self.opened().ok_or_else(failed)?;
+        let (mut writes, mut bytes) = (Vec::new(), 0);
+        if let Some(group) = group {
+            let read = decode_entry(group, |key, record| writes.push((key, record)));
+            let length = read.ok_or(ApplyError::Unknown { position: mark.position })?;
+            bytes = length + writes.len() * WRITE_BYTES;
+        }
+        // At once, so that a reader sees all of a group or nothing.
+        let mut memtables = opened.memtables_mut();
+        writes.into_iter().for_each(|(key, record)| memtables.replay(key, record));
+        drop(memtables);
+        log.entries = Entries::Followed(mark);
+        self.entry_added(&opened, &mut log, mark, bytes);
+        Ok(())
+    }
+
+    /// Notes an entry that is in the log and in the memtable, whose writes take this memory.
+    fn entry_added(&self, opened: &Arc<Opened>, log: &mut Log, mark: Mark, bytes: usize) {
+        let active_bytes = opened.active_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        opened.urgency.set_flush_late(active_bytes >= MEM_TABLE_BYTES / 2);
+        // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
+        if let Err(error) = write_mark(&log.commit_mark, &self.path, mark) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to write the commit mark");
+        }
+        // Here and not in the flush, because only the commit holds the log.
+        if let Err(error) = log.entries.trim(opened.checkpoint.flushed_upto() + 1) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
+        }
+        if active_bytes >= MEM_TABLE_BYTES {
+            self.start_flush(opened, log, false);
+        }
     }
 
     fn opened(&self) -> Option<Arc<Opened>> {
@@ -477,7 +643,7 @@ impl Store for EmbeddedStore {
     }
 
     fn has_failed(&self) -> bool {
-        self.failures.is_poisoned()
+        self.failures.is_poisoned() || self.is_deposed.load(Ordering::Acquire)
     }
 
     fn size_bytes(&self) -> Option<u64> {
@@ -503,6 +669,9 @@ impl Store for EmbeddedStore {
         // write.
         let mut log = self.log.lock().expect("no holder panics");
         let poisoned = || CommitError::Poisoned { path: self.path.clone() };
+        if self.is_deposed.load(Ordering::Acquire) {
+            return Err(CommitError::Deposed { path: self.path.clone() });
+        }
         if self.failures.is_poisoned() {
             return Err(poisoned());
         }
@@ -513,40 +682,45 @@ impl Store for EmbeddedStore {
         if writes.is_empty() {
             return Ok(outcomes);
         }
-        let Log { entries, commit_mark, encoder } = &mut *log;
+        let Log { entries, encoder, .. } = &mut *log;
         let (entry, length) = encoder.encode(&writes);
-        let after = entries.end();
-        let position = entries.append(after, entry).map_err(|error| {
-            // An entry that is too large was not written, so the store is as before. After any other failure the entry
-            // may come back at the next start, although its senders were told that it failed.
-            if let AppendError::Unknown(_) | AppendError::Fenced { .. } = error {
-                self.failures.poison();
+        let mark = entries.append(entry).map_err(|error| {
+            match error {
+                // An entry that is too large was not written, so the store is as before. After any other failure the entry
+                // may come back at the next start, although its senders were told that it failed.
+                AppendError::Unknown(_) | AppendError::Fenced { .. } => self.failures.poison(),
+                AppendError::Deposed => {
+                    self.is_deposed.store(true, Ordering::Release);
+                    return CommitError::Deposed { path: self.path.clone() };
+                }
+                AppendError::TooLarge { .. } => {}
             }
             CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
         let bytes = length + writes.len() * WRITE_BYTES;
-        let active_bytes = opened.active_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        opened.urgency.set_flush_late(active_bytes >= MEM_TABLE_BYTES / 2);
         // Only after the sync: what a reader has seen must survive a power cut.
         opened.memtables_mut().insert(writes);
-        // The group is durable, so a failed mark is no failure of the commit. The next one writes it again.
-        if let Err(error) = write_mark(commit_mark, &self.path, position) {
-            tracing::warn!(path = %self.path.display(), %error, "failed to write the commit mark");
-        }
-        // Here and not in the flush, because only the commit holds the log.
-        if let Err(error) = entries.trim(opened.checkpoint.flushed_upto() + 1) {
-            tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
-        }
-        if active_bytes >= MEM_TABLE_BYTES {
-            self.start_flush(&opened, &log, false);
-        }
+        self.entry_added(&opened, &mut log, mark, bytes);
         Ok(outcomes)
     }
 
     /// Closes the tables and the log, and reopens them with the acknowledged groups and no other. While the disk has too
     /// little space to write, this fails before anything is closed, and reads continue.
     fn recover(&self) -> Result<(), OpenError> {
+        if self.is_deposed.load(Ordering::Acquire) {
+            return Err(OpenError::Deposed { path: self.path.clone() });
+        }
         let mut log = self.log.lock().expect("no holder panics");
+        let Entries::Own(entries) = &log.entries else {
+            // What the memtables lose is in the shared log, which only a start reads. An entry that was too large has changed
+            // nothing.
+            return match (self.failures.damage(), self.failures.is_poisoned()) {
+                (Some(damage), _) => Err(damage.into()),
+                (None, true) => Err(OpenError::ReplicaFailed { path: self.path.clone() }),
+                (None, false) => Ok(()),
+            };
+        };
+        let end = entries.end().position;
         // Before anything is closed: reads go on while the disk is full.
         make_sure_of_room(&self.path)?;
         // And before readers have to wait: a merge may go on for long.
@@ -565,13 +739,12 @@ impl Store for EmbeddedStore {
         }
         let mut opened = self.opened.write().expect("no writer panics");
         drop(opened.take());
-        let end = log.entries.end();
         // Entries behind the acknowledged end are cut off: their senders were told of a failure and may send them
         // again.
         // Readers wait, so the thread checks the files.
         let (reopened, entries, unchecked) = open_whole(&self.path, end, Some(end), 0)?;
         reopened.start_check(unchecked, &self.failures);
-        log.entries = Box::new(entries);
+        log.entries = Entries::Own(Box::new(entries));
         *opened = Some(reopened);
         self.failures.note_recovered();
         Ok(())
@@ -692,15 +865,21 @@ mod tests {
     }
 
     impl CommitLog for FailingLog {
-        fn append(&mut self, after: Position, entry: &[u8]) -> Result<Position, AppendError> {
-            self.entries.append(after, entry)?;
+        fn append(&mut self, after: Position, entry: &[u8]) -> Result<Mark, AppendError> {
+            CommitLog::append(&mut self.entries, after, entry)?;
             Err((self.failure)())
         }
 
-        fn end(&self) -> Position {
-            self.end
+        fn end(&self) -> Mark {
+            Mark::at(self.end)
         }
 
+        fn entry_bytes_max(&self) -> usize {
+            self.entries.entry_bytes_max()
+        }
+    }
+
+    impl OwnLog for FailingLog {
         fn read(&self, from: Position, found: &mut dyn FnMut(Position, Bytes)) -> Result<(), Damage> {
             self.entries.read(from, found)
         }
@@ -826,7 +1005,7 @@ mod tests {
             store.commit(group("a")).unwrap();
             let log_folder = folder.path().join(LOG_FOLDER);
             let entries = SegmentLog::open(&log_folder, wal::scan(&log_folder, 1, |_, _, _| {})).unwrap();
-            store.log.lock().unwrap().entries = Box::new(FailingLog { entries, end: 1, failure });
+            store.log.lock().unwrap().entries = Entries::Own(Box::new(FailingLog { entries, end: 1, failure }));
             assert!(matches!(store.commit(group("b")), Err(CommitError::Engine { .. })));
             assert!(matches!(store.commit(group("c")), Err(CommitError::Poisoned { .. })));
             assert_eq!(keys(&store), ["a"], "a group without a receipt is not shown");

@@ -9,6 +9,7 @@
 //! tables/      the checkpoint of the tables: see `checkpoint`
 //! work/        the tables of an open store, made from `tables/` at every start
 //! UNFINISHED   in a copy that is being made, or was cut off: see `backup`
+//! CLUSTER      in a store that follows a shared log: the id of its cluster in hex. It has no `wal/`: see `replica`
 //! CONVERTING   the name of the copy that an interrupted conversion begins again from: see `convert`
 //! ```
 
@@ -19,6 +20,7 @@ use std::{
 };
 
 use super::convert::{CONVERSIONS, Conversion, steps};
+use super::wal::{Link, Mark};
 use crate::disk;
 
 /// The format of this version.
@@ -31,7 +33,12 @@ pub(super) const LOG_FOLDER: &str = "wal";
 pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";
 pub(super) const MARK_FILE: &str = "commit_mark";
+pub(super) const CLUSTER_FILE: &str = "CLUSTER";
 const MARK_MAGIC: &[u8; 8] = b"batonmrk";
+/// The magic of a mark with a place in the chain of a shared log.
+const LINKED_MARK_MAGIC: &[u8; 8] = b"batonmrl";
+const MARK_BYTES: usize = 20;
+const LINKED_MARK_BYTES: usize = 62;
 /// The free space, in bytes, that a store needs to take writes again after a failed write.
 const ROOM_BYTES: usize = 16 * 1024 * 1024;
 pub(super) const ROOM_FILE: &str = "room";
@@ -96,6 +103,58 @@ pub enum OpenError {
         /// The error of the step.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The store follows the shared log of a cluster.
+    #[error(
+        "failed to open the store in {}: it belongs to cluster {cluster}, whose shared log has its latest entries; nothing was \
+         changed. Start the broker with the section [cluster] of that cluster, or name another folder with --data",
+        path.display()
+    )]
+    OfCluster {
+        /// The folder of the store.
+        path: PathBuf,
+        /// The id of the cluster, in hex.
+        cluster: String,
+    },
+    /// The store belongs to a broker alone.
+    #[error(
+        "failed to open the store in {}: it belongs to a broker without [cluster]; nothing was changed. Remove the section \
+         [cluster], or name an empty folder with --data",
+        path.display()
+    )]
+    NotOfCluster {
+        /// The folder of the store.
+        path: PathBuf,
+    },
+    /// The store follows the shared log of another cluster.
+    #[error(
+        "failed to open the store in {}: it belongs to cluster {found}, and the configuration names cluster {cluster}; nothing was \
+         changed. Give each broker of a cluster the same name and keys, or name an empty folder with --data",
+        path.display()
+    )]
+    OtherCluster {
+        /// The folder of the store.
+        path: PathBuf,
+        /// The id in the folder.
+        found: String,
+        /// The id of the configured cluster, in hex.
+        cluster: String,
+    },
+    /// Another broker of the cluster leads.
+    #[error("the store in {} takes no commits: another broker leads now", path.display())]
+    Deposed {
+        /// The folder of the store.
+        path: PathBuf,
+    },
+    /// A store that follows a shared log failed to write its own files.
+    #[error(
+        "the store in {} failed to write its tables, and the log says why; make sure that the disk has space and is healthy, and \
+         start the broker again: it reads what it lacks from the shared log",
+        path.display()
+    )]
+    ReplicaFailed {
+        /// The folder of the store.
+        path: PathBuf,
+    },
     /// Acknowledged groups are missing.
     #[error(
         "failed to open the store in {}: the log {} is damaged: it ends at group {end}, but group {commit_mark} was \
@@ -151,6 +210,11 @@ impl OpenError {
     /// Whether files on disk are damaged, so that a retry cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
+    }
+
+    /// Whether a further attempt of an open store to recover cannot succeed.
+    pub fn is_final(&self) -> bool {
+        self.is_damage() || matches!(self, Self::Deposed { .. } | Self::ReplicaFailed { .. })
     }
 }
 
@@ -220,6 +284,8 @@ impl FolderGuard {
         }
         let found = fs::read(&format_path).map_err(|source| OpenError::File { path: format_path, source })?;
         check_known(path, &found)?;
+        // Its tables alone are an old state, which must not be taken for what the cluster has.
+        refuse_cluster(path)?;
         let lock_path = path.join(LOCK_FILE);
         let error = |source| OpenError::File { path: lock_path.clone(), source };
         let mut lock = match File::open(&lock_path) {
@@ -249,9 +315,10 @@ pub(super) fn check_format(path: &Path, conversions: &[Conversion]) -> Result<()
             _ => Err(format_error(path, &found)),
         },
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            // An interrupted first start may have left the draft of FORMAT.
-            let draft = disk::draft_of(&format_path);
-            let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != draft);
+            // An interrupted first start may have left the draft of FORMAT. In a cluster it makes CLUSTER first.
+            let cluster = path.join(CLUSTER_FILE);
+            let own = [disk::draft_of(&format_path), disk::draft_of(&cluster), cluster];
+            let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| !own.contains(&entry.path()));
             if fs::read_dir(path).map_err(error)?.any(is_other) {
                 return Err(OpenError::NotAStore { path: path.into() });
             }
@@ -259,6 +326,39 @@ pub(super) fn check_format(path: &Path, conversions: &[Conversion]) -> Result<()
         }
         Err(other) => Err(error(other)),
     }
+}
+
+/// The id of the cluster whose shared log the store follows, in hex.
+fn cluster_of(path: &Path) -> Result<Option<String>, OpenError> {
+    let cluster_path = path.join(CLUSTER_FILE);
+    match fs::read_to_string(&cluster_path) {
+        Ok(found) => Ok(Some(found.trim_end().chars().take(80).collect())),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(OpenError::File { path: cluster_path, source }),
+    }
+}
+
+/// Fails if the store follows a shared log.
+pub(super) fn refuse_cluster(path: &Path) -> Result<(), OpenError> {
+    match cluster_of(path)? {
+        Some(cluster) => Err(OpenError::OfCluster { path: path.into(), cluster }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a folder has a store of this cluster, and makes an empty folder one. Returns whether it is new.
+pub(super) fn check_cluster(path: &Path, cluster: &str) -> Result<(), OpenError> {
+    match cluster_of(path)? {
+        Some(found) if found == cluster => {}
+        Some(found) => return Err(OpenError::OtherCluster { path: path.into(), found, cluster: cluster.into() }),
+        None if path.join(FORMAT_FILE).exists() => return Err(OpenError::NotOfCluster { path: path.into() }),
+        None => {
+            let cluster_path = path.join(CLUSTER_FILE);
+            let written = disk::write_whole(&cluster_path, format!("{cluster}\n").as_bytes());
+            written.map_err(|source| OpenError::File { path: cluster_path, source })?;
+        }
+    }
+    check_format(path, &[])
 }
 
 /// Checks that the content of `FORMAT` is that of the present format.
@@ -350,25 +450,47 @@ pub(super) fn open_mark(path: &Path) -> io::Result<File> {
 }
 
 /// Writes the commit mark, without a sync: it detects a damaged log, and after a power cut an older one is harmless.
-pub(super) fn write_mark(file: &File, path: &Path, position: u64) -> io::Result<()> {
-    disk::write_at(file, &path.join(MARK_FILE), &encode_mark(position), 0)
+pub(super) fn write_mark(file: &File, path: &Path, mark: Mark) -> io::Result<()> {
+    disk::write_at(file, &path.join(MARK_FILE), &encode_mark(mark), 0)
 }
 
 /// The number of groups committed in this folder since it was created, each with one sync. Readable while a broker has
 /// the store open; `None` if the commit mark is missing or damaged.
 pub fn groups_committed(path: &Path) -> Option<u64> {
-    let stored: [u8; 20] = fs::read(path.join(MARK_FILE)).ok()?.try_into().ok()?;
-    let position = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
-    // Compares all 20 bytes, magic and checksum included.
-    (stored == encode_mark(position)).then_some(position)
+    read_mark(path).map(|mark| mark.position)
 }
 
-fn encode_mark(position: u64) -> [u8; 20] {
-    let mut stored = [0; 20];
-    stored[..8].copy_from_slice(MARK_MAGIC);
-    stored[8..16].copy_from_slice(&position.to_be_bytes());
-    let checksum = crc32c::crc32c(&stored[..16]);
-    stored[16..].copy_from_slice(&checksum.to_be_bytes());
+/// The last committed entry. `None` if the commit mark is missing or damaged.
+pub(super) fn read_mark(path: &Path) -> Option<Mark> {
+    let stored = fs::read(path.join(MARK_FILE)).ok()?;
+    let number = |at: usize| Some(u64::from_be_bytes(stored.get(at..at + 8)?.try_into().ok()?));
+    let link = || {
+        Some(Link {
+            hash: stored.get(16..48)?.try_into().ok()?,
+            term: number(48)?,
+            level: u16::from_be_bytes(stored.get(56..58)?.try_into().ok()?),
+        })
+    };
+    let mark = match stored.len() {
+        MARK_BYTES => Mark::at(number(8)?),
+        LINKED_MARK_BYTES => Mark { position: number(8)?, link: Some(link()?) },
+        _ => return None,
+    };
+    // Compares all bytes, magic and checksum included.
+    (stored == encode_mark(mark)).then_some(mark)
+}
+
+fn encode_mark(mark: Mark) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(LINKED_MARK_BYTES);
+    stored.extend_from_slice(if mark.link.is_some() { LINKED_MARK_MAGIC } else { MARK_MAGIC });
+    stored.extend_from_slice(&mark.position.to_be_bytes());
+    if let Some(Link { hash, term, level }) = mark.link {
+        stored.extend_from_slice(&hash);
+        stored.extend_from_slice(&term.to_be_bytes());
+        stored.extend_from_slice(&level.to_be_bytes());
+    }
+    let checksum = crc32c::crc32c(&stored);
+    stored.extend_from_slice(&checksum.to_be_bytes());
     stored
 }
 

@@ -25,6 +25,7 @@ mod memory;
 #[cfg(test)]
 mod power_cut;
 mod record_codec;
+mod replica;
 mod tables;
 mod throttle;
 mod wal;
@@ -41,6 +42,8 @@ pub use embedded::EmbeddedStore;
 pub use key::{Key, KeyBytes, KeyMap};
 pub use layout::{FORMAT, OpenError, format_name, groups_committed};
 pub use memory::MemoryStore;
+pub use replica::{ApplyError, Replica};
+pub use wal::{AppendError, CommitLog, Link, Mark, Position};
 
 /// Declares [`Table`], in the order of the numbers on disk, with the name of each on disk.
 macro_rules! tables {
@@ -229,6 +232,12 @@ pub enum CommitError {
         path: PathBuf,
         /// The error of the log or the engine.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another broker of the cluster leads. The group may be in the shared log.
+    #[error("failed to write to the store in {}: another broker leads now", path.display())]
+    Deposed {
+        /// The folder of the store.
+        path: PathBuf,
     },
     /// An earlier commit failed, and the store is not recovered yet.
     #[error("failed to write to the store in {}: an earlier write failed, and it is not open again yet", path.display())]

@@ -1,6 +1,6 @@
 //! The write-ahead log: entries in the order of their positions, each on disk before any reader sees it.
 //!
-//! Owns [`CommitLog`], what the store asks of a log, and [`SegmentLog`], the log in files of one machine. A log of
+//! Owns [`CommitLog`], what a commit asks of a log, and [`SegmentLog`], the log in files of one machine. A log of
 //! several machines stands behind the same trait. Must not know the content of an entry.
 //!
 //! ```text
@@ -35,6 +35,7 @@ use std::{
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::layout::{Damage, entries};
 use crate::{
@@ -43,30 +44,77 @@ use crate::{
 };
 
 /// The place of an entry in a log: 1 for the first, then without gaps. 0 is the place before the first entry.
-pub(super) type Position = u64;
+pub type Position = u64;
+
+/// The place of an entry in the chain of a shared log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The hash of the entry, which covers all entries before it.
+    pub hash: [u8; 32],
+    /// The term of the entry.
+    pub term: u64,
+    /// The level of the last takeover up to the entry.
+    pub level: u16,
+}
+
+/// An entry of a log, as the end of what is known of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// The position of the entry; 0 before the first.
+    pub position: Position,
+    /// Its place in the chain. `None` in a log of one broker, and before the first entry.
+    pub link: Option<Link>,
+}
+
+impl Mark {
+    /// An entry of a log without a chain.
+    pub(super) fn at(position: Position) -> Self {
+        Self { position, link: None }
+    }
+}
 
 /// Failed to append.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AppendError {
+pub enum AppendError {
     /// Another writer appended first. Nothing was written.
     #[error("the log ends at entry {end}, and the writer knows it up to entry {after}")]
-    Fenced { after: Position, end: Position },
+    Fenced {
+        /// The end that the writer knows.
+        after: Position,
+        /// The end of the log.
+        end: Position,
+    },
     /// The entry may be in the log, now or after a restart. The log takes no further entries until it is reopened.
     #[error(transparent)]
     Unknown(#[from] io::Error),
     /// Nothing was written.
-    #[error("an entry of {bytes} bytes is too large: the limit is {ENTRY_BYTES_MAX}")]
-    TooLarge { bytes: usize },
+    #[error("an entry of {bytes} bytes is too large: the limit is {bytes_max}")]
+    TooLarge {
+        /// The bytes of the entry.
+        bytes: usize,
+        /// The most bytes of an entry.
+        bytes_max: usize,
+    },
+    /// This broker leads no longer. The entry may be in the log.
+    #[error("another broker leads now")]
+    Deposed,
 }
 
-/// A log of entries. One writer appends at a time.
-pub(super) trait CommitLog: Send {
-    /// Writes an entry behind `after`, which must be the log's end. On `Ok` the entry is durable.
-    fn append(&mut self, after: Position, entry: &[u8]) -> Result<Position, AppendError>;
+/// A log to which one writer appends.
+pub trait CommitLog: Send {
+    /// Writes an entry behind `after`, which must be the log's end. On `Ok` the entry is durable, and is the end of the log or
+    /// in front of the returned one.
+    fn append(&mut self, after: Position, entry: &[u8]) -> Result<Mark, AppendError>;
 
-    /// The position of the last entry.
-    fn end(&self) -> Position;
+    /// The last entry.
+    fn end(&self) -> Mark;
 
+    /// The most bytes of an entry.
+    fn entry_bytes_max(&self) -> usize;
+}
+
+/// A log in the folder of its store.
+pub(super) trait OwnLog: CommitLog {
     /// Calls `found` for each entry at `from` or behind it, in order.
     fn read(&self, from: Position, found: &mut dyn FnMut(Position, Bytes)) -> Result<(), Damage>;
 
@@ -433,7 +481,7 @@ impl SegmentLog {
     }
 }
 
-impl CommitLog for SegmentLog {
+impl SegmentLog {
     fn append(&mut self, after: Position, entry: &[u8]) -> Result<Position, AppendError> {
         // The caller has computed its changes from another state of the log, so they must not be appended.
         if after != self.end {
@@ -441,7 +489,7 @@ impl CommitLog for SegmentLog {
         }
         // Before the first byte is written, so that a refusal leaves the log as it was.
         if entry.len() > ENTRY_BYTES_MAX {
-            return Err(AppendError::TooLarge { bytes: entry.len() });
+            return Err(AppendError::TooLarge { bytes: entry.len(), bytes_max: ENTRY_BYTES_MAX });
         }
         let position = after + 1;
         // Only between entries: no entry spans two files.
@@ -464,10 +512,27 @@ impl CommitLog for SegmentLog {
         Ok(position)
     }
 
+    #[cfg(test)]
     fn end(&self) -> Position {
         self.end
     }
+}
 
+impl CommitLog for SegmentLog {
+    fn append(&mut self, after: Position, entry: &[u8]) -> Result<Mark, AppendError> {
+        self.append(after, entry).map(Mark::at)
+    }
+
+    fn end(&self) -> Mark {
+        Mark::at(self.end)
+    }
+
+    fn entry_bytes_max(&self) -> usize {
+        ENTRY_BYTES_MAX
+    }
+}
+
+impl OwnLog for SegmentLog {
     fn read(&self, from: Position, found: &mut dyn FnMut(Position, Bytes)) -> Result<(), Damage> {
         let contents = scan(&self.folder, from, |position, content, _| found(position, content));
         contents.damages.into_iter().next().map_or(Ok(()), Err)

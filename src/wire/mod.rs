@@ -6,6 +6,7 @@ pub mod bounds;
 pub mod console;
 pub mod edge;
 pub mod grpc;
+pub mod guarded;
 pub mod http;
 pub mod quota;
 pub mod stream_slots;

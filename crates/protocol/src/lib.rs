@@ -9,5 +9,6 @@
 pub mod codes;
 pub mod escape;
 pub mod ids;
+pub mod lead;
 pub mod protocol;
 pub mod time;

@@ -13,6 +13,7 @@
 #![warn(unreachable_pub)]
 
 pub mod conformance;
+pub mod driver;
 pub mod engines;
 pub mod entry;
 pub mod figures;

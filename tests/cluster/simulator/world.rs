@@ -335,7 +335,7 @@ impl World {
                 Action::Append { ticket, after, entry } => self.call(broker, ticket, Call::Append { after, entry }),
                 Action::AskPeers(ticket) => self.call(broker, ticket, Call::AskPeers),
                 Action::Restore(ticket) => self.call(broker, ticket, Call::Restore),
-                Action::Apply(entry) => {
+                Action::Apply(entry, _) => {
                     if let Payload::Group(writes) = entry.payload {
                         self.apply(broker, entry.position, writes);
                     }

@@ -47,6 +47,10 @@ impl Member {
     fn entries_read(&mut self, now: Duration, from: Position, outcome: Result<Vec<(Position, Bytes)>, ReadError>) {
         match outcome {
             Ok(entries) => match self.apply(from, &entries) {
+                // The log ends before an entry that this broker had when it was started.
+                Ok(0) if self.chain.position < self.known.position => {
+                    self.diverge(Divergence::WentBack { position: self.known.position });
+                }
                 Ok(count) => self.read_done(now, count),
                 Err(divergence) => self.stop_at(divergence),
             },
@@ -88,7 +92,11 @@ impl Member {
         }
         for (_, bytes) in entries {
             let entry = self.chain.follow(bytes, &self.config.expected)?;
-            self.actions.push_back(Action::Apply(entry));
+            let position = self.chain.position;
+            if position == self.known.position && self.chain.hash != self.known.hash {
+                return Err(Divergence::OtherEntry { position });
+            }
+            self.actions.push_back(Action::Apply(entry, self.chain));
         }
         Ok(entries.len())
     }

@@ -30,7 +30,7 @@ pub(super) struct LeaseCalls {
     /// The time at which the version was seen first.
     changed_at: Duration,
     /// No claim before this: a broker that stepped down lets others go first.
-    claim_from: Duration,
+    pub(super) claim_from: Duration,
     call: Option<(Ticket, Asked)>,
     due: Duration,
     /// The last write: its counter, and the time at which it began.
@@ -91,6 +91,16 @@ impl Member {
     pub fn leader(&self) -> Option<(&str, &str)> {
         let seen = self.lease.seen.as_ref().filter(|seen| !seen.released)?;
         Some((&seen.broker, &seen.peer_address))
+    }
+
+    /// The name and the address of this broker.
+    pub fn own_address(&self) -> (String, String) {
+        (self.config.broker.clone(), self.config.peer_address.clone())
+    }
+
+    /// Whether a call for the lease is under way.
+    pub fn has_lease_call(&self) -> bool {
+        self.lease.call.is_some()
     }
 
     /// The time at which a follower claims.

@@ -225,8 +225,8 @@ pub enum Action {
     AskPeers(Ticket),
     /// Get the checkpoint of a peer.
     Restore(Ticket),
-    /// Apply an entry that was read to the tables.
-    Apply(Entry),
+    /// Apply an entry that was read to the tables. The chain is that up to it.
+    Apply(Entry, Chain),
     /// Start the engine over the tables, and serve.
     Lead {
         /// The term that begins.
@@ -264,6 +264,8 @@ pub struct Member {
     role: Role,
     /// The last entry that the tables have.
     chain: Chain,
+    /// The last entry that this broker had before its start, which the log must have.
+    known: Chain,
     tickets: Ticket,
     actions: VecDeque<Action>,
     lease: LeaseCalls,
@@ -298,6 +300,7 @@ impl Member {
             config,
             role: Role::Following,
             chain,
+            known: chain,
             tickets: 0,
             actions: VecDeque::new(),
             log_call: None,
@@ -310,6 +313,25 @@ impl Member {
             suspended_since: now,
             after_leaving: Role::Following,
         }
+    }
+
+    /// The same broker, which had the log up to `known` before its start. Behind the checkpoint of its tables it has lost
+    /// the entries, and not what it may have answered by them.
+    pub fn having_known(mut self, known: Chain) -> Self {
+        if known.position > self.chain.position {
+            self.known = known;
+        }
+        self
+    }
+
+    /// Lets no claim begin before this.
+    pub fn hold_claims_until(&mut self, time: Duration) {
+        self.lease.claim_from = self.lease.claim_from.max(time);
+    }
+
+    /// The end of the guard of a leader.
+    pub fn guard_until(&self) -> Option<Duration> {
+        self.lease.guard_until(self.config.lease).filter(|_| self.role == Role::Leading)
     }
 
     /// The role of the broker.

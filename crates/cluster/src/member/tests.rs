@@ -91,7 +91,7 @@ impl World {
             Action::AskPeers(ticket) => Event::PeersAnswered(ticket, self.peers.clone()),
             Action::EndService(_) => Event::ServiceEnded,
             Action::Restore(_)
-            | Action::Apply(_)
+            | Action::Apply(..)
             | Action::Lead { .. }
             | Action::Committed(_)
             | Action::Refused(_)
@@ -148,7 +148,7 @@ fn a_follower_applies_and_claims_once_the_lease_stands_still_for_its_whole_time(
     follower.run(LEASE - Duration::from_millis(1));
     assert_eq!(*follower.member.role(), Role::Following);
     assert_eq!(follower.member.leader(), Some(("b1", "b1:22867")));
-    let applied = follower.done.iter().filter(|action| matches!(action, Action::Apply(_))).count();
+    let applied = follower.done.iter().filter(|action| matches!(action, Action::Apply(..))).count();
     assert_eq!((applied, follower.member.chain()), (2, leader.member.chain()));
     follower.run(Duration::from_secs(1));
     assert_eq!(*follower.member.role(), Role::Leading);
@@ -343,4 +343,36 @@ fn a_stopped_broker_ends_and_a_failed_disk_does_so_too() {
     let mut world = World::new(&Memory::default(), "b1");
     world.handle(Event::Stop);
     assert_eq!(*world.member.role(), Role::Ended(Ending::Stopped));
+}
+
+#[test]
+fn a_broker_that_had_more_than_the_log_has_does_not_lead() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    leader.propose("one");
+    let known = leader.member.chain();
+    let restarted = |known: Chain| {
+        let mut world = World::new(&engine, "b2");
+        world.member = Member::new(config("b2", 1), Chain::EMPTY, Duration::ZERO).having_known(known);
+        world.run(Duration::from_millis(1));
+        world
+    };
+    assert_eq!(*restarted(known).member.role(), Role::Following);
+    let ahead = Chain { position: known.position + 1, ..known };
+    let went_back = Divergence::WentBack { position: ahead.position };
+    assert_eq!(*restarted(ahead).member.role(), Role::Diverged(went_back));
+    let other = Chain { hash: crate::entry::Hash([9; 32]), ..known };
+    let other_entry = Divergence::OtherEntry { position: other.position };
+    assert_eq!(*restarted(other).member.role(), Role::Diverged(other_entry));
+}
+
+#[test]
+fn a_broker_that_holds_its_claims_back_follows_meanwhile() {
+    let engine = Memory::default();
+    let mut world = World::new(&engine, "b1");
+    world.member.hold_claims_until(LEASE * 3);
+    world.run(LEASE * 2);
+    assert_eq!(*world.member.role(), Role::Following);
+    world.run(LEASE * 2);
+    assert_eq!(*world.member.role(), Role::Leading);
 }

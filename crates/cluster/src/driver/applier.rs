@@ -1,0 +1,107 @@
+//! The thread of the tables: applies entries in their order, and changes the tables between following and leading.
+//!
+//! Owns the thread. A write may wait for the disk here, and delays no lease.
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use baton_protocol::lead::LeadGuard;
+use baton_store::Replica;
+use tokio::sync::{mpsc as tokio_mpsc, watch};
+
+use super::{Input, Term, commit_log::TermLog, mark_of};
+use crate::{
+    entry::{Chain, Entry, Payload, Position},
+    member::{Event, Leave},
+};
+
+enum Job {
+    Apply(Entry, Chain),
+    Lead { number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
+    Follow,
+}
+
+/// The thread of the tables.
+pub(super) struct Applier {
+    replica: Arc<Replica>,
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Applier {
+    pub(super) fn start(
+        replica: Arc<Replica>,
+        inputs: tokio_mpsc::UnboundedSender<Input>,
+        terms: tokio_mpsc::UnboundedSender<Term>,
+    ) -> io::Result<Self> {
+        let (jobs, received) = mpsc::channel();
+        let tables = replica.clone();
+        let work = move || {
+            for job in received {
+                if let Err(error) = execute(&tables, job, &inputs, &terms) {
+                    tracing::error!(%error, "failed to apply an entry of the shared log");
+                    drop(inputs.send(Input::Event(Event::DiskFailed)));
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("baton-tables".into()).spawn(work)?;
+        Ok(Self { replica, jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    pub(super) fn flushed_upto(&self) -> Position {
+        self.replica.flushed_upto()
+    }
+
+    pub(super) fn apply(&self, entry: Entry, chain: Chain) {
+        self.send(Job::Apply(entry, chain));
+    }
+
+    pub(super) fn lead(&self, number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>>) {
+        self.send(Job::Lead { number, log, guard, ended });
+    }
+
+    pub(super) fn follow(&self) {
+        self.send(Job::Follow);
+    }
+
+    fn send(&self, job: Job) {
+        // The thread has ended only after it has reported why.
+        drop(self.jobs.as_ref().map(|jobs| jobs.send(job)));
+    }
+
+    /// Ends the thread after its jobs.
+    pub(super) fn end(&mut self) {
+        self.jobs = None;
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+fn execute(
+    replica: &Replica,
+    job: Job,
+    inputs: &tokio_mpsc::UnboundedSender<Input>,
+    terms: &tokio_mpsc::UnboundedSender<Term>,
+) -> Result<(), baton_store::ApplyError> {
+    match job {
+        Job::Apply(entry, chain) => {
+            let group = match &entry.payload {
+                Payload::Group(group) => Some(group.as_ref()),
+                Payload::Takeover(_) | Payload::Confirmation => None,
+            };
+            replica.apply(mark_of(chain), group)?;
+            drop(inputs.send(Input::Applied(chain.position)));
+        }
+        Job::Lead { number, log, guard, ended } => {
+            let position = log.end.position;
+            let store = replica.lead(Box::new(log));
+            drop(inputs.send(Input::Applied(position)));
+            drop(terms.send(Term { number, store, guard, ended }));
+        }
+        Job::Follow => replica.follow(),
+    }
+    Ok(())
+}

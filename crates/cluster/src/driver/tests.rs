@@ -1,0 +1,210 @@
+//! Members over a log in a folder, with short leases, in real time.
+
+use std::{path::Path, time::Duration};
+
+use baton_protocol::{
+    ids::{IdSource as _, SystemIds},
+    lead::Lead,
+    time::SystemClock,
+};
+use baton_store::{Change, CommitError, Key, OpenError, Record, Table, Write};
+
+use super::*;
+use crate::{
+    entry::{ChainKey, Expected},
+    view,
+};
+
+const LEASE: Duration = Duration::from_millis(400);
+const CLUSTER: [u8; 16] = [7; 16];
+/// Far above what the slowest machine needs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Broker {
+    handle: Handle,
+    terms: mpsc::UnboundedReceiver<Term>,
+}
+
+async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, StartError> {
+    let options = Options {
+        member: Config {
+            broker: broker.into(),
+            process: Bytes::copy_from_slice(&SystemIds.random()),
+            peer_address: format!("{broker}:22867"),
+            version: "0".into(),
+            lease: LEASE,
+            entry_bytes_max: 0,
+            expected: Expected {
+                key: ChainKey::derive(b"secret"),
+                cluster: Bytes::from_static(&CLUSTER),
+                keys: Vec::new(),
+                level: 1,
+            },
+        },
+        name: "test".into(),
+        log: LogAddress::Directory(log.into()),
+        log_keep: Duration::from_secs(3600),
+        replica: Replica::open(&folder.join(broker), &CLUSTER).unwrap(),
+        configuration: Bytes::new(),
+        peers: Arc::new(NoPeers),
+        clock: Arc::new(SystemClock),
+    };
+    let (handle, terms) = start(options, std::future::pending()).await?;
+    Ok(Broker { handle, terms })
+}
+
+async fn started(folder: &Path, broker: &str) -> Broker {
+    try_start(folder, &folder.join("log"), broker).await.unwrap()
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+impl Broker {
+    async fn leads(&mut self) -> Term {
+        let term = within("it leads", self.terms.recv()).await.unwrap();
+        within("the guard is held", async {
+            while term.guard.state() != Lead::Held {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        term
+    }
+
+    async fn shows(&self, what: &str, holds: impl Fn(&View) -> bool) {
+        within(what, self.handle.view().wait_for(|view| holds(view))).await.unwrap();
+    }
+
+    async fn stops(self) -> Ended {
+        self.handle.stop();
+        within("it ends", self.handle.ended()).await
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key { table: Table::Tasks, key: name.as_bytes().into() }
+}
+
+/// Commits on a thread of its own, as the engine does.
+async fn commit(term: &Term, name: &str) -> Result<(), CommitError> {
+    let record = Some(Record { revision: 1, value: Bytes::from_static(b"x") });
+    let change = Change { expectations: Vec::new(), writes: vec![Write { key: key(name), record, is_new: true }] };
+    let store = term.store.clone();
+    let committed = tokio::task::spawn_blocking(move || store.commit(vec![change]));
+    within("the commit ends", committed).await.unwrap().map(drop)
+}
+
+fn has(term: &Term, name: &str) -> bool {
+    term.store.get(&key(name)).unwrap().is_some()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_has_all_groups_and_leads_when_the_leader_steps_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = started(folder.path(), "b1").await;
+    let former = first.leads().await;
+    let mut second = started(folder.path(), "b2").await;
+    for name in ["a", "b", "c"] {
+        commit(&former, name).await.unwrap();
+    }
+    let end = first.handle.chain().await.unwrap();
+    second
+        .shows("it follows", |view| {
+            view.position >= end.position && view.leader.as_ref().is_some_and(|leader| leader.name == "b1")
+        })
+        .await;
+    first.handle.step_down();
+    let mut ended = former.ended.clone();
+    within("the term ends", ended.wait_for(Option::is_some)).await.unwrap();
+    assert_eq!((*ended.borrow(), former.guard.state()), (Some(Leave::SteppedDown), Lead::Over));
+    assert!(matches!(commit(&former, "late").await, Err(CommitError::Deposed { .. })));
+    assert!(matches!(former.store.recover(), Err(OpenError::Deposed { .. })));
+    first.handle.service_ended();
+    let term = second.leads().await;
+    assert_eq!(term.number, former.number + 1);
+    assert!(["a", "b", "c"].iter().all(|name| has(&term, name)) && !has(&term, "late"));
+    commit(&term, "d").await.unwrap();
+    // The former leader follows in the same process, and leads again.
+    let end = second.handle.chain().await.unwrap();
+    first.shows("it follows", |view| view.role == view::Role::Following && view.position >= end.position).await;
+    second.handle.step_down();
+    second.handle.service_ended();
+    let term = first.leads().await;
+    assert!(has(&term, "d"));
+    commit(&term, "e").await.unwrap();
+    first.handle.stop();
+    first.handle.service_ended();
+    assert_eq!(within("it ends", first.handle.ended()).await, Ended::Member(Ending::Stopped));
+    assert_eq!(second.stops().await, Ended::Member(Ending::Stopped));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_reads_what_its_checkpoint_lacks_from_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let mut broker = started(folder.path(), "b1").await;
+        let term = broker.leads().await;
+        assert!((0..round).all(|round| has(&term, &round.to_string())));
+        commit(&term, &round.to_string()).await.unwrap();
+        if round == 1 {
+            term.store.give_space_back();
+        }
+        drop(term);
+        broker.handle.stop();
+        broker.handle.service_ended();
+        within("it ends", broker.handle.ended()).await;
+        drop(broker);
+        // The thread of the lease has the folder a moment longer.
+        within("the folder is free", async {
+            while let Err(OpenError::InUse { .. }) = Replica::open(&folder.path().join("b1"), &CLUSTER) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_processes_with_one_name_the_newer_one_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = started(folder.path(), "b1").await;
+    let term = first.leads().await;
+    let log = folder.path().join("log");
+    let newer = try_start(&folder.path().join("other"), &log, "b1").await.unwrap();
+    assert_eq!(within("it ends", newer.handle.ended()).await, Ended::NameInUse("b1".into()));
+    commit(&term, "a").await.unwrap();
+    assert!(term.ended.borrow().is_none(), "the older one leads on");
+    first.handle.stop();
+    first.handle.service_ended();
+    within("it ends", first.handle.ended()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_lost_its_end_is_answered_by_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = started(folder.path(), "b1").await;
+    let term = broker.leads().await;
+    commit(&term, "a").await.unwrap();
+    drop(term);
+    broker.handle.stop();
+    broker.handle.service_ended();
+    within("it ends", broker.handle.ended()).await;
+    drop(broker);
+    std::fs::remove_file(folder.path().join(format!("log/test/log/{:020}", 2))).unwrap();
+    let broker = within("the folder is free", async {
+        loop {
+            match Replica::open(&folder.path().join("b1"), &CLUSTER) {
+                Ok(replica) => break drop(replica),
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+        started(folder.path(), "b1").await
+    })
+    .await;
+    broker.shows("it has diverged", |view| view.role == view::Role::Diverged).await;
+    let why = broker.handle.view().borrow().why_nobody_leads.clone().unwrap();
+    assert!(why.contains("lacks the entry at 2"), "{why}");
+    broker.stops().await;
+}

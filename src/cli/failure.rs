@@ -4,13 +4,18 @@ use std::io;
 
 use baton_cli::{
     Failure,
-    exit::{CONFIGURATION, DATA_DAMAGED, FAILED, PORT_IN_USE, of_store},
+    exit::{CONFIGURATION, DATA_DAMAGED, DATA_IN_USE, DATA_VERSION, FAILED, PORT_IN_USE, of_store},
+};
+use baton_cluster::{
+    driver::{self, Ended},
+    entry::EntryError,
+    member::Ending,
 };
 
 use crate::{
     broker::StartError,
     config::ConfigError,
-    server::{FolderError, ServerError},
+    server::{ClusterError, FolderError, ServerError},
     wire::edge::BindError,
 };
 
@@ -41,16 +46,30 @@ impl From<ServerError> for Failure {
             | ServerError::OperatorKeys { .. }
             | ServerError::Traces(_)
             | ServerError::Bucket(_)
-            | ServerError::ClusterUnsupported
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::MetricsListen { problem, .. } => match problem.kind() {
                 io::ErrorKind::AddrInUse => PORT_IN_USE,
                 _ => CONFIGURATION,
             },
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
+            ServerError::Cluster(error) => of_cluster(error),
             ServerError::Start(StartError::Store(_)) => DATA_DAMAGED,
             ServerError::Start(StartError::Thread(_)) | ServerError::Reflection(_) | ServerError::Engine => FAILED,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+/// The exit code of a broker that is no member of its cluster.
+fn of_cluster(error: &ClusterError) -> u8 {
+    match error {
+        ClusterError::Start(driver::StartError::Unsafe(_)) => CONFIGURATION,
+        ClusterError::Start(driver::StartError::NameInUse(_)) | ClusterError::Ended(Ended::NameInUse(_)) => DATA_IN_USE,
+        ClusterError::Ended(Ended::Member(Ending::Refused(EntryError::Newer { .. }))) => DATA_VERSION,
+        ClusterError::Ended(Ended::Member(Ending::Refused(_)))
+        | ClusterError::PeerTls(_)
+        | ClusterError::PeerListen { .. } => CONFIGURATION,
+        ClusterError::Start(driver::StartError::Thread(_) | driver::StartError::Stopped)
+        | ClusterError::Ended(Ended::Member(Ending::Stopped | Ending::DiskFailed)) => FAILED,
     }
 }

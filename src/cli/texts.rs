@@ -26,7 +26,7 @@ use crate::{
     ids::{AgentId, GraphId, KeyId, MessageId, NodeId, SpecId, TaskId},
     policy::{CaseError, PolicyError},
     server::{
-        FolderError, ServerError,
+        ClusterError, FolderError, ServerError,
         development_ca::{DevelopmentCaError, Remedy},
         tls::TlsError,
     },
@@ -35,6 +35,7 @@ use crate::{
     wire::edge::BindError,
 };
 use baton_client::{ClientError, Refused};
+use baton_cluster::{driver, member::Ending};
 
 /// Samples of an error enum, one or more of each variant. A variant without a sample does not compile.
 macro_rules! samples {
@@ -701,7 +702,10 @@ fn server_errors() -> Vec<ServerError> {
         // Only a wrong schema in the program makes one.
         ServerError::Reflection(_) => ;
         ServerError::Engine => ServerError::Engine;
-        ServerError::ClusterUnsupported => ServerError::ClusterUnsupported;
+        ServerError::Cluster(_) =>
+            ServerError::Cluster(ClusterError::Start(driver::StartError::Unsafe(vec!["fsync is off: set it to on".into()]))),
+            ServerError::Cluster(ClusterError::Start(driver::StartError::NameInUse("b1".into()))),
+            ServerError::Cluster(ClusterError::Ended(driver::Ended::Member(Ending::DiskFailed)));
     }));
     errors
 }

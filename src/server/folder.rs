@@ -31,7 +31,7 @@ use crate::{
     },
     ids::{IdSource, KeyId},
     records::{BlobRecord, UploadRecord},
-    store::{EmbeddedStore, OpenError, Store},
+    store::{EmbeddedStore, OpenError, Replica, Store},
 };
 
 /// The reason why a data folder cannot be used.
@@ -113,7 +113,7 @@ impl DataFolder {
     }
 
     pub(super) fn tls_folder(&self) -> PathBuf {
-        self.path.join("tls")
+        tls_folder(&self.path)
     }
 
     pub(super) fn operator_token_path(&self) -> PathBuf {
@@ -122,13 +122,60 @@ impl DataFolder {
 
     /// Writes the listen address, for scripts that start the broker on port 0.
     pub(super) fn write_address(&self, address: SocketAddr) -> Result<(), FolderError> {
-        write_whole(&self.path.join("address"), &format!("{address}\n"))
+        write_address(&self.path, address)
     }
 
     pub(super) fn remove_address(&self) {
-        // A missing file is fine, and a stale one does no harm.
-        drop(fs::remove_file(self.path.join("address")));
+        remove_address(&self.path);
     }
+}
+
+pub(super) fn tls_folder(data: &Path) -> PathBuf {
+    data.join("tls")
+}
+
+pub(super) fn write_address(data: &Path, address: SocketAddr) -> Result<(), FolderError> {
+    write_whole(&data.join("address"), &format!("{address}\n"))
+}
+
+pub(super) fn remove_address(data: &Path) {
+    // A missing file is fine, and a stale one does no harm.
+    drop(fs::remove_file(data.join("address")));
+}
+
+/// The keys that all brokers of a cluster share: `broker.pem`, `coordinator.pem` and `operator.token` of one folder.
+pub(super) struct SharedKeys {
+    pub(super) identity: BrokerIdentity,
+    pub(super) operator_token: Zeroizing<String>,
+}
+
+impl SharedKeys {
+    /// Reads the keys. Makes none: two brokers would make different ones.
+    pub(super) fn read(folder: &Path) -> Result<Self, FolderError> {
+        let key = |name: &str| {
+            warn_of_readers(&folder.join(name));
+            PrivateKey::read(&folder.join(name))
+        };
+        let token_path = folder.join("operator.token");
+        warn_of_readers(&token_path);
+        let token = fs::read_to_string(&token_path).and_then(|token| match token.trim() {
+            "" => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
+            token => Ok(Zeroizing::new(token.to_owned())),
+        });
+        Ok(Self {
+            identity: identity_of(key("broker.pem")?, key("coordinator.pem")?),
+            operator_token: token.map_err(|source| FolderError::File { path: token_path, source })?,
+        })
+    }
+}
+
+/// Opens the tables of a broker in a cluster: the same data folder, without keys and blobs of its own.
+pub(super) fn open_replica(data: &Path, cluster: &[u8; 16]) -> Result<Replica, FolderError> {
+    prepare(data)?;
+    find_store(data)?;
+    let replica = Replica::open(&data.join("store"), cluster)?;
+    close_contents(data)?;
+    Ok(replica)
 }
 
 /// The files that a first start makes after the store.
@@ -247,12 +294,14 @@ pub(super) fn warn_of_readers(path: &Path) {
 }
 
 fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, FolderError> {
-    let key = key_file(path, ids)?;
+    Ok(identity_of(key_file(path, ids)?, key_file(&path.with_file_name("coordinator.pem"), ids)?))
+}
+
+fn identity_of(key: PrivateKey, coordinator: PrivateKey) -> BrokerIdentity {
     // The id is derived from the key, so that receipts of an earlier key are never attributed to this one.
     let fingerprint = signing::sha256(&[key.public().as_bytes()]);
     let key_id = KeyId::parse(&format!("broker-{}", hex::encode(&fingerprint[..8]))).expect("it is a name");
-    let coordinator = Signer::new(key_file(&path.with_file_name("coordinator.pem"), ids)?);
-    Ok(BrokerIdentity { key_id, key, coordinator })
+    BrokerIdentity { key_id, key, coordinator: Signer::new(coordinator) }
 }
 
 /// Reads a key of the broker's own, or makes it.

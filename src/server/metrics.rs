@@ -21,7 +21,7 @@ use tokio::{
 use super::ServerError;
 use crate::{
     broker::Broker,
-    metrics::{self, plain_text},
+    metrics::{self, Metrics, plain_text},
     wire::{
         edge::names_host,
         http::{ALIVE, Health},
@@ -59,12 +59,15 @@ impl Endpoint {
     }
 
     /// Answers requests and counts the stored mail, until the future is dropped.
-    pub(super) async fn serve(self, broker: Broker, health: watch::Receiver<Health>) {
-        tokio::join!(answer(self.listener, broker.clone(), health), survey(broker));
+    pub(super) async fn serve(self, running: Running, metrics: Arc<Metrics>, health: watch::Receiver<Health>) {
+        tokio::join!(answer(self.listener, running.clone(), metrics, health), survey(running));
     }
 }
 
-async fn answer(listener: TcpListener, broker: Broker, health: watch::Receiver<Health>) {
+/// The broker that runs. `None`: in a cluster another one leads.
+pub(super) type Running = watch::Receiver<Option<Broker>>;
+
+async fn answer(listener: TcpListener, running: Running, metrics: Arc<Metrics>, health: watch::Receiver<Health>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -75,11 +78,11 @@ async fn answer(listener: TcpListener, broker: Broker, health: watch::Receiver<H
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (broker, health) = (broker.clone(), health.clone());
+        let (running, metrics, health) = (running.clone(), metrics.clone(), health.clone());
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                let (broker, health) = (broker.clone(), *health.borrow());
-                async move { Ok::<_, Infallible>(respond(&request, broker, health).await) }
+                let (broker, metrics, health) = (running.borrow().clone(), metrics.clone(), *health.borrow());
+                async move { Ok::<_, Infallible>(respond(&request, broker, metrics, health).await) }
             });
             let mut builder = http1::Builder::new();
             // A kept connection would hold its place while it is idle.
@@ -92,12 +95,12 @@ async fn answer(listener: TcpListener, broker: Broker, health: watch::Receiver<H
     }
 }
 
-async fn survey(broker: Broker) {
+async fn survey(running: Running) {
     let mut moments = tokio::time::interval(SURVEY_INTERVAL);
     moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         moments.tick().await;
-        let broker = broker.clone();
+        let Some(broker) = running.borrow().clone() else { continue };
         let surveyed = tokio::task::spawn_blocking(move || broker.survey()).await;
         if let Ok(Err(error)) = surveyed {
             tracing::warn!(%error, "failed to count the stored mail for the metrics");
@@ -108,7 +111,12 @@ async fn survey(broker: Broker) {
 /// The turn to measure.
 static MEASURING: Semaphore = Semaphore::const_new(1);
 
-async fn respond(request: &Request<Incoming>, broker: Broker, health: Health) -> Response<String> {
+async fn respond(
+    request: &Request<Incoming>,
+    broker: Option<Broker>,
+    metrics: Arc<Metrics>,
+    health: Health,
+) -> Response<String> {
     if !names_host(request) {
         let text = "A request over HTTP/1.1 needs one header \"host\".\n".to_owned();
         return page(StatusCode::BAD_REQUEST, "text/plain; charset=utf-8", text);
@@ -136,8 +144,11 @@ async fn respond(request: &Request<Incoming>, broker: Broker, health: Health) ->
     let turn = MEASURING.acquire().await.expect("the semaphore is never closed");
     let measured = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        broker.measure();
-        broker.resources().metrics.encode()
+        // A follower shows the last figures of its own term.
+        if let Some(broker) = broker {
+            broker.measure();
+        }
+        metrics.encode()
     });
     let Ok(figures) = measured.await else {
         let text = "The figures cannot be read.\n".to_owned();

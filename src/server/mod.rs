@@ -3,10 +3,12 @@
 //! Owns the order of start and stop. Must not know the command line: it takes a configuration and a token to stop it.
 
 pub mod cluster_keys;
+mod clustered;
 mod descriptors;
 pub mod development_ca;
 mod folder;
 mod metrics;
+mod relay;
 mod reload;
 mod supervisor;
 pub mod tls;
@@ -20,14 +22,20 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use baton_cluster::{
+    member::Leave,
+    view::{Role, View},
+};
+use baton_protocol::lead::{self as protocol_lead, LeadGuard};
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tower::ServiceBuilder;
 
+pub use clustered::ClusterError;
 pub use folder::FolderError;
 
 pub use crate::broker::StartError;
@@ -56,6 +64,7 @@ use crate::{
         console,
         edge::{self, BindError, Dispatch, HttpLimits, Listener, RequireTlsLayer},
         grpc::{self, bounds::BoundsLayer, deadline::DeadlineLayer},
+        guarded::Guarded,
         http::{self, HttpBoundsLayer},
         status,
     },
@@ -114,12 +123,12 @@ pub enum ServerError {
     /// Reflection rejects the schema: a bug.
     #[error("failed to start the reflection service: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The shared log, or this broker's place in its cluster, cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// The engine has ended by itself: a bug, with details in the log.
     #[error("the broker's engine has failed; start the broker again. No acknowledged message is lost")]
     Engine,
-    /// The configuration has a cluster, and this version runs brokers alone.
-    #[error("failed to use the configuration: this version runs each broker alone; remove the section [cluster]")]
-    ClusterUnsupported,
 }
 
 /// The state of a broker at the moment it accepts connections.
@@ -154,28 +163,19 @@ pub async fn run(
     reload: Arc<Notify>,
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServerError> {
-    if config.cluster.is_some() {
-        return Err(ServerError::ClusterUnsupported);
+    if let Some(cluster) = config.cluster.clone() {
+        return clustered::run(config, cluster, stop, reload, ready).await;
     }
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     // Takes the lock of the folder first: everything below may write to it.
     let bucket = config.blob_bucket.as_ref().map(Bucket::open).transpose().map_err(ServerError::Bucket)?.map(Arc::new);
     supervisor::starting("opening the store");
     let folder = DataFolder::open(&config.data, &*ids, bucket.clone())?;
-    let (setup, ca) = certificate(&config, &folder, &*clock)?;
+    let (setup, ca) = certificate(&config, &folder.tls_folder(), &*clock)?;
+    let mut resources = Resources { blob_files: Some(folder.blobs.clone()), ..Resources::new(config.policies.clone()) };
     let watched = Watched::before_load(&config, &setup);
-    // The configuration was read before the folder was opened, which may take long.
-    let mut policies = config.policies.clone();
-    if watched.policies.is_some() {
-        match config.load_policies() {
-            Ok(loaded) => policies = loaded,
-            Err(error) => {
-                tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force");
-            }
-        }
-    }
+    watched.load_policies(&config, &resources);
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
-    let mut resources = Resources { blob_files: Some(folder.blobs.clone()), ..Resources::new(policies) };
     note_expiry(&setup, &resources.metrics);
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;
     // Binds before the broker starts: a port in use is found before any stored deadline is applied.
@@ -219,7 +219,8 @@ pub async fn run(
     }
     ready(&ready_state);
     supervisor::ready(address);
-    let watched_engine = tokio::spawn(supervisor::watch_engine(broker.clone()));
+    let (_running, running) = watch::channel(Some(broker.clone()));
+    let watched_engine = tokio::spawn(supervisor::watch_engine(running.clone()));
     // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config, &resources)).await;
     if let Some(bucket) = bucket {
@@ -231,8 +232,10 @@ pub async fn run(
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()));
     let (health, probed) = watch::channel(http::Health::Ready);
-    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone(), probed.clone())));
-    let served = serve(&config, &broker, listener, tls, bounds, (health, stop)).await;
+    let metrics = resources.metrics.clone();
+    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(running, metrics, probed.clone())));
+    let port = Port { listener, tls, bounds, relayed: None };
+    let served = serve(&config, &broker, port, Lead::alone(), (health, stop)).await;
     // Both end before the engine, to which the reload task sends its audit entries.
     report.abort();
     metrics_task.inspect(JoinHandle::abort);
@@ -258,8 +261,8 @@ pub async fn run(
 /// operators' keys. Policies are already read with the configuration. Changes nothing, and does not read the data
 /// folder.
 pub fn check(config: &Config) -> Result<(), ServerError> {
-    if config.cluster.is_some() {
-        return Err(ServerError::ClusterUnsupported);
+    if let Some(cluster) = &config.cluster {
+        clustered::check(cluster)?;
     }
     if let TlsSource::Files { certificate, key, clients, minimum } = &config.tls {
         let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
@@ -301,6 +304,19 @@ struct Watched {
 }
 
 impl Watched {
+    /// Loads the policies of a file: the configuration was read before the folder was opened, which may take long.
+    fn load_policies(&self, config: &Config, resources: &Resources) {
+        if self.policies.is_none() {
+            return;
+        }
+        match config.load_policies() {
+            Ok(loaded) => resources.policies.store(loaded),
+            Err(error) => {
+                tracing::error!(%error, "failed to load the changed policies; the previous ones stay in force");
+            }
+        }
+    }
+
     fn before_load(config: &Config, setup: &TlsSetup) -> Self {
         let (setup, policy) = (setup.clone(), config.policy.clone());
         Self {
@@ -387,7 +403,7 @@ fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
 
 fn certificate(
     config: &Config,
-    folder: &DataFolder,
+    tls_folder: &Path,
     clock: &dyn Clock,
 ) -> Result<(TlsSetup, Option<PathBuf>), ServerError> {
     match &config.tls {
@@ -397,7 +413,7 @@ fn certificate(
             if !config.listen.ip().is_unspecified() {
                 names.push(config.listen.ip().to_string());
             }
-            let made = DevelopmentCa::load_or_create(&folder.tls_folder(), clock.now(), &names)?;
+            let made = DevelopmentCa::load_or_create(tls_folder, clock.now(), &names)?;
             let setup = TlsSetup { files: made.server, clients: None, minimum: MinimumTls::default() };
             Ok((setup, Some(made.ca_certificate)))
         }
@@ -459,14 +475,57 @@ async fn report_refusals(bounds: Bounds, metrics: Arc<Metrics>) {
     }
 }
 
-async fn serve(
-    config: &Config,
-    broker: &Broker,
+/// Where connections come from.
+struct Port {
     listener: Listener,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
     bounds: Bounds,
+    /// Connections that other brokers relay.
+    relayed: Option<mpsc::Receiver<edge::Arrival>>,
+}
+
+/// Whether the broker may answer. In a cluster that is a matter of its lease.
+struct Lead {
+    guard: LeadGuard,
+    /// Whether the guard is held, as a change to wait for; and the end of the term. `None`: the broker is alone.
+    of_term: Option<(watch::Receiver<View>, watch::Receiver<Option<Leave>>)>,
+}
+
+impl Lead {
+    fn alone() -> Self {
+        Self { guard: LeadGuard::alone(), of_term: None }
+    }
+
+    fn is_held(&self) -> bool {
+        self.of_term.as_ref().is_none_or(|(view, _)| view.borrow().role == Role::Leading)
+    }
+
+    /// Waits for a change of the role, or for the end of the term, which is `true`.
+    async fn changed(&mut self) -> bool {
+        let Some((view, ended)) = &mut self.of_term else { return std::future::pending().await };
+        let role = view.borrow_and_update().role;
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(Option::is_some) => true,
+            changed = view.wait_for(|view| view.role != role) => changed.is_err(),
+        }
+    }
+}
+
+/// The paths whose answers say nothing of stored state: probes must learn that the broker leads no longer.
+fn is_probe(path: &str) -> bool {
+    path.starts_with("/grpc.health.v1.Health/") || matches!(path, "/healthz" | "/readyz")
+}
+
+/// Serves connections until `stop`, the end of the engine or the end of the term.
+async fn serve(
+    config: &Config,
+    broker: &Broker,
+    port: Port,
+    mut lead: Lead,
     (ready, stop): (watch::Sender<http::Health>, CancellationToken),
 ) -> Result<(), ServerError> {
+    let Port { listener, tls, bounds, relayed } = port;
     let (mut health, health_service) = tonic_health::server::health_reporter();
     // The empty name, which stands for the whole broker, begins as SERVING.
     for service in grpc::SERVICES {
@@ -485,7 +544,10 @@ async fn serve(
     let limits = &broker.settings().broker_limits;
     // As long as a lost HTTP/2 client needs to be noticed; a stalled one cannot be pinged.
     let stall_timeout = limits.keepalive_interval + limits.keepalive_timeout;
-    let incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
+    let mut incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
+    if let Some(relayed) = relayed {
+        incoming = incoming.with_relayed(relayed);
+    }
     let plaintext_allowed = config.plaintext_allowed;
     // The first layer sees a request first, so requests that the later layers refuse count against the bounds too.
     let grpc = ServiceBuilder::new()
@@ -501,12 +563,19 @@ async fn serve(
             config.settings.console.then(|| console::router(broker.clone())),
             ready.subscribe(),
         ));
-    let service = Dispatch::new(grpc, http);
+    let service = Guarded::new(Dispatch::new(grpc, http), lead.guard.clone(), is_probe);
     let serving = tokio::spawn(edge::serve(incoming, HttpLimits::new(limits), service, closing.clone()));
     let mut takes_commands = broker.serving();
+    let mut is_over = false;
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
+            over = lead.changed() => {
+                is_over = over;
+                if is_over {
+                    break;
+                }
+            }
             () = broker.ended() => {
                 tracing::error!("the engine has failed");
                 break;
@@ -516,14 +585,25 @@ async fn serve(
                 if changed.is_err() {
                     break;
                 }
-                let is_serving = *takes_commands.borrow_and_update();
-                let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-                ready.send_replace(if is_serving { http::Health::Ready } else { http::Health::StoreUnavailable });
-                for service in grpc::SERVICES.into_iter().chain([""]) {
-                    health.set_service_status(service, status).await;
-                }
             }
         }
+        let (takes_commands, is_held) = (*takes_commands.borrow_and_update(), lead.is_held());
+        let status = if takes_commands && is_held { ServingStatus::Serving } else { ServingStatus::NotServing };
+        ready.send_replace(match (takes_commands, is_held) {
+            (false, _) => http::Health::StoreUnavailable,
+            (true, false) => http::Health::NotLeading,
+            (true, true) => http::Health::Ready,
+        });
+        for service in grpc::SERVICES.into_iter().chain([""]) {
+            health.set_service_status(service, status).await;
+        }
+    }
+    if is_over || lead.guard.state() == protocol_lead::Lead::Over {
+        // Nothing of this term may leave any more, not even a go-away: clients see the connection end, as at a crash, and
+        // find the broker that leads.
+        serving.abort();
+        drop(serving.await);
+        return Ok(());
     }
     supervisor::stopping();
     // First health, so that load balancers send no new clients; then the sessions; then the socket.

@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use sd_notify::NotifyState;
-use tokio::time::MissedTickBehavior;
+use tokio::{sync::watch, time::MissedTickBehavior};
 
 use crate::broker::Broker;
 
@@ -25,14 +25,17 @@ pub(super) fn stopping() {
 
 /// Gives a sign of life for as long as the engine answers, if the service manager asks for one (WATCHDOG_USEC). A store that
 /// refuses writes is no reason for silence: the engine answers, and a restart would not help.
-pub(super) async fn watch_engine(broker: Broker) {
+/// In a cluster a broker without an engine gives signs of life, too.
+pub(super) async fn watch_engine(running: watch::Receiver<Option<Broker>>) {
     let Some(within) = sd_notify::watchdog_enabled() else { return };
     let answers = || {
-        let broker = broker.clone();
+        let running = running.clone();
         async move {
+            let Some(broker) = running.borrow().clone() else { return true };
             // Whether it takes messages does not matter here, only that it has seen this command.
             drop(broker.settle().await);
-            !broker.has_ended()
+            // An engine that ends with its term is replaced soon.
+            !broker.has_ended() || running.has_changed().unwrap_or(false) || running.borrow().is_none()
         }
     };
     // Half of the time, as sd_watchdog_enabled(3) recommends: one late answer is no failure.

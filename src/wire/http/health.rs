@@ -13,6 +13,10 @@ pub enum Health {
     Ready,
     /// Its store cannot be written at present; it tries again each second.
     StoreUnavailable,
+    /// In a cluster another broker leads, and this one relays connections to it.
+    Following,
+    /// In a cluster no broker leads, as far as this one knows, or this one waits for its lease.
+    NotLeading,
     /// It takes no new messages, and ends.
     Stopping,
 }
@@ -23,6 +27,8 @@ impl Health {
         match self {
             Self::Ready => (StatusCode::OK, "ready\n"),
             Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be written\n"),
+            Self::Following => (StatusCode::OK, "following\n"),
+            Self::NotLeading => (StatusCode::SERVICE_UNAVAILABLE, "no broker leads\n"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
         }
     }
@@ -67,6 +73,8 @@ mod tests {
         for (state, status, word) in [
             (Health::Ready, 200, "ready\n"),
             (Health::StoreUnavailable, 503, "the store cannot be written\n"),
+            (Health::Following, 200, "following\n"),
+            (Health::NotLeading, 503, "no broker leads\n"),
             (Health::Stopping, 503, "stopping\n"),
         ] {
             health.send_replace(state);

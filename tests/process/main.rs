@@ -12,6 +12,8 @@ mod buckets;
 mod certificate_making;
 mod certificates;
 mod cluster_commands;
+#[path = "../cluster/processes.rs"]
+mod cluster;
 mod command_line;
 mod commands;
 mod compression;

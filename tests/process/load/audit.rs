@@ -1,12 +1,12 @@
 //! Checks that the broker still confirms the observations of the clients.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use baton::{
     ids::AgentId,
     proto::v1::{self, HandoffState, MessageType},
     records::DeadLetterRecord,
-    store::{EmbeddedStore, Order, Store as _, Table},
+    store::{EmbeddedStore, Order, Store, Table},
 };
 use baton_client::{About, Client};
 use bytes::Bytes;
@@ -14,7 +14,10 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 
 use super::{AGENTS, Load, Phase, ledger::Left};
-use crate::broker::{Broker, PATIENCE, composer};
+use crate::{
+    broker::{Broker, PATIENCE, composer},
+    cluster,
+};
 
 /// The most concurrent requests.
 const UNDER_WAY_MAX: usize = 64;
@@ -195,7 +198,10 @@ fn check_in_time(handoff: &v1::Handoff) {
 
 /// Reads the store of a stopped broker.
 fn what_is_left(folder: &std::path::Path) -> Left {
-    let store = EmbeddedStore::open(&folder.join("data/store")).unwrap();
+    let store: Arc<dyn Store> = match folder.join("data/store/CLUSTER").exists() {
+        true => cluster::open_stopped(folder),
+        false => Arc::new(EmbeddedStore::open(&folder.join("data/store")).unwrap()),
+    };
     let all = |table| {
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         store.scan(table, everything, Order::Ascending, usize::MAX).unwrap()

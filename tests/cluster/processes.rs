@@ -1,0 +1,301 @@
+//! Three brokers over one shared log, each a process: one is killed or stopped under load, and another leads. See
+//! `tests/process/load` for the load, and for the record of what its clients saw.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use baton::{
+    ids::SystemIds,
+    store::{KeyBytes, Order, Record, Store, Table},
+    time::{Clock as _, SystemClock},
+};
+use baton_cluster::{
+    engines::directory::Directory,
+    entry::{self, Payload},
+    log::SharedLog as _,
+};
+use baton_store::{CommitLog, Link, Mark, Position, Replica};
+
+use crate::{
+    broker::{Broker, baton, eventually, exit_of, write},
+    load::Load,
+};
+
+const SEED: u64 = 20_260_103;
+const BROKERS: usize = 3;
+const LEASE: Duration = Duration::from_secs(1);
+/// The link in a broker's folder that leads to the shared log.
+pub(crate) const LOG_LINK: &str = "shared-log";
+
+/// The number of kills: BATON_CLUSTER_KILLS, or 5.
+fn kills() -> u32 {
+    std::env::var("BATON_CLUSTER_KILLS").map_or(5, |text| text.parse().expect("BATON_CLUSTER_KILLS is a number"))
+}
+
+/// Brokers of one cluster, by their places.
+struct Cluster {
+    /// The keys, the certificate and the log.
+    folder: tempfile::TempDir,
+    folders: Vec<Arc<tempfile::TempDir>>,
+    brokers: BTreeMap<usize, Broker>,
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn copy(from: &Path, to: PathBuf) {
+    baton::disk::make_folder(to.parent().unwrap()).unwrap();
+    fs::copy(from, to).unwrap();
+}
+
+impl Cluster {
+    /// Makes the folders, and starts no broker.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let single = Broker::start();
+        let data = single.data();
+        let keys = folder.path().join("keys");
+        let (code, text) = exit_of(baton().args(["cluster", "keys", "--out"]).arg(&keys));
+        assert_eq!(code, Some(0), "{text}");
+        for name in ["server.pem", "server.key"] {
+            copy(&data.join("tls").join(name), keys.join(name));
+        }
+        let cluster = Self {
+            folders: (0..BROKERS).map(|_| Arc::new(tempfile::tempdir().unwrap())).collect(),
+            folder,
+            brokers: BTreeMap::new(),
+        };
+        for (place, folder) in cluster.folders.iter().enumerate() {
+            copy(&single.ca(), folder.path().join("data/tls/ca.pem"));
+            write(&folder.path().join("baton.toml"), &cluster.configuration(place, "cluster"));
+            let log = cluster.folder.path().join("log/cluster");
+            std::os::unix::fs::symlink(log, folder.path().join(LOG_LINK)).unwrap();
+        }
+        cluster
+    }
+
+    /// The configuration of the broker at a place in a cluster of this name.
+    fn configuration(&self, place: usize, name: &str) -> String {
+        let (data, keys) = (self.folders[place].path().join("data"), self.folder.path().join("keys"));
+        let (certificate, key) = (keys.join("server.pem"), keys.join("server.key"));
+        let (log, port) = (self.folder.path().join("log"), free_port());
+        format!(
+            "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
+             [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
+             [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\nlog = \"file://{}\"\nkeys = {keys:?}\n\
+             peer_listen = \"127.0.0.1:{port}\"\npeer_address = \"127.0.0.1:{port}\"\nlease = \"{}s\"\n",
+            log.display(),
+            LEASE.as_secs(),
+        )
+    }
+
+    fn start(&mut self, place: usize) {
+        self.brokers.insert(place, Broker::serve_again(self.folders[place].clone()));
+    }
+
+    /// All brokers, once one of them leads.
+    async fn started() -> Self {
+        let mut cluster = Self::new();
+        (0..BROKERS).for_each(|place| cluster.start(place));
+        cluster.leader().await;
+        cluster
+    }
+
+    /// The place of the broker that leads, by its log.
+    async fn leader(&self) -> usize {
+        let leads = |broker: &Broker| {
+            let log = broker.log();
+            log.rfind("this broker leads") > log.rfind("this broker stops leading")
+        };
+        let mut leader = None;
+        eventually("a broker leads", async || {
+            let mut leading = self.brokers.iter().filter(|(_, broker)| leads(broker)).map(|(place, _)| *place);
+            leader = leading.next().filter(|_| leading.next().is_none());
+            leader.is_some()
+        })
+        .await;
+        leader.unwrap()
+    }
+}
+
+/// Every record of a stopped broker, with what the shared log has behind its checkpoint.
+fn records(folder: &Path) -> BTreeMap<(Table, KeyBytes), Record> {
+    let store = open_stopped(folder);
+    let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let of = |table| store.scan(table, everything.clone(), Order::Ascending, usize::MAX).unwrap();
+    Table::ALL.into_iter().flat_map(|table| of(table).into_iter().map(move |(key, record)| ((table, key), record))).collect()
+}
+
+/// The store of a stopped broker, up to the end of the shared log.
+pub(crate) fn open_stopped(folder: &Path) -> Arc<dyn Store> {
+    struct Closed(Mark);
+
+    impl CommitLog for Closed {
+        fn append(&mut self, _: Position, _: &[u8]) -> Result<Mark, baton_store::AppendError> {
+            Err(baton_store::AppendError::Deposed)
+        }
+
+        fn end(&self) -> Mark {
+            self.0
+        }
+
+        fn entry_bytes_max(&self) -> usize {
+            0
+        }
+    }
+
+    let store = folder.join("data/store");
+    let mut cluster = [0; 16];
+    hex::decode_to_slice(fs::read_to_string(store.join("CLUSTER")).unwrap().trim(), &mut cluster).unwrap();
+    let replica = Replica::open(&store, &cluster).unwrap();
+    let log = Directory::open(&fs::canonicalize(folder.join(LOG_LINK)).unwrap()).unwrap();
+    let read = async { log.read(replica.end().position + 1, usize::MAX).await.unwrap() };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let entries = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(read)).join().unwrap());
+    for (position, bytes) in entries {
+        let entry = entry::parse(&bytes).unwrap();
+        let group = match &entry.payload {
+            Payload::Group(group) => Some(group.as_ref()),
+            Payload::Takeover(_) | Payload::Confirmation => None,
+        };
+        let link = Some(Link { hash: [0; 32], term: entry.term, level: entry.level });
+        replica.apply(Mark { position, link }, group).unwrap();
+    }
+    let end = replica.end();
+    replica.lead(Box::new(Closed(end)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_missing_after_any_number_of_kills_of_the_leader() {
+    let mut cluster = Cluster::started().await;
+    let mut leader = cluster.leader().await;
+    let mut load = Load::on(&cluster.brokers[&leader], SEED).await;
+    let mut gaps = Vec::new();
+    for kill in 1..=kills() {
+        load.begin_chapter(format!("after {} kills", kill - 1));
+        load.audit(&cluster.brokers[&leader]).await;
+        let receipts = load.rng.roll(60);
+        load.goes_on(usize::try_from(receipts).unwrap()).await;
+        // One round in four kills a follower beside the leader.
+        if load.rng.one_in(4) {
+            let follower = (leader + 1) % BROKERS;
+            cluster.brokers.remove(&follower).unwrap().kill();
+            cluster.start(follower);
+        }
+        let before = SystemClock.now();
+        cluster.brokers.remove(&leader).unwrap().kill();
+        let killed = leader;
+        leader = cluster.leader().await;
+        assert_ne!(leader, killed);
+        load.is_served_by(&cluster.brokers[&leader]);
+        load.goes_on(1).await;
+        gaps.push(SystemClock.now().since(before));
+        cluster.start(killed);
+    }
+    load.audit(&cluster.brokers[&leader]).await;
+    let last = cluster.brokers.remove(&leader).unwrap();
+    // The others stop first, so that none of them leads in the end.
+    for (_, broker) in std::mem::take(&mut cluster.brokers) {
+        broker.stop().await;
+    }
+    load.drain(last).await;
+    gaps.sort();
+    println!("{} kills, gaps of {gaps:?} at a lease of {LEASE:?}, {load}", kills());
+    assert!(load.completed() > kills() as usize, "the agents get somewhere");
+    let [first, others @ ..] = &cluster.folders[..] else { panic!("there are brokers") };
+    let wanted = records(first.path());
+    assert!(others.iter().all(|other| records(other.path()) == wanted), "all brokers have the same records");
+}
+
+fn signal(broker: &Broker, name: &str) {
+    assert!(Command::new("kill").args([name, &broker.pid().to_string()]).status().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_paused_for_three_leases_follows_and_its_sessions_end() {
+    let mut cluster = Cluster::started().await;
+    let paused = cluster.leader().await;
+    let mut load = Load::on(&cluster.brokers[&paused], SEED + 1).await;
+    load.goes_on(50).await;
+    signal(&cluster.brokers[&paused], "-STOP");
+    let former = cluster.brokers.remove(&paused).unwrap();
+    // Long enough for any answer that the paused broker had in hand.
+    tokio::time::sleep(LEASE * 3).await;
+    let leader = cluster.leader().await;
+    // Each receipt of the former leader is there, and the new one makes others.
+    load.audit(&cluster.brokers[&leader]).await;
+    load.is_served_by(&cluster.brokers[&leader]);
+    signal(&former, "-CONT");
+    load.goes_on(50).await;
+    eventually("the former leader follows", async || {
+        let log = former.log();
+        log.contains("this broker stops leading") && log.rfind("following") > log.rfind("this broker stops leading")
+    })
+    .await;
+    assert_eq!(cluster.leader().await, leader, "the same broker leads on");
+    load.audit(&cluster.brokers[&leader]).await;
+    former.stop().await;
+    let last = cluster.brokers.remove(&leader).unwrap();
+    for (_, broker) in std::mem::take(&mut cluster.brokers) {
+        broker.stop().await;
+    }
+    load.drain(last).await;
+    println!("{load}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_stops_in_order_hands_the_lead_over_at_once() {
+    let mut cluster = Cluster::started().await;
+    let first = cluster.leader().await;
+    let mut load = Load::on(&cluster.brokers[&first], SEED + 2).await;
+    load.goes_on(20).await;
+    cluster.brokers.remove(&first).unwrap().stop().await;
+    let second = cluster.leader().await;
+    load.is_served_by(&cluster.brokers[&second]);
+    load.goes_on(20).await;
+    load.audit(&cluster.brokers[&second]).await;
+    let log = cluster.brokers[&second].log();
+    assert!(log.contains("term=2"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_a_name_and_keys_are_those_of_one_broker_of_one_cluster() {
+    let mut cluster = Cluster::new();
+    cluster.start(0);
+    cluster.leader().await;
+    // A second process with the name of the first, and a folder of its own.
+    let namesake = cluster.configuration(1, "cluster").replace("\"b1\"", "\"b0\"");
+    write(&cluster.folders[1].path().join("baton.toml"), &namesake);
+    let serve = |place: usize| {
+        let mut command = baton();
+        command.args(["serve", "--config"]).arg(cluster.folders[place].path().join("baton.toml"));
+        command
+    };
+    let (code, text) = exit_of(&mut serve(1));
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("has the name \"b0\""), "{text}");
+    // The folder of a broker in another cluster.
+    write(&cluster.folders[1].path().join("baton.toml"), &cluster.configuration(1, "other"));
+    let (code, text) = exit_of(&mut serve(1));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("belongs to cluster"), "{text}");
+    // A broker without [cluster].
+    let data = cluster.folders[1].path().join("data");
+    let (code, text) = exit_of(baton().args(["dev", "--port", "0", "--data"]).arg(&data));
+    assert_eq!(code, Some(3), "{text}");
+    // Other keys: the first takeover of the log has others.
+    let key = baton::envelope::keys::PrivateKey::generate(&SystemIds);
+    let path = cluster.folder.path().join("keys/coordinator.pem");
+    fs::remove_file(&path).unwrap();
+    key.write(&path).unwrap();
+    let (code, text) = exit_of(&mut serve(2));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("has other keys"), "{text}");
+}

@@ -130,7 +130,10 @@ fn records(folder: &Path) -> BTreeMap<(Table, KeyBytes), Record> {
     let store = open_stopped(folder);
     let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
     let of = |table| store.scan(table, everything.clone(), Order::Ascending, usize::MAX).unwrap();
-    Table::ALL.into_iter().flat_map(|table| of(table).into_iter().map(move |(key, record)| ((table, key), record))).collect()
+    Table::ALL
+        .into_iter()
+        .flat_map(|table| of(table).into_iter().map(move |(key, record)| ((table, key), record)))
+        .collect()
 }
 
 /// The store of a stopped broker, up to the end of the shared log.

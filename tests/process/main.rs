@@ -11,9 +11,9 @@ mod broker;
 mod buckets;
 mod certificate_making;
 mod certificates;
-mod cluster_commands;
 #[path = "../cluster/processes.rs"]
 mod cluster;
+mod cluster_commands;
 mod command_line;
 mod commands;
 mod compression;

@@ -6,7 +6,7 @@ use std::{path::Path, process::Stdio};
 use baton_cluster::{
     engines::directory::Directory,
     lease::{self, Lease},
-    log::{Register as _, SharedLog as _},
+    log::{Register, SharedLog as _},
     member_value::{MemberValue, name_of},
 };
 
@@ -98,7 +98,7 @@ async fn members_that_are_gone_are_shown_and_can_be_forgotten() {
     assert!(text.contains("failed to reach the broker at 127.0.0.1:1"), "{text}");
     let (code, text) = cluster(folder.path(), &["forget", "b2"]);
     assert_eq!(code, Some(0), "{text}");
-    let (_, value) = baton_cluster::log::Register::read(&engine, &name_of("b2")).await.unwrap().unwrap();
+    let (_, value) = Register::read(&engine, &name_of("b2")).await.unwrap().unwrap();
     assert!(MemberValue::parse(&value).unwrap().forgotten);
     assert_eq!(json(folder.path(), &["status"]).1["members"][0]["role"], "forgotten");
     for unknown in ["b3", "../b2"] {

@@ -111,6 +111,8 @@ impl Member {
         (self.claim, self.leader_log, self.log_call) = (None, None, None);
         self.drop_lease(now);
         self.log_due = now + READ_IDLE;
+        // While the register does not answer, the lease stays free as far as this broker knows.
+        self.hold_claims_until(now + READ_IDLE);
         self.move_to(Role::Following);
     }
 }

@@ -376,3 +376,18 @@ fn a_broker_that_holds_its_claims_back_follows_meanwhile() {
     world.run(LEASE * 2);
     assert_eq!(*world.member.role(), Role::Leading);
 }
+
+#[test]
+fn a_broker_whose_claims_fail_does_not_claim_without_a_pause() {
+    let mut world = World::new(&Memory::default(), "b1");
+    // It learns that the lease is free, and then that the register is gone.
+    world.member.hold_claims_until(Duration::from_secs(1));
+    world.run(Duration::from_millis(500));
+    world.register_is_gone = true;
+    world.run(Duration::from_secs(3));
+    let claims = world.done.iter().filter(|action| **action == Action::Moved(Role::Claiming)).count();
+    assert!((2..=6).contains(&claims), "{claims} claims");
+    world.register_is_gone = false;
+    world.run(LEASE * 2);
+    assert_eq!(*world.member.role(), Role::Leading);
+}

@@ -568,6 +568,19 @@ async fn serve(
     let mut takes_commands = broker.serving();
     let mut is_over = false;
     loop {
+        // At the begin of a term, too: before it the probes were told that another broker leads.
+        {
+            let (takes_commands, is_held) = (*takes_commands.borrow_and_update(), lead.is_held());
+            let status = if takes_commands && is_held { ServingStatus::Serving } else { ServingStatus::NotServing };
+            ready.send_replace(match (takes_commands, is_held) {
+                (false, _) => http::Health::StoreUnavailable,
+                (true, false) => http::Health::NotLeading,
+                (true, true) => http::Health::Ready,
+            });
+            for service in grpc::SERVICES.into_iter().chain([""]) {
+                health.set_service_status(service, status).await;
+            }
+        }
         tokio::select! {
             () = stop.cancelled() => break,
             over = lead.changed() => {
@@ -586,16 +599,6 @@ async fn serve(
                     break;
                 }
             }
-        }
-        let (takes_commands, is_held) = (*takes_commands.borrow_and_update(), lead.is_held());
-        let status = if takes_commands && is_held { ServingStatus::Serving } else { ServingStatus::NotServing };
-        ready.send_replace(match (takes_commands, is_held) {
-            (false, _) => http::Health::StoreUnavailable,
-            (true, false) => http::Health::NotLeading,
-            (true, true) => http::Health::Ready,
-        });
-        for service in grpc::SERVICES.into_iter().chain([""]) {
-            health.set_service_status(service, status).await;
         }
     }
     if is_over || lead.guard.state() == protocol_lead::Lead::Over {

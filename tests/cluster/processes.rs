@@ -160,8 +160,9 @@ pub(crate) fn open_stopped(folder: &Path) -> Arc<dyn Store> {
     let replica = Replica::open(&store, &cluster).unwrap();
     let log = Directory::open(&fs::canonicalize(folder.join(LOG_LINK)).unwrap()).unwrap();
     let read = async { log.read(replica.end().position + 1, usize::MAX).await.unwrap() };
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let entries = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(read)).join().unwrap());
+    // On a thread of its own: the caller may be inside a runtime.
+    let block = || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(read);
+    let entries = std::thread::scope(|scope| scope.spawn(block).join().unwrap());
     for (position, bytes) in entries {
         let entry = entry::parse(&bytes).unwrap();
         let group = match &entry.payload {
@@ -265,7 +266,7 @@ async fn a_broker_that_stops_in_order_hands_the_lead_over_at_once() {
     load.goes_on(20).await;
     load.audit(&cluster.brokers[&second]).await;
     let log = cluster.brokers[&second].log();
-    assert!(log.contains("term=2"), "{log}");
+    assert!(log.contains("\"message\":\"this broker leads\",\"term\":2"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -225,6 +225,72 @@ async fn a_lent_task_comes_back_by_its_loan_timeout_by_the_limit_and_by_a_recall
     owned.finish(None).await.unwrap();
 }
 
+/// The outcome of a wait for a loan that is refused.
+async fn waiting_is_refused(link: &Link, handoff_id: &str) -> String {
+    match link.wait_for_loan(handoff_id, None).await {
+        Err(HandOverError::Client(refused)) => refused.reason().unwrap_or_default().to_owned(),
+        ended => panic!("{ended:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_later_process_waits_for_the_loan_of_an_earlier_one() {
+    let broker = two_agents().await;
+    let mut bob = Process::start(&broker, "bob", Plan::default()).await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let (task, about) = (new_task(), |task: &str| About::task(task, 1));
+    let lent = v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), ..a_request() };
+    let receipt = alice.link.send("bob", MessageType::HandoffRequest, &about(&task), &lent).await.unwrap();
+    let handoff_id = receipt.handoff_id;
+    alice.dies().await;
+
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let wait = |sections| {
+        let (link, handoff_id) = (alice.link.clone(), handoff_id.clone());
+        tokio::spawn(async move { link.wait_for_loan(&handoff_id, sections).await })
+    };
+    let dropped = wait(Some(context()));
+    assert_eq!(lent_by(&alice, &task).await, handoff_id);
+    assert_eq!(waiting_is_refused(&alice.link, &handoff_id).await, "HANDOFF_OPEN");
+    dropped.abort();
+    assert!(dropped.await.is_err());
+    let waiting = wait(None);
+    let [own] = &bob.link.owned_tasks().await.unwrap()[..] else { panic!("the task is bob's: the wait ended nothing") };
+    own.finish(Some(serde_json::json!({"cause": "a loose cable"}))).await.unwrap();
+    let returned = waiting.await.unwrap().unwrap();
+    assert_eq!((returned.epoch, returned.status), (3, v1::TaskStatus::Completed));
+    assert_eq!(returned.result, Some(serde_json::json!({"cause": "a loose cable"})));
+    // From the records alone.
+    assert_eq!(wait(Some(context())).await.unwrap().unwrap(), returned);
+
+    assert_eq!(waiting_is_refused(&bob.link, &handoff_id).await, "NOT_OWNER");
+    let given = new_task();
+    let handed = alice.link.hand_over("bob", &about(&given), &a_request(), context()).await.unwrap();
+    assert_eq!(waiting_is_refused(&alice.link, &handed.handoff_id).await, "NOT_LENT");
+    let unknown = "00000000-0000-4000-8000-000000000000";
+    assert_eq!(waiting_is_refused(&alice.link, unknown).await, "HANDOFF_UNKNOWN");
+
+    let again = About::task(&task, 3);
+    let lending = {
+        let (link, again) = (alice.link.clone(), again.clone());
+        tokio::spawn(async move { link.delegate("bob", &again, &a_request(), context(), None).await })
+    };
+    let second = lent_by(&alice, &task).await;
+    alice.link.recall(&second, "").await.unwrap();
+    is_back_at(lending.await.unwrap(), 5);
+    is_dropped(&mut bob).await;
+    is_back_at(alice.link.wait_for_loan(&second, None).await, 5);
+    assert_eq!(waiting_is_refused(&alice.link, &handoff_id).await, "NOT_LENT");
+}
+
+/// Checks that a loan ended by a recall, at this epoch.
+fn is_back_at(ended: Result<Returned, HandOverError>, expected: u64) {
+    let Err(HandOverError::Recalled { reason: RecallReason::Recall, epoch, is_owner: true, .. }) = ended else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(epoch, expected);
+}
+
 #[tokio::test]
 async fn a_delegation_whose_call_is_dropped_is_taken_back() {
     let broker = two_agents().await;

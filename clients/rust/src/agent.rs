@@ -192,6 +192,20 @@ impl Agent {
         }
     }
 
+    /// Waits for the return of a task that a handoff of an earlier process of this agent lends: see
+    /// [`Link::wait_for_loan`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::wait_for_loan`].
+    pub async fn wait_for_loan(
+        &self,
+        handoff_id: &str,
+        sections: Option<Vec<v1::ContextSection>>,
+    ) -> Result<Returned, HandOverError> {
+        self.link.wait_for_loan(handoff_id, sections).await
+    }
+
     /// Asks a question about a task that this agent owns, and waits until it ends: see [`OwnedTask::ask`].
     ///
     /// # Errors

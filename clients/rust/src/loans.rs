@@ -217,8 +217,9 @@ impl Link {
     /// 10 s. If the call is dropped, the link does the same in a task of its own. Without `limit` the whole timeout of
     /// the handoff and the loan timeout bound the call.
     ///
-    /// If the process dies during the delegation, the final status reaches the next process's handler as a
-    /// [`v1::TaskStatusUpdate`], and the task is listed by [`Link::owned_tasks`] again.
+    /// If the process dies during the delegation, the next one goes on by [`Link::wait_for_loan`]. Without it, the final
+    /// status reaches the next process's handler as a [`v1::TaskStatusUpdate`], and the task is listed by
+    /// [`Link::owned_tasks`] again.
     ///
     /// # Errors
     ///
@@ -257,14 +258,98 @@ impl Link {
             Err(_) => by_limit(self.end_at_limit(&envelope).await, &[RecallReason::Recall, RecallReason::LoanTimeout]),
         };
         guard.request = None;
-        match &ended {
+        self.note_return(&ended);
+        ended
+    }
+
+    /// Waits for the return of a task that a handoff of this agent lends, also one of an earlier process. Returns or fails
+    /// as [`Link::delegate`], also when the loan has ended meanwhile. Of a handoff that is still open, the sections go to
+    /// the agent that accepts; with `None` the context handler gives them, or another call. The end of this wait ends
+    /// nothing: a dropped call leaves the loan as it is, and the call has no time limit of its own. A link made by
+    /// [`Link::with_progress`] tells the delegate's status updates from the takeover on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::delegate`]; `HANDOFF_UNKNOWN`; `NOT_OWNER` if another agent requested the handoff; `NOT_LENT` if it lends
+    /// nothing, or if the task has been handed on since the loan ended; `HANDOFF_OPEN` while another call of this process
+    /// waits for the task.
+    pub async fn wait_for_loan(
+        &self,
+        handoff_id: &str,
+        sections: Option<Vec<v1::ContextSection>>,
+    ) -> Result<Returned, HandOverError> {
+        let handoff = self.get_handoff(handoff_id).await?;
+        if handoff.sender_id != self.id().as_str() {
+            let text = format!("handoff {handoff_id} is of {}, not of this agent", handoff.sender_id);
+            return Err(ClientError::from(Refused::of_client(ErrorCode::NotOwner, text)).into());
+        }
+        if handoff.mode() != v1::HandoffMode::Delegate {
+            return Err(not_lent(format!("handoff {handoff_id} hands the task over for good")));
+        }
+        let loan =
+            Loan { task_id: handoff.task_id.clone(), handoff_id: handoff_id.to_owned(), epoch: handoff.epoch + 1 };
+        // Wait before the state is read: the delegate may report its final status in between.
+        let mut results = Some(self.inner.waiting.wait_alone(Subject::Result(loan.task_id.clone()))?);
+        let mut watch = self.inner.waiting.watch(&loan.task_id, handoff.epoch, true);
+        self.lent_by(handoff, sections).await?;
+        let is_over = !self.is_lent(&loan).await?;
+        let telling = self.tell_progress(&loan.task_id, loan.epoch);
+        let returned = self.end_of_loan(&loan, &mut results, &mut watch, is_over).await;
+        if returned.is_ok() {
+            progress::told(telling).await;
+        }
+        self.note_return(&returned);
+        returned
+    }
+
+    /// Goes on with a handoff until it has moved the task.
+    async fn lent_by(
+        &self,
+        handoff: v1::Handoff,
+        sections: Option<Vec<v1::ContextSection>>,
+    ) -> Result<HandedOver, HandOverError> {
+        if let Some(end) = end_of(&handoff) {
+            return end;
+        }
+        if let Some(sections) = sections {
+            return self.resume_hand_over(&handoff.handoff_id, sections).await;
+        }
+        let request = v1::WatchHandoffRequest { handoff_id: handoff.handoff_id.clone() };
+        let mut steps = self.watch(request).await?;
+        while let Some(step) = steps.next().await? {
+            if let Some(end) = step.handoff.as_ref().and_then(end_of) {
+                return end;
+            }
+        }
+        let handoff = self.get_handoff(&handoff.handoff_id).await?;
+        end_of(&handoff).unwrap_or_else(|| Err(not_lent(format!("handoff {} is still open", handoff.handoff_id))))
+    }
+
+    /// Whether a loan has not ended. `NOT_LENT` if this agent has handed the task on since it has.
+    async fn is_lent(&self, loan: &Loan) -> Result<bool, HandOverError> {
+        let task = self.get_task(&loan.task_id).await?;
+        if task.loans.iter().any(|known| known.handoff_id == loan.handoff_id) {
+            return Ok(true);
+        }
+        let is_later = |hop: &&v1::TaskHop| hop.sender_id == self.id().as_str() && hop.epoch > loan.epoch;
+        match task.hops.iter().rfind(is_later) {
+            None => Ok(false),
+            Some(later) => {
+                let (ended, moved) = (&loan.handoff_id, &later.handoff_id);
+                Err(not_lent(format!("handoff {ended} lends nothing any more: {moved} has moved the task since")))
+            }
+        }
+    }
+
+    /// Notes that a task is back, if the end of a loan says so.
+    fn note_return(&self, ended: &Result<Returned, HandOverError>) {
+        match ended {
             Ok(Returned { task_id, epoch, .. })
             | Err(HandOverError::Recalled { task_id, epoch, is_owner: true, .. }) => {
                 self.inner.work.came_back(task_id, *epoch);
             }
             Err(_) => {}
         }
-        ended
     }
 
     /// Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on. The loans within
@@ -302,21 +387,25 @@ impl Link {
         let mut watch = self.inner.waiting.watch(&loan.task_id, request.epoch, true);
         self.move_by(request, sections).await?;
         let telling = self.tell_progress(&loan.task_id, loan.epoch);
-        let returned = self.end_of_loan(&loan, &mut results, &mut watch).await;
+        let returned = self.end_of_loan(&loan, &mut results, &mut watch, false).await;
         if returned.is_ok() {
             progress::told(telling).await;
         }
         returned
     }
 
-    /// Waits for the end of a loan, by which this agent owns the task again.
+    /// Waits for the end of a loan, by which this agent owns the task again. `is_back`: it has ended already.
     async fn end_of_loan(
         &self,
         loan: &Loan,
         results: &mut Option<Conversation>,
         watch: &mut oneshot::Receiver<Taken>,
+        mut is_back: bool,
     ) -> Result<Returned, HandOverError> {
-        let (mut looks, mut is_back) = (self.looks(), false);
+        let mut looks = self.looks();
+        if is_back {
+            looks.soon();
+        }
         loop {
             let letter = tokio::select! {
                 letter = self.next_result(results) => match letter? {
@@ -537,6 +626,10 @@ impl Link {
         limits::check_envelope(&draft.encode_to_vec().into())?;
         Ok(context.sections)
     }
+}
+
+fn not_lent(text: String) -> HandOverError {
+    ClientError::from(Refused::of_client(ErrorCode::NotLent, text)).into()
 }
 
 /// The end of a delegation, with the limit as the reason in place of these.

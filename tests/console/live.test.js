@@ -60,9 +60,9 @@ scenario("C4: the page of a handoff follows it to its end", async (scene) => {
   await page.evaluate(() => (globalThis.isTheSame = true));
   await alice.handOver(handoff, bob);
   await page.locator("dd").getByText("Completed", { exact: true }).waitFor();
-  const steps = page.getByRole("region", { name: "Steps" }).locator("tbody tr");
+  const steps = page.getByRole("list", { name: "Steps" });
   assert.deepEqual(
-    [...new Set(await steps.locator("td:nth-child(4)").allInnerTexts())],
+    [...new Set(await steps.locator(".chip").allInnerTexts())],
     ["Requested", "Deciding", "Accepted", "Context sent", "Completed"],
   );
   assert.ok(await page.evaluate(() => globalThis.isTheSame), "the page was not loaded again");
@@ -103,6 +103,7 @@ scenario("C4: a page that was just opened is not replaced by an older one", asyn
   // The first refresh of the page, and the decision right after it.
   await Promise.all([refreshed(page), scene.logIn(page)]);
   const answer = refreshed(page);
+  await page.getByRole("link", { name: "Discard…" }).click();
   await page.getByRole("button", { name: "Discard" }).click();
   await page.getByText("Discarded", { exact: true }).waitFor();
   assert.match(await (await answer).text(), /Discarded/);

@@ -204,7 +204,7 @@ scenario("a view of the tasks is saved in the browser, and a search by conversat
   await page.waitForURL(/conversation=chat-2/);
   assert.equal(await view.getAttribute("aria-current"), "true");
   assert.deepEqual(await rows(page), ["task-of-chat-2"]);
-  await page.getByRole("button", { name: `Remove the view ${name}` }).click();
+  await page.getByRole("button", { name: `Remove ${name}` }).click();
   await view.waitFor({ state: "detached" });
   // What another program has left in the store of the browser does no harm.
   for (const text of ["{", "[1, null]", JSON.stringify([{ name: "x", query: 5 }])]) {

@@ -114,8 +114,8 @@ function showViews(views) {
       link.href = `/tasks?${new URLSearchParams(query)}`;
       if (link.search === location.search) link.setAttribute("aria-current", "true");
       remove.type = "button";
-      remove.textContent = "×";
-      remove.setAttribute("aria-label", `Remove the view ${name}`);
+      remove.textContent = "Remove";
+      remove.setAttribute("aria-label", `Remove ${name}`);
       remove.addEventListener("click", () => showViews(savedViews().filter((_, other) => other !== place)));
       item.append(link, remove);
       return item;

@@ -47,8 +47,8 @@ scenario("a page stays under 100 KB with hundreds of handoffs, and the next page
   assert.deepEqual(await walk("/tasks?q=nothing-of-this-kind"), { seen: [], pages: 1 });
   assert.ok((await walk("/plans/north")).seen.length >= receivers.length);
   assert.ok((await walk("/audit")).seen.length > receivers.length);
-  const overview = (await walk("/overview")).seen.filter((id) => id.startsWith("handoff-"));
-  assert.ok(overview.length >= 10 && overview.length <= 50, `${overview.length} handoffs on the overview`);
+  const overview = (await walk("/overview")).seen.filter((id) => id.startsWith("move-"));
+  assert.ok(overview.length >= 10 && overview.length <= 50, `${overview.length} moves on the overview`);
 });
 
 scenario("C6: the owners of a task are those of its custody log", async (scene) => {

@@ -186,10 +186,9 @@ impl Engine {
         self.check_receiver_of(&spec.0.subtasks[place], to, now).map_err(refused)
     }
 
-    fn check_receiver_of(&self, subtask: &Subtask, to: &str, now: Timestamp) -> Result<(), BrokerError> {
+    fn check_receiver_of(&mut self, subtask: &Subtask, to: &str, now: Timestamp) -> Result<(), BrokerError> {
         let invalid = |problem: String| AdmissionError::ReceiverInvalid { receiver: to.to_owned(), problem };
-        let of_type;
-        let asked: &[AgentId] = match Receiver::parse(to).map_err(|error| invalid(error.to_string()))? {
+        let asked: Vec<AgentId> = match Receiver::parse(to).map_err(|error| invalid(error.to_string()))? {
             Receiver::Agent(agent) => {
                 let agent = self.registered(&agent)?;
                 let request = v1::HandoffRequest {
@@ -202,15 +201,14 @@ impl Engine {
                 }
                 // A full mailbox would refuse the request after the subtask has left its agent.
                 self.check_mailbox(&agent)?;
-                of_type = vec![agent];
-                &of_type
+                vec![agent]
             }
             Receiver::AnyOf(agent_type) => {
-                of_type = self.best_of(&agent_type, now);
+                let of_type = self.best_of(&agent_type, now);
                 if of_type.is_empty() {
                     return Err(AdmissionError::ReceiverUnknown { receiver: to.to_owned() }.into());
                 }
-                &of_type
+                of_type
             }
             Receiver::AllOf(_) | Receiver::Absent => {
                 return Err(invalid("a subtask is given to one agent, or to type:NAME".to_owned()).into());

@@ -1,6 +1,6 @@
 //! Calls to another broker of the cluster.
 //!
-//! Owns the connection. Each call has a time limit, so that a broker that is gone delays nobody for long.
+//! Owns the connection. Each call has a time limit, so a lost broker delays a caller for seconds only.
 
 use std::{io, time::Duration};
 

@@ -35,7 +35,7 @@ pub fn header(client: SocketAddr, listen: SocketAddr) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// The stream ends, or its first bytes are no such header with an address of the internet.
+/// The stream ends, or does not begin with a header and an address of the internet.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<SocketAddr> {
     let mut bytes = vec![0; FIXED_BYTES];
     stream.read_exact(&mut bytes).await?;

@@ -1,6 +1,6 @@
 //! The peer port: takes relayed connections and calls from the other brokers of the cluster.
 //!
-//! Owns the listener and the work of the calls. Must not know what becomes of a relayed connection: it is passed on with its
+//! Owns the listener and the work of the calls. Must not know what becomes of a relayed connection: the program gets it with its
 //! client's address. A connection without the certificate of the cluster ends in the handshake.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -39,7 +39,7 @@ const HANDSHAKES_MAX: usize = 256;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time in which a leader leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause in accepting while the machine lacks a resource, such as file descriptors.
+/// The pause in accepting while the machine lacks file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection of a client that another broker relays.

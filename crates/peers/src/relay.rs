@@ -28,7 +28,7 @@ use crate::{client, origin, tls::PeerTls};
 pub const WAIT_MAX: Duration = Duration::from_secs(3);
 /// The pause before the same leader is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// How long a client may take to end its side once the leader has ended the connection. A client that is gone never does.
+/// How long a client may take to end its side once the leader has ended the connection. A lost client never does.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// The number of connections that are relayed at a time.
@@ -62,7 +62,7 @@ pub enum Way {
     Serve,
     /// It goes to the leader.
     Relay(Leader),
-    /// There is none yet.
+    /// No leader is known yet.
     Wait,
 }
 
@@ -125,7 +125,7 @@ impl Relay {
     }
 }
 
-/// Finds the leader and opens a connection to it; without one if this broker serves itself. Tries for as long as it is not
+/// Finds the leader and opens a connection to it; without one if this broker serves itself. Tries until the future is
 /// dropped.
 async fn find(
     broker: &str,
@@ -187,7 +187,7 @@ async fn copied(client: impl AsyncRead + AsyncWrite + Unpin, leader: impl AsyncR
     });
     tokio::select! {
         () = &mut down => drop(timeout(LINGER, up).await),
-        // A client that is gone gets no answer.
+        // A lost client gets no answer.
         is_broken = &mut up => if !is_broken {
             down.await;
         },

@@ -1,7 +1,7 @@
 //! The TLS of peers: version 1.3, with one certificate for all brokers of a cluster, on both sides.
 //!
-//! Owns its files, making them, and both configurations. Who has the key is a broker of the cluster or its operator; nobody
-//! else is let in.
+//! Owns its files, making them, and both configurations. The holder of the key is a broker of the cluster or its operator; the
+//! port refuses all others.
 
 use std::{
     fmt, io,
@@ -68,7 +68,7 @@ pub enum PeerTlsError {
 ///
 /// # Errors
 ///
-/// A file is there, or cannot be written.
+/// A file exists, or cannot be written.
 pub fn make(folder: &Path) -> Result<(), PeerTlsError> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     for (name, text) in [(KEY, made.signing_key.serialize_pem()), (CERTIFICATE, made.cert.pem())] {
@@ -103,7 +103,7 @@ impl PeerTls {
     ///
     /// # Errors
     ///
-    /// A file is missing, or is not what it should be.
+    /// A file is missing or unusable.
     pub fn load(folder: &Path) -> Result<Self, PeerTlsError> {
         let (certificate_path, key_path) = (folder.join(CERTIFICATE), folder.join(KEY));
         let explain = |path: &Path, problem| match problem {

@@ -1,4 +1,4 @@
-//! `baton cluster forget`: a broker that is gone holds no trimming any more.
+//! `baton cluster forget`: a lost broker holds no trimming any more.
 
 use baton_cli::{Failure, exit, output::Output, say};
 use baton_cluster::{

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{leader, of_engine, open, peer_tls, unreachable};
 use crate::time::{Clock as _, SystemClock};
 
-/// A member: what it wrote into the register, and what it answers now.
+/// A member: its value in the register, and its present answer.
 struct Member {
     written: MemberValue,
     answer: Result<GetStatusResponse, String>,

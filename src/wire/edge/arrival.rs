@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A client's connection that is not open yet.
+/// A client's connection before it is open.
 pub struct Arrival {
     stream: Stream,
     /// The client's address.
@@ -60,7 +60,7 @@ pub(super) trait ReadWrite: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ReadWrite for T {}
 
-/// The bytes of a connection, of which the first can be seen before it is read.
+/// The bytes of a connection, whose first byte can be seen before a read takes it.
 pub(super) struct Socket {
     /// The first byte, if it was seen and not read yet.
     first: Option<u8>,

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use baton_cluster::{
     driver::{self, Ended, Handle, Options, Peers, Term},
     entry::{Chain, ChainKey, Expected, Hash},
+    figures::Figures,
     member::{Config as MemberConfig, Ending, PeerPosition},
     settings::ClusterSettings,
     view::{Role, View},
@@ -29,7 +30,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Lead, Port, Ready, ServerError, TlsSetup, Watched, certificate, folder, folder::SharedKeys, metrics::Endpoint,
+    Lead, Port, Ready, ServerError, TlsSetup, Watched, certificate, folder,
+    folder::SharedKeys,
+    metrics::{Endpoint, Figured, OfMember},
     note_expiry, operator_keys, policy_act, relay, reload, report_refusals, serve, sources, supervisor,
 };
 use crate::{
@@ -110,6 +113,7 @@ pub(super) async fn run(
     };
     resources.traces = Traces::start(&config.traces, resources.metrics.clone())?;
     let process = Bytes::copy_from_slice(&ids.random());
+    let figures = Arc::new(Figures::default());
     let options = Options {
         member: MemberConfig {
             broker: settings.broker.clone(),
@@ -127,6 +131,7 @@ pub(super) async fn run(
         configuration: configuration_of(&config),
         peers: Arc::new(Network(peer_tls.clone())),
         clock: clock.clone(),
+        figures: figures.clone(),
     };
     supervisor::starting("waiting for the shared log");
     let (handle, terms) = match driver::start(options, stop.clone().cancelled_owned()).await {
@@ -166,7 +171,9 @@ pub(super) async fn run(
         relays: relays.clone(),
         clock: clock.clone(),
     };
-    let relay = Relay::new(settings.broker.clone(), peer_tls.clone(), handle.view(), relays);
+    let relay = Relay::new(settings.broker.clone(), peer_tls.clone(), handle.view(), relays.clone());
+    let shown = handle.view();
+    let of_member: OfMember = Arc::new(move || figures.encode(&shown.borrow(), relays.now()));
     let wished = handle.clone();
     let tasks = [
         Some(tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()))),
@@ -179,7 +186,10 @@ pub(super) async fn run(
         Some(tokio::spawn(peer_port.serve(peer_tls, peer, relayed, stop.clone()))),
         Some(tokio::spawn(show_health(handle.view(), health.clone()))),
         Some(tokio::spawn(supervisor::watch_engine(running.subscribe()))),
-        endpoint.map(|endpoint| tokio::spawn(endpoint.serve(running.subscribe(), resources.metrics.clone(), probed))),
+        endpoint.map(|endpoint| {
+            let figures = Figured { metrics: resources.metrics.clone(), of_member: Some(of_member) };
+            tokio::spawn(endpoint.serve(running.subscribe(), figures, probed))
+        }),
     ];
     let member = Member {
         config,

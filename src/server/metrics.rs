@@ -59,15 +59,38 @@ impl Endpoint {
     }
 
     /// Answers requests and counts the stored mail, until the future is dropped.
-    pub(super) async fn serve(self, running: Running, metrics: Arc<Metrics>, health: watch::Receiver<Health>) {
-        tokio::join!(answer(self.listener, running.clone(), metrics, health), survey(running));
+    pub(super) async fn serve(self, running: Running, figures: Figured, health: watch::Receiver<Health>) {
+        tokio::join!(answer(self.listener, running.clone(), figures, health), survey(running));
+    }
+}
+
+/// The figures of a member of a cluster, in OpenMetrics.
+pub(super) type OfMember = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What the page of figures shows.
+#[derive(Clone)]
+pub(super) struct Figured {
+    pub(super) metrics: Arc<Metrics>,
+    /// `None`: the broker is alone.
+    pub(super) of_member: Option<OfMember>,
+}
+
+impl Figured {
+    fn page(&self) -> String {
+        let mut page = self.metrics.encode();
+        if let Some(of_member) = &self.of_member {
+            // The end of the page comes once.
+            page.truncate(page.trim_end().strip_suffix("# EOF").map_or(page.len(), str::len));
+            page.push_str(&of_member());
+        }
+        page
     }
 }
 
 /// The broker that runs. `None`: in a cluster another one leads.
 pub(super) type Running = watch::Receiver<Option<Broker>>;
 
-async fn answer(listener: TcpListener, running: Running, metrics: Arc<Metrics>, health: watch::Receiver<Health>) {
+async fn answer(listener: TcpListener, running: Running, figures: Figured, health: watch::Receiver<Health>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -78,11 +101,11 @@ async fn answer(listener: TcpListener, running: Running, metrics: Arc<Metrics>, 
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (running, metrics, health) = (running.clone(), metrics.clone(), health.clone());
+        let (running, figures, health) = (running.clone(), figures.clone(), health.clone());
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                let (broker, metrics, health) = (running.borrow().clone(), metrics.clone(), *health.borrow());
-                async move { Ok::<_, Infallible>(respond(&request, broker, metrics, health).await) }
+                let (broker, figures, health) = (running.borrow().clone(), figures.clone(), *health.borrow());
+                async move { Ok::<_, Infallible>(respond(&request, broker, figures, health).await) }
             });
             let mut builder = http1::Builder::new();
             // A kept connection would hold its place while it is idle.
@@ -114,7 +137,7 @@ static MEASURING: Semaphore = Semaphore::const_new(1);
 async fn respond(
     request: &Request<Incoming>,
     broker: Option<Broker>,
-    metrics: Arc<Metrics>,
+    figures: Figured,
     health: Health,
 ) -> Response<String> {
     if !names_host(request) {
@@ -148,7 +171,7 @@ async fn respond(
         if let Some(broker) = broker {
             broker.measure();
         }
-        metrics.encode()
+        figures.page()
     });
     let Ok(figures) = measured.await else {
         let text = "The figures cannot be read.\n".to_owned();

@@ -43,7 +43,7 @@ pub use crate::broker::StartError;
 use self::{
     development_ca::{DevelopmentCa, DevelopmentCaError},
     folder::DataFolder,
-    metrics::Endpoint,
+    metrics::{Endpoint, Figured},
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
@@ -232,8 +232,8 @@ pub async fn run(
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()));
     let (health, probed) = watch::channel(http::Health::Ready);
-    let metrics = resources.metrics.clone();
-    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(running, metrics, probed.clone())));
+    let figures = Figured { metrics: resources.metrics.clone(), of_member: None };
+    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(running, figures, probed.clone())));
     let port = Port { listener, tls, bounds, relayed: None };
     let served = serve(&config, &broker, port, Lead::alone(), (health, stop)).await;
     // Both end before the engine, to which the reload task sends its audit entries.

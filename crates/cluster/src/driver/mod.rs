@@ -35,6 +35,7 @@ use tokio::{
 use self::{applier::Applier, commit_log::TermLog, names::Names};
 use crate::{
     entry::{Chain, Hash},
+    figures::Figures,
     lease,
     log::{AppendError, ReadError, Unavailable, WriteError},
     member::{Action, Config, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role},
@@ -71,6 +72,8 @@ pub struct Options {
     pub peers: Arc<dyn Peers>,
     /// The wall clock, which the member's value shows.
     pub clock: Arc<dyn Clock>,
+    /// Takes the times of appends.
+    pub figures: Arc<Figures>,
 }
 
 /// The other brokers, over the network.
@@ -265,12 +268,13 @@ async fn open(options: &Options) -> Result<(Engine, Names), StartError> {
         tracing::warn!(log = %options.log, %error, "the shared log does not answer; trying again");
         tokio::time::sleep(OPEN_AGAIN).await;
     };
-    let engine = loop {
+    let mut engine = loop {
         match options.log.open(&options.name).await {
             Ok(engine) => break engine,
             Err(error) => again(error).await,
         }
     };
+    engine.log = options.figures.measured(engine.log);
     let settings = loop {
         match engine.log.settings().await {
             Ok(settings) => break settings,

@@ -48,6 +48,7 @@ async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, St
         configuration: Bytes::new(),
         peers: Arc::new(NoPeers),
         clock: Arc::new(SystemClock),
+        figures: Arc::default(),
     };
     let (handle, terms) = start(options, std::future::pending()).await?;
     Ok(Broker { handle, terms })

@@ -299,7 +299,7 @@ impl Member {
         match self.setup.load() {
             Ok(loaded) => self.tls.store(Arc::new(loaded)),
             Err(error) => {
-                tracing::error!(%error, "failed to load the certificate again; the previous one stays in force")
+                tracing::error!(%error, "failed to load the certificate again; the previous one stays in force");
             }
         }
         let operators = self.config.operators.as_ref().and_then(|tokens| {

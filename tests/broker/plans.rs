@@ -794,7 +794,7 @@ fn a_plan_belongs_to_its_submitter_and_shows_itself_to_its_agents() {
     let listed = world.view(&agent("bob")).plans(&[PlanState::Running], 10, "").unwrap();
     assert_eq!(listed.entries.len(), 1);
     assert_eq!(world.view(&agent("mallory")).plans(&[], 10, "").unwrap().entries.len(), 0);
-    let submission = world.view(&agent("bob")).plan_submission(&id()).unwrap();
+    let submission = world.view(&agent("bob")).plan_submission(&id(), None).unwrap();
     assert_eq!(v1::Envelope::decode(submission).unwrap().sender_id, "alice");
 }
 

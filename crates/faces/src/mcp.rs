@@ -350,7 +350,7 @@ impl ServerHandler for Server {
             .collect();
         match resources::current(&self.face).await {
             Ok(current) => {
-                listed.extend(current.into_iter().map(|(uri, name)| Resource::new(uri, name).with_mime_type(JSON)))
+                listed.extend(current.into_iter().map(|(uri, name)| Resource::new(uri, name).with_mime_type(JSON)));
             }
             // The reads say so.
             Err(error) => tracing::debug!(%error, "the list has the fixed resources alone"),

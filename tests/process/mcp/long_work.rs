@@ -55,7 +55,7 @@ impl ClientHandler for Able {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        drop(self.changes.send(()));
+        self.changes.send(()).ok();
     }
 }
 

@@ -180,7 +180,7 @@ fn open_calls_and_lost_results_are_left_out() {
     assert_eq!(found, [calls("", &[call("c1")]), result("c1")]);
     assert_eq!(settled(vec![both.clone()]), Vec::<Value>::new());
     let said = json!({"role": "assistant", "content": "I look"});
-    assert_eq!(settled(vec![calls("I look", &[call("c1")])]), [said.clone()]);
+    assert_eq!(settled(vec![calls("I look", &[call("c1")])]), std::slice::from_ref(&said));
     assert_eq!(latest(vec![both.clone(), result("c1")], 1), [both.clone(), result("c1")]);
     assert_eq!(without_tool_calls(vec![both, result("c1"), calls("I look", &[call("c1")])]), [said]);
 }

@@ -365,7 +365,7 @@ fn readable(value: serde_json::Value) -> (Vec<(String, String)>, String) {
         match value {
             serde_json::Value::String(text) => texts.push((name, text)),
             value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_)) => {
-                texts.push((name, value.to_string()))
+                texts.push((name, value.to_string()));
             }
             other => drop(rest.insert(name, other)),
         }

@@ -179,6 +179,7 @@ mod tests {
                 ("note".into(), bytes("text/plain", b"line")),
                 ("image".into(), bytes("image/png", b"\xff")),
             ],
+            whole: Vec::new(),
         };
         let expected = concat!(
             r#"{"task_id":"t","handoff_id":"h","from":"alice","task_type":"review","summary":"look at \"it\"","#,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 enum Job {
-    Apply(Entry, Chain),
+    Apply(Box<Entry>, Chain),
     Lead { number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
     Follow,
 }
@@ -56,7 +56,7 @@ impl Applier {
         self.replica.flushed_upto()
     }
 
-    pub(super) fn apply(&self, entry: Entry, chain: Chain) {
+    pub(super) fn apply(&self, entry: Box<Entry>, chain: Chain) {
         self.send(Job::Apply(entry, chain));
     }
 

@@ -96,7 +96,7 @@ impl Member {
             if position == self.known.position && self.chain.hash != self.known.hash {
                 return Err(Divergence::OtherEntry { position });
             }
-            self.actions.push_back(Action::Apply(entry, self.chain));
+            self.actions.push_back(Action::Apply(Box::new(entry), self.chain));
         }
         Ok(entries.len())
     }

@@ -226,7 +226,7 @@ pub enum Action {
     /// Get the checkpoint of a peer.
     Restore(Ticket),
     /// Apply an entry that was read to the tables. The chain is that up to it.
-    Apply(Entry, Chain),
+    Apply(Box<Entry>, Chain),
     /// Start the engine over the tables, and serve.
     Lead {
         /// The term that begins.

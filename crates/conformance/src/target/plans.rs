@@ -104,7 +104,7 @@ impl Cast {
     }
 
     pub(super) async fn try_submit(&self, by: &Actor, plan: v1::Plan) -> Answer<v1::Receipt> {
-        by.say("", &About::default(), &v1::PlanSubmission { plan: Some(plan) }).await
+        by.say("", &About::default(), &v1::PlanSubmission { plan: Some(plan), ..Default::default() }).await
     }
 
     pub(super) async fn submit(&self, plan: v1::Plan) -> Verdict {

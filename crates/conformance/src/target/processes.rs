@@ -263,7 +263,7 @@ async fn gets_the_notice_of_its_plan(world: World) -> Verdict {
     };
     let plan_id = world.id("plan");
     let plan = v1::Plan { plan_id, description: "a report".into(), subtasks: vec![subtask], ..Default::default() };
-    second.tell("", &About::default(), &v1::PlanSubmission { plan: Some(plan) }).await?;
+    second.tell("", &About::default(), &v1::PlanSubmission { plan: Some(plan), ..Default::default() }).await?;
     let offer = bob.take(MessageType::HandoffRequest).await?;
     let reject = v1::HandoffReject { reason: v1::RejectReason::NoSkill.into(), ..Default::default() };
     bob.tell("baton.coordinator", &offer.about(), &reject).await?;

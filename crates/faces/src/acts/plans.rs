@@ -185,7 +185,7 @@ pub(super) async fn submit_plan(face: Arc<Face>, input: SubmitPlan) -> Result<Pl
         plan.max_concurrency = input.max_concurrency.unwrap_or(0);
         plan.whole_timeout = seconds(input.timeout_seconds);
         plan.input_json = json_of(input.input);
-        let payload = v1::PlanSubmission { plan: Some(plan) };
+        let payload = v1::PlanSubmission { plan: Some(plan), ..Default::default() };
         face.send("", MessageType::PlanSubmission, &About::default(), &payload).await?;
     }
     Ok(Planned { repeated, ..follow(&face, &plan_id, wait).await? })
@@ -218,7 +218,7 @@ async fn is_running(face: &Face, plan_id: &str) -> Result<bool, ActError> {
 
 async fn read(face: &Face, plan_id: &str) -> Result<v1::PlanRun, ActError> {
     let client = face.client().await?;
-    let request = v1::GetPlanRequest { plan_id: plan_id.to_owned(), include_submission: false };
+    let request = v1::GetPlanRequest { plan_id: plan_id.to_owned(), ..Default::default() };
     Ok(client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default())
 }
 

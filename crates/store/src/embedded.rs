@@ -7,34 +7,36 @@
 //!
 //! Nothing is opened for writing before all checks have passed, so opening a damaged store changes nothing.
 
+mod opened;
+
 use std::{
     fs::File,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
 };
 
 use bytes::Bytes;
 
+use opened::{Opened, SpaceRequest, open_tables, spawn_behind};
+
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table,
-    checkpoint::{Checkpoint, Manifest, Unchecked, remove_work},
+    checkpoint::{Manifest, Unchecked, remove_work},
     convert::{CONVERSIONS, Conversion, bring_up_to_date},
     decide,
     failures::Failures,
     layout::{
-        Damage, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_cluster,
-        check_format, groups_committed, lock, make_sure_of_room, open_mark, read_mark, refuse_cluster, remove_room,
-        write_mark,
+        Damage, HeldLock, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, check_cluster, check_format,
+        groups_committed, lock, make_sure_of_room, open_mark, read_mark, refuse_cluster, remove_room, write_mark,
     },
-    mem_table::{MemTable, MemTables, overlay},
+    mem_table::overlay,
     record_codec::{EntryEncoder, decode_entry, decode_record},
     replica::ApplyError,
-    tables::Tables,
-    throttle::{Throttle, Urgency, Work},
+    throttle::Work,
     wal::{self, AppendError, CommitLog, Mark, OwnLog, Position, SegmentLog},
 };
 use crate::disk;
@@ -48,11 +50,6 @@ const WRITE_BYTES: usize = 160;
 /// The bytes of table files that a start checks before it opens the store, which bounds its time. A thread checks the
 /// rest while the store is in use.
 const CHECKED_BEFORE_OPEN_BYTES: u64 = if cfg!(debug_assertions) { 1024 * 1024 } else { 4 << 30 };
-/// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
-/// get about a fifth of its time.
-#[cfg(target_os = "linux")]
-const NICENESS: i32 = 7;
-
 /// A store on disk.
 pub struct EmbeddedStore {
     path: PathBuf,
@@ -118,213 +115,6 @@ impl Entries {
             Self::Own(log) => log.size_bytes(),
             Self::Followed(_) | Self::Led(_) => 0,
         }
-    }
-}
-
-/// The open tables with their checkpoint.
-struct Opened {
-    memtables: RwLock<MemTables>,
-    /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them. Changed with the log locked.
-    active_bytes: AtomicUsize,
-    urgency: Arc<Urgency>,
-    tables: Tables,
-    checkpoint: Checkpoint,
-    /// The thread that merges table files of a table with many, if one was started.
-    merging: Mutex<Option<JoinHandle<()>>>,
-    compaction: Mutex<Compaction>,
-    /// The thread that checks the table files that the start has left, if one was started.
-    checking: Mutex<Option<JoinHandle<()>>>,
-    is_check_over: AtomicBool,
-}
-
-/// Merges of whole tables, which give the space of removed records back.
-#[derive(Default)]
-struct Compaction {
-    is_running: bool,
-    request: SpaceRequest,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The newest request to compact every table with removals.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum SpaceRequest {
-    #[default]
-    None,
-    /// The newest removals are being flushed.
-    Flushing,
-    /// The next compaction carries it out.
-    Waiting,
-    /// The running compaction carries it out.
-    Running,
-}
-
-impl Opened {
-    fn compaction(&self) -> MutexGuard<'_, Compaction> {
-        self.compaction.lock().expect("no holder panics")
-    }
-
-    fn memtables(&self) -> RwLockReadGuard<'_, MemTables> {
-        self.memtables.read().expect("no writer panics")
-    }
-
-    fn memtables_mut(&self) -> RwLockWriteGuard<'_, MemTables> {
-        self.memtables.write().expect("no holder panics")
-    }
-
-    /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
-    fn flush(&self, memtable: &MemTable, upto: Mark) -> lsm_tree::Result<()> {
-        let changed = self.tables.flush(memtable, &mut self.throttle(Work::Flush))?;
-        self.checkpoint.save(&changed, Some(upto))
-    }
-
-    fn throttle(&self, work: Work) -> Throttle {
-        Throttle::new(work, &self.urgency)
-    }
-
-    fn merge(&self) -> lsm_tree::Result<()> {
-        self.tables.merge()?.into_iter().try_for_each(|table| self.save_merged(table))
-    }
-
-    fn save_merged(&self, table: Table) -> lsm_tree::Result<()> {
-        self.checkpoint.save(&[table], None)
-    }
-
-    /// Starts a thread that merges table files, unless one runs. Waits for that thread if merges are far behind: this
-    /// back-pressure bounds the files that a reader looks at.
-    fn start_merge(self: &Arc<Self>, failures: &Arc<Failures>) {
-        self.urgency.set_merges_late(self.tables.is_late());
-        let mut merging = self.merging.lock().expect("no holder panics");
-        if merging.as_ref().is_some_and(|thread| !thread.is_finished()) && !self.tables.is_behind() {
-            return;
-        }
-        // The thread has ended, or is waited for here. What it had to report, it has noted.
-        let waiting = self.urgency.wait();
-        drop(merging.take().map(JoinHandle::join));
-        drop(waiting);
-        // A compaction keeps merges off its table.
-        if self.tables.has_too_many_runs() {
-            let compaction = self.compaction().thread.take();
-            self.end([None, compaction]);
-        }
-        let (opened, failures) = (self.clone(), failures.clone());
-        *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
-    }
-
-    /// Requests a compaction of every table with removals. A running compaction goes on with it.
-    fn request_compaction(&self) {
-        self.compaction().request = SpaceRequest::Waiting;
-        self.urgency.set_space_wanted(true);
-    }
-
-    /// The tables to compact now; none ends the running compaction.
-    fn next_to_compact(&self) -> Vec<Table> {
-        let mut compaction = self.compaction();
-        let chosen = self.tables.worth_compacting(compaction.request == SpaceRequest::Waiting);
-        compaction.is_running = !chosen.is_empty();
-        compaction.request = match compaction.request {
-            SpaceRequest::Waiting if compaction.is_running => SpaceRequest::Running,
-            // The end of the flush starts the compaction.
-            SpaceRequest::Flushing => SpaceRequest::Flushing,
-            _ => SpaceRequest::None,
-        };
-        self.urgency.set_space_wanted(compaction.request == SpaceRequest::Running);
-        chosen
-    }
-
-    /// Ends the running compaction after a failure. A request stays: until it is done, the size of the store is not what its
-    /// records need.
-    fn give_up_compaction(&self) {
-        let mut compaction = self.compaction();
-        compaction.is_running = false;
-        if compaction.request == SpaceRequest::Running {
-            compaction.request = SpaceRequest::Waiting;
-        }
-        self.urgency.set_space_wanted(false);
-    }
-
-    fn compact(&self, mut chosen: Vec<Table>) -> lsm_tree::Result<()> {
-        // Looks again after each pass: removals go on meanwhile, and a request for space may have come.
-        while !chosen.is_empty() {
-            let mut has_failed = false;
-            for table in chosen {
-                // A table without room does not keep the others, which may need less and give room.
-                match self.tables.compact(table)? {
-                    true => self.save_merged(table)?,
-                    false => has_failed = true,
-                }
-            }
-            if has_failed {
-                // Later flushes start the next attempt: a disk that fails must not be tried again without a pause.
-                self.give_up_compaction();
-                return Ok(());
-            }
-            chosen = self.next_to_compact();
-        }
-        Ok(())
-    }
-
-    /// Starts a thread that compacts the tables that are worth it, unless one runs.
-    fn start_compaction(self: &Arc<Self>, failures: &Arc<Failures>) {
-        // A running one looks again before it ends. With too many files, merges come first, and the next flush tries again.
-        if self.compaction().is_running || self.tables.has_too_many_runs() {
-            return;
-        }
-        let chosen = self.next_to_compact();
-        if chosen.is_empty() {
-            return;
-        }
-        let (opened, failures) = (self.clone(), failures.clone());
-        let thread = spawn_behind("baton-compact", move || {
-            let compacted = opened.compact(chosen);
-            if compacted.is_err() {
-                failures.note(&compacted);
-                opened.give_up_compaction();
-            }
-        });
-        if thread.is_none() {
-            self.give_up_compaction();
-        }
-        self.compaction().thread = thread;
-    }
-
-    /// Starts a thread that checks the files that the start has left. Without a thread, they are checked here.
-    fn start_check(self: &Arc<Self>, unchecked: Vec<Unchecked>, failures: &Arc<Failures>) {
-        if unchecked.is_empty() {
-            return;
-        }
-        let (opened, failures) = (self.clone(), failures.clone());
-        let files = Arc::new(Mutex::new(unchecked));
-        let check = move || {
-            let files = std::mem::take(&mut *files.lock().expect("no holder panics"));
-            if let Err(damage) = opened.checkpoint.check_rest(files, &opened.is_check_over) {
-                failures.note_damage(damage);
-            }
-        };
-        let thread = spawn_behind("baton-check", check.clone());
-        if thread.is_none() {
-            check();
-        }
-        *self.checking.lock().expect("no holder panics") = thread;
-    }
-
-    /// Ends running merges without a result: their tables stay as they are. Ends a check of files, too.
-    fn end_merges(&self) {
-        self.is_check_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.checking.lock().expect("no holder panics").take() {
-            drop(thread.join());
-        }
-        let merging = self.merging.lock().expect("no holder panics").take();
-        // Bound to a name, so that the lock is free: the compaction takes it before it ends.
-        let compaction = self.compaction().thread.take();
-        self.end([merging, compaction]);
-    }
-
-    /// Ends these merges, and others that run meanwhile.
-    fn end(&self, merges: [Option<JoinHandle<()>>; 2]) {
-        let _waiting = self.urgency.wait();
-        self.urgency.set_merging_over(true);
-        merges.into_iter().flatten().for_each(|thread| drop(thread.join()));
-        self.urgency.set_merging_over(false);
     }
 }
 
@@ -686,7 +476,7 @@ impl Store for EmbeddedStore {
         let (entry, length) = encoder.encode(&writes);
         let mark = entries.append(entry).map_err(|error| {
             match error {
-                // An entry that is too large was not written, so the store is as before. After any other failure the entry
+                // A too large entry was not written, so the store is as before. After any other failure the entry
                 // may come back at the next start, although its senders were told that it failed.
                 AppendError::Unknown(_) | AppendError::Fenced { .. } => self.failures.poison(),
                 AppendError::Deposed => {
@@ -812,50 +602,12 @@ fn open_whole(
     }
 }
 
-/// Opens the tables of an intact checkpoint.
-fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError> {
-    let work = path.join(WORK_FOLDER);
-    let checkpoint =
-        Checkpoint::open(path, manifest.clone()).map_err(|source| OpenError::File { path: work.clone(), source })?;
-    let urgency = Arc::default();
-    let tables = Tables::open(&work, manifest.with_tree(), &urgency).map_err(|source| {
-        drop(remove_work(path));
-        match manifest.check(path) {
-            Err(damage) => damage.into(),
-            Ok(()) => OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() },
-        }
-    })?;
-    Ok(Arc::new(Opened {
-        memtables: RwLock::default(),
-        active_bytes: AtomicUsize::new(0),
-        urgency,
-        tables,
-        checkpoint,
-        merging: Mutex::default(),
-        compaction: Mutex::default(),
-        checking: Mutex::default(),
-        is_check_over: AtomicBool::new(false),
-    }))
-}
-
-/// Starts a thread with a priority below threads that answer callers.
-fn spawn_behind(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
-        #[cfg(target_os = "linux")] // elsewhere the call changes the whole process
-        if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-            tracing::debug!(%error, "failed to lower the priority of a thread");
-        }
-        work();
-    });
-    spawned.inspect_err(|error| tracing::warn!(%error, name, "failed to start a thread")).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
 
-    use super::*;
-    use crate::conformance::put;
+    use super::{opened::Compaction, *};
+    use crate::{conformance::put, layout::WORK_FOLDER};
 
     /// A log whose next append fails in this way, after the entry was written.
     struct FailingLog {

@@ -346,7 +346,7 @@ pub(super) fn refuse_cluster(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Checks that a folder has a store of this cluster, and makes an empty folder one. Returns whether it is new.
+/// Checks that a folder has a store of this cluster, and makes an empty folder one. Returns whether the store is new.
 pub(super) fn check_cluster(path: &Path, cluster: &str) -> Result<(), OpenError> {
     match cluster_of(path)? {
         Some(found) if found == cluster => {}

@@ -1,7 +1,7 @@
 //! A store whose log is shared by the brokers of a cluster.
 //!
 //! Owns the change between two uses of one set of tables: a follower applies the entries that another broker writes, and a
-//! leader commits into the shared log. Opens tables and checkpoint, and no log: an entry that is not in the checkpoint is
+//! leader commits into the shared log. Opens tables and checkpoint, and no log: an entry behind the checkpoint is
 //! read from the shared log again. Nothing in the folder cuts an entry. Must not know how the shared log is reached.
 
 use std::{
@@ -22,7 +22,7 @@ pub enum ApplyError {
         /// The position of the refused entry.
         found: Position,
     },
-    /// Another version of baton wrote the entry, or it is damaged.
+    /// The entry is of another version of baton, or damaged.
     #[error("what entry {position} says is not known")]
     Unknown {
         /// The position of the entry.
@@ -58,7 +58,7 @@ impl Replica {
         Ok(Self { store: Arc::new(store), known })
     }
 
-    /// The last entry that the tables have. After [`Self::open`] it is that of the checkpoint. Waits for a commit under way.
+    /// The last entry that the tables have. After [`Self::open`]: that of the checkpoint. Waits for a commit under way.
     pub fn end(&self) -> Mark {
         self.store.end()
     }
@@ -94,7 +94,7 @@ impl Replica {
         self.store.follow();
     }
 
-    /// Whether the disk has failed. A start reads what is lost from the shared log.
+    /// Whether the disk has failed. A start reads the lost entries from the shared log.
     pub fn has_failed(&self) -> bool {
         self.store.has_disk_failed()
     }

@@ -57,7 +57,7 @@ pub struct Link {
     pub level: u16,
 }
 
-/// An entry of a log, as the end of what is known of it.
+/// The last known entry of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
     /// The position of the entry; 0 before the first.

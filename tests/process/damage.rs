@@ -96,7 +96,7 @@ async fn a_data_folder_that_has_lost_its_store_is_refused_until_an_empty_one_is_
     assert_eq!(create().0, Some(0));
     let broker = Broker::start_in(folder, &[]);
     let (code, said) = create();
-    assert!(code == Some(1) && said.contains("not empty"), "{said}");
+    assert!(code == Some(1) && said.contains("has a store"), "{said}");
     let agents = broker.lines(&["agent", "list"]);
     assert!(agents.iter().all(|agent| agent["card"]["agentId"] != "a"), "{agents:?}");
 }

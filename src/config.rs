@@ -60,7 +60,7 @@ pub struct Config {
     pub policies: Arc<Policies>,
     /// The settings of the protocol.
     pub settings: Settings,
-    /// The cluster of which the broker is a member. `None`: it is alone.
+    /// The cluster of which the broker is a member. `None`: a broker alone.
     pub cluster: Option<ClusterSettings>,
 }
 

@@ -60,7 +60,7 @@ impl From<ServerError> for Failure {
     }
 }
 
-/// The exit code of a broker that is no member of its cluster.
+/// The exit code of a broker that cannot be a member of its cluster.
 fn of_cluster(error: &ClusterError) -> u8 {
     match error {
         ClusterError::Start(driver::StartError::Unsafe(_)) => CONFIGURATION,

@@ -42,7 +42,7 @@ pub enum ClusterKeysError {
     Peer(#[from] PeerTlsError),
 }
 
-/// Makes the keys in a folder that is empty or not there. The folder appears whole or not at all.
+/// Makes the keys in an empty or missing folder. The folder appears whole or not at all.
 pub fn make(path: &Path, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
     // A slash at the end would make the draft a file in the folder.
     let path = &path.components().collect::<PathBuf>();

@@ -53,7 +53,7 @@ use crate::{
 /// The longest lag of a follower that counts as ready.
 const LAG_MAX: Duration = Duration::from_secs(10);
 
-/// The time for the answer of one peer to a broker that is about to lead.
+/// The time for the answer of one peer to a broker about to lead.
 const PEER_MAX: Duration = Duration::from_millis(400);
 /// The most relayed connections that wait to be opened.
 const ARRIVALS_MAX: usize = 256;

@@ -484,7 +484,7 @@ struct Port {
     relayed: Option<mpsc::Receiver<edge::Arrival>>,
 }
 
-/// Whether the broker may answer. In a cluster that is a matter of its lease.
+/// Whether the broker may answer. In a cluster the lease decides.
 struct Lead {
     guard: LeadGuard,
     /// Whether the guard is held, as a change to wait for; and the end of the term. `None`: the broker is alone.

@@ -20,7 +20,7 @@ use crate::wire::{
     edge::{Arrival, Listener},
 };
 
-/// The pause in accepting while the machine lacks a resource, such as file descriptors.
+/// The pause in accepting while the machine lacks a resource, for example file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The file descriptors of a relayed connection: one for each side.
 const SIDES: usize = 2;
@@ -29,7 +29,7 @@ const SIDES: usize = 2;
 pub(super) type Term = watch::Receiver<Option<mpsc::Sender<Arrival>>>;
 
 /// Accepts connections and relays them until `until`. Connections that wait for a leader then are served by this broker, if it
-/// leads; those that are relayed end with the takeover.
+/// leads; relayed ones end with the takeover.
 pub(super) async fn follow(listener: Listener, relay: Relay, bounds: Bounds, term: Term, until: CancellationToken) {
     let mut is_failing = false;
     loop {
@@ -82,7 +82,7 @@ pub(super) async fn pass_on(mut relayed: mpsc::Receiver<Relayed>, term: Term) {
     }
 }
 
-/// A full edge closes the connection: it is behind with opening others.
+/// A full edge, behind with opening others, closes the connection.
 fn pass(edge: &mpsc::Sender<Arrival>, arrival: Arrival) {
     if let Err(refused) = edge.try_send(arrival) {
         let (mpsc::error::TrySendError::Full(arrival) | mpsc::error::TrySendError::Closed(arrival)) = refused;

@@ -1,7 +1,7 @@
 //! Answers leave only while this broker leads: the guard is asked before each head and each frame of an answer.
 //!
 //! Owns that check, for all calls and pages of the port. While the guard has lapsed, an answer waits: it leaves once the
-//! broker has its lease again, or never, because the server cuts the connections of a term that is over. A broker alone
+//! broker has its lease again, or never, because the server cuts the connections of an ended term. A broker alone
 //! answers without a wait. Must not know what an answer says: an answer whose entry is in the shared log would be safe to
 //! send, and waits as the others do.
 

@@ -63,7 +63,7 @@ pub(crate) enum Findings {
     Extension {
         /// The number of subtasks that it had before.
         from: usize,
-        /// The plan, or what is wrong with it.
+        /// The plan, or its violations.
         plan: Result<Arc<Spec>, Vec<FieldViolation>>,
     },
 }
@@ -318,7 +318,7 @@ impl Preparation<'_> {
         let Ok(id) = PlanId::parse(&extension.plan_id) else { return Ok(Findings::None) };
         let stored = self.store.get(&PlanRecord::key(&id))?;
         let Some(stored) = stored else { return Self::missing(is_last, Findings::None) };
-        // The engine refuses what is not the submitter's, and what the plan has already or takes no more.
+        // The engine refuses an extension of another agent, a repeated one, and one of an ended plan.
         let known = PlanRecord::decode(&stored.value)?.plan;
         if !matches!(known.takes_extension(sender, &extension_digest(extension)), Ok(true)) {
             return Self::missing(is_last, Findings::None);

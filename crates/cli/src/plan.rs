@@ -123,7 +123,12 @@ Examples:
   baton plan retry report --id alice --key alice.pem")]
     Retry(PlanArgs),
     /// Cancel, retry or give away one subtask of a running plan.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  baton plan subtask cancel report growth --id alice --key alice.pem
+  baton plan subtask reassign report growth --to type:analyst --id alice --key alice.pem"
+    )]
     Subtask(SubtaskCommand),
 }
 

@@ -1,4 +1,4 @@
-//! The value of each member in the register: who it is, and how far it is.
+//! The value of each member in the register: its process, and its last entry.
 //!
 //! Owns the name and the encoding of the value. Each broker writes `member/NAME` about every five seconds; the leader trims
 //! the log by them, and `baton cluster status` shows them.
@@ -53,7 +53,7 @@ pub struct MemberValue {
     /// The hash of that part of its configuration that should be equal at all members.
     #[prost(bytes = "bytes", tag = "12")]
     pub configuration: Bytes,
-    /// An operator has said that it is gone: it holds no trimming any more. Its next write sets it to false.
+    /// An operator has called the member gone: it holds no trimming any more. Its next write sets it to false.
     #[prost(bool, tag = "13")]
     pub forgotten: bool,
 }
@@ -64,7 +64,7 @@ impl MemberValue {
         self.encode_to_vec().into()
     }
 
-    /// Parses a value. `None`: it is damaged.
+    /// Parses a value. `None`: a damaged one.
     pub fn parse(value: &Bytes) -> Option<Self> {
         Self::decode(value.clone()).ok()
     }

@@ -76,7 +76,7 @@ impl ClusterSettings {
     ///
     /// # Errors
     ///
-    /// The first setting that is out of bounds, with what is permitted.
+    /// The first setting out of its bounds, with the bounds.
     pub fn check(&self) -> Result<(), SettingsError> {
         for (key, name) in [("name", &self.name), ("broker", &self.broker)] {
             let rule = format!("is {name:?}; it has 1 to {NAME_LENGTH_MAX} letters, digits, \".\", \"_\" or \"-\"");
@@ -164,7 +164,7 @@ impl LogAddress {
         }
     }
 
-    /// Connects to the engine, and makes what it needs there.
+    /// Connects to the engine, and makes its tables or folders.
     ///
     /// # Errors
     ///

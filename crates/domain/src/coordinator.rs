@@ -93,7 +93,7 @@ pub struct SubtaskOrder {
     pub is_compensation: bool,
     /// The place of the element in the list of the subtask. `None`: the work is the whole subtask.
     pub element: Option<usize>,
-    /// The receiver in place of those that the plan names: an agent's id or `type:NAME`.
+    /// The receiver in place of the plan's: an agent's id or `type:NAME`.
     pub assigned_to: Option<String>,
     /// The epoch of the subtask's task; 1 if the request creates it.
     pub epoch: u64,

@@ -221,7 +221,7 @@ impl Looks {
         Self { began: Moment::now(), wait }
     }
 
-    /// The time that is left.
+    /// The remaining time.
     fn left(&self) -> Duration {
         self.wait.saturating_sub(self.began.elapsed())
     }

@@ -46,7 +46,7 @@ pub(crate) async fn latest(face: &Face, task_id: &str) -> Result<Option<Vec<v1::
     Ok(version(face, task_id, 0).await?.map(|(_, sections)| sections))
 }
 
-/// A version of the task's context with its sections, 0 for the latest; `None`: there is none that this agent may read.
+/// A version of the task's context with its sections, 0 for the latest; `None`: none that this agent may read.
 pub(crate) async fn version(
     face: &Face,
     task_id: &str,

@@ -142,7 +142,7 @@ fn result_of(output: Value, is_done: bool) -> JsonObject {
     }
 }
 
-/// Answers the questions of a task with what the person has entered. A key that is no open question is refused.
+/// Answers the questions of a task with what the person has entered. A key without an open question is refused.
 pub(crate) async fn update(face: &Arc<Face>, id: &str, responses: &InputResponses) -> Result<(), ActError> {
     let handoff = face.handoff(id).await?;
     let open = questions::open(face, &handoff.task_id).await?;

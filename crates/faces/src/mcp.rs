@@ -138,7 +138,7 @@ impl Server {
         tools
     }
 
-    /// Runs a tool; `None`: there is no such tool.
+    /// Runs a tool; `None`: an unknown name.
     async fn run(&self, name: &str, arguments: Map<String, Value>) -> Option<Result<Map<String, Value>, ActError>> {
         let face = Arc::clone(&self.face);
         if let Some(act) = self.acts.iter().find(|act| act.name == name) {
@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// Asks the person at the host for the answer to a question, if the call leaves it to the person and the host can ask.
-    /// `None`: the act goes on with what it has.
+    /// `None`: the act goes on without an answer.
     async fn ask_person(
         &self,
         request: &CallToolRequestParams,
@@ -508,7 +508,7 @@ fn place_of(uri: &str) -> Result<Place, ErrorData> {
     })
 }
 
-/// Why a resource cannot be read. One that is not there, or not for this agent, is not found.
+/// Why a resource cannot be read. A missing one, or one of other agents, is not found.
 fn not_read(error: &ActError) -> ErrorData {
     let data = serde_json::to_value(error).ok();
     match error.reason.as_str() {

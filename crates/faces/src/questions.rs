@@ -21,7 +21,7 @@ pub(crate) struct Question {
     schema: Option<ElicitationSchema>,
 }
 
-/// The open question of this task to this agent; `None`: there is none.
+/// The open question of this task to this agent, if any.
 pub(crate) async fn open(face: &Face, task_id: &str) -> Result<Option<Question>, ActError> {
     Ok(asked_about(face, task_id).await?.and_then(|task| of(&task)))
 }

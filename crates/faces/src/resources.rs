@@ -175,7 +175,7 @@ pub(crate) async fn follow<F: Future<Output = bool>>(face: &Arc<Face>, place: &P
         tokio::time::sleep(READ_EVERY).await;
         let now = match place.read(face).await {
             Ok(value) => digest(Some(value)),
-            // The broker is away: the news comes when it is back.
+            // The broker is away: the news follows its return.
             Err(error) if error.retry_after_seconds.is_some() => continue,
             Err(_) => digest(None),
         };

@@ -143,7 +143,7 @@ fn merged(nodes: &[Node]) -> Vec<Shown> {
         let with_it: Vec<&Node> =
             nodes.iter().filter(|node| node.tools.iter().any(|other| other.name == tool.name)).collect();
         let mut input = tool.input.clone();
-        // With one node there is nothing to choose.
+        // One node leaves no choice.
         if nodes.len() > 1 {
             let mut ids: Vec<&str> = with_it.iter().map(|node| node.run.run_id.as_str()).collect();
             ids.dedup();
@@ -352,7 +352,7 @@ pub(crate) fn not_offered(name: &str, offered: &[Shown]) -> ActError {
     )
 }
 
-/// A UUID that is derived from a text (version 8 of RFC 9562).
+/// A UUID derived from a text (version 8 of RFC 9562).
 fn uuid_of(text: &str) -> String {
     let digest = signing::sha256(&[b"baton.faces.turn", text.as_bytes()]);
     let mut bytes = [0; 16];

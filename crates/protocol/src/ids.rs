@@ -206,7 +206,7 @@ impl TaskId {
     }
 
     /// The task of an element of a subtask in a round of its plan, at this place of its list:
-    /// `baton.SUBMISSION-eROUND-PLACE.SUBTASK`. No subtask has a task with such an id, because rounds are numbers.
+    /// `baton.SUBMISSION-eROUND-PLACE.SUBTASK`. No subtask has a task with an id of this form, because rounds are numbers.
     pub fn of_element(submission_digest: &[u8; 32], subtask: &str, round: u32, place: usize) -> Self {
         let first = Self::of_subtask(submission_digest, "", 1);
         Self(format!("{}-e{round}-{place}.{subtask}", first.0.trim_end_matches('.')).into())

@@ -23,7 +23,7 @@ pub enum Lead {
     Over,
 }
 
-/// The value of a term that is over. No deadline reaches it: it is 584 years away.
+/// The value of an ended term. No deadline reaches it, 584 years away.
 const OVER: u64 = u64::MAX;
 
 /// Says whether an answer may leave that has no entry of its own in the shared log: a read, a delivery, a receipt of a

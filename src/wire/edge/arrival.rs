@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A client's connection before it is open.
+/// A client's connection before the opening.
 pub struct Arrival {
     stream: Stream,
     /// The client's address.

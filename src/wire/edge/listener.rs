@@ -59,7 +59,7 @@ pub enum BindError {
     },
 }
 
-/// A bound socket that accepts no connection yet. It is closed with its last clone.
+/// A bound socket that accepts no connection yet. Closed with its last clone.
 #[derive(Debug, Clone)]
 pub struct Listener {
     socket: Arc<TcpListener>,
@@ -182,7 +182,7 @@ impl Stream for Incoming {
 }
 
 impl Incoming {
-    /// Takes connections from this channel too, for example those that other brokers relay. They count by the address of their
+    /// Takes connections from this channel too, for example relayed ones. They count by the address of their
     /// client.
     pub fn with_relayed(self, relayed: mpsc::Receiver<Arrival>) -> Self {
         Self { relayed: Some(relayed), ..self }

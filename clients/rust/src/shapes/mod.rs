@@ -41,7 +41,7 @@ use crate::{
 pub struct HistoryError {
     /// The JSON Pointer of the part that does not fit, in the value that was read.
     pub pointer: String,
-    /// What is wrong with it, as a continuation of "the value".
+    /// The problem, as a continuation of "the value".
     pub problem: String,
 }
 

@@ -82,7 +82,7 @@ pub fn from_langchain(messages: &(impl Serialize + ?Sized)) -> Read<Vec<Value>> 
     Place::root(&value).list_of()?.iter().map(langchain_message).collect()
 }
 
-/// A value of the messages with its JSON Pointer. What is not there is null.
+/// A value of the messages with its JSON Pointer. A missing one is null.
 struct Place<'a> {
     at: String,
     value: &'a Value,
@@ -143,7 +143,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The member `type`, `""` if it is no text.
+    /// The member `type`, `""` if the value is no text.
     fn kind(&self) -> &'a str {
         self.value["type"].as_str().unwrap_or_default()
     }
@@ -229,7 +229,7 @@ fn parts_of(content: &Place<'_>, read: impl Fn(&Place<'_>) -> Read<Option<Value>
     }
 }
 
-/// The parts, or their text if there is one text alone.
+/// The parts, or the text of a single text part.
 fn joined(parts: Vec<Value>) -> Value {
     match &*parts {
         [] => json!(""),
@@ -263,7 +263,7 @@ fn with_calls(mut entry: Value, calls: Vec<Value>, at: &Place<'_>) -> Read<Value
     Ok(entry)
 }
 
-/// Adds a call to the assistant's entry that is the last one.
+/// Adds a call to the last entry, the assistant's.
 fn add_call(history: &mut Vec<Value>, call: Value) {
     if history.last().is_none_or(|entry| entry["role"] != "assistant") {
         history.push(entry("assistant", Vec::new()));

@@ -24,7 +24,7 @@ pub struct Prompted {
 ///
 /// # Errors
 ///
-/// The first value that is not of the shape of a history, or that the interface does not take in that place.
+/// The first value without the shape of a history, or that the interface does not take in that place.
 pub fn to_openai_chat(history: &[Value]) -> Written<Vec<Value>> {
     each(history, |at, entry| {
         let role = text(&entry["role"]);
@@ -52,7 +52,7 @@ pub fn to_openai_chat(history: &[Value]) -> Written<Vec<Value>> {
 ///
 /// # Errors
 ///
-/// The first value that is not of the shape of a history, or that the interface does not take in that place.
+/// The first value without the shape of a history, or that the interface does not take in that place.
 pub fn to_openai_responses(history: &[Value]) -> Written<Vec<Value>> {
     each(history, |at, entry| {
         let role = text(&entry["role"]);
@@ -79,7 +79,7 @@ pub fn to_openai_responses(history: &[Value]) -> Written<Vec<Value>> {
 ///
 /// # Errors
 ///
-/// The first value that is not of the shape of a history, or that the interface does not take in that place.
+/// The first value without the shape of a history, or that the interface does not take in that place.
 pub fn to_anthropic(history: &[Value]) -> Written<Prompted> {
     beside(history, "content", |at, entry| {
         let role = text(&entry["role"]);
@@ -112,7 +112,7 @@ pub fn to_anthropic(history: &[Value]) -> Written<Prompted> {
 ///
 /// # Errors
 ///
-/// The first value that is not of the shape of a history, or that the interface does not take in that place; also the result
+/// The first value without the shape of a history, or that the interface does not take in that place; also the result
 /// of a call that the history does not have, because a result of Gemini has the call's name.
 pub fn to_gemini(history: &[Value]) -> Written<Prompted> {
     let mut names: HashMap<String, Value> = HashMap::new();
@@ -147,7 +147,7 @@ pub fn to_gemini(history: &[Value]) -> Written<Prompted> {
 ///
 /// # Errors
 ///
-/// The first value that is not of the shape of a history.
+/// The first value without the shape of a history.
 pub fn to_langchain(history: &[Value]) -> Written<Vec<Value>> {
     each(history, |at, entry| {
         let kind = match text(&entry["role"]) {
@@ -349,7 +349,7 @@ fn media_type<'a>(part: &'a Value, otherwise: &'a str) -> &'a str {
     part["media_type"].as_str().unwrap_or(otherwise)
 }
 
-/// The arguments of a call. A model may write what is no object; its text stays.
+/// The arguments of a call. A model may write another value than an object; its text stays.
 fn arguments_of(call: &Value) -> Value {
     object_in(text(&call["arguments"])).unwrap_or_else(|| json!({"arguments": call["arguments"]}))
 }

@@ -118,7 +118,7 @@ impl Engine {
         self.check_open_bytes(agent, bytes)
     }
 
-    /// Fails if the open negotiations, plans, runs and threads of the agent may not have so many more bytes.
+    /// Fails if the open negotiations, plans, runs and threads of the agent may not have this number of further bytes.
     pub(super) fn check_open_bytes(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
         let (open, limits) = (&self.entities.open, &self.env.settings.limits);
         let exceeded = |what| Err(BrokerError::LimitExceeded { what, retry_after: LIMIT_RETRY });

@@ -163,7 +163,7 @@ impl Engine {
         let elements = for_each.elements(report, element.index + 1).unwrap_or_default();
         let value = elements.get(element.index).ok_or(BrokerError::Internal)?;
         let (index, count) = (element.index, plan.subtasks[element.of].elements.unwrap_or_default());
-        // The value stays as the agent wrote it, so it is joined and not parsed.
+        // The value stays as the agent wrote it: joined and not parsed.
         Ok(format!(r#"{{"index":{index},"count":{count},"value":{value}}}"#))
     }
 

@@ -181,7 +181,7 @@ impl Engine {
         };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::PlanSpec(id.clone())).map_err(refused)?;
         let Some(EntityRecord::PlanSpec(spec)) = stored.as_deref() else { return Ok(()) };
-        // The step refuses what is no subtask.
+        // The step refuses an unknown subtask.
         let Some(place) = spec.0.place(subtask) else { return Ok(()) };
         self.check_receiver_of(&spec.0.subtasks[place], to, now).map_err(refused)
     }

@@ -175,7 +175,7 @@ impl Shared {
         Ok(page.tasks.into_iter().filter_map(loans).collect())
     }
 
-    /// The other registered agents, those that are gone left out, if this agent may know them.
+    /// The other registered agents without the gone ones, if this agent may know them.
     async fn others(&self) -> Vec<String> {
         let request = v1::ListAgentsRequest { page_size: LOOKED_AT_MAX, ..Default::default() };
         let Ok(found) = self.client.agents().list_agents(request).await else { return Vec::new() };
@@ -246,7 +246,7 @@ struct DeskPage {
     has_more: bool,
 }
 
-/// A task of this agent, with what it may do now.
+/// A task of this agent, with the acts that can work now.
 struct OwnedTask {
     task: v1::Task,
     /// The agent that the task is being handed to. Empty: none.
@@ -276,7 +276,7 @@ struct SectionRow {
     is_secret: bool,
     /// The texts of the section, each under its name. Texts of agents stay plain, with their line ends.
     texts: Vec<(String, String)>,
-    /// What is no text, as indented JSON. Empty: nothing.
+    /// The values other than text, as indented JSON. Empty: none.
     json: String,
 }
 
@@ -478,7 +478,7 @@ async fn follow(shared: &Shared, events: &mpsc::Sender<Result<Bytes, Infallible>
             _ = period.tick() => {}
             changed = next_of(&mut changes) => if !matches!(changed, Some(Ok(_))) {
                 changes = None;
-                // Without a broker the page asks in the same rhythm, and says what is wrong.
+                // Without a broker the page asks in the same rhythm, and shows the error.
                 period.tick().await;
             },
         }

@@ -22,7 +22,7 @@ impl CommitLog for TermLog {
         let (answer, outcome) = std::sync::mpsc::channel();
         let group = Input::Propose { term: self.number, group: Bytes::copy_from_slice(entry), answer };
         self.inputs.send(group).map_err(|_| AppendError::Deposed)?;
-        // A wait of the thread itself: it is inside a runtime of its own, which must not block on another.
+        // A wait of the thread itself, which runs inside a runtime of its own and must not block on another.
         self.end = outcome.recv().unwrap_or(Err(AppendError::Deposed))?;
         Ok(self.end)
     }

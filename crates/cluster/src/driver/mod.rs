@@ -148,7 +148,7 @@ impl Handle {
         self.view.clone()
     }
 
-    /// The last entry of which this broker knows that it is in the log. `None`: the member has ended.
+    /// The last entry that this broker knows to be in the log. `None`: the member has ended.
     pub async fn chain(&self) -> Option<Chain> {
         let (answer, chain) = oneshot::channel();
         drop(self.inputs.send(Input::Ask(answer)));
@@ -549,7 +549,7 @@ impl Driver {
     }
 
     fn end_service(&mut self, reason: Leave) {
-        // In this order: nothing is answered by a group that is refused here.
+        // In this order: a group that the log refuses here answers nothing.
         if let Some(term) = self.term.take() {
             term.guard.end();
             term.ended.send_replace(Some(reason));
@@ -614,7 +614,7 @@ impl Driver {
 
     async fn end(mut self, ended: Ended) {
         self.end_service(Leave::Stopped);
-        // The lease that is given back, and the member's value, are worth a moment.
+        // Giving the lease back, and writing the member's value, are worth a moment.
         let (names, view, chain) = (self.names.clone(), self.view.borrow().clone(), self.member.chain());
         drop(timeout(CALL_MAX, async { tokio::join!(names.leave(&view, chain), self.last_calls()) }).await);
         self.applier.end();

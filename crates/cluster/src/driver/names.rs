@@ -93,7 +93,7 @@ impl Names {
         drop(self.write_if_own(value).await);
     }
 
-    /// Writes the value over whatever is there. The result says whose the former one was.
+    /// Writes the value over the former one. The result says whose that was.
     async fn write(&self, value: MemberValue) -> Result<Written, Unavailable> {
         let (name, mut found) = (name_of(&self.broker), Written::Own);
         loop {

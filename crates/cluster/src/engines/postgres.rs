@@ -131,7 +131,7 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to do. It does not repeat the address.
+    /// The problem, and what to do. It does not repeat the address.
     pub fn check(address: &str) -> Result<(), String> {
         tls::Address::parse(address).map(drop)
     }

@@ -199,7 +199,7 @@ pub struct SubtaskRun {
     pub code: Option<ErrorCode>,
     /// The same, for people to read.
     pub cause: String,
-    /// The number of elements of its list. `None`: it is one task, or has not got the list in this round.
+    /// The number of elements of its list. `None`: one task, or a list that this round does not have yet.
     pub elements: Option<u32>,
     /// The state that follows once its elements have ended. `None`: its end has not begun.
     pub ends_as: Option<SubtaskState>,
@@ -255,7 +255,7 @@ pub struct ElementRun {
     pub of: usize,
     /// The place in the list.
     pub index: usize,
-    /// What has become of it. It is READY until it begins.
+    /// Its state, READY until it begins.
     pub run: SubtaskRun,
     /// The bytes that its result takes in the list of results. 0: it has none.
     pub bytes: usize,
@@ -283,7 +283,7 @@ pub struct Extended {
     pub digest: [u8; 32],
     /// The digest of the extension in it, to recognise the same extension.
     pub content_digest: [u8; 32],
-    /// The sequence of the message, under which it is stored.
+    /// The sequence of the message, the key of its row.
     pub sequence: u64,
     /// The place of the first of its subtasks. They end before those of the next extension.
     pub from: usize,
@@ -606,7 +606,7 @@ pub enum Rejection {
     },
     /// Another extension came between the check of this one and its step.
     ExtendedMeanwhile,
-    /// The plan has no such subtask.
+    /// The plan has no subtask of this id.
     SubtaskUnknown {
         /// The id that the call names.
         subtask: String,

@@ -1,7 +1,7 @@
 //! Acts: a page says what an act will do, names the same act of the command line, and has the button that does it. The
 //! act is the command of the gRPC call, so it has the same rights and the same entry in the audit log.
 //!
-//! An act that is refused shows its page again, with what was typed, the reason, and what to do. Nothing has changed
+//! A refused act shows its page again, with the reader's entries, the reason, and what to do. Nothing has changed
 //! then.
 
 mod agents;

@@ -47,7 +47,7 @@ struct AgentPage {
     updated_at: String,
     deregistered_at: String,
     acts: Vec<Offered>,
-    /// The part of the capacity that is in use, in percent, at most 100. `None`: no capacity is stated.
+    /// The used part of the capacity, in percent, at most 100. `None`: no capacity is stated.
     load_part: Option<u32>,
     /// The open tasks that it owns. `None`: the caller may read no task.
     works: Option<Vec<TaskRow>>,

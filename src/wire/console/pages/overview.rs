@@ -155,7 +155,7 @@ fn moves(view: View<'_>, broker: &Broker) -> Result<Vec<Move>, BrokerError> {
     Ok(moves.into_iter().take(MOVES).map(|(_, _, made)| made).collect())
 }
 
-/// The agent that made the step, and what it did.
+/// The agent of the step, and the step.
 fn told(handoff: &Handoff, step: &Step) -> (String, String) {
     let (sender, candidate) = (handoff.sender.to_string(), step.candidate.to_string());
     match step.cause {

@@ -50,7 +50,7 @@ pub(super) struct Line {
     pub(super) is_critical: bool,
 }
 
-/// The timeline of a plan. `None`: no subtask has begun, or there are too many.
+/// The timeline of a plan. `None`: no subtask has begun, or the plan has too many.
 pub(super) fn timeline(
     plan: &Plan,
     spec: &Spec,

@@ -52,7 +52,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to do. It does not repeat the address.
+    /// The problem, and what to do. It does not repeat the address.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (rest, options) = split(text);
         let value = |name: &str| options.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());

@@ -119,7 +119,7 @@ impl TransitionBuilder {
         Ok(())
     }
 
-    /// Starts elements of a subtask while there are slots.
+    /// Starts elements of a subtask as slots permit.
     pub(super) fn start_elements(
         &mut self,
         place: usize,

@@ -10,7 +10,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Adds the subtasks of an extension behind those that the plan has. What can start of them starts at once. The deadline of
+/// Adds the subtasks of an extension behind the plan's. Each that can start does so at once. The deadline of
 /// the round stays.
 pub(super) fn extend(
     id: &PlanId,

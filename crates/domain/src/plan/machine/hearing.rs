@@ -117,7 +117,7 @@ impl SubtaskRun {
         *self = Self { tried, assigned_to, ..Self::pending(now) };
     }
 
-    /// Keeps the agents of a part of the work that is forgotten, who go on seeing the plan.
+    /// Keeps the agents of a forgotten part of the work, who go on seeing the plan.
     pub(super) fn remember(&mut self, part: Self) {
         for agent in part.tried.into_iter().chain(part.agent) {
             if !self.tried.contains(&agent) {

@@ -13,7 +13,7 @@ use crate::{
 /// The most times that a subtask is given to another agent during an attempt, in one round.
 const REASSIGNMENTS_MAX: u32 = 99;
 
-/// Ends a subtask at once. A cancelled one stays as it is.
+/// Ends a subtask at once. A cancelled one stays.
 pub(super) fn cancel(
     plan: &Plan,
     subtask: &str,
@@ -43,7 +43,7 @@ pub(super) fn cancel(
     Ok(builder.done())
 }
 
-/// Starts a subtask again that did not complete, and with it those that were skipped because of it.
+/// Starts a subtask again that did not complete, and with it the subtasks that were skipped because of it.
 pub(super) fn retry(
     plan: &Plan,
     subtask: &str,

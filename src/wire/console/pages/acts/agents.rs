@@ -48,7 +48,7 @@ pub(in crate::wire::console::pages) fn of_agent(view: View<'_>, agent: &Entry) -
     vec![Offered::new("Deregister", format!("/agents/{}/deregister", encoded(agent.id().as_str())), right)]
 }
 
-/// The act on a key that is not revoked.
+/// The act on a valid key.
 pub(in crate::wire::console::pages) fn of_key(view: View<'_>, agent: &Entry, key: &str) -> Offered {
     let path = format!("/agents/{}/keys/{}/revoke", encoded(agent.id().as_str()), encoded(key));
     Offered::new("Revoke", path, view.access.may_manage_keys(view.caller, agent))

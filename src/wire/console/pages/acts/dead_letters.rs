@@ -103,7 +103,7 @@ async fn discarded(console: &Console, caller: &Caller, id: &str, form: &Decision
     console.broker.ask(command).await.map(drop)
 }
 
-/// The letter that the caller may decide about, and what it is.
+/// The letter that the caller may decide about, and its kind.
 fn letter(view: View<'_>, id: &str) -> Result<(DeadLetterRow, String), BrokerError> {
     let dead = view.dead_letter(number(id)?)?;
     view.access.may_settle_dead_letter(view.caller, &dead)?;

@@ -367,7 +367,12 @@ impl World {
                     let has_ended = needed.state.is_final() || run.state == SubtaskState::Completed;
                     // So it may one that was not needed in the round before.
                     let was_excluded = run.state == SubtaskState::Completed && spec.subtasks[*need].when.is_some();
-                    let is_again = |number| matches!(self.entry(number), Event::Retried { subtask, .. } if subtask == spec.subtasks[*need].id);
+                    // And a retry starts again what was skipped because of the subtask.
+                    let is_again = |number| {
+                        let Event::Retried { subtask, .. } = self.entry(number) else { return false };
+                        let place = spec.place(&subtask);
+                        place.is_some_and(|place| place == *need || spec.links.ancestors[*need].contains(place))
+                    };
                     let has_ended = has_ended || (1..=plan.log_length).any(is_again);
                     let may_miss =
                         spec.subtasks[*need].is_optional && has_ended || needed.is_excluded() || was_excluded;

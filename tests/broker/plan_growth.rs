@@ -82,7 +82,7 @@ fn an_extension_that_does_not_fit_is_refused_and_changes_nothing() {
         "{found:?}"
     );
     assert!(found.iter().any(|text| text.starts_with("extension.subtasks[1].id ID_DOUBLED")), "{found:?}");
-    assert_refused(world.extend_as("eve", vec![subtask("b", &[])]), ErrorCode::PlanUnknown);
+    assert_refused(world.extend_as("eve", vec![subtask("b", &[])]), ErrorCode::PermissionDenied);
     let mut workers = world.workers(&["bob"]);
     workers.take(&mut world, "a");
     assert_refused(world.extend_as("bob", vec![subtask("b", &[])]), ErrorCode::PermissionDenied);

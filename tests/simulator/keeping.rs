@@ -128,11 +128,11 @@ impl Keeping {
                     gone.envelope.map(|copy| self.mandates.remove(&copy));
                 }
                 (Table::Plans, Some(record)) => {
-                    self.submissions.insert(PlanRecord::decode(&record.value).unwrap().sequence);
+                    self.submissions.extend(signed_for(&PlanRecord::decode(&record.value).unwrap()));
                 }
                 (Table::Plans, None) => {
                     let gone = PlanRecord::decode(&before.as_ref().unwrap().value).unwrap();
-                    self.submissions.remove(&gone.sequence);
+                    self.submissions.retain(|sequence| !signed_for(&gone).any(|signed| signed == *sequence));
                 }
                 (Table::WorkspaceEntries, Some(record)) => {
                     self.appends.insert(WorkspaceEntryRecord::decode(key, &record.value).unwrap().message);
@@ -293,4 +293,9 @@ fn task_of(key: &[u8]) -> TaskId {
 
 fn number_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(key[..].try_into().unwrap())
+}
+
+/// The sequences of the messages by which a plan was submitted and extended.
+fn signed_for(record: &PlanRecord) -> impl Iterator<Item = u64> {
+    std::iter::once(record.sequence).chain(record.plan.extensions.iter().map(|extension| extension.sequence))
 }

@@ -287,9 +287,10 @@ impl PlanService for Plans {
         request: Request<v1::CancelSubtaskRequest>,
     ) -> Result<Response<v1::CancelSubtaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
-        let v1::CancelSubtaskRequest { plan_id, subtask_id, reason_text } = request.into_inner();
-        let id = of_subtask(&plan_id, &subtask_id, &reason_text)?;
-        let input = plan::Input::CancelSubtask { subtask: subtask_id, by: caller.to_string(), reason: reason_text };
+        let request = request.into_inner();
+        let id = of_subtask(&request.plan_id, &request.subtask_id, &request.reason_text)?;
+        let (subtask, reason) = (request.subtask_id, request.reason_text);
+        let input = plan::Input::CancelSubtask { subtask, by: caller.to_string(), reason };
         let plan = self.change(&caller, id, input).await?;
         Ok(Response::new(v1::CancelSubtaskResponse { plan: Some(plan) }))
     }
@@ -299,9 +300,9 @@ impl PlanService for Plans {
         request: Request<v1::RetrySubtaskRequest>,
     ) -> Result<Response<v1::RetrySubtaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
-        let v1::RetrySubtaskRequest { plan_id, subtask_id } = request.into_inner();
-        let id = of_subtask(&plan_id, &subtask_id, "")?;
-        let input = plan::Input::RetrySubtask { subtask: subtask_id, by: caller.to_string() };
+        let request = request.into_inner();
+        let id = of_subtask(&request.plan_id, &request.subtask_id, "")?;
+        let input = plan::Input::RetrySubtask { subtask: request.subtask_id, by: caller.to_string() };
         let plan = self.change(&caller, id, input).await?;
         Ok(Response::new(v1::RetrySubtaskResponse { plan: Some(plan) }))
     }
@@ -311,13 +312,13 @@ impl PlanService for Plans {
         request: Request<v1::ReassignSubtaskRequest>,
     ) -> Result<Response<v1::ReassignSubtaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::CancelPlans)?;
-        let v1::ReassignSubtaskRequest { plan_id, subtask_id, to, reason_text } = request.into_inner();
-        let id = of_subtask(&plan_id, &subtask_id, &reason_text)?;
-        if to.is_empty() {
+        let request = request.into_inner();
+        let id = of_subtask(&request.plan_id, &request.subtask_id, &request.reason_text)?;
+        if request.to.is_empty() {
             return Err(refuse(field("to", "must not be empty")));
         }
-        let (by, reason) = (caller.to_string(), reason_text);
-        let input = plan::Input::ReassignSubtask { subtask: subtask_id, to, by, reason };
+        let (subtask, to, reason) = (request.subtask_id, request.to, request.reason_text);
+        let input = plan::Input::ReassignSubtask { subtask, to, by: caller.to_string(), reason };
         let plan = self.change(&caller, id, input).await?;
         Ok(Response::new(v1::ReassignSubtaskResponse { plan: Some(plan) }))
     }

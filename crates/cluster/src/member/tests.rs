@@ -354,7 +354,7 @@ fn a_broker_that_had_more_than_the_log_has_does_not_lead() {
     let restarted = |known: Chain| {
         let mut world = World::new(&engine, "b2");
         world.member = Member::new(config("b2", 1), Chain::EMPTY, Duration::ZERO).having_known(known);
-        world.run(Duration::from_millis(1));
+        world.run(Duration::from_millis(200));
         world
     };
     assert_eq!(*restarted(known).member.role(), Role::Following);

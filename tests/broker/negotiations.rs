@@ -599,6 +599,9 @@ fn a_task_that_begins_with_an_award_is_in_the_lists_of_its_owners() {
                 world.award_task("bob", &id, &offer, (1, &[])).unwrap().handoff_id
             }
         };
+        let caller = operator();
+        let shown = world.view(&caller).shown_handoff(MessageId::parse(&handoff).unwrap()).unwrap();
+        assert_eq!(shown.request.task_type, terms().task_type, "mandated: {is_mandated}");
         let listed = |world: &World, caller: &Caller, owner: Option<&str>| {
             let filter = TaskFilter { owner: owner.map(|id| AgentId::parse(id).unwrap()), ..TaskFilter::default() };
             let page = world.view(caller).tasks(&filter, 100, "").unwrap();

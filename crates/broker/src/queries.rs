@@ -42,8 +42,8 @@ use crate::{
     ids::{AgentId, ConversationId, MessageId, TaskId},
     proto::v1,
     records::{
-        DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord, TaskRecord,
-        read_envelope, receipt_of,
+        DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, HandoffRecord, List, LogEntry, LogItem,
+        MessageRecord, TaskRecord, read_envelope, receipt_of,
     },
     store::{Order, Store, Table},
     time::Timestamp,
@@ -212,16 +212,46 @@ impl View<'_> {
     pub fn shown_handoff(&self, id: MessageId) -> Result<ShownHandoff, BrokerError> {
         let handoff = self.handoff(id)?;
         let stored = stored::entity(self.store, &EntityId::Handoff(id))?;
-        let request = stored.as_ref().and_then(EntityRecord::as_handoff).map(|record| record.request.message);
         // A removal between the two reads leaves nothing to show of the request.
-        let request = request.map(|request| self.payload_of(request)).transpose()?.flatten().unwrap_or_default();
+        let request = match stored.as_ref().and_then(EntityRecord::as_handoff) {
+            Some(record) => self.request_of(record)?.unwrap_or_default(),
+            None => v1::HandoffRequest::default(),
+        };
         Ok(ShownHandoff { handoff, request })
+    }
+
+    /// The request of a handoff, in the message that has opened it: the request itself, the accept of an award, or the
+    /// request for offers whose mandate the broker has awarded. `None`: the message was removed.
+    fn request_of(&self, record: &HandoffRecord) -> Result<Option<v1::HandoffRequest>, BrokerError> {
+        let message = record.request.message;
+        if record.is_under_mandate() {
+            let stored = stored::entity(self.store, &EntityId::Negotiation(message))?;
+            let copy = stored.as_ref().and_then(EntityRecord::as_negotiation).and_then(|record| record.envelope);
+            let Some(place) = copy.map(EnvelopePlace::Sequence) else { return Ok(None) };
+            return Ok(self.payload_at::<v1::TaskRequest>(place, message)?.and_then(|request| request.handoff));
+        }
+        let place = EnvelopePlace::Message(message);
+        let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
+        let sent = read_envelope(place, read)?.and_then(|bytes| v1::Envelope::decode(bytes).ok());
+        if sent.is_some_and(|sent| sent.message_type() == v1::MessageType::TaskAccept) {
+            return Ok(self.payload_at::<v1::TaskAccept>(place, message)?.and_then(|accept| accept.handoff));
+        }
+        self.payload_at(place, message)
     }
 
     /// The payload of a stored message in a custody log. `None`: the message was removed.
     fn payload_of<M: prost::Message + Default>(&self, message: MessageId) -> Result<Option<M>, BrokerError> {
+        self.payload_at(EnvelopePlace::Message(message), message)
+    }
+
+    /// The payload of the envelope of a message, at this place. `None`: the message was removed.
+    fn payload_at<M: prost::Message + Default>(
+        &self,
+        place: EnvelopePlace,
+        message: MessageId,
+    ) -> Result<Option<M>, BrokerError> {
         let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
-        let Some(bytes) = read_envelope(EnvelopePlace::Message(message), read)? else { return Ok(None) };
+        let Some(bytes) = read_envelope(place, read)? else { return Ok(None) };
         payload_in(&bytes).map(Some).ok_or_else(|| {
             tracing::error!(%message, "a stored envelope does not decode");
             BrokerError::Internal

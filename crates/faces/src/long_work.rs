@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_client::{
-    proto::v1::TaskStatus as Status,
+    proto::v1,
     time::{Clock as _, SystemClock, Timestamp},
 };
 use rmcp::model::{
@@ -55,6 +55,10 @@ pub(crate) async fn read(face: &Arc<Face>, id: &str) -> Result<DetailedTask, Act
         return question(face, id, task_id).await;
     }
     match face.handoff(id).await {
+        // A policy may let other agents read the handoff: the work is not theirs.
+        Ok(handoff) if !takes_part(&handoff, face.id()) => {
+            return Err(ActError::new("HANDOFF_UNKNOWN", format!("There is no work of this agent with the id {id}.")));
+        }
         Ok(handoff) => {
             let moved = moves::moved(face, &handoff).await?;
             let task = task_of(id, handoff.create_time, handoff.update_time);
@@ -64,6 +68,10 @@ pub(crate) async fn read(face: &Arc<Face>, id: &str) -> Result<DetailedTask, Act
         Err(error) => return Err(error),
     }
     plan(face, id).await
+}
+
+fn takes_part(handoff: &v1::Handoff, agent: &str) -> bool {
+    [&handoff.sender_id, &handoff.receiver_id, &handoff.candidate_id].into_iter().any(|id| id == agent)
 }
 
 async fn handoff_task(face: &Arc<Face>, task: Task, moved: &moves::Moved) -> Result<DetailedTask, ActError> {
@@ -114,7 +122,7 @@ async fn plan(face: &Arc<Face>, id: &str) -> Result<DetailedTask, ActError> {
 async fn question(face: &Arc<Face>, id: &str, task_id: &str) -> Result<DetailedTask, ActError> {
     let record = face.task(task_id).await?;
     let task = task_of(id, record.update_time, record.update_time);
-    if record.status() == Status::WaitingForInput && record.owner_id == face.id() {
+    if record.owner_id == face.id() && tasks::open_question(face, &record).await?.is_some() {
         return Ok(DetailedTask::new(task.with_status_message("no answer yet"), TaskPayload::Working));
     }
     let output = serde_json::to_value(tasks::read(face, task_id).await?).unwrap_or_default();

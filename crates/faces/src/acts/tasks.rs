@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use baton_client::{
     About, Progress,
-    proto::v1::{self, MessageType, TaskStatus},
+    proto::v1::{self, MessageType, TaskStatus, custody_entry::Event},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -229,8 +229,9 @@ pub(crate) async fn read(face: &Face, task_id: &str) -> Result<Shown, ActError> 
     Ok(Shown { context, question, ..shown(face, task) })
 }
 
-/// The question that the owner waits for, out of the custody log: only the agent that was asked finds it in a list.
-async fn open_question(face: &Face, task: &v1::Task) -> Result<Option<String>, ActError> {
+/// The question that the owner waits for, out of the custody log: only the agent that was asked finds it in a list. After
+/// the answer the task keeps its status until the owner reports again.
+pub(crate) async fn open_question(face: &Face, task: &v1::Task) -> Result<Option<String>, ActError> {
     if task.status() != TaskStatus::WaitingForInput {
         return Ok(None);
     }
@@ -242,8 +243,17 @@ async fn open_question(face: &Face, task: &v1::Task) -> Result<Option<String>, A
         ..Default::default()
     };
     let page = client.answer(client.tasks().get_custody_log(request).await)?;
-    let told = page.entries.iter().rev().filter_map(Progress::of).find(|told| told.epoch == task.epoch);
-    Ok(told.map(|told| told.question).filter(|question| !question.is_empty()))
+    let told = page.entries.iter().rev().filter_map(|entry| Some((message_of(entry)?, Progress::of(entry)?)));
+    let latest = told.into_iter().find(|(_, told)| told.epoch == task.epoch);
+    let answered = task.last_answer.as_ref().and_then(|last| last.question.as_ref());
+    let open = latest.filter(|(message, _)| answered.is_none_or(|question| question.message_id != *message));
+    Ok(open.map(|(_, told)| told.question).filter(|question| !question.is_empty()))
+}
+
+/// The id of the message that this entry of a log has accepted.
+fn message_of(entry: &v1::CustodyLogEntry) -> Option<&str> {
+    let Event::Accepted(accepted) = entry.entry.as_ref()?.event.as_ref()? else { return None };
+    Some(&accepted.message_id)
 }
 
 fn shown(face: &Face, task: v1::Task) -> Shown {

@@ -1,6 +1,7 @@
 //! `baton plan`: validate, submit, extend, list, show, results, watch, cancel, retry, subtask.
 
 mod live;
+mod subtask;
 
 use std::{
     borrow::Cow,
@@ -12,6 +13,7 @@ use std::{
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use self::subtask::SubtaskCommand;
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs, OptionalIdentityArgs},
@@ -132,50 +134,6 @@ Examples:
     Subtask(SubtaskCommand),
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum SubtaskCommand {
-    /// End one subtask at once: take its task back.
-    #[command(after_help = "Examples:
-  baton plan subtask cancel report growth --id alice --key alice.pem
-  baton plan subtask cancel report growth --reason 'no longer needed'")]
-    Cancel {
-        #[command(flatten)]
-        subtask: SubtaskArgs,
-        /// The reason, for people to read.
-        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
-        reason: String,
-    },
-    /// Start one subtask again that did not complete.
-    #[command(after_help = "Examples:
-  baton plan subtask retry report growth --id alice --key alice.pem")]
-    Retry(SubtaskArgs),
-    /// Give one subtask to another agent.
-    #[command(after_help = "Examples:
-  baton plan subtask reassign report growth --to bob --id alice --key alice.pem
-  baton plan subtask reassign report growth --to type:analyst --reason 'no answer'")]
-    Reassign {
-        #[command(flatten)]
-        subtask: SubtaskArgs,
-        /// The agent, or type:NAME.
-        #[arg(long, value_name = "AGENT|type:NAME")]
-        to: String,
-        /// The reason, for people to read.
-        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
-        reason: String,
-    },
-}
-
-/// A subtask of a plan, and the caller.
-#[derive(Debug, Args)]
-pub(super) struct SubtaskArgs {
-    /// The id of the plan.
-    plan: PlanId,
-    /// The id of the subtask.
-    subtask: String,
-    #[command(flatten)]
-    identity: OptionalIdentityArgs,
-}
-
 /// The new subtasks of a plan and its submitter.
 #[derive(Debug, Args)]
 pub(super) struct ExtendArgs {
@@ -275,7 +233,7 @@ pub(super) async fn run(command: PlanCommand, connection: &ConnectionArgs, outpu
             let payload = v1::PlanSubmission { plan: None, extension };
             send(&args.identity, &payload, connection, *output).await
         }
-        PlanCommand::Subtask(command) => subtask(command, connection, *output).await,
+        PlanCommand::Subtask(command) => subtask::run(command, connection, *output).await,
         PlanCommand::List { limit, identity } => list(&identity.client(connection).await?, limit, *output).await,
         PlanCommand::Show(args) => show(&args.identity.client(connection).await?, &args.plan, *output).await,
         PlanCommand::Results(args) => {
@@ -332,29 +290,6 @@ async fn send(
     let plan_id = receipt.resource.trim_start_matches("plan:").to_owned();
     let request = v1::GetPlanRequest { plan_id, ..Default::default() };
     output.one(&client.answer(client.plans().get_plan(request).await)?.plan.unwrap_or_default(), lines)
-}
-
-async fn subtask(command: SubtaskCommand, connection: &ConnectionArgs, output: Output) -> Result<(), Failure> {
-    let plan = match command {
-        SubtaskCommand::Cancel { subtask, reason } => {
-            let client = subtask.identity.client(connection).await?;
-            let (plan_id, subtask_id) = (subtask.plan.to_string(), subtask.subtask);
-            let request = v1::CancelSubtaskRequest { plan_id, subtask_id, reason_text: reason };
-            client.answer(client.plans().cancel_subtask(request).await)?.plan
-        }
-        SubtaskCommand::Retry(subtask) => {
-            let client = subtask.identity.client(connection).await?;
-            let request = v1::RetrySubtaskRequest { plan_id: subtask.plan.to_string(), subtask_id: subtask.subtask };
-            client.answer(client.plans().retry_subtask(request).await)?.plan
-        }
-        SubtaskCommand::Reassign { subtask, to, reason } => {
-            let client = subtask.identity.client(connection).await?;
-            let (plan_id, subtask_id) = (subtask.plan.to_string(), subtask.subtask);
-            let request = v1::ReassignSubtaskRequest { plan_id, subtask_id, to, reason_text: reason };
-            client.answer(client.plans().reassign_subtask(request).await)?.plan
-        }
-    };
-    output.one(&plan.unwrap_or_default(), lines)
 }
 
 fn read(path: &Path, id: Option<&PlanId>, defaults: &DefaultsArgs) -> Result<v1::Plan, Failure> {

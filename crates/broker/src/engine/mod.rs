@@ -44,6 +44,7 @@ mod open_counts;
 mod outputs;
 mod participants;
 mod plan_context;
+mod plan_reports;
 mod plans;
 mod presence;
 mod questions;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Engine,
-    plans::{number_text, result_text},
+    plan_reports::{number_text, result_text},
     transaction::Transaction,
 };
 use crate::{

@@ -613,9 +613,7 @@ impl EntityRecord {
     pub fn memory_bytes(&self, stored: usize) -> usize {
         match self {
             Self::Negotiation(record) => 1024 + 256 * record.negotiation.threads.len(),
-            Self::Plan(PlanRecord { plan, .. }) => {
-                1024 + 384 * (plan.subtasks.len() + plan.compensations.len() + plan.elements.len())
-            }
+            Self::Plan(record) => 1024 + 384 * record.plan.parts(),
             Self::PlanSpec(spec) => 1024 + 1024 * spec.0.subtasks.len() + 2 * stored,
             // Its graph is shared by all runs of the revision, and counts at that of the registry.
             Self::Run(_) => 2048 + 4 * stored,

@@ -680,6 +680,11 @@ impl crate::codes::Refusal for Rejection {
 }
 
 impl Plan {
+    /// The number of subtasks, of compensations, and of elements of lists.
+    pub fn parts(&self) -> usize {
+        self.subtasks.len() + self.compensations.len() + self.elements.len()
+    }
+
     /// Whether an extension of this agent with this content extends the plan. `false`: the plan has it already.
     pub fn takes_extension(&self, by: &AgentId, content_digest: &[u8; 32]) -> Result<bool, Rejection> {
         if *by != self.submitter {

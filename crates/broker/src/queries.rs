@@ -230,13 +230,12 @@ impl View<'_> {
             let Some(place) = copy.map(EnvelopePlace::Sequence) else { return Ok(None) };
             return Ok(self.payload_at::<v1::TaskRequest>(place, message)?.and_then(|request| request.handoff));
         }
-        let place = EnvelopePlace::Message(message);
-        let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
-        let sent = read_envelope(place, read)?.and_then(|bytes| v1::Envelope::decode(bytes).ok());
-        if sent.is_some_and(|sent| sent.message_type() == v1::MessageType::TaskAccept) {
-            return Ok(self.payload_at::<v1::TaskAccept>(place, message)?.and_then(|accept| accept.handoff));
+        let Some(bytes) = self.envelope_at(EnvelopePlace::Message(message))? else { return Ok(None) };
+        let sent = v1::Envelope::decode(bytes.clone());
+        if sent.is_ok_and(|sent| sent.message_type() == v1::MessageType::TaskAccept) {
+            return Ok(decoded::<v1::TaskAccept>(&bytes, message)?.handoff);
         }
-        self.payload_at(place, message)
+        decoded(&bytes, message).map(Some)
     }
 
     /// The payload of a stored message in a custody log. `None`: the message was removed.
@@ -250,12 +249,11 @@ impl View<'_> {
         place: EnvelopePlace,
         message: MessageId,
     ) -> Result<Option<M>, BrokerError> {
-        let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
-        let Some(bytes) = read_envelope(place, read)? else { return Ok(None) };
-        payload_in(&bytes).map(Some).ok_or_else(|| {
-            tracing::error!(%message, "a stored envelope does not decode");
-            BrokerError::Internal
-        })
+        self.envelope_at(place)?.map(|bytes| decoded(&bytes, message)).transpose()
+    }
+
+    fn envelope_at(&self, place: EnvelopePlace) -> Result<Option<Bytes>, BrokerError> {
+        read_envelope(place, |key| Ok::<_, BrokerError>(self.store.get(key)?))
     }
 
     /// A handoff as stored. A final handoff whose task is removed counts as removed: its record goes next.
@@ -604,4 +602,12 @@ impl View<'_> {
             Reach::Everything => Some(of(named)),
         })
     }
+}
+
+/// The payload of a stored envelope.
+fn decoded<M: prost::Message + Default>(bytes: &Bytes, message: MessageId) -> Result<M, BrokerError> {
+    payload_in(bytes).ok_or_else(|| {
+        tracing::error!(%message, "a stored envelope does not decode");
+        BrokerError::Internal
+    })
 }

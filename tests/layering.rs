@@ -3,7 +3,7 @@
 //! reasons.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -243,6 +243,38 @@ fn a_crate_depends_only_on_crates_below_it() {
         let all = manifest.get("dependencies").and_then(toml::Value::as_table).into_iter().flatten();
         let ours: Vec<&String> = all.map(|(name, _)| name).filter(|name| name.starts_with("baton-")).collect();
         assert_eq!(ours, allowed, "{folder}");
+    }
+}
+
+/// The libraries that a table of a manifest names, each with the features that it asks for.
+fn asked(manifest: &toml::Table, table: &str) -> Vec<(String, BTreeSet<String>)> {
+    let entries = manifest.get(table).and_then(toml::Value::as_table).into_iter().flatten();
+    let features = |of: &toml::Value| {
+        let list = of.get("features").and_then(toml::Value::as_array).into_iter().flatten();
+        list.map(|feature| feature.as_str().unwrap().to_owned()).collect()
+    };
+    entries.map(|(name, of)| (name.clone(), features(of))).collect()
+}
+
+/// Else the tests compile the library again, and all that stands on it, up to the program.
+#[test]
+fn tests_ask_no_library_of_the_program_for_a_further_feature() {
+    let manifests: Vec<(&str, toml::Table)> = CRATES.iter().map(|(folder, _)| (*folder, manifest_of(folder))).collect();
+    let workspace = manifest_of("")["workspace"].as_table().unwrap().clone();
+    let mut has = BTreeMap::<String, BTreeSet<String>>::new();
+    for (name, features) in manifests.iter().flat_map(|(_, manifest)| asked(manifest, "dependencies")) {
+        has.entry(name).or_default().extend(features);
+    }
+    for (name, features) in asked(&workspace, "dependencies") {
+        if let Some(has) = has.get_mut(&name) {
+            has.extend(features);
+        }
+    }
+    for (folder, manifest) in &manifests {
+        for (name, features) in asked(manifest, "dev-dependencies") {
+            let further = has.get(&name).map(|has| features.difference(has).collect::<Vec<_>>()).unwrap_or_default();
+            assert!(further.is_empty(), "{folder}: the tests ask {name} for {further:?}");
+        }
     }
 }
 

@@ -8,8 +8,10 @@ pub(crate) fn built() -> PathBuf {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_baton")).with_file_name("baton-conformance");
     BUILT.call_once(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance"]);
-        if program.parent().unwrap().ends_with("release") {
+        let profile = program.parent().unwrap();
+        build.args(["build", "--quiet", "--locked", "--bin", "baton-conformance", "--target-dir"]);
+        build.arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
             build.arg("--release");
         }
         assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());

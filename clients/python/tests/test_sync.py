@@ -170,6 +170,20 @@ def test_offer_decides_before_task_works_and_an_exception_fails_the_task(broker)
         assert (failed.status, failed.details) == (v1.TASK_STATUS_FAILED, "ValueError: no such router")
 
 
+def test_a_time_limit_cancels_a_handoff_that_no_agent_takes(broker):
+    with agent(broker, "alice") as alice, agent(broker, "bob") as bob:
+        bob.register()
+        begin(alice)
+        task = alice.create_task("ticket-2", "support-ticket")
+        for hand_over in (
+            lambda: alice.hand_over("bob", TASK, REQUEST, SECTIONS, timeout=SECOND),
+            lambda: task.hand_over("bob", REQUEST, SECTIONS, timeout=SECOND),
+        ):
+            with pytest.raises(HandoffFailedError, match="HANDOFF_CANCELLED"):
+                hand_over()
+        assert [alice.get_task(one).owner_id for one in (TASK, "ticket-2")] == ["alice", "alice"]
+
+
 def test_a_part_of_a_handlers_task_knows_its_parent(broker):
     with agent(broker, "alice") as alice, agent(broker, "bob") as bob, agent(broker, "carol") as carol:
         carol.handle(task=lambda task: {"by": "carol", "at": task.epoch})

@@ -1,8 +1,10 @@
 """A handoff at its sender: a task that is handed over."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import grpc
 
@@ -29,6 +31,9 @@ _OPEN = (
 )
 DONE_OR_OVER = {"HANDOFF_STATE", "HANDOFF_FINAL", "HANDOFF_EXPIRED", "STALE_EPOCH"}
 """Reasons of a refused step that an earlier process has completed, or whose handoff is over."""
+_CANCEL_SECONDS = 10.0
+_CANCEL_ATTEMPTS = 10
+_ATTEMPT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,52 @@ class Handover:
                 ended = await self._take(delivery)
             if ended is not None:
                 return ended
+
+    async def end_at_limit(self) -> HandedOver:
+        """Cancels the handoff at the time limit of its call, for at most 10 s.
+
+        Returns if the task has moved before. Raises HandoffFailedError; BatonError if the handoff may still be open.
+        """
+        text = "the time limit of the call passed"
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                handoff = await self._cancelled(text)
+        except TimeoutError:
+            open_text = f"{text}, and handoff {self._handoff_id} could not be cancelled; its timeouts end it"
+            raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, open_text) from None
+        if handoff is None:
+            rejections = tuple(self._rejections.values())
+            raise HandoffFailedError(self._handoff_id, "HANDOFF_CANCELLED", text, rejections)
+        self._agent._dispatcher.known(self._handoff_id)  # noqa: SLF001
+        ended = await self.go_on_from(handoff)
+        if ended is None:
+            raise AssertionError(f"handoff {self._handoff_id} is final and has no end")
+        return ended
+
+    async def _cancelled(self, text: str) -> v1.Handoff | None:
+        """Cancels the handoff unless it has ended. Returns its end; None if the broker has not stored the request."""
+        last: BatonError | None = None
+        is_stored = False
+        for _ in range(_CANCEL_ATTEMPTS):
+            try:
+                handoff = await self._agent.get_handoff(self._handoff_id)
+                is_stored = True
+                if not is_open(handoff):
+                    return handoff
+                await self._agent.send(
+                    v1.HandoffCancel(reason_text=text),
+                    receiver_id=handoff.candidate_id,
+                    task_id=self._task_id,
+                    epoch=self._epoch,
+                    correlation_id=self._handoff_id,
+                )
+            except BatonError as error:
+                # The request may still be on its way, or the handoff has moved on since the look.
+                last = error
+                await asyncio.sleep(_ATTEMPT_SECONDS)
+        if is_stored or last is None or last.is_passing:
+            raise last or BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{text}, and the handoff stays open")
+        return None
 
     async def go_on_from(self, handoff: v1.Handoff) -> HandedOver | None:
         """Takes the step that the state asks for. Returns None while it is open. Raises HandoffFailedError."""
@@ -188,24 +239,27 @@ class Handoffs(Contexts):
         *,
         epoch: int = 1,
         parent_task_id: str | None = None,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
         on_view: OnView | None = None,
     ) -> HandedOver:
         """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
 
-        Returns within the request's whole timeout. `on_view` gets each view that this agent has of the handoff, as
-        SENDER_VIEW_*: IDLE and HANDOFF_INITIATED before the request is stored, then those that `get_handoff` shows.
-        Inside a handler of handoffs a new task is a part of the handler's, unless the request or `parent_task_id` names
-        another parent, or an empty one.
-        Raises HandoffFailedError if the task stays with this agent; BatonError if the broker refuses the request or the
-        context, or if the context is over 1 MiB, in which case nothing is sent. The same for HANDOFF_OPEN while another
-        call of this process hands over or lends the task at this epoch. If the caller cancels the call, the
-        handoff stays open for `resume_hand_over` until its timeouts.
+        Returns within the request's whole timeout. `timeout` limits the call: at that time the agent cancels the
+        handoff, for at most 10 s, and the task stays with it, unless the task has moved just before. `on_view` gets
+        each view that this agent has of the handoff, as SENDER_VIEW_*: IDLE and HANDOFF_INITIATED before the request is
+        stored, then those that `get_handoff` shows. Inside a handler of handoffs a new task is a part of the handler's,
+        unless the request or `parent_task_id` names another parent, or an empty one.
+
+        Raises HandoffFailedError if the task stays with this agent, HANDOFF_CANCELLED at the time limit; BatonError if
+        the broker refuses the request or the context, or if the context is over 1 MiB, in which case nothing is sent.
+        The same for HANDOFF_OPEN while another call of this process hands over or lends the task at this epoch. If the
+        caller cancels the call, the handoff stays open for `resume_hand_over` until its timeouts.
         """
         sections = list(context)
         check_context(sections)
         self._refuse_second(task_id, epoch, is_loan=False)
         made = self.new_request(request, receiver_id, task_id, epoch, parent_task_id)
-        return await self._hand_over(made, sections, on_view or (lambda _: None))
+        return await self._hand_over(made, sections, on_view or (lambda _: None), timeout)
 
     def _refuse_second(self, task_id: str, epoch: int, *, is_loan: bool) -> None:
         """Refuses a call about a task that another call of this process waits for."""
@@ -215,18 +269,30 @@ class Handoffs(Contexts):
             metadata = {"handoff_id": handoff_id}
             raise BatonError(grpc.StatusCode.FAILED_PRECONDITION, text, reason="HANDOFF_OPEN", metadata=metadata)
 
-    async def _hand_over(self, made: NewRequest, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
+    async def _hand_over(
+        self,
+        made: NewRequest,
+        sections: list[v1.ContextSection],
+        on_view: OnView,
+        limit: timedelta | None = None,
+    ) -> HandedOver:
         request = made.envelope
         handoff_id, task_id, epoch = request.message_id, request.task_id, request.epoch
         on_view(v1.SENDER_VIEW_IDLE)
         on_view(v1.SENDER_VIEW_HANDOFF_INITIATED)
         with self._dispatcher.conversation(handoff_id, task_id, epoch) as mail:
-            await self._send_request(made)
-            on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
             handover = Handover(
                 self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch, on_view=on_view
             )
-            return await handover.end()
+            try:
+                async with asyncio.timeout(None if limit is None else limit.total_seconds()) as clock:
+                    await self._send_request(made)
+                    on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
+                    return await handover.end()
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+            return await handover.end_at_limit()
 
     async def resume_hand_over(self, handoff_id: str, context: Iterable[v1.ContextSection]) -> HandedOver:
         """Continues a handoff that an earlier process of this agent requested, from any state, to its end.

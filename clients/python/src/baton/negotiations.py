@@ -152,6 +152,7 @@ class Negotiation:
         *,
         terms: v1.HandoffRequest | None = None,
         details: str = "",
+        timeout: timedelta | None = None,  # noqa: ASYNC109
         on_view: OnView | None = None,
     ) -> HandedOver:
         """Awards the task of the negotiation to an offer, and hands it over to the bidder: see `Agent.hand_over`.
@@ -171,7 +172,8 @@ class Negotiation:
             epoch=self._epoch,
             correlation_id=self.negotiation_id,
         )
-        return await self._agent._hand_over(NewRequest(envelope, None), sections, on_view or (lambda _: None))  # noqa: SLF001
+        made, view = NewRequest(envelope, None), on_view or (lambda _: None)
+        return await self._agent._hand_over(made, sections, view, timeout)  # noqa: SLF001
 
     async def handed_over(self, context: Iterable[v1.ContextSection]) -> HandedOver:
         """Waits for the award that the broker makes under the mandate, and gives the context to the agent that accepts.

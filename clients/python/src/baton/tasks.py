@@ -377,11 +377,12 @@ class OwnedTask:
         request: v1.HandoffRequest,
         context: Iterable[v1.ContextSection],
         *,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
         on_view: OnView | None = None,
     ) -> HandedOver:
         """Hands the task over: see `Agent.hand_over`."""
         return await self.agent.hand_over(
-            receiver_id, self.task_id, request, context, epoch=self.epoch, on_view=on_view
+            receiver_id, self.task_id, request, context, epoch=self.epoch, timeout=timeout, on_view=on_view
         )
 
     async def delegate(

@@ -220,10 +220,12 @@ class Agent:
         *,
         epoch: int = 1,
         parent_task_id: str | None = None,
+        timeout: timedelta | None = None,
         on_view: OnView | None = None,
     ) -> handoffs.HandedOver:
         """Hands a task over, and waits until it has moved. Raises HandoffFailedError. See `baton.Agent.hand_over`.
 
+        At the time limit of the call, `timeout`, the agent cancels the handoff, and the task stays with it.
         A call that Ctrl-C or an exception of `on_view` ends leaves the handoff open, for `resume_hand_over`.
         """
         sections = list(context)
@@ -235,6 +237,7 @@ class Agent:
                 sections,
                 epoch=epoch,
                 parent_task_id=parent_task_id,
+                timeout=timeout,
                 on_view=call.view(on_view),
             )
         )

@@ -182,11 +182,14 @@ class OwnedTask:
         request: v1.HandoffRequest,
         context: Iterable[v1.ContextSection],
         *,
+        timeout: timedelta | None = None,
         on_view: OnView | None = None,
     ) -> handoffs.HandedOver:
         """Hands the task over. See `Agent.hand_over`."""
         handing_over, sections = self.wrapped.hand_over, list(context)
-        return self._calls.wait(lambda call: handing_over(receiver_id, request, sections, on_view=call.view(on_view)))
+        return self._calls.wait(
+            lambda call: handing_over(receiver_id, request, sections, timeout=timeout, on_view=call.view(on_view))
+        )
 
     def delegate(
         self,

@@ -17,7 +17,7 @@ import { Workspace } from "./workspace.js";
 import { clipped, Delivery, type Waiting } from "./delivery.js";
 import { type About, BROKER_ID, makeEnvelope, mandateOf, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, NoAnswer, type RecallReason, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
-import { candidateOf, endedBy, type HandedOver, HandOver, type OnView, sendContextTo } from "./handovers.js";
+import { cancelledBefore, candidateOf, endedBy, type HandedOver, HandOver, type HandOverOptions, type OnView, sendContextTo, TIMER_MS_MAX } from "./handovers.js";
 import { Heartbeats } from "./heartbeats.js";
 import { Holding, Holdings } from "./holdings.js";
 import { Jobs, Stopped } from "./jobs.js";
@@ -647,6 +647,9 @@ export class Agent implements TaskOwner, Negotiator {
    * another call of this object hands the task over at this epoch. If `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end
    * it. The call receives its mail also without `serve`; all other mail goes to `serve`.
    *
+   * `timeoutMs` limits the call. At that time the agent cancels the handoff, for at most 10 s, and the call throws HandoffFailed,
+   * HANDOFF_CANCELLED, unless the task has moved just before. The task stays with this agent.
+   *
    * `onView` gets each view that this agent has of the handoff: IDLE and HANDOFF_INITIATED before the request is stored, then
    * those that `getHandoff` shows.
    */
@@ -655,12 +658,12 @@ export class Agent implements TaskOwner, Negotiator {
     taskId: string,
     request: MessageInitShape<typeof v1.HandoffRequestSchema>,
     sections: readonly v1.ContextSection[],
-    { epoch = 1n, signal, onView }: { epoch?: bigint; onView?: OnView } & CallOptions = {},
+    { epoch = 1n, ...options }: { epoch?: bigint } & HandOverOptions = {},
   ): Promise<HandedOver> {
     checkContext(sections);
     const part = asPart(request, taskId, epoch);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, part.request);
-    const handed = await this.#handOver(envelope, part.isAdded, sections, signal, onView);
+    const handed = await this.#handOver(envelope, part.isAdded, sections, options);
     this.#left(taskId, epoch);
     return handed;
   }
@@ -671,13 +674,13 @@ export class Agent implements TaskOwner, Negotiator {
     receiverId: string,
     about: About,
     sections: readonly v1.ContextSection[],
-    { signal, onView }: { onView?: OnView } & CallOptions,
+    options: HandOverOptions,
   ): Promise<HandedOver> {
     checkContext(sections);
     const part = award.handoff && asPart(award.handoff, about.taskId ?? "", about.epoch ?? 0n);
     if (part) award.handoff = part.request;
     const envelope = makeEnvelope(this.id, receiverId, about, award);
-    const handed = await this.#handOver(envelope, part?.isAdded === true, sections, signal, onView);
+    const handed = await this.#handOver(envelope, part?.isAdded === true, sections, options);
     this.#left(handed.taskId, handed.epoch - 1n);
     return handed;
   }
@@ -686,35 +689,46 @@ export class Agent implements TaskOwner, Negotiator {
     request: v1.Envelope,
     hasAddedParent: boolean,
     sections: readonly v1.ContextSection[],
-    signal: AbortSignal | undefined,
-    onView?: OnView,
+    { signal, timeoutMs, onView }: HandOverOptions,
   ): Promise<HandedOver> {
+    if (timeoutMs !== undefined && timeoutMs > TIMER_MS_MAX) throw new RangeError(`timeoutMs is at most ${TIMER_MS_MAX}`);
     const release = this.mail.hands(request.taskId, request.epoch);
+    const limit = new AbortController();
+    const timer = timeoutMs === undefined ? undefined : setTimeout(() => { limit.abort(); }, timeoutMs);
     try {
-      return await this.#handOverOnce(request, hasAddedParent, sections, signal, onView);
+      return await this.#handOverOnce(request, hasAddedParent, sections, signal, onView, timer && limit.signal);
     } finally {
+      clearTimeout(timer);
       release();
     }
   }
 
-  /** As `#handOver`, for a caller that has called `Mail.hands`. */
+  /** As `#handOver`, for a caller that has called `Mail.hands`. When `limit` aborts, the handoff is cancelled. */
   async #handOverOnce(
     request: v1.Envelope,
     hasAddedParent: boolean,
     sections: readonly v1.ContextSection[],
     signal: AbortSignal | undefined,
     onView: OnView = () => undefined,
+    limit?: AbortSignal,
   ): Promise<HandedOver> {
     const { messageId: handoffId, taskId, epoch } = request;
     onView(v1.SenderView.IDLE);
+    const over = limit ? anyOf(signal, limit) : signal;
     // Registered before the request is sent, for the answer may arrive before the receipt.
-    const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
+    const mail = await this.mail.converse(`handoff ${handoffId}`, { signal: over }).catch((error: unknown) => {
+      throw limit?.aborted === true && signal?.aborted !== true ? cancelledBefore(handoffId) : error;
+    });
     const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
+    const handing = new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView);
     try {
       onView(v1.SenderView.HANDOFF_INITIATED);
-      await this.#sendRequest(request, hasAddedParent, signal ? { signal } : {});
+      await this.#sendRequest(request, hasAddedParent, over ? { signal: over } : {});
       onView(v1.SenderView.AWAITING_HANDOFF_ACCEPT);
-      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView).run(signal);
+      return await handing.run(over);
+    } catch (error) {
+      if (limit?.aborted !== true || signal?.aborted === true || error instanceof HandoffFailed) throw error;
+      return await handing.endAtLimit();
     } finally {
       unwatch();
       mail.close();

@@ -1,5 +1,6 @@
 /** The sender's side of a handoff. */
 import { create } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import type { AgentCore } from "./core.js";
 import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
@@ -7,6 +8,7 @@ import type { CallOptions } from "./following.js";
 import { type HandlerContext, Later } from "./jobs.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
 import { forWishes } from "./sections.js";
+import { sleep } from "./session.js";
 import { contextDigest } from "./signing.js";
 import { isFinalState } from "./states.js";
 import {
@@ -38,6 +40,24 @@ export interface HandedOver {
 
 /** Gets each view that the sender has of its handoff, from IDLE to HANDOFF_COMPLETED. */
 export type OnView = (view: SenderView) => void;
+
+/** The options of the calls `handOver`. */
+export interface HandOverOptions extends CallOptions {
+  /**
+   * The time limit of the call. At this time the agent cancels the handoff, unless the task has moved just before: see
+   * `Agent.handOver`. At most 2^31 - 1 ms; default: none, so that the request's whole timeout ends the call.
+   */
+  timeoutMs?: number;
+  /** Gets each view that this agent has of the handoff: see `Agent.handOver`. */
+  onView?: OnView;
+}
+
+/** The longest time of a timer. */
+export const TIMER_MS_MAX = 2 ** 31 - 1;
+const CANCEL_MS = 10_000;
+const ATTEMPTS_MAX = 10;
+const ATTEMPT_MS = 200;
+const LIMIT_TEXT = "the time limit of the call passed";
 
 /** The context that a candidate waits for after its accept. */
 export interface WantedContext {
@@ -103,6 +123,16 @@ export class HandOver {
       this.#mail.isOver = error instanceof HandoffFailed;
       throw error;
     }
+  }
+
+  /**
+   * Cancels the handoff at the time limit of its call, for at most 10 s. Returns if the task has moved before. Throws HandoffFailed;
+   * BatonError if the handoff may still be open.
+   */
+  async endAtLimit(): Promise<HandedOver> {
+    const handoff = await cancelled(this.#agent, this.#about.handoffId);
+    if (handoff) return this.run(undefined, handoff);
+    throw this.#failed("HANDOFF_CANCELLED", LIMIT_TEXT);
   }
 
   async #resume(handoff: Handoff, signal?: AbortSignal): Promise<HandedOver> {
@@ -208,6 +238,34 @@ export class HandOver {
   #rejected(rejection: Rejection): void {
     if (!this.#rejections.some(({ agentId }) => agentId === rejection.agentId)) this.#rejections.push(rejection);
   }
+}
+
+/** Returns the error of a handoff whose time limit passed before its request was sent. */
+export function cancelledBefore(handoffId: string): HandoffFailed {
+  return new HandoffFailed(handoffId, "HANDOFF_CANCELLED", LIMIT_TEXT);
+}
+
+/** Cancels a handoff unless it has ended. Returns its end; undefined if the broker has not stored the request. */
+async function cancelled(agent: AgentCore, handoffId: string): Promise<Handoff | undefined> {
+  const signal = AbortSignal.timeout(CANCEL_MS);
+  let last: BatonError | undefined;
+  let isStored = false;
+  for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+    try {
+      const handoff = await agent.getHandoff(handoffId);
+      isStored = true;
+      if (isFinalState(handoff.state)) return handoff;
+      await agent.cancel(handoffId, LIMIT_TEXT, { signal });
+    } catch (error) {
+      if (signal.aborted) break;
+      // The request may still be on its way, or the handoff has moved on since the look.
+      last = BatonError.of(error);
+      await sleep(ATTEMPT_MS);
+    }
+  }
+  if (!isStored && last && !isPassing(last)) return undefined;
+  const text = `${LIMIT_TEXT}, and handoff ${handoffId} could not be cancelled; its timeouts end it`;
+  throw new BatonError(Code.DeadlineExceeded, text);
 }
 
 /** Returns where a task went by a handoff that has ended. Throws HandoffFailed if the task stayed. */

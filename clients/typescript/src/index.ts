@@ -10,7 +10,7 @@ export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type
 export { type Environment, type EnvironmentOptions, optionsFromEnv } from "./environment.js";
 export { BatonError, type FieldViolation, Gap, HandoffFailed, hasGoneOn, NegotiationFailed, NoAnswer, type RecallReason, type Rejection, TaskRecalled, VerificationError } from "./errors.js";
 export { type CallOptions, type KeyCallOptions } from "./following.js";
-export { type ContextProvider, type HandedOver, type OnView, type WantedContext } from "./handovers.js";
+export { type ContextProvider, type HandedOver, type HandOverOptions, type OnView, type WantedContext } from "./handovers.js";
 export { type HandlerContext, HandlerTimeout, Poison, RetryAfter, Stopped } from "./jobs.js";
 export {
   checkHistory, HISTORY_SCHEMA_ID, HISTORY_SCHEMA_VERSION, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, latestOf, settled, withoutToolCalls,

@@ -6,7 +6,7 @@ import type { AgentCore } from "./core.js";
 import { clipped } from "./delivery.js";
 import { BatonError, HandoffFailed, isPassing, type RecallReason, TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
-import { endedBy, type HandedOver, type OnView } from "./handovers.js";
+import { endedBy, type HandedOver, type OnView, TIMER_MS_MAX } from "./handovers.js";
 import { Later } from "./jobs.js";
 import { type JsonObject, parseObject } from "./json.js";
 import { type Conversation, NEWS_MS } from "./mail.js";
@@ -37,7 +37,6 @@ const WHOLE_TIMEOUT_MS = 360_000;
 /** The broker's timeouts end a delegation. This is the time for the last news of it. */
 const LAST_NEWS_MS = 60_000;
 /** The longest time of a timer of Node. */
-const TIMER_MS_MAX = 2 ** 31 - 1;
 const TAKE_BACK_MS = 10_000;
 const ATTEMPTS_MAX = 10;
 const ATTEMPT_MS = 200;

@@ -7,7 +7,7 @@ import type { Delivery } from "./delivery.js";
 import type { About, Payload } from "./envelopes.js";
 import { BatonError, isPassing, NegotiationFailed } from "./errors.js";
 import { type Caller, type CallOptions, delayOf } from "./following.js";
-import { codeOf, type HandedOver, type OnView } from "./handovers.js";
+import { codeOf, type HandedOver, type HandOverOptions } from "./handovers.js";
 import { type Conversation, unlessAborted } from "./mail.js";
 import { Queue } from "./queue.js";
 import { deferred, sleep } from "./session.js";
@@ -81,7 +81,7 @@ export interface Negotiator extends AgentCore {
     receiverId: string,
     about: About,
     sections: readonly v1.ContextSection[],
-    options: { onView?: OnView } & CallOptions,
+    options: HandOverOptions,
   ): Promise<HandedOver>;
   resumeHandOver(handoffId: string, sections: readonly v1.ContextSection[], options?: CallOptions): Promise<HandedOver>;
 }
@@ -185,7 +185,7 @@ export class Negotiation implements AsyncIterable<Bid>, AsyncDisposable {
   async handOver(
     { agentId, offerId }: Bid,
     sections: readonly v1.ContextSection[],
-    { terms, details = "", ...options }: { terms?: MessageInitShape<typeof v1.HandoffRequestSchema>; details?: string; onView?: OnView } & CallOptions = {},
+    { terms, details = "", ...options }: { terms?: MessageInitShape<typeof v1.HandoffRequestSchema>; details?: string } & HandOverOptions = {},
   ): Promise<HandedOver> {
     const handoff = terms ?? this.#terms;
     if (handoff === undefined || this.taskId === "") throw new TypeError("a handoff needs the task of the negotiation and the terms");

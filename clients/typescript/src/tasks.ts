@@ -4,7 +4,7 @@ import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import type { AgentCore } from "./core.js";
 import { TaskRecalled } from "./errors.js";
 import type { CallOptions } from "./following.js";
-import type { HandedOver, OnView } from "./handovers.js";
+import type { HandedOver, HandOverOptions } from "./handovers.js";
 import { Holding, type Holdings } from "./holdings.js";
 import type { JsonObject } from "./json.js";
 import type { DelegateOptions, Outcome } from "./loans.js";
@@ -24,7 +24,7 @@ export interface TaskOwner extends AgentCore {
     taskId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
     sections: readonly ContextSection[],
-    options?: { epoch?: bigint; onView?: OnView } & CallOptions,
+    options?: { epoch?: bigint } & HandOverOptions,
   ): Promise<HandedOver>;
   delegate(
     receiverId: string,
@@ -143,7 +143,7 @@ export class OwnedTask {
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
     sections: readonly ContextSection[],
-    options: CallOptions & { onView?: OnView } = {},
+    options: HandOverOptions = {},
   ): Promise<HandedOver> {
     return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
   }

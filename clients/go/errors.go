@@ -123,7 +123,8 @@ type HandoffFailedError struct {
 
 func (e *HandoffFailedError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
 
-// Unwrap returns the cause of the end of Delegate's context, if that ended the handoff.
+// Unwrap returns the cause of the end of Delegate's context, or context.DeadlineExceeded for WithHandOverLimit, if that
+// ended the handoff.
 func (e *HandoffFailedError) Unwrap() error { return e.cause }
 
 // HasGoneOn reports whether the broker refused because the handoff, the task or the question has moved on: it is over,

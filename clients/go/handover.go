@@ -63,8 +63,8 @@ type WantedContext struct {
 //
 // HandOver fails with a HandoffFailedError if the task stays with this agent, and with an Error if the broker refuses
 // the request or the context. If ctx ends first, the handoff continues: ResumeHandOver joins it, Cancel ends it, and
-// otherwise its timeouts end it. HandOver receives its mail also without Serve; all other mail goes to Serve.
-// WithSenderView shows its progress. HandOver fails with ErrWaitedFor if another call hands the task over at this epoch.
+// otherwise its timeouts end it. WithHandOverLimit cancels it at a time limit. HandOver receives its mail also without Serve;
+// all other mail goes to Serve. WithSenderView shows its progress. HandOver fails with ErrWaitedFor if another call hands the task over at this epoch.
 func (a *Agent) HandOver(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
@@ -115,7 +115,75 @@ func (a *Agent) handOver(
 		return nil, err
 	}
 	defer release()
-	return a.handOverOnce(ctx, request, sections, isLoan)
+	limit, hasLimit := ctx.Value(limitKey{}).(time.Duration)
+	if !hasLimit {
+		return a.handOverOnce(ctx, request, sections, isLoan)
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	done, err := a.handOverOnce(limited, request, sections, isLoan)
+	var failed *HandoffFailedError
+	if err == nil || errors.As(err, &failed) || limited.Err() == nil || ctx.Err() != nil {
+		return done, err
+	}
+	return a.endAtLimit(ctx, request, isLoan)
+}
+
+type limitKey struct{}
+
+// WithHandOverLimit returns a context with which HandOver, OwnedTask.HandOver and Negotiation.HandOver last at most this
+// long. At the limit the agent cancels the handoff, for at most 10 s, and the call fails with a HandoffFailedError,
+// HANDOFF_CANCELLED, that wraps context.DeadlineExceeded: the task stays with this agent. A task that has moved just before
+// is handed over. The deadline of the context itself leaves the handoff open. Delegate has its limit from its context.
+func WithHandOverLimit(ctx context.Context, limit time.Duration) context.Context {
+	return context.WithValue(ctx, limitKey{}, limit)
+}
+
+// endAtLimit cancels the handoff of this request at the time limit of its call. It succeeds if the task has moved before.
+func (a *Agent) endAtLimit(ctx context.Context, request *v1.Envelope, isLoan bool) (*HandedOver, error) {
+	const text = "the time limit of the call passed"
+	ending, stop := context.WithTimeout(ctx, takeBackTime)
+	defer stop()
+	handoffID, taskID, epoch := request.GetMessageId(), request.GetTaskId(), request.GetEpoch()
+	about := About{TaskID: taskID, Epoch: epoch, CorrelationID: handoffID}
+	var last error
+	isStored := false
+	for range takeBackAttempts {
+		handoff, err := a.GetHandoff(ending, handoffID)
+		if err == nil {
+			isStored = true
+			if isFinalState(handoff.GetState()) {
+				return a.endedAtLimit(ctx, handoff, isLoan)
+			}
+			_, err = a.Send(ending, handoff.GetCandidateId(), about, &v1.HandoffCancel{ReasonText: text})
+		}
+		if err == nil {
+			continue // the next look shows the end
+		}
+		// The request may still be on its way, or the handoff has moved on since the look.
+		last = err
+		if sleep(ending, attemptWait) != nil {
+			break
+		}
+	}
+	if !isStored && ending.Err() == nil && !isPassing(last) {
+		return nil, &HandoffFailedError{HandoffID: handoffID, Reason: "HANDOFF_CANCELLED", Message: text, cause: context.DeadlineExceeded}
+	}
+	return nil, fmt.Errorf("baton: %s, and the handoff of task %s could not be cancelled: %w", text, taskID,
+		errors.Join(context.DeadlineExceeded, last))
+}
+
+// endedAtLimit returns the result of a handoff that was final when its call ended.
+func (a *Agent) endedAtLimit(ctx context.Context, handoff *v1.Handoff, isLoan bool) (*HandedOver, error) {
+	h := &handOver{agent: a, mail: &conversation{}, epoch: handoff.GetEpoch(), view: senderViewOf(ctx), isLoan: isLoan}
+	h.HandoffID, h.TaskID = handoff.GetHandoffId(), handoff.GetTaskId()
+	h.knows(handoff)
+	done, err := h.told(h.ended(handoff))
+	var failed *HandoffFailedError
+	if errors.As(err, &failed) {
+		failed.cause = context.DeadlineExceeded
+	}
+	return done, err
 }
 
 // handOverOnce is handOver for a caller that has called hands.

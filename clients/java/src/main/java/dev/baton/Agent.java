@@ -520,25 +520,43 @@ public final class Agent implements AutoCloseable {
     public HandedOver handOver(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        return handOver(workload.of(taskId, epoch), receiverId, request, context);
+        return handOver(workload.of(taskId, epoch), receiverId, request, context, null);
     }
 
-    /** As the public call, for a task of which this process may know the ownership. */
-    HandedOver handOver(Tenure tenure, String receiverId, HandoffRequest request, List<ContextSection> context)
+    /**
+     * As {@link #handOver(String, String, long, HandoffRequest, List)}, with a limit for the whole call. At the limit the
+     * agent cancels the handoff, for about 10 s at most, and throws {@link HandoffFailedException}, HANDOFF_CANCELLED: the
+     * task stays with this agent. A task that has moved just before is handed over. Throws {@link BatonException},
+     * DEADLINE_EXCEEDED, if the handoff could not be cancelled; its timeouts end it. A null limit stands for none.
+     */
+    public HandedOver handOver(
+            String receiverId,
+            String taskId,
+            long epoch,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Duration limit)
+            throws InterruptedException {
+        return handOver(workload.of(taskId, epoch), receiverId, request, context, limit);
+    }
+
+    /** As the public call, for a task of which this process may know the ownership. A null limit stands for none. */
+    HandedOver handOver(
+            Tenure tenure, String receiverId, HandoffRequest request, List<ContextSection> context, Duration limit)
             throws InterruptedException {
         Handover.checkContext(context);
         Envelopes.About about = Envelopes.About.task(tenure.taskId(), tenure.epoch());
         Envelope envelope = envelope(receiverId, about, Parents.named(this, about, request));
-        return handOver(tenure, envelope, context, Deadline.none());
+        return handOver(tenure, envelope, context, limit == null ? Deadline.none() : Deadline.in(limit));
     }
 
-    /** Hands a task over, and notes what that means for its ownership. */
+    /** Hands a task over, and notes what that means for its ownership. At the deadline the handoff is cancelled. */
     HandedOver handOver(Tenure tenure, Envelope request, List<ContextSection> context, Deadline deadline)
             throws InterruptedException {
         Dispatcher.Handing handing = dispatcher.hands(request.getTaskId(), request.getEpoch());
         tenure.away();
         try {
-            HandedOver handed = handOver(request, context, deadline);
+            HandedOver handed = handOver(request, context, deadline, true);
             workload.over(tenure);
             return handed;
         } catch (HandoffFailedException e) {
@@ -554,17 +572,23 @@ public final class Agent implements AutoCloseable {
         }
     }
 
-    /** As the public call, for a request or an award. */
-    HandedOver handOver(Envelope request, List<ContextSection> context, Deadline deadline)
+    /** As the public call, for a request or an award. At the deadline the handoff is cancelled, or left as it is. */
+    private HandedOver handOver(Envelope request, List<ContextSection> context, Deadline deadline, boolean isCancelled)
             throws InterruptedException {
         String handoffId = request.getMessageId();
         show(handoffId, SenderView.SENDER_VIEW_IDLE);
         Conversation conversation = dispatcher.conversation(handoffId, request.getTaskId(), request.getEpoch());
+        Handover handover = new Handover(this, conversation, context, request);
         try {
             show(handoffId, SenderView.SENDER_VIEW_HANDOFF_INITIATED);
             sendOwn(request, deadline.leftAtMost(sendTimeout));
             show(handoffId, SenderView.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT);
-            return new Handover(this, conversation, context, request).end(deadline);
+            return handover.end(deadline);
+        } catch (BatonException e) {
+            if (!isCancelled || e.code() != Status.Code.DEADLINE_EXCEEDED || !deadline.isOver()) {
+                throw e;
+            }
+            return handover.endAtLimit();
         } finally {
             dispatcher.close(handoffId, conversation);
         }
@@ -725,7 +749,7 @@ public final class Agent implements AutoCloseable {
     private Outcome lend(Loan loan, Envelope request, List<ContextSection> context, Deadline deadline)
             throws InterruptedException {
         try {
-            return loan.outcome(handOver(request, context, deadline), deadline);
+            return loan.outcome(handOver(request, context, deadline, false), deadline);
         } catch (BatonException e) {
             if (e.code() != Status.Code.DEADLINE_EXCEEDED || !deadline.isOver()) {
                 throw e;

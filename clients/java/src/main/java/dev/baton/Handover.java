@@ -21,7 +21,9 @@ import dev.baton.v1.RejectReason;
 import dev.baton.v1.SectionWish;
 import dev.baton.v1.SenderView;
 import dev.baton.v1.TaskContextTransfer;
+import io.grpc.Status;
 import java.lang.System.Logger.Level;
+import java.time.Duration;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -42,6 +44,9 @@ final class Handover {
             HandoffState.HANDOFF_STATE_ACCEPTED,
             HandoffState.HANDOFF_STATE_CONTEXT_SENT);
     private static final int CANCEL_TEXT_LENGTH_MAX = 1024;
+    private static final Duration CANCEL_TIME = Duration.ofSeconds(10);
+    private static final int ATTEMPTS_MAX = 10;
+    private static final long ATTEMPT_MILLIS = 200;
 
     private final Agent agent;
     private final Conversation mail;
@@ -162,6 +167,40 @@ final class Handover {
             }
             deadline.check("handoff " + handoffId + " has not ended in time; it stays open");
         }
+    }
+
+    /**
+     * Cancels the handoff at the time limit of its call. Returns if the task has moved before. Throws
+     * {@link HandoffFailedException}; {@link BatonException}, DEADLINE_EXCEEDED, if it may still be open.
+     */
+    HandedOver endAtLimit() throws InterruptedException {
+        String text = "the time limit of the call passed";
+        Deadline deadline = Deadline.in(CANCEL_TIME);
+        boolean isStored = false;
+        BatonException last = null;
+        for (int attempt = 0; attempt < ATTEMPTS_MAX && !deadline.isOver(); attempt++) {
+            try {
+                Handoff handoff = agent.getHandoff(handoffId);
+                isStored = true;
+                if (!isOpen(handoff)) {
+                    return goOnFrom(handoff);
+                }
+                HandoffCancel cancel = HandoffCancel.newBuilder().setReasonText(text).build();
+                Envelopes.About about = new Envelopes.About(taskId, epoch, handoffId);
+                Envelope envelope = agent.envelope(handoff.getCandidateId(), about, cancel);
+                agent.sendOwn(envelope, deadline.leftAtMost(CANCEL_TIME));
+            } catch (BatonException e) {
+                // The request may still be on its way, or the handoff has moved on since the look.
+                last = e;
+                Thread.sleep(ATTEMPT_MILLIS);
+            }
+        }
+        if (!isStored && last != null && !last.isPassing()) {
+            throw failed("HANDOFF_CANCELLED", text);
+        }
+        throw new BatonException(
+                Status.Code.DEADLINE_EXCEEDED,
+                text + ", and handoff " + handoffId + " could not be cancelled; its timeouts end it");
     }
 
     /**

@@ -126,6 +126,15 @@ public final class Negotiation implements AutoCloseable {
      */
     public HandedOver handOver(Bid bid, HandoffRequest terms, List<ContextSection> context)
             throws InterruptedException {
+        return handOver(bid, terms, context, null);
+    }
+
+    /**
+     * As {@link #handOver(Bid, HandoffRequest, List)}, with a limit for the whole call: see {@link Agent#handOver(String,
+     * String, long, HandoffRequest, List, Duration)}. A null limit stands for none.
+     */
+    public HandedOver handOver(Bid bid, HandoffRequest terms, List<ContextSection> context, Duration limit)
+            throws InterruptedException {
         Handover.checkContext(context);
         Tenure tenure = agent.workload().of(about.taskId(), about.epoch());
         TaskAccept award = TaskAccept.newBuilder()
@@ -135,7 +144,7 @@ public final class Negotiation implements AutoCloseable {
         Envelope envelope = agent.envelope(
                 bid.agentId(), new Envelopes.About(about.taskId(), about.epoch(), id), award);
         try {
-            return agent.handOver(tenure, envelope, context, Deadline.none());
+            return agent.handOver(tenure, envelope, context, limit == null ? Deadline.none() : Deadline.in(limit));
         } finally {
             mail.wake();
         }

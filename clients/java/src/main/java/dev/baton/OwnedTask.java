@@ -158,7 +158,13 @@ public final class OwnedTask {
     /** Hands the task over: see {@link Agent#handOver}. */
     public HandedOver handOver(String receiverId, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        return agent.handOver(tenure, receiverId, request, context);
+        return agent.handOver(tenure, receiverId, request, context, null);
+    }
+
+    /** Hands the task over: see {@link Agent#handOver(String, String, long, HandoffRequest, List, Duration)}. */
+    public HandedOver handOver(String receiverId, HandoffRequest request, List<ContextSection> context, Duration limit)
+            throws InterruptedException {
+        return agent.handOver(tenure, receiverId, request, context, limit);
     }
 
     /** Lends the task: see {@link Agent#delegate(String, String, long, HandoffRequest, List)}. */

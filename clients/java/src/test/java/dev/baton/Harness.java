@@ -104,9 +104,11 @@ final class Harness {
             case "hand_over" -> {
                 long epoch = command.get("epoch").getAsLong();
                 String to = text(command, "to");
+                Duration limit = command.has("timeout_ms") ? millisOf(command, "timeout_ms") : null;
+                List<ContextSection> context = contextOf(command);
                 handed(
                         facts,
-                        agent.handOver(to, text(command, "task_id"), epoch, requestOf(command), contextOf(command)));
+                        agent.handOver(to, text(command, "task_id"), epoch, requestOf(command), context, limit));
             }
             case "resume" -> handed(facts, agent.resumeHandOver(text(command, "handoff_id"), contextOf(command)));
             case "delegate" -> {

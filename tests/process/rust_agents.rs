@@ -11,8 +11,8 @@ use std::{
 
 use baton::proto::v1::{self, RejectReason, TaskStatus};
 use baton_client::{
-    Agent, AgentBuilder, Asked, ClientError, HandOverError, HandlerResult, Offer, Progress, RecallReason, json_section,
-    question,
+    Agent, AgentBuilder, Asked, ClientError, HandOverError, HandedOver, HandlerResult, Offer, Progress, RecallReason,
+    json_section, question,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -48,7 +48,7 @@ fn reason_of<T>(ended: Result<T, HandOverError>) -> String {
     }
 }
 
-async fn within<T>(waited: impl Future<Output = T>) -> T {
+async fn within<T>(waited: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waited).await.expect("it takes too long")
 }
 
@@ -174,6 +174,48 @@ async fn a_takeover_that_fails_leaves_the_task_with_its_sender() {
     let HandOverError::Failed { reason, .. } = &kept else { panic!("{kept}") };
     assert_eq!(reason, "TAKEOVER_FAILED", "{kept}");
     assert_eq!(alice.task(&task).await.unwrap().epoch(), 1);
+}
+
+/// Checks that the time limit of a call has cancelled its handoff, so that the task is still this agent's.
+#[track_caller]
+fn is_cancelled(ended: Result<HandedOver, HandOverError>) -> Vec<String> {
+    let HandOverError::Failed { reason, rejections, .. } = ended.unwrap_err() else { panic!("another error") };
+    assert_eq!(reason, "HANDOFF_CANCELLED");
+    rejections.iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_handoff_moves_the_task_within_its_limit_or_is_cancelled_there() {
+    let broker = Broker::start();
+    let alice = agent(&broker, "alice").connect().await.unwrap();
+    let rejects = async |offer: Offer| Ok(offer.reject(v1::RejectReason::NoSkill, "I know routers only").await?);
+    let bob = agent(&broker, "bob").on_handoff(rejects).connect().await.unwrap();
+    agent(&broker, "carol").connect().await.unwrap().stop().await.unwrap();
+
+    let task = new_task();
+    let request = v1::HandoffRequest { fallback_candidates: vec!["carol".into()], ..a_request() };
+    let late = within(alice.hand_over("bob", &task, &request, goals()).limit(Duration::from_secs(2))).await;
+    assert_eq!(is_cancelled(late), ["bob: NO_SKILL: I know routers only"]);
+    let own = alice.task(&task).await.unwrap();
+    assert_eq!((own.epoch(), own.open_handoff_id.as_str()), (1, ""));
+    let late = within(own.hand_over_within(Duration::from_secs(1), "carol", &a_request(), goals().into())).await;
+    assert_eq!(is_cancelled(late), [""; 0]);
+    bob.stop().await.unwrap();
+
+    // The requests of the cancelled handoffs are not in the mailbox of an agent that comes later.
+    let (taken, mut tasks) = mpsc::unbounded_channel();
+    let take = move |offer: Offer| {
+        let taken = taken.clone();
+        async move {
+            taken.send(offer.task_id.clone())?;
+            Ok(drop(offer.accept().await?.complete().await?))
+        }
+    };
+    let _carol = agent(&broker, "carol").on_handoff(take).connect().await.unwrap();
+    let next = new_task();
+    let handed = within(alice.hand_over("carol", &next, &a_request(), goals()).limit(PATIENCE)).await.unwrap();
+    assert_eq!((handed.owner_id.as_str(), handed.epoch), ("carol", 2));
+    assert_eq!(within(tasks.recv()).await, Some(next));
 }
 
 /// A handler that takes each task over and works on it without end. Tells `begun` of each, and `left` when it is dropped.

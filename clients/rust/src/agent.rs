@@ -141,21 +141,24 @@ impl Agent {
         &self.link
     }
 
-    /// Hands a task over, and waits until it has moved: see [`Link::hand_over`]. An unknown task id is a new task. The epoch
-    /// is 1, or that of the latest [`OwnedTask`] of the task that lives in this process.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::hand_over`].
-    pub async fn hand_over(
+    /// Hands a task over, and waits until it has moved, once the returned value is awaited: see [`Link::hand_over`]. An
+    /// unknown task id is a new task. The epoch is 1, or that of the latest [`OwnedTask`] of the task that lives in this
+    /// process.
+    pub fn hand_over(
         &self,
         to: &str,
         task_id: &str,
         request: &v1::HandoffRequest,
         sections: impl IntoIterator<Item = v1::ContextSection>,
-    ) -> Result<HandedOver, HandOverError> {
-        let about = self.about(task_id);
-        self.link.hand_over(to, &about, request, sections.into_iter().collect()).await
+    ) -> Transfer {
+        Transfer {
+            link: self.link.clone(),
+            to: to.to_owned(),
+            about: self.about(task_id),
+            request: request.clone(),
+            sections: sections.into_iter().collect(),
+            limit: None,
+        }
     }
 
     /// Lends a task, and waits for its return, once the returned value is awaited: see [`Link::delegate`]. The task id and
@@ -240,6 +243,39 @@ impl Agent {
 
     fn about(&self, task_id: &str) -> About {
         About::task(task_id, self.link.inner.work.epoch_of(task_id).unwrap_or(1))
+    }
+}
+
+/// A task that is handed over once this value is awaited. Made by [`Agent::hand_over`].
+#[must_use = "a handoff begins when it is awaited"]
+pub struct Transfer {
+    link: Link,
+    to: String,
+    about: About,
+    request: v1::HandoffRequest,
+    sections: Vec<v1::ContextSection>,
+    limit: Option<Duration>,
+}
+
+impl Transfer {
+    /// Bounds the whole call: at the limit the handoff is cancelled, and the task stays. See [`Link::hand_over_within`].
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+}
+
+impl IntoFuture for Transfer {
+    type Output = Result<HandedOver, HandOverError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self { link, to, about, request, sections, limit } = self;
+            match limit {
+                Some(limit) => link.hand_over_within(limit, &to, &about, &request, sections).await,
+                None => link.hand_over(&to, &about, &request, sections).await,
+            }
+        })
     }
 }
 

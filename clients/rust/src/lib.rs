@@ -84,7 +84,7 @@ mod workspace;
 pub use baton_envelope::envelope;
 pub use baton_protocol::{codes, ids, protocol, time};
 
-pub use agent::{Agent, AgentBuilder, Delegation};
+pub use agent::{Agent, AgentBuilder, Delegation, Transfer};
 pub use authorized::Authorized;
 pub use blob::BlobProgress;
 pub use compose::{About, Composer, completion_of, context_of, json_section, result_of};

@@ -29,9 +29,9 @@ const WHOLE_TIMEOUT: Duration = Duration::from_secs(360);
 const NEWS_TIME: Duration = Duration::from_secs(60);
 /// The entries of a custody log that one call reads.
 const ENTRIES_A_PAGE: u32 = 1000;
-const TAKE_BACK_TIME: Duration = Duration::from_secs(10);
-const ATTEMPTS_MAX: usize = 10;
-const ATTEMPT_WAIT: Duration = Duration::from_millis(200);
+pub(super) const TAKE_BACK_TIME: Duration = Duration::from_secs(10);
+pub(super) const ATTEMPTS_MAX: usize = 10;
+pub(super) const ATTEMPT_WAIT: Duration = Duration::from_millis(200);
 
 /// A delegation that has ended: this agent owns the task again.
 #[derive(Debug, Clone, PartialEq)]

@@ -389,6 +389,22 @@ impl Negotiation {
         self.link.hand_over_by(&self.award_of(offer, about, terms), sections).await
     }
 
+    /// As [`Self::hand_over`], with a limit for the whole call: see [`Link::hand_over_within`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::hand_over_within`] and [`Self::award`].
+    pub async fn hand_over_within(
+        &self,
+        limit: Duration,
+        offer: &StandingOffer,
+        about: &About,
+        terms: &v1::HandoffRequest,
+        sections: Vec<v1::ContextSection>,
+    ) -> Result<HandedOver, HandOverError> {
+        self.link.hand_over_by_within(limit, &self.award_of(offer, about, terms), sections).await
+    }
+
     /// Awards a task for a time: lends it to the bidder as [`Link::delegate`] does, and waits for its return.
     ///
     /// # Errors

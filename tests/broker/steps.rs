@@ -190,3 +190,78 @@ fn a_request_that_is_cancelled_while_agents_are_asked_leaves_nothing() {
     assert!(negotiation.threads.iter().all(|thread| thread.state == ThreadState::NotReached));
     assert_eq!((world.rows(Table::Mailbox), world.rows(Table::SharedEnvelopes)), (0, 0));
 }
+
+/// Stores mail to 300 agents, and restarts the broker after each of the first commits. Returns the mail's id.
+fn mail_to_300(world: &mut World, restarts: usize) -> String {
+    let envelope = world.info("alice", "all:analyst", "hello");
+    let id = envelope.message_id.clone();
+    world.handle_message(envelope);
+    for _ in 0..restarts {
+        world.finish();
+        world.restart();
+    }
+    world.finish();
+    id
+}
+
+#[test]
+fn mail_to_many_agents_is_delivered_over_many_commits() {
+    let names = agents(300);
+    let mut world = world_of(&names);
+    let mut zoe = world.connect("zoe");
+    let mut last = world.connect("a299");
+    world.writes();
+    let id = mail_to_300(&mut world, 0);
+    assert_eq!((world.rows(Table::Mailbox), world.rows(Table::Outbox)), (64, 4));
+    // Another agent's message goes before the rest.
+    let info = world.info("alice", "zoe", "hello");
+    world.handle_message(info);
+    world.finish();
+    assert_eq!(zoe.deliveries().len(), 1);
+    world.settle();
+    let writes = world.writes();
+    assert!(writes.len() >= 3 && writes.iter().all(|writes| *writes <= 400), "{writes:?}");
+    assert_eq!((world.rows(Table::Mailbox), world.rows(Table::Outbox)), (301, 0));
+    let (delivery, delivered) = last.deliveries().remove(0);
+    assert_eq!((delivered.message_id, delivery.attempt), (id, 1));
+    assert!(!delivered.signature.is_empty());
+    world.disconnect(last);
+    world.disconnect(zoe);
+    world.pass(Duration::from_secs(49 * 3600));
+    assert_eq!(world.rows(Table::SharedEnvelopes), 0, "each letter has expired");
+}
+
+#[test]
+fn mail_to_many_agents_outlives_a_crash_after_each_commit() {
+    let names = agents(300);
+    for restarts in 0..6 {
+        let mut world = world_of(&names);
+        let id = mail_to_300(&mut world, restarts);
+        world.restart();
+        world.settle();
+        assert_eq!((world.rows(Table::Mailbox), world.rows(Table::Outbox)), (300, 0), "{restarts} restarts");
+        for name in [&names[0], &names[63], &names[64], &names[299]] {
+            let mut agent = world.connect(name);
+            let got: Vec<String> = agent.deliveries().into_iter().map(|(_, mail)| mail.message_id).collect();
+            assert_eq!(got, [id.clone()], "{name} after {restarts} restarts");
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_leaves_before_its_letter_is_stored_gets_none() {
+    let names = agents(300);
+    let mut world = world_of(&names);
+    let envelope = world.info("alice", "all:analyst", "hello");
+    world.handle_message(envelope);
+    // In the commit of the mail, so before the rest of its letters is stored.
+    let (reply, mut left) = Reply::once();
+    let (agent, reason_text, caller) = (AgentId::parse("a299").unwrap(), String::new(), operator());
+    world.engine.handle(Command::Deregister { agent, force: true, reason_text, caller, reply }, world.now);
+    world.finish();
+    assert!(left.try_recv().unwrap().is_ok());
+    world.settle();
+    assert_eq!((world.rows(Table::Mailbox), world.rows(Table::Outbox)), (299, 0));
+    world.pass(Duration::from_secs(49 * 3600));
+    assert_eq!(world.rows(Table::SharedEnvelopes), 0, "the shared envelope has not waited for that letter");
+}

@@ -1,5 +1,5 @@
 //! The cache of decoded entities, because the next message about an entity reads it again soon; and the outbox, which
-//! holds the inputs that entities send each other in later commits.
+//! holds the inputs that entities send each other in later commits, and the letters that a step has left for them.
 //!
 //! The cache is write-through: each cached record is stored or in the batch in hand. The store applies a change only if
 //! the revisions that it was computed from still hold. A conflict clears the cache.
@@ -10,6 +10,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use bytes::Bytes;
 use foldhash::quality::RandomState;
 use quick_cache::{
     OptionsBuilder, UnitWeighter, Weighter,
@@ -19,8 +20,13 @@ use quick_cache::{
 use super::{Engine, TRY_AGAIN, batch::PostCommit, open_counts::OpenCounts, timers::Timer, transaction::Transaction};
 use crate::{
     BrokerError,
-    domain::{EntityId, Signal, routing::Graph},
-    records::{EntityRecord, GraphRevision, OutboxRecord},
+    domain::{
+        EntityId, Signal,
+        mailbox::{EnvelopeOwner, Letter},
+        routing::Graph,
+    },
+    ids::AgentId,
+    records::{EntityRecord, GraphRevision, LettersLeft, OutboxRecord, OutboxRow},
     store::{Key, Order, Store, Table},
     time::Timestamp,
 };
@@ -36,6 +42,9 @@ const HOT: f64 = 0.5;
 const TOLD_A_TICK: usize = 256;
 /// The most work of the outbox in one tick, in the unit of `CommitBatch::work`, unless the first row alone has more.
 const TOLD_WORK_A_TICK: usize = 256;
+
+/// The most letters that a step of a message stores, and the most in one outbox row.
+pub(super) const LETTERS_A_ROW: usize = 64;
 
 /// A record with its revision.
 #[derive(Debug, Clone)]
@@ -178,8 +187,10 @@ impl Engine {
                 return Ok(Some(next));
             }
             let sequence = OutboxRecord::sequence(key)?;
-            let OutboxRecord { to, signal } = OutboxRecord::decode(&row.value)?;
-            self.send_later(sequence, &to, signal, now)?;
+            match OutboxRow::decode(&row.value)? {
+                OutboxRow::Signal(OutboxRecord { to, signal }) => self.send_later(sequence, &to, signal, now)?,
+                OutboxRow::Letters(left) => self.store_left(sequence, left)?,
+            }
             next = sequence + 1;
         }
         // Rows that the steps of this tick have added set the start again, after the commit.
@@ -201,12 +212,41 @@ impl Engine {
         Ok(())
     }
 
+    /// Stores the letters of one outbox row, and removes the row in the same commit.
+    fn store_left(&mut self, sequence: u64, LettersLeft { letter, agents }: LettersLeft) -> Result<(), BrokerError> {
+        let mut transaction = self.transaction();
+        for agent in agents {
+            if self.env.directory.is_registered(&agent) {
+                self.store_letter(&mut transaction, agent, letter.clone());
+            } else if letter.envelope_owner == EnvelopeOwner::Letters {
+                // The agent has been deregistered meanwhile, and the shared envelope has counted its letter.
+                self.one_letter_less(&mut transaction, letter.message_sequence)?;
+            }
+        }
+        transaction.delete(OutboxRecord::key(sequence));
+        self.stage(transaction);
+        self.end_unanswered();
+        Ok(())
+    }
+
+    /// Writes letters for many agents into the outbox, in rows of a bounded size.
+    pub(super) fn put_letters_left(&mut self, transaction: &mut Transaction, letter: &Letter, agents: &[AgentId]) {
+        for agents in agents.chunks(LETTERS_A_ROW) {
+            let left = LettersLeft { letter: letter.clone(), agents: agents.to_vec() };
+            self.put_row(transaction, left.encode());
+        }
+    }
+
     /// Writes an input for an entity into the outbox.
     pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, signal: Signal) {
+        self.put_row(transaction, OutboxRecord { to, signal }.encode());
+    }
+
+    fn put_row(&mut self, transaction: &mut Transaction, row: Bytes) {
         // Only the batch knows of the row before the commit. Later inputs of the batch must queue behind it.
         self.batch.writes_outbox = true;
         let sequence = self.new_sequence(transaction);
-        transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, signal }.encode());
+        transaction.put_new(OutboxRecord::key(sequence), row);
         transaction.post_commit.push(PostCommit::OutboxWritten(sequence));
     }
 }

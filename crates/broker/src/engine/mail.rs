@@ -204,10 +204,23 @@ impl Engine {
         transaction: &mut Transaction,
         to: &AgentId,
         this: ThisMessage<'_>,
+        owner_and_report: (EnvelopeOwner, Option<(EntityId, Acked)>),
+        order: (Priority, Flow),
+        now: Timestamp,
+    ) {
+        let letter = self.letter_of(transaction, this, owner_and_report, order, now);
+        self.store_letter(transaction, to.clone(), letter);
+    }
+
+    /// The letter with the message in hand.
+    pub(super) fn letter_of(
+        &mut self,
+        transaction: &mut Transaction,
+        this: ThisMessage<'_>,
         (envelope_owner, report_to): (EnvelopeOwner, Option<(EntityId, Acked)>),
         (priority, flow): (Priority, Flow),
         now: Timestamp,
-    ) {
+    ) -> Letter {
         let header = this.envelope.header();
         let held_until = match this.envelope.body() {
             Body::Mail { deliver_after } => deliver_after.unwrap_or(now).max(now),
@@ -230,8 +243,7 @@ impl Engine {
             not_before: held_until,
             ..Letter::new(this.sequence, header.message_id, flow, now)
         };
-        let letter = Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter };
-        self.store_letter(transaction, to.clone(), letter);
+        Letter { task: letter.task.filter(|_| stands_in_order(header)), ..letter }
     }
 
     /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.

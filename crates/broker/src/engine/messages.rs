@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Engine,
     batch::PostCommit,
+    entities::LETTERS_A_ROW,
     open_counts::Counted,
     resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
@@ -470,10 +471,15 @@ impl Engine {
             _ => None,
         };
         admission::check_deliver_after(deliver_after, now).map_err(refused)?;
-        for to in &receivers {
-            let flow = Flow::of(header.sender.clone());
-            self.deliver_this(&mut transaction, to, this, (owner, None), (Priority::default(), flow), now);
+        // The search has asked the policies about each of them.
+        self.batch.work += receivers.len();
+        let flow = Flow::of(header.sender.clone());
+        let letter = self.letter_of(&mut transaction, this, (owner, None), (Priority::default(), flow), now);
+        let (first, rest) = receivers.split_at(receivers.len().min(LETTERS_A_ROW));
+        for to in first {
+            self.store_letter(&mut transaction, to.clone(), letter.clone());
         }
+        self.put_letters_left(&mut transaction, &letter, rest);
         if let Some(task) = task {
             let resolved = Resolved { agents: &receivers, ..Resolved::default() };
             let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });

@@ -38,6 +38,11 @@ pub fn decode_letter(key: &[u8], value: &Bytes) -> Result<Letter, DecodeError> {
     from_storage(&reader, letter_place(key)?, reader.message(value)?)
 }
 
+/// Decodes a letter that lies at this place.
+pub(super) fn letter_at(reader: &Reader, place: u64, value: &Bytes) -> Result<Letter, DecodeError> {
+    from_storage(reader, place, reader.message(value)?)
+}
+
 /// The place in a letter's key.
 pub fn letter_place(key: &[u8]) -> Result<u64, DecodeError> {
     let place = key.last_chunk().ok_or_else(|| Reader("mailbox").error("a key is too short"))?;

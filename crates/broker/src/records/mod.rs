@@ -57,7 +57,7 @@ pub use letter::{decode_letter, encode_letter, letter_agent, letter_key, letter_
 pub use list::{List, ListKind};
 pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, receipt_of};
 pub use negotiation::NegotiationRecord;
-pub use outbox::{OutboxRecord, decode_entity_id, encode_entity_id};
+pub use outbox::{LettersLeft, OutboxRecord, OutboxRow, decode_entity_id, encode_entity_id};
 pub use plan::{PlanEntryRecord, PlanRecord, PlanSpecRecord, plan_run_to_v1, result_to_v1};
 pub use registration::{RegistrationCount, RegistrationName, RegistrationRecord, Registry, RemovedSchema};
 pub use routing::{
@@ -234,7 +234,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         },
         Table::Negotiations => NegotiationRecord::decode(value).map(drop),
         Table::NegotiationBids => negotiation::decode_bids(value).map(drop),
-        Table::Outbox => OutboxRecord::decode(value).map(drop),
+        Table::Outbox => OutboxRow::decode(value).map(drop),
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
         Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
         Table::Graphs => GraphRecord::decode(value).map(drop),

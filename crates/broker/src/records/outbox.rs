@@ -1,10 +1,12 @@
-//! The bytes of an entity's id, and the outbox of inputs from entity to entity.
+//! The bytes of an entity's id, and the outbox: inputs from entity to entity, and letters that a step has left.
 //!
 //! A machine has an arm in each match here.
 
 use bytes::Bytes;
 
-use super::{DecodeError, PlanRecord, Reader, by_number, negotiation, number_of, thread};
+use super::{
+    DecodeError, PlanRecord, Reader, by_number, encode_letter, letter::letter_at, negotiation, number_of, thread,
+};
 #[cfg(debug_assertions)]
 use crate::domain::probe::ProbeId;
 use crate::{
@@ -12,6 +14,7 @@ use crate::{
     domain::{
         EntityId, Signal,
         handoff::{TaskSignal, TaskStatus},
+        mailbox::Letter,
         routing::{RunId, RunSignal, TurnId},
         workspace::WorkspaceId,
     },
@@ -129,6 +132,61 @@ pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeEr
 
 fn utf8<'a>(reader: &Reader, bytes: &'a [u8]) -> Result<&'a str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|error| reader.error(error.to_string()))
+}
+
+/// A row of table outbox: what a step has left for a later transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutboxRow {
+    /// An input of an entity.
+    Signal(OutboxRecord),
+    /// Letters with one message.
+    Letters(LettersLeft),
+}
+
+impl OutboxRow {
+    /// Decodes the row.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        match value.first() {
+            Some(&LETTERS) => LettersLeft::decode(value).map(Self::Letters),
+            Some(_) | None => OutboxRecord::decode(value).map(Self::Signal),
+        }
+    }
+}
+
+/// The first byte of a row with letters. No entity's id is empty, so no row with an input begins with it.
+const LETTERS: u8 = 0;
+
+/// Letters of a message to many agents that the step of the message has not stored. The commit that stores them also removes
+/// the row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LettersLeft {
+    /// The letter, which is the same in each mailbox.
+    pub letter: Letter,
+    /// The agents that get it, in order.
+    pub agents: Vec<AgentId>,
+}
+
+impl LettersLeft {
+    /// Encodes the row: a zero byte, the letter's place in 8 bytes, its length in 4, the letter, and the ids of the agents
+    /// with a zero byte between them.
+    pub fn encode(&self) -> Bytes {
+        let letter = encode_letter(&self.letter);
+        let length = u32::try_from(letter.len()).expect("a letter is smaller than a frame");
+        let agents = self.agents.iter().map(AgentId::as_str).collect::<Vec<_>>().join("\0");
+        let place = self.letter.sequence.to_be_bytes();
+        [&[LETTERS], &place[..], &length.to_be_bytes(), &letter, agents.as_bytes()].concat().into()
+    }
+
+    fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader(Table::Outbox.name());
+        let short = || reader.error("a value is too short");
+        let (place, rest) = value.get(1..).and_then(|rest| rest.split_first_chunk()).ok_or_else(short)?;
+        let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
+        let (letter, agents) = rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(short)?;
+        let letter = letter_at(&reader, u64::from_be_bytes(*place), &Bytes::copy_from_slice(letter))?;
+        let agents = utf8(&reader, agents)?.split('\0').map(|agent| reader.agent(agent)).collect::<Result<_, _>>()?;
+        Ok(Self { letter, agents })
+    }
 }
 
 /// A row of table outbox: an input from one entity to another in a later transaction. The commit of the step that the
@@ -323,6 +381,20 @@ mod tests {
         for signal in signals {
             let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), signal: Signal::Run(signal) };
             assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn letters_that_are_left_come_back_from_the_outbox() {
+        let agent = |name: &str| AgentId::parse(name).unwrap();
+        let at = crate::time::Timestamp::from_parts(1, 0).unwrap();
+        let letter =
+            Letter::new(7, MessageId::from_bytes([3; 16]), crate::domain::mailbox::Flow::of(agent("alice")), at);
+        let left = LettersLeft { letter, agents: vec![agent("bob"), agent("carol")] };
+        let bytes = left.encode();
+        assert_eq!(OutboxRow::decode(&bytes), Ok(OutboxRow::Letters(left)));
+        for length in 0..bytes.len() - "bob\0carol".len() {
+            OutboxRow::decode(&bytes.slice(..length)).unwrap_err();
         }
     }
 

@@ -162,6 +162,7 @@ async fn respond(
     if let Some((status, text)) = probe {
         return page(status, "text/plain; charset=utf-8", text.to_owned());
     }
+    figures.metrics.store_writable.set(i64::from(health != Health::StoreUnavailable));
     // The figures of the store wait for its log, which may wait for the disk. The thread has the turn until it ends, also for
     // a client that is gone.
     let turn = MEASURING.acquire().await.expect("the semaphore is never closed");

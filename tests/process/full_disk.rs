@@ -23,8 +23,12 @@ use crate::{
     broker::{Broker, PATIENCE, a_request, baton, card, composer, eventually, identity, new_task, segments},
     health::asked,
     hostile::raw,
+    metrics,
     status::shown,
 };
+
+/// The flags of a broker with metrics.
+const METERED: [&str; 2] = ["--metrics-listen", "127.0.0.1:0"];
 
 /// A small disk for the data of a broker.
 struct SmallDisk {
@@ -43,7 +47,7 @@ impl SmallDisk {
         let options = ["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"];
         let mounted = Command::new("mount").args(options).arg(&path).output();
         if mounted.is_ok_and(|output| output.status.success()) {
-            let broker = Broker::start_in(folder.clone(), &[]);
+            let broker = Broker::start_in(folder.clone(), &METERED);
             return Some((broker, Self { path, is_mounted: true, _folder: folder }));
         }
         let permitted = Command::new("unshare").args(["-rm", "mount"]).args(options).arg(&path).output();
@@ -54,7 +58,7 @@ impl SmallDisk {
         let mut command = Command::new("unshare");
         let script = format!("mount {} \"$0\" && exec \"$@\"", options.join(" "));
         command.args(["-rm", "sh", "-c", &script]).arg(&path).arg(baton().get_program());
-        command.args(["dev", "--port", "0", "--data"]).arg(path.join("data"));
+        command.args(["dev", "--port", "0"]).args(METERED).arg("--data").arg(path.join("data"));
         let broker = Broker::spawn(command, folder.clone());
         let root = PathBuf::from(format!("/proc/{}/root", broker.pid()));
         let path = root.join(path.strip_prefix("/").unwrap());
@@ -139,6 +143,9 @@ async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BT
 async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
     let (client, mut serves) = connect(&broker, &disk).await;
+    let metrics = metrics::address_of(&broker);
+    let is_writable = || metrics::sum(&metrics::figures(&metrics), "baton_store_writable", "");
+    assert!((is_writable() - 1.0).abs() < f64::EPSILON);
     register(&client, &["a", "b"]).await;
     let mut promised = Vec::new();
     let before = message("before");
@@ -177,6 +184,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let (seen, _) = shown(command.arg(disk.path.join("data/tls/ca.pem")), 1);
     assert_eq!((&seen["health"], &seen["reason"]), (&"unavailable".into(), &"the store cannot be written".into()));
     assert_eq!(seen["caller"], "operator operator.token", "{seen}");
+    assert!(is_writable().abs() < f64::EPSILON, "the figure of the alert");
     // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 
@@ -190,6 +198,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     promised.push((meanwhile, receipt.unwrap()));
     eventually("health checks hear of that too", serves).await;
     assert_eq!(probe(&broker, &disk, "/readyz").await, (200, "ready\n".to_owned()));
+    assert!((is_writable() - 1.0).abs() < f64::EPSILON);
     let after = message("after");
     promised.push((after.clone(), send(&client, &after).await.unwrap()));
 

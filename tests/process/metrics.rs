@@ -16,11 +16,17 @@ use crate::broker::{Broker, a_request, baton, eventually, exit_of, new_task, wri
 fn measured() -> (Broker, String) {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let broker = Broker::start_in(folder, &["--metrics-listen", "127.0.0.1:0"]);
+    let address = address_of(&broker);
+    (broker, address)
+}
+
+/// The address of the metrics of a broker that was started with some.
+pub(crate) fn address_of(broker: &Broker) -> String {
     let log = broker.log();
     let line = log.lines().find(|line| line.contains("serving metrics")).unwrap_or_else(|| panic!("no address: {log}"));
     let (_, address) = line.split_once("127.0.0.1:").unwrap();
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-    (broker, format!("127.0.0.1:{port}"))
+    format!("127.0.0.1:{port}")
 }
 
 /// The answer to a request, with its head.
@@ -32,14 +38,14 @@ fn ask(address: &str, request: &str) -> String {
     answer
 }
 
-fn figures(address: &str) -> String {
+pub(crate) fn figures(address: &str) -> String {
     let answer = ask(address, "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 /// The sum of all series of this name whose labels contain the text.
-fn sum(page: &str, name: &str, labels: &str) -> f64 {
+pub(crate) fn sum(page: &str, name: &str, labels: &str) -> f64 {
     let of_name = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(name) && line.contains(labels));
     of_name.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }

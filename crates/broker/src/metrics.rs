@@ -189,6 +189,8 @@ pub struct Metrics {
     pub sessions: Gauge,
     /// Bytes of the store on disk.
     pub store_bytes: Gauge,
+    /// 1 while the broker can write its store, 0 while it cannot.
+    pub store_writable: Gauge,
     /// The end of the server certificate's validity, in seconds since 1970.
     pub certificate_expiry: Gauge,
     spans: Family<Resulting, Counter>,
@@ -291,6 +293,7 @@ impl Metrics {
             agent_loads: AgentLoads::default(),
             sessions: Gauge::default(),
             store_bytes: Gauge::default(),
+            store_writable: Gauge::default(),
             certificate_expiry: Gauge::default(),
             spans: Family::default(),
             handoffs_ended: [const { AtomicU64::new(0) }; 2],
@@ -380,6 +383,11 @@ impl Metrics {
         registry.register_collector(Box::new(self.agent_loads.clone()));
         registry.register("sessions", "Open sessions, and open calls of Receive", self.sessions.clone());
         registry.register_with_unit("store", "Size of the store on disk", Unit::Bytes, self.store_bytes.clone());
+        registry.register(
+            "store_writable",
+            "1 while the broker can write its store, 0 while it cannot and refuses each call that writes",
+            self.store_writable.clone(),
+        );
         registry.register_with_unit(
             "certificate_expiry_timestamp",
             "End of the server certificate's validity, in seconds since 1970",
